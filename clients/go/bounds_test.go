@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// app limits its work with the three files alone.
+// app limits its work with only the three files.
 const app = `package main
 
 import (
@@ -31,8 +31,8 @@ func main() {
 }
 `
 
-// The client itself is three files, to be copied: each of at most 500 lines of at most 120 columns (a tab counts 4), and
-// together they need nothing but the standard library and each other.
+// The client is three files that can be copied: each of at most 500 lines of at most 120 columns (a tab counts 4), and
+// they need only the standard library and each other.
 func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

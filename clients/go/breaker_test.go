@@ -1,6 +1,6 @@
 package tidegate
 
-// The breaker, what is logged, and what the daemon is told of it.
+// The breaker, its log, and reports to the daemon.
 
 import (
 	"context"
@@ -18,10 +18,10 @@ import (
 	"github.com/tidegate/tidegate/clients/go/internal/logs"
 )
 
-// over is as if the breaker's time were.
+// over ends the breaker's pause.
 func (c *Client) over() { c.until.Store(1) }
 
-// opens is how long the breaker stays open after the last failure, at least and at most; it stays open for the test.
+// opens returns the shortest and longest time that the breaker stays open after the last failure.
 func opens(t *testing.T, c *Client, least, most time.Duration) {
 	t.Helper()
 	if pause := time.Duration(c.until.Swap(math.MaxInt64) - c.failed); pause < least || pause > most {
@@ -54,7 +54,7 @@ func TestTheBreakerOpensAtOnceWhereNothingListens(t *testing.T) {
 	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
 }
 
-// Where the daemon listens, it takes three failures that do not overlap.
+// If the daemon listens, three failures that do not overlap open the breaker.
 func TestTheBreakerOpensAfterThreeFailures(t *testing.T) {
 	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
@@ -63,7 +63,7 @@ func TestTheBreakerOpensAfterThreeFailures(t *testing.T) {
 	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
 }
 
-// Calls that wait at the same time are one failure.
+// Failures of concurrent calls count once.
 func TestFailuresThatOverlapAreOne(t *testing.T) {
 	t.Parallel()
 	const timeout, callers = 100 * time.Millisecond, 30
@@ -111,7 +111,7 @@ func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
 	}
 }
 
-// A release says nothing of the daemon: it neither closes the count nor opens the breaker, and is no probe.
+// A release is no result: it neither resets the count nor opens the breaker, and is no probe.
 func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
@@ -152,7 +152,7 @@ func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
 	}
 }
 
-// A probe that its own caller cut short has found nothing out: the next call is one.
+// A probe cancelled by its caller has no result: the next call probes.
 func TestAProbeCutShort(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -178,7 +178,7 @@ func TestAProbeCutShort(t *testing.T) {
 	}
 }
 
-// A call that ends a pause sends nothing of its own to a daemon that does not answer.
+// A call that probes an unanswering daemon does not send its own request.
 func TestAProbeIsAPing(t *testing.T) {
 	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
@@ -229,7 +229,7 @@ func TestOneProbeAtATime(t *testing.T) {
 		return append([]any{1, message[1]}, limit...)
 	})
 	path := c.path
-	c.path = greeted(t) // a daemon that says nothing
+	c.path = greeted(t) // a silent daemon
 	c.timeout = 200 * time.Millisecond
 	c.longPause()
 	c.over()
@@ -245,7 +245,7 @@ func TestOneProbeAtATime(t *testing.T) {
 	equal(t, reasons(hits(c, 1)...), []string{""})
 }
 
-// The bound is 20 µs a call; that of a test is wider, and for the fastest of many rounds, because machines are busy.
+// Requires at most 20 µs a call; the test allows more, and takes the fastest of many rounds, since machines are busy.
 func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 	p := played(t, nil)
 	p.Hide()
@@ -265,14 +265,14 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 	if opened := c.connections.opened; best > 20*time.Microsecond || opened != 0 {
 		t.Fatalf("%v a call, %d connections", best, opened)
 	}
-	// Nothing is written that nobody would read: what is to be told waits untouched.
+	// It sends no request and no report.
 	if allocations := testing.AllocsPerRun(100, func() { hits(c, 1) }); allocations > 12 {
 		t.Fatalf("%v allocations a call", allocations)
 	}
 	t.Logf("%v a call", best)
 }
 
-// A caller that cancels says nothing of the daemon. A context that ends by time does so, behind half of the client's own.
+// A cancelled call is no failure of the daemon; a context's timeout is, after half of the client's timeout.
 func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(net.Conn, []any) []any { return nil })
@@ -377,7 +377,7 @@ func TestTheEnvironment(t *testing.T) {
 	before := len(p.Seen())
 	t.Setenv("TIDEGATE_DISABLE", "1")
 	for _, c := range []*Client{New(), New(WithEnabled(true)), New(WithEnabled(false))} {
-		d := c.Acquire(ctx, "api", u1, RefuseOnFailure(), nil) // what cannot be asked is not looked at, either
+		d := c.Acquire(ctx, "api", u1, RefuseOnFailure(), nil) // no request is sent, so attributes are not read
 		d.Release()
 		if !d.Allowed || d.Reason != "disabled" || c.Check() || len(c.Stats().Missed) != 0 {
 			t.Fatalf("%+v", d)
@@ -388,7 +388,7 @@ func TestTheEnvironment(t *testing.T) {
 	}
 }
 
-// A process that was asleep itself when its deadline passed has not found the daemon to fail.
+// A process that slept past its deadline has not seen a failure of the daemon.
 func TestAnOversleptDeadlineIsNoFailureOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	const timeout = 50 * time.Millisecond

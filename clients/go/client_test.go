@@ -1,6 +1,6 @@
 package tidegate
 
-// What a client must do, one by one, with a daemon that is played.
+// The promises of a client, against a scripted daemon.
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
 )
 
-// slack is what a busy machine may add to a deadline before a test calls it late.
+// slack is the delay beyond a deadline that a busy machine may cause.
 const slack = 2 * time.Second
 
 func TestHelloGoesOutWithTheFirstRequest(t *testing.T) {
@@ -219,7 +219,7 @@ func TestHostileDaemons(t *testing.T) {
 				t.Fatalf("%+v", d)
 			}
 			d.Release()
-			// Never used again; and the daemon hears of what was given up on, and of what was missed.
+			// The connection is not reused; the next request reports abandoned and missed ones.
 			if stats := c.Stats(); stats.Connections != 0 || stats.Missed[row.reason] != 1 || stats.BreakerOpen {
 				t.Fatalf("%+v", stats)
 			}
@@ -267,7 +267,7 @@ func TestRepliesInPiecesLargeAndWithMore(t *testing.T) {
 	}
 }
 
-// greeted is a daemon that begins every connection with these bytes, whatever it is told.
+// greeted returns a daemon that starts every connection with these bytes.
 func greeted(t *testing.T, frames ...[]any) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -281,7 +281,7 @@ func greeted(t *testing.T, frames ...[]any) string {
 	}
 	t.Cleanup(func() { listener.Close(); os.RemoveAll(folder) })
 	go func() {
-		var kept []net.Conn // what nothing refers to would be closed
+		var kept []net.Conn // keeps it alive, so that it is not closed
 		defer func() { runtime.KeepAlive(kept) }()
 		for {
 			connection, err := listener.Accept()
@@ -323,7 +323,7 @@ func TestAWelcomeComesFirstAndIsOne(t *testing.T) {
 	}
 }
 
-// ERRORs that close the connection, or are about nothing that was asked, count for the breaker; see below for the others.
+// ERRORs that close the connection, or concern no request, count for the breaker; see below for the others.
 func TestAnErrorThatCloses(t *testing.T) {
 	t.Parallel()
 	about := func(more, code int) peer.Script {
@@ -345,7 +345,7 @@ func TestAnErrorThatCloses(t *testing.T) {
 	}
 }
 
-// What could not be written by the deadline is not written behind it.
+// A request that could not be written by the deadline is not written later.
 func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
@@ -365,7 +365,7 @@ func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
 	}
 }
 
-// A release waits for no one, not even for a daemon whose buffers are full.
+// A release does not wait, even if the daemon's buffers are full.
 func TestAReleaseDoesNotWait(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
@@ -384,7 +384,7 @@ func TestAReleaseDoesNotWait(t *testing.T) {
 	equal(t, seen[len(seen)-1][6], map[string]any{"missed": map[string]any{}, "abandoned": []any{[]any{1, 1}}})
 }
 
-// unwritable is a connection whose buffers are full.
+// unwritable returns a connection with full buffers.
 type unwritable struct {
 	net.Conn
 	until, last time.Time
@@ -429,7 +429,7 @@ func TestAReplyThatIsThereWhenTheDeadlineHasPassedCounts(t *testing.T) {
 	hits(c, 1)
 	k := c.lone(t)
 	defer k.Close()
-	// As if the process had been put to sleep after the request was written: the reply is there, the deadline is not.
+	// The process sleeps after the write: the reply arrives, and the deadline passes.
 	q := newRequest(ctx, opHit, isDecision, "api", u1)
 	q.decision, q.sent, q.deadline = &Decision{}, time.Now(), time.Now().Add(patient)
 	q.write(c)
@@ -442,7 +442,7 @@ func TestAReplyThatIsThereWhenTheDeadlineHasPassedCounts(t *testing.T) {
 	}
 }
 
-// asleep wakes when the reply is there and the deadline, for its first read, is over.
+// asleep wakes after the arrival of the reply, when the deadline of its first read has passed.
 type asleep struct {
 	net.Conn
 	wake  func()
@@ -483,7 +483,7 @@ func TestALateReplyNeverReachesAnotherRequest(t *testing.T) {
 	}
 }
 
-// A daemon that fails at one request, or does not know it, is degraded; the connection stays, and the breaker closed.
+// A request that the daemon fails at, or does not know, is degraded; the connection stays open, the breaker closed.
 func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{5, 10} {
@@ -507,7 +507,7 @@ func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
 	}
 }
 
-// ERRORs about the client or its request refuse, whatever is to happen on failure.
+// ERRORs about the client or its request refuse, regardless of RefuseOnFailure.
 func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 	t.Parallel()
 	for code, reason := range map[int]string{6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"} {
@@ -534,7 +534,7 @@ func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 	}
 }
 
-// The answer to HELLO decides about the requests behind it.
+// The reply to HELLO applies to the requests behind it.
 func TestAnErrorInsteadOfAWelcome(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -621,7 +621,7 @@ func TestLongValuesStayApartAndFramesFit(t *testing.T) {
 	}
 }
 
-// A report never costs an attribute its text: it waits for a request that has room.
+// A report never turns a value into its digest: it waits for a shorter request.
 func TestAReportWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
@@ -644,7 +644,7 @@ func TestAReportWaitsForRoom(t *testing.T) {
 	}
 }
 
-// Input never means allowed: a request that is wrong by itself is refused before any I/O, counted, and logged once.
+// Invalid input is never allowed: the client refuses it before any I/O, counts it, and logs it once.
 func TestInvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
@@ -696,7 +696,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// What is merely long or odd is sent in another form.
+// Long and unusual values are sent in another form.
 func TestLongAndOddInputIsSent(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
@@ -791,7 +791,7 @@ func TestTheSoonerDeadlineCounts(t *testing.T) {
 	}
 }
 
-// The deadline that a connection has already, of a call before, ends no later call: not sooner than its own, not later.
+// An earlier call's deadline on the connection ends no later call, neither too early nor too late.
 func TestEveryCallHasItsOwnDeadline(t *testing.T) {
 	t.Parallel()
 	const timeout = slack
@@ -844,7 +844,7 @@ func TestEveryCallHasItsOwnDeadline(t *testing.T) {
 	}
 }
 
-// A deadline of a call before, which has passed, hides no reply and leaves no request unwritten.
+// An earlier call's expired deadline hides no reply and leaves no request unwritten.
 func TestACallBehindAnOldDeadline(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(limit...))
@@ -992,7 +992,7 @@ func TestRenewChargeSignal(t *testing.T) {
 	if before := len(releases(t, p, 1)); d.Renew() || before != 1 {
 		t.Fatal("it has ended")
 	}
-	// What only a judgement has is not said of a charge: the daemon would take an option's place for another.
+	// Options of other requests are not sent with a charge, in which the daemon would misread them.
 	c.Charge(ctx, "api", u1, Cost(2), Priority("high"), Idem("x"), Queued(time.Second), MaxWait(0))
 	seen = p.Seen()
 	equal(t, seen[len(seen)-1][2:], []any{"api", []any{[]any{"user", "u1"}}, 2, map[string]any{"idem": peer.Bin("x")}})

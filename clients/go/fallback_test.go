@@ -1,6 +1,6 @@
 package tidegate
 
-// The buckets in this process, for the time without the daemon.
+// The buckets in this process, used without the daemon.
 
 import (
 	"context"
@@ -80,7 +80,7 @@ func TestABucketOfTheFallback(t *testing.T) {
 	}
 }
 
-// Without the daemon the bucket decides, whatever is to happen on failure: for each domain and set of attributes.
+// Without the daemon the bucket decides, regardless of RefuseOnFailure, for each domain and set of attributes.
 func TestTheFallbackLimits(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(limit...))
@@ -130,7 +130,7 @@ func TestTheFallbackLimits(t *testing.T) {
 	}
 }
 
-// By rule: the one that bound last for the domain and the names of the attributes; then "*"; then as without a fallback.
+// By rule: the last binding one for domain and attribute names; then "*"; then as without a fallback.
 func TestFallbacksByRule(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))

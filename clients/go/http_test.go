@@ -32,7 +32,7 @@ type answer struct {
 	}
 }
 
-// decided is the answer's decision.
+// decided parses the decision of the response.
 func decided(t *testing.T, a answer) *Decision {
 	t.Helper()
 	if a.Reason != nil {
@@ -45,7 +45,7 @@ func decided(t *testing.T, a answer) *Decision {
 	return d
 }
 
-// Byte for byte as in every other language, through a real server, over a daemon that says what the vector says.
+// Byte for byte as in every other language, through a real server and a daemon that replies with the vector.
 func TestAnswers(t *testing.T) {
 	var answers []answer
 	vectors(t, "answers.json", &answers)
@@ -71,7 +71,7 @@ func TestAnswers(t *testing.T) {
 			handler := client(t, p.Path).Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "text/plain")
 				switch {
-				case a.Status == 304: // only who asks so gets it
+				case a.Status == 304: // only such requests get it
 				case a.Status >= 300 && a.Status < 400:
 					Redirect(w, r, "/elsewhere", a.Status)
 					return
@@ -109,7 +109,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// get asks a handler over a real connection.
+// get requests a handler's response over a real connection.
 func get(t *testing.T, handler http.Handler, path string, headers ...string) *http.Response {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -132,7 +132,7 @@ func get(t *testing.T, handler http.Handler, path string, headers ...string) *ht
 	return response
 }
 
-// asked is the last judgement's descriptors.
+// asked returns the descriptors of the last request.
 func asked(t *testing.T, p *peer.Peer) string {
 	t.Helper()
 	said := ""
@@ -251,7 +251,7 @@ func TestQueued(t *testing.T) {
 	}
 }
 
-// Who panics in a function of the application's, the request passes, the handler runs once, and it is counted.
+// If a function panics, the request passes, the handler runs once, and the panic is counted.
 func TestCallbacksThatPanic(t *testing.T) {
 	broken := func(*http.Request) string { panic("secret-user") }
 	for name, with := range map[string]HTTP{
@@ -328,7 +328,7 @@ func TestOnFailureByPath(t *testing.T) {
 	}
 }
 
-// The lease ends when the handler returns, and says how.
+// The lease ends with an outcome when the handler returns.
 func TestTheLeaseOfARequest(t *testing.T) {
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -382,7 +382,7 @@ func TestTheLeaseOfARequest(t *testing.T) {
 	}
 }
 
-// What a ResponseWriter can do it can do still, because none is wrapped.
+// The ResponseWriter keeps all its methods, because it is not wrapped.
 func TestTheResponseWriterIsTheServersOwn(t *testing.T) {
 	p := played(t, grant)
 	var inside http.ResponseWriter
@@ -478,7 +478,7 @@ func TestOverAUnixSocket(t *testing.T) {
 	}
 }
 
-// Names that would have every request refused are found where the middleware is made.
+// Middleware panics for invalid names, because of which every request would be refused.
 func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
 	c := client(t, "/nowhere/s")
 	many := make([][2]string, 11)
@@ -506,7 +506,7 @@ func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
 	New(WithPool("a/b"))
 }
 
-// What an application's functions say wrong refuses the request; the handler does not run.
+// Invalid results of an application's functions refuse the request; the handler does not run.
 func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 	p := played(t, reply(allow...))
 	wide := Attributes{}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A paced client against a real server that answers as it is told; waits are written down instead of slept. Tests with
-// servers of httptest run alone: one that closes ends connections of the others.
+// A paced client against a scripted real server; waits are recorded instead of slept. Tests with
+// servers of httptest run alone: closing one ends connections of the others.
 func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method, body string) *http.Response, waits func() []time.Duration) {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -139,7 +139,7 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// However much is refused, what is tried again stays within a tenth, and ten at first.
+// Retries stay within a tenth of all requests, and ten initially.
 func TestTheBudget(t *testing.T) {
 	calls := 0
 	get, _ := paced(t, &Pacer{}, func(w http.ResponseWriter, _ *http.Request) {
@@ -178,7 +178,7 @@ func TestFieldsOfAnyKindAreRead(t *testing.T) {
 	equal(t, []any{left, more, known}, []any{3.0, 9 * time.Second, true})
 }
 
-// Against a limited application, end to end: paced by the headers of the middleware, nothing is refused.
+// Against a limited application, end to end: pacing by the middleware's headers avoids all refusals.
 func TestPacedByTheMiddleware(t *testing.T) {
 	d := realDaemon(t, "domain: web\nlimits:\n  - {name: all, key: [], rate: 20/s, burst: 5}\n")
 	refused, served := 0, 0

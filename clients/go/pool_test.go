@@ -21,8 +21,8 @@ import (
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
 )
 
-// batches is a daemon that takes its time for all frames that it has read together, and then answers them together. The
-// limit in each answer is the number of the user. It takes so many connections, and is busy for others.
+// batches returns a daemon that processes all frames of one read together. The
+// limit in each reply is the number of the user. It accepts at most some connections, and is busy for others.
 func batches(t *testing.T, takes time.Duration, most int) (path string, largest *atomic.Int32) {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -88,8 +88,8 @@ func batches(t *testing.T, takes time.Duration, most int) (path string, largest 
 	return filepath.Join(folder, "s"), largest
 }
 
-// 2 000 callers have 64 connections. One request at a time on each, a round of all would take 31 turns of the daemon,
-// which is twice the deadline.
+// 2 000 callers share 64 connections. With one request at a time on each, a round would take 31 batches of the daemon,
+// twice the deadline.
 func TestTwoThousandCallersAreJudged(t *testing.T) {
 	const callers, each, takes = 2_000, 3, 200 * time.Millisecond
 	path, largest := batches(t, takes, connectionsMax)
@@ -124,7 +124,7 @@ func TestTwoThousandCallersAreJudged(t *testing.T) {
 	}
 }
 
-// Where the daemon takes no more connections, those that are open serve all callers.
+// If the daemon accepts no more connections, open ones serve all callers.
 func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
 	t.Parallel()
 	const callers, most = 300, 2
@@ -152,7 +152,7 @@ func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
 	equal(t, reasons(hits(c, 4)...), []string{"protocol", "protocol", "protocol", "breaker"})
 }
 
-// A connection that was opened for callers whom others served meanwhile is not kept: the daemon may be busy for it.
+// A connection opened for callers that others have served meanwhile is closed: the daemon may have refused it.
 func TestAConnectionThatServedNobodyIsNotKept(t *testing.T) {
 	t.Parallel()
 	path, _ := batches(t, 0, connectionsMax)
@@ -171,7 +171,7 @@ func TestAConnectionThatServedNobodyIsNotKept(t *testing.T) {
 	}
 }
 
-// crowded is a client whose one connection is taken, and as many callers in the queue.
+// crowded returns a client whose only connection is in use, and callers in the queue.
 func crowded(t *testing.T, c *Client, callers int, ask func(i int) *Decision) (k *connection, answers chan *Decision) {
 	t.Helper()
 	c.Acquire(ctx, "api", u1)
@@ -223,7 +223,7 @@ func TestCallersWithoutAConnectionAreServedTogether(t *testing.T) {
 	}
 }
 
-// A fault of the exchange is that of all its requests, once for the breaker; what may have been granted is reported.
+// A fault of an exchange ends all its requests, and counts once; possible grants are reported.
 func TestCallersServedTogetherFailTogether(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -254,7 +254,7 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 	}
 }
 
-// A caller that gives up in the queue counts as no failure; one whose request is under way is reported.
+// A caller that gives up in the queue is no failure; a request in flight is reported.
 func TestCallersThatGiveUp(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})
@@ -307,7 +307,7 @@ func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	releases(t, p, 2)
-	// Alone they are written by the caller that gives the connection back.
+	// Alone they are written by the caller that returns the connection.
 	k = c.lone(t)
 	held[2].Release()
 	c.give(k)
@@ -315,7 +315,7 @@ func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
 	if len(c.abandoned) != 0 {
 		t.Fatalf("%v", c.abandoned)
 	}
-	// On a connection that is not there any more they are told with the next request.
+	// On a closed connection they are reported with the next request.
 	last := c.Acquire(ctx, "api", u1)
 	k = c.lone(t)
 	last.Release()
@@ -356,7 +356,7 @@ func TestIdleConnectionsAreClosedDownToAFew(t *testing.T) {
 	}
 }
 
-// A connection that ended with a GOODBYE before the reply has not judged: once more, elsewhere; also one that is new.
+// After a GOODBYE without a reply the request was not processed: retry once on another connection, also a new one.
 func TestAGoodbyeInsteadOfTheReply(t *testing.T) {
 	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "draining"}))
@@ -383,7 +383,7 @@ func TestAGoodbyeInsteadOfTheReply(t *testing.T) {
 	}
 }
 
-// openIdle gives the client so many more idle connections.
+// openIdle opens idle connections.
 func openIdle(c *Client, count int) {
 	for ; count > 0; count-- {
 		taken := c.connections.idle
@@ -393,7 +393,7 @@ func openIdle(c *Client, count int) {
 	}
 }
 
-// After a restart of the daemon every idle connection has ended. A request takes a new one, not the next of these.
+// After a restart of the daemon every idle connection is closed. A request opens a new one instead of trying the next.
 func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
@@ -403,7 +403,7 @@ func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
 	equal(t, reasons(hits(c, 3)...), []string{"", "", ""})
 }
 
-// Nor does it take another connection that is about to end when one has ended with a GOODBYE.
+// Nor does it take another connection that is about to close after one ended with a GOODBYE.
 func TestManyIdleConnectionsWithAGoodbyeCostNobodyADecision(t *testing.T) {
 	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "idle"}))
@@ -425,7 +425,7 @@ func TestManyIdleConnectionsWithAGoodbyeCostNobodyADecision(t *testing.T) {
 	}
 }
 
-// A daemon that refuses a connection before it reads says why.
+// A daemon that refuses a connection before it reads sends the cause.
 func TestARefusalBeforeTheRequestWasReadCounts(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -455,7 +455,7 @@ func TestARefusalBeforeTheRequestWasReadCounts(t *testing.T) {
 	}
 }
 
-// A daemon whose backlog is full for a moment has not failed.
+// A full backlog for a short time is no failure.
 func TestAFullBacklogIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -505,7 +505,7 @@ func TestAFullBacklogIsWaitedFor(t *testing.T) {
 
 // -- leases and panics -------------------------------------------------------------------------------------------------
 
-// A panic goes through `defer d.Release()` as it is, and is no good end of the work.
+// A panic passes `defer d.Release()` unchanged, with the outcome Failed.
 func TestADeferredReleaseReportsAPanic(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)

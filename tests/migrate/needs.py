@@ -1,4 +1,4 @@
-"""Skips a test, with the reason, where a program, a Python module or a Ruby library is missing."""
+"""Skips a test, with the reason, if a program, a Python module or a Ruby library is missing."""
 
 import functools
 import importlib.util

@@ -1,4 +1,4 @@
-"""docs/migrate/nginx.md, worked through with a real nginx; then its arithmetic, request by request."""
+"""docs/migrate/nginx.md, followed with a real nginx; then its arithmetic, request by request."""
 
 import collections
 import http.client
@@ -36,7 +36,7 @@ def test_the_page(stack):
     assert stack.read(PAGE.read_text()) > 15
 
 
-# As on the page, but for the numbers; and nginx answers by itself, so that its log has the moment at which it judged.
+# As on the page, with other numbers; nginx responds itself, so that its log has the time of its decision.
 RATE, BURST = 20, 5
 RULES = f"""
 domain: web
@@ -55,8 +55,8 @@ def configuration(stack):
 
 @pytest.mark.nightly
 def test_nginx_and_the_rule_refuse_the_same_requests(stack, dice):
-    """At random moments around the limit, for two addresses. Both count in the milliseconds of nginx's log:
-    they agree but for a request that nginx judged in one millisecond and logged in the next."""
+    """At random times around the limit, for two addresses. Both count in the milliseconds of nginx's log:
+    they agree except for a request that nginx decided in one millisecond and logged in the next."""
     (stack.directory / "nginx.conf").write_text(configuration(stack))
     (stack.directory / "rules.yaml").write_text(RULES)
     stack.start("nginx", "nginx -p . -e error.log -c nginx.conf")

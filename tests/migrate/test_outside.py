@@ -1,4 +1,4 @@
-"""What the pages of docs/migrate say of the old limiters, and no command there shows: failures, proxies, routes."""
+"""Statements of docs/migrate on the old limiters that no command there shows: failures, proxies, routes."""
 
 import asyncio
 import subprocess
@@ -12,7 +12,7 @@ from servers import free_port
 
 @pytest.fixture
 def nowhere():
-    """The address of a Redis that is not there."""
+    """The address of a missing Redis."""
     return f"redis://127.0.0.1:{free_port()}"
 
 
@@ -45,7 +45,7 @@ def test_flask_limiter_says_nothing_unless_asked():
 
 
 def test_flask_limiter_judges_routes_only(daemon, make_client):
-    """What no route has, `protect` judges as well, unless it is exempt."""
+    """`protect` also checks requests without a route, unless they are exempt."""
     need(modules=["flask_limiter"])
     import tidegate.flask
 
@@ -85,7 +85,7 @@ def slow_app(middleware=False, **options):
 
 
 def asked(app, path="/"):
-    """The status that an ASGI application answers with; 500 for what it raises, as its server does."""
+    """Returns the status of an ASGI application; 500 for an exception, as its server does."""
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
     scope |= {"client": ("192.0.2.1", 1), "server": ("x", 80), "scheme": "http", "http_version": "1.1", "headers": ()}
     sent = []
@@ -150,7 +150,7 @@ for address in ("192.0.2.1", ""):
 
 
 def test_django_ratelimit_without_its_cache(nowhere):
-    """In a process of its own, for the settings of Django are those of a process."""
+    """In another process, since Django's settings are global."""
     need(modules=["django_ratelimit", "redis"])
     command = [sys.executable, "-c", DJANGO, nowhere]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout

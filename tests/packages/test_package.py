@@ -1,4 +1,4 @@
-"""What is in the package, and that Debian's own judge has nothing to say of it."""
+"""The content of the package, and lintian, which reports nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools import BINARY, PROJECT, Package, need, run
 
 
 def members(package: Package) -> dict[str, tarfile.TarInfo]:
-    """Every entry of the archive, as it would be installed."""
+    """Returns every entry of the archive with its path."""
     packed = subprocess.run(["dpkg-deb", "--fsys-tarfile", package.path], check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
         return {member.name.removeprefix(".").rstrip("/"): member for member in archive}
@@ -76,7 +76,7 @@ def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) 
     settings = package.root / "etc/tidegate/tidegate.yaml"
     said = [line for line in settings.read_text().splitlines() if line and not line.startswith("#")]
     assert said == ["mode: shadow", "admin: {socket: /run/tidegate/admin.sock}"], "everything else is a default"
-    # Its rules are an absolute path: below this root they are said to be elsewhere.
+    # The rules have an absolute path, which is replaced by one below this root.
     (package.root / "etc/tidegate/rules").mkdir(exist_ok=True)
     for_here = package.root.parent / "here.yaml"
     for_here.write_text(settings.read_text() + f"rules: {package.root}/etc/tidegate/rules\n")
@@ -130,7 +130,7 @@ def test_debian_has_nothing_to_say_of_it(package: Package) -> None:
 @pytest.mark.xdist_group("package")
 def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
     need("cargo-deb")
-    # It asks for the binary where a release build puts it.
+    # It needs the binary at the path of a release build.
     target = tmp_path / "target"
     (target / "release").mkdir(parents=True)
     shutil.copy(BINARY, target / "release/tidegate")
@@ -143,7 +143,7 @@ def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
     assert said == ours
     for field in ("Package", "Version", "Architecture", "Maintainer", "Section", "Priority", "Depends"):
         fields = [run("dpkg-deb", "-f", path, field).strip().split(", ") for path in (other.path, package.path)]
-        # It leaves out what every Debian has.
+        # It omits packages that every Debian has.
         theirs, ours_here = [{word for word in words if not word.startswith("libgcc-s1 ")} for words in fields]
         assert theirs == ours_here, field
     run("dpkg-deb", "-e", other.path, tmp_path / "control")
@@ -151,11 +151,11 @@ def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
         assert (tmp_path / "control" / name).read_text().strip() == (package.control / name).read_text().strip(), name
 
 
-# Each is information, not a warning, and has a reason.
+# Each tag is information, not a warning, and has a reason.
 SUPPRESSED = [
     "--suppress-tags",
-    # Rust has no use for the checks of the C library's calls that the C compiler puts in; letters in a binary that look
-    # like a word; and a unit is all there is to start it by.
+    # Rust does not use the C compiler's hardening of calls to the C library; random bytes of a binary look
+    # like a word; and the unit is the only way to start it.
     "hardening-no-fortify-functions,spelling-error-in-binary,package-supports-alternative-init-but-no-init.d-script",
 ]
 

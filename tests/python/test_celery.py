@@ -1,4 +1,4 @@
-"""Jobs under a real Celery worker, with a broker in a folder: refused ones go back, and every one runs once."""
+"""Jobs under a real Celery worker, with a broker in a folder: refused ones are queued again, and each runs once."""
 
 import json
 import os
@@ -57,7 +57,7 @@ concurrency: [{name: at-once, key: [], max: 2, expires: 1h}]
 
 @pytest.fixture
 def jobs(daemon, directory, monkeypatch):
-    """The module of the jobs, and what has been run of them; a worker works on them."""
+    """Yields the module of the jobs and a record of finished ones; a worker runs them."""
     (daemon.rules / "jobs.yaml").write_text(RULES)
     daemon.start()
     for folder in ("queue", "control", "results"):
@@ -78,7 +78,7 @@ def jobs(daemon, directory, monkeypatch):
         try:
             yield jobs, lambda: [json.loads(line) for line in (directory / "told").read_text().splitlines()]
         finally:
-            os.killpg(worker.pid, signal.SIGKILL)  # at once, with its children, without a last look at the queue
+            os.killpg(worker.pid, signal.SIGKILL)  # immediately, with its children, without another look at the queue
             worker.wait()
             jobs.client.close()
             jobs.app.close()
@@ -96,8 +96,8 @@ def test_what_is_refused_goes_back_and_nothing_is_lost(jobs, daemon, make_client
     ran = {tuple(entry["what"]): entry for entry in told() if isinstance(entry["what"], list)}
     assert len(told()) == 14  # each once
     reports = [ran["report", number] for number in range(10)]
-    assert {entry["id"]: entry["what"][1] for entry in reports} == sent  # under their own ids
-    assert {entry["retries"] for entry in told()} == {0}  # with max_retries=0 an attempt burnt would be a failure
+    assert {entry["id"]: entry["what"][1] for entry in reports} == sent  # with their own ids
+    assert {entry["retries"] for entry in told()} == {0}  # with max_retries=0 a used-up retry would be a failure
     assert chained.get(timeout=60) is None and ran["after", 7]["id"] == chained.id
     refused = sum(count for series, count in metrics(daemon).items() if 'rule="per-job",verdict="limit"' in series)
     assert took >= (10 - 3) / 5  # a burst of 3, then 5 a second

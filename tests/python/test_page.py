@@ -1,5 +1,5 @@
-"""The daemon's page as a browser reads it: its text by the standard's own rules always, and in Chromium where there is
-one (`make nightly` installs it)."""
+"""The daemon's page in a browser: its text by the rules of the HTML standard always, and in Chromium if installed
+(`make nightly` installs it)."""
 
 import contextlib
 import itertools
@@ -74,7 +74,7 @@ def read(address):
 
 def test_it_is_html_as_the_standard_has_it(address):
     text = read(address)
-    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)  # any error is raised
+    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)  # raises for any error
     page = parser.parse(text, scripting=False)
     identities = [element.get("id") for element in page.iter() if element.get("id")]
     assert len(identities) == len(set(identities))
@@ -142,7 +142,7 @@ def test_it_fits_narrow_and_wide(address, browser, dark):
         browser.look(width, dark=dark)
         browser.open(address)
         assert browser.get("document.documentElement.scrollWidth") <= width
-        # Nothing is cut off either: what does not fit scrolls within its own frame.
+        # Nothing is clipped: wide content scrolls within its own frame.
         cut = """[...document.querySelectorAll('#page *')].filter(element => {
             const box = element.getBoundingClientRect();
             return box.width > 1 && box.right > innerWidth + 1 && !element.closest('.wide');
@@ -188,7 +188,7 @@ def test_a_page_that_nobody_sees_does_not_ask(address, browser):
     hide = "Object.defineProperty(document, 'hidden', {get: () => HIDDEN, configurable: true});"
     hide += "document.dispatchEvent(new Event('visibilitychange'))"
     browser.get(hide.replace("HIDDEN", "true"))
-    browser.listen(1)  # what was on its way
+    browser.listen(1)  # requests in flight
     asked = len(browser.requests)
     browser.listen(5)
     assert len(browser.requests) == asked

@@ -1,4 +1,4 @@
-"""A daemon that is passed its socket, as by systemd, and killed: who connects meanwhile waits, and is answered."""
+"""A daemon that is passed its socket, as by systemd, and killed: connections meanwhile wait, and get replies."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ ASKED = [[0, 0, 1, {}], [3, 1, "api", [["user", "u1"]]]]
 
 
 class Knocker:
-    """Connects and asks; `replies` has what is heard until there are two, or until the daemon hangs up."""
+    """Connects and sends a request; collects `replies` until there are two, or until the daemon hangs up."""
 
     def __init__(self, path):
         self.peer, self.replies = socket.socket(socket.AF_UNIX), []
@@ -39,7 +39,7 @@ class Knocker:
 
 @pytest.fixture
 def listener(daemon):
-    """The socket, held by who starts the daemon."""
+    """The socket, held by the parent that starts the daemon."""
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(daemon.socket)
         held.listen(4_096)

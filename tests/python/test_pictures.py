@@ -1,4 +1,4 @@
-"""The pictures in docs/: what is committed is what `make pictures` draws from this daemon's decisions and the
+"""The committed pictures in docs/ equal those that `make pictures` draws from this daemon's decisions and the
 simulator's runs."""
 
 import os

@@ -1,4 +1,4 @@
-"""The page that `tidegate replay --report` writes: as the standard reads it always, and in Chromium where one is."""
+"""The page of `tidegate replay --report`: by the HTML standard always, and in Chromium if installed."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def line(second):
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """Pages of one rule set, of two, and of a trace in which nothing happens."""
+    """Pages of one rule set, of two, and of a trace without events."""
     home = tmp_path_factory.mktemp("reports")
     (home / "api.yaml").write_text(RULES)
     (home / "stricter.yaml").write_text(STRICTER)
@@ -54,7 +54,7 @@ PAGES = ["one", "two", "empty"]
 @pytest.mark.parametrize("name", PAGES)
 def test_it_is_html_as_the_standard_has_it(reports, name):
     text = reports[name].read_text()
-    page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)  # any error is raised
+    page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)  # raises for any error
     identities = [element.get("id") for element in page.iter() if element.get("id")]
     assert len(identities) == len(set(identities))
     for section in page.iter("section"):
@@ -79,7 +79,7 @@ def browser():
     browser.close()
 
 
-# What is cut off, and texts of a picture that stand on one another.
+# Returns clipped content, and overlapping texts of a picture.
 CUT = """[...document.querySelectorAll('#page *')].filter(element => {
     const box = element.getBoundingClientRect();
     return box.width > 1 && (box.right > innerWidth + 1 || box.left < -1) && !element.closest('.wide');

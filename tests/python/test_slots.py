@@ -1,4 +1,4 @@
-"""Under gunicorn the client finds by itself how many requests a worker works on at once."""
+"""Under gunicorn the client finds the number of concurrent requests of a worker."""
 
 import pytest
 
@@ -36,5 +36,5 @@ def test_slots(daemon, directory, options, slots, preload):
     daemon.start()
     with gunicorn(daemon, directory, APP, "--workers", "1", *options, *preload) as port:
         assert get(port, "u1")[2] == slots
-        assert get(port, "u1", "/forked")[2] == b"0"  # a child of the worker's own serves nobody either
+        assert get(port, "u1", "/forked")[2] == b"0"  # a worker's child serves no requests either
         assert get(port, "u1", "/made-later")[2] == slots

@@ -1,4 +1,4 @@
-"""`tidegate top` as somebody looks at it: in a terminal, which it gives back as it was, whatever ends it."""
+"""`tidegate top` in a terminal, which it restores, however it ends."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ PIECE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]|\x1b[^\[]|.", re.DOTALL)
 
 
 class Terminal:
-    """A pseudo terminal in which a command runs, and what stands on its screen."""
+    """A pseudo terminal that runs a command, and its screen."""
 
     def __init__(self, command, columns=100, lines=30):
         self.columns, self.lines, self.said, self.ended = columns, lines, b"", False
@@ -27,7 +27,7 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.before = termios.tcgetattr(self.slave)
         environment = {**os.environ, "TERM": "xterm-256color"}
-        # A session of its own, with the terminal as the one that controls it.
+        # A new session, with the terminal as its controlling one.
         self.process = subprocess.Popen(
             command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=environment,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
@@ -48,7 +48,7 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def screen(self):
-        """What a terminal shows that understands as much as `top` says."""
+        """Emulates a terminal as far as `top` needs it."""
         rows, row, column = {}, 0, 0
         for piece in PIECE.findall(self.said.decode(errors="replace")):
             if piece.startswith("\x1b["):
@@ -68,7 +68,7 @@ class Terminal:
         return "\n".join(line(rows[row]) if row in rows else "" for row in range(max(rows, default=-1) + 1))
 
     def text(self):
-        """All that was drawn so far, without blanks: also what stood on the screen for a second alone."""
+        """Returns all drawn text without blanks, including text that was on the screen only for a second."""
         return "".join(ESCAPE.sub("", self.said.decode(errors="replace")).split())
 
     def until(self, what, holds):
@@ -82,7 +82,7 @@ class Terminal:
         self.until(f"it shows {words}", lambda: words in self.screen())
 
     def is_given_back(self):
-        """The screen of before, the cursor, and keys as they were."""
+        """The previous screen, the cursor and the keys are restored."""
         self.until("it leaves its own screen", lambda: b"\x1b[?1049l" in self.said and b"\x1b[?25h" in self.said)
         assert self.said.rindex(b"\x1b[?1049l") > self.said.rindex(b"\x1b[?1049h")
         assert termios.tcgetattr(self.slave) == self.before
@@ -101,7 +101,7 @@ class Terminal:
 
 @pytest.fixture
 def top(daemon):
-    """Starts it, beside a daemon that serves."""
+    """Starts it with a running daemon."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     admin = daemon.socket.removesuffix(".sock") + ".admin.sock"
@@ -118,7 +118,7 @@ def top(daemon):
 
 @contextlib.contextmanager
 def traffic(make_client, daemon):
-    """Somebody asks all the while."""
+    """Sends requests continuously."""
     client, stopped = make_client(socket=daemon.socket), threading.Event()
 
     def ask():
@@ -140,7 +140,7 @@ def test_it_draws_and_what_it_shows_changes(top, daemon, make_client):
     with traffic(make_client, daemon):
         terminal.shows("api/per-user")
         terminal.until("refusals are told", lambda: re.search(r" [1-9]\d* limited", terminal.screen()))
-        # More have been refused by the next look: the caller's sum is another.
+        # More requests are refused before the next look: the caller's sum changes.
         seen = terminal.screen()
         terminal.until("another second", lambda: terminal.screen() != seen)
     terminal.shows("0 allowed, 0 limited")
@@ -153,7 +153,7 @@ def test_it_draws_and_what_it_shows_changes(top, daemon, make_client):
 def test_a_key_ends_it(top, key):
     terminal = top()
     terminal.until("its first words", lambda: "qendsit" in terminal.text())
-    terminal.press("xy")  # these do not
+    terminal.press("xy")  # these are not
     terminal.shows("0 allowed")
     terminal.press(key)
     assert terminal.code() == 0
@@ -166,7 +166,7 @@ def test_it_ends_when_the_daemon_goes_and_says_why(top, daemon):
     daemon.stop()
     assert terminal.code() == 1
     terminal.is_given_back()
-    # On the screen of before, where it stays.
+    # On the previous screen, where it remains.
     terminal.until("it says why", lambda: b"is the daemon running" in terminal.said.split(b"\x1b[?1049l")[-1])
 
 
@@ -176,7 +176,7 @@ def test_a_small_terminal_is_enough(top, daemon, make_client, columns, lines):
     with traffic(make_client, daemon):
         terminal.until("it is drawn", lambda: terminal.text().startswith("l"))
         terminal.until("it is drawn again", lambda: terminal.screen().startswith("t"))
-        # Smaller and larger while it runs.
+        # Resized while it runs.
         for size in [(20, 5), (3, 2), (100, 30)]:
             terminal.resize(*size)
             terminal.press("x")

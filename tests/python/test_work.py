@@ -1,4 +1,4 @@
-"""Work in progress, counted by the real daemon: every place that is taken is given back, whatever becomes of it."""
+"""Leases, counted by the real daemon: every permit is freed, however the work ends."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ def test_when_all_are_taken_the_next_is_refused(client):
 
 
 def ends():
-    """How work may end, as functions of a client."""
+    """Ends of work, as functions of a client."""
 
     def returns(client):
         with client.limit("api", EXPORT):
@@ -122,12 +122,12 @@ def test_a_child_has_leases_of_its_own_that_end_with_it(client):
 
 @pytest.fixture
 def paused(daemon):
-    """Stops the daemon for a block, as a machine that swaps does."""
+    """Stops the daemon for a block, like a swapping machine."""
 
     @contextlib.contextmanager
     def pause():
         daemon.process.send_signal(signal.SIGSTOP)
-        os.waitpid(daemon.process.pid, os.WUNTRACED)  # all of its threads stand
+        os.waitpid(daemon.process.pid, os.WUNTRACED)  # all of its threads have stopped
         try:
             yield
         finally:
@@ -143,7 +143,7 @@ def test_a_connection_closed_on_a_timeout_frees_nothing_else_of_its_session(clie
         given_up = client.acquire("api", EXPORT)
     assert (given_up.reason, client.stats()["connections"]) == ("timeout", 0)
     client._timeout = 5.0
-    # What was held is still; what was given up on, and granted all the same, is not.
+    # Held leases remain; abandoned requests that were granted all the same have none.
     wait_until(lambda: free(client) == MAX - 1)
     assert held.renew()
     held.release()
@@ -157,7 +157,7 @@ def test_a_release_while_the_daemon_is_left_alone_is_made_up_for(client, paused)
         assert [client.hit("api").reason for _ in range(3)] == ["timeout"] * 3
         held.release()
     client._timeout = 5.0
-    client._until = time.monotonic()  # the breaker's pause is over
+    client._until = time.monotonic()  # ends the breaker's pause
     wait_until(lambda: free(client) == MAX)
 
 
@@ -166,7 +166,7 @@ def test_renewed_work_keeps_its_place_beyond_the_time_of_its_rule(client):
     while time.monotonic() < started + 1.5:
         assert decision.renew() and free(client, "report") == MAX - 1
         time.sleep(0.05)
-    wait_until(lambda: free(client, "report") == MAX, 5)  # nobody renews it any more
+    wait_until(lambda: free(client, "report") == MAX, 5)  # no renewal follows
     assert not decision.renew()
 
 
@@ -175,7 +175,7 @@ def test_charges(client):
     assert tokens() == 1000
     assert client.charge("api", {"job": "model"}, {"tokens": 812}, idem="answer-1")
     assert tokens() == 188
-    assert not client.charge("api", {"job": "model"}, {"tokens": -500})  # it names nothing that it returns
+    assert not client.charge("api", {"job": "model"}, {"tokens": -500})  # a refund without `of` is refused
     assert client.charge("api", {"job": "model"}, {"tokens": -500}, of="answer-1")
     assert not client.charge("api", {"job": "model"}, {"tokens": -300}, of="answer-1")  # once
     assert tokens() == 688

@@ -1,4 +1,4 @@
-"""Some seeds of the roulette, and whether its oracle notices what is wrong. By itself: `make test-roulette`."""
+"""Some seeds of the roulette, and tests that its oracle detects errors. Alone: `make test-roulette`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_oracle_notices_other_rules():
 
 
 def test_oracle_notices_what_it_does_not_allow_for():
-    """Faults of which the oracle is told that they cost nothing."""
+    """Faults that the oracle believes to have no effect."""
     kinds = ["--kinds", "state_lost,stopped,rules_gone", "--strict", "--shrink", "0"]
     said = play("--seed", "7", "--seconds", "18", "--faults", "18", *kinds)
     missing = [told for told in ("too much: steady", "unjudged: ", "no limit: ") if told not in said]

@@ -1,6 +1,6 @@
 package tidegategrpc
 
-// Every option, and what an application can get wrong with it.
+// Every option, and mistakes with it.
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
 
-// What the daemon is asked, word for word: over TCP, where the peer has an address.
+// The exact request to the daemon: over TCP, where the peer has an address.
 func TestWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	daemon, err := peer.New(func(_ net.Conn, message []any) []any { return []any{1, message[1], 0} })
@@ -81,7 +81,7 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-// A function that panics: the call passes, its handler runs, it is logged once by name, and counted.
+// If a function panics, the call passes, its handler runs, and the panic is logged once by name and counted.
 func TestEveryFunctionMayPanic(t *testing.T) {
 	t.Parallel()
 	for name, with := range map[string]Options{
@@ -166,8 +166,8 @@ func TestAWaitIsSleptOff(t *testing.T) {
 	}
 	fake.AssertReleased()
 
-	// Who does not wait as long: the handler does not run, and the place is free. The interceptor alone, because a caller
-	// learns of its own deadline by itself.
+	// If the wait exceeds the deadline, the handler does not run, and the permit is free. Calls the interceptor
+	// directly, because a client ends at its own deadline.
 	l, ran := newLimiter(fake.Client(), Options{}), false
 	short, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -240,7 +240,7 @@ func TestTheHandlerOfAStreamFindsTheDecision(t *testing.T) {
 	}
 }
 
-// A name that would have every call refused is found where the interceptor is made.
+// Unary and Stream panic for an invalid name, because of which every call would be refused.
 func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
 	t.Parallel()
 	for _, made := range []func(){
@@ -257,7 +257,7 @@ func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
 	}
 }
 
-// A caller that has gone is not told of a limit.
+// A cancelled call is not refused by a limit.
 func TestACallThatIsCancelled(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)

@@ -1,6 +1,6 @@
-"""Flask, FastAPI and Django, in this process: a WAIT is slept off, and every end of a request gives the place back.
+"""Flask, FastAPI and Django in this process: sleep on WAIT, and a released lease at every end of a request.
 
-What their real servers make of it: tests/python/test_frameworks.py.
+Their real servers: tests/python/test_frameworks.py.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ def test_flask_shows_the_decision_to_whoever_looks_at_the_answer(played, flask_a
 
 
 def test_flask_gives_back_what_no_answer_was_made_of(played, flask_app):
-    played.script, flask_app.testing = grant, True  # what is raised goes through
+    played.script, flask_app.testing = grant, True  # exceptions pass
     with pytest.raises(ZeroDivisionError):
         flask_app.test_client().get("/raise")
     assert played.releases() == [[77, 2]]
@@ -141,7 +141,7 @@ def test_fastapi_gives_back_what_no_answer_was_made_of(played, fast_app):
 
 @pytest.fixture
 def django_request(client, ac):
-    """Asks a middleware before `get_response`, plain or asynchronous; the answer is closed as a server does."""
+    """Runs a middleware around `get_response`, plain or asynchronous; closes the response as a server does."""
     pytest.importorskip("django")
     from django.conf import settings
     from django.http import HttpResponse
@@ -170,7 +170,7 @@ def django_request(client, ac):
                 response.close()
                 return response
             finally:
-                await ac.check()  # behind what was released
+                await ac.check()  # after the lease's release
 
         if asynchronous:
             return asyncio.run(main())

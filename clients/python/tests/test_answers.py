@@ -1,4 +1,4 @@
-"""What is made of each decision for HTTP, byte for byte as in every other language: tests/vectors/answers.json."""
+"""HTTP responses of all decisions, byte for byte as in every other language: tests/vectors/answers.json."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ OWN = [("Content-Type", "text/plain")]
 
 
 class Decided:
-    """A client to whom the decision was given."""
+    """A client that always gets this decision."""
 
     def __init__(self, answer):
         self.answer = answer

@@ -29,7 +29,7 @@ async def plain(scope, receive, send):
 
 
 def call(app, scope=HTTP, sent=None, **more):
-    """Every message that is sent."""
+    """Returns all sent messages."""
     messages = [] if sent is None else sent
 
     async def receive():
@@ -91,7 +91,7 @@ def test_what_is_asked(played, ac):
         "trusted_proxies": 1,
     }
     headers = [(b"user-agent", b"curl"), (b"X-Tenant", b"t1"), (b"x-forwarded-for", b"203.0.113.9")]
-    headers += [(b"x-forwarded-for", b"192.0.2.7")]  # a second field continues the first
+    headers += [(b"x-forwarded-for", b"192.0.2.7")]  # a second header of the same name extends the first
     call(Middleware(plain, ac, "api", **options), method="PUT", path="//v1/./a/../é", headers=headers)
     pairs = ["method", "PUT", "path", "/v1/é", "ip", "192.0.2.7", "user", "u1", "user_agent", "curl"]
     assert played.seen[1][2:] == ["api", [[*pairs, "tenant", "t1", "plan", "free"]], 5, "post"]

@@ -1,4 +1,4 @@
-"""AsyncClient: what `Client` promises, for many tasks on one connection; cancelled ones leave nothing behind."""
+"""AsyncClient: the promises of `Client`, for many tasks on one connection; cancelled tasks leave no lease."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ def test_it_is_there_by_its_name_and_loaded_when_used():
 
 
 def test_tasks_share_a_connection_and_no_answer(played, ac):
-    """Replies come in another order than the requests did."""
+    """Replies arrive in another order than the requests."""
     held = []
 
     def turned(connection, message):
@@ -133,7 +133,7 @@ def test_every_loop_has_a_connection_of_its_own(played, ac):
     hellos = [message[3] for message in played.seen if message[0] == 0]
     assert sorted(hello["connection"] for hello in hellos) == [1, 2, 3, 4]
     assert len({hello["session"] for hello in hellos}) == 1
-    assert ac.stats()["connections"] == 1  # those of loops that are closed are, too
+    assert ac.stats()["connections"] == 1  # and those of closed loops
 
 
 # -- without the daemon ------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_no_daemon_then_one(directory, make_async, caplog, long_pauses):
 
 
 def test_a_reply_that_is_there_after_the_deadline_counts(played, make_async):
-    """As when something else has held up the loop."""
+    """Simulates a busy loop."""
     ac = make_async(timeout=0.1)
     played.script = lambda connection, message: [1, message[1], *LIMIT]
 
@@ -223,7 +223,7 @@ def test_a_reply_that_is_there_after_the_deadline_counts(played, make_async):
         await hits(ac)
         asked = asyncio.ensure_future(ac.hit("api"))
         await asyncio.sleep(0)
-        await asyncio.sleep(0)  # it was written
+        await asyncio.sleep(0)  # the request was written
         time.sleep(0.3)
         return (await asked).verdict
 
@@ -263,7 +263,7 @@ def test_hanging_up_without_a_welcome_is_not_tried_for_ever(make_async, monkeypa
 
     def connected(path):
         made.append(socket.socketpair())
-        made[-1][1].close()  # before a byte could be written
+        made[-1][1].close()  # before the first byte could be written
         return made[-1][0]
 
     monkeypatch.setattr(pipe, "connect", connected)
@@ -478,7 +478,7 @@ def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, ac, 
     assert "ann" not in caplog.text
 
 
-# -- forks, and what is forgotten --------------------------------------------------------------------------------------
+# -- forks, and dropped clients ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fork", [os.fork, fork_past_python])
@@ -489,7 +489,7 @@ def test_a_child_has_its_own_connection_and_session(played, ac, fork):
         return await hits(ac, 2)
 
     def child():
-        asyncio._set_running_loop(None)  # the child has the loop of its parent on its stack, and runs another
+        asyncio._set_running_loop(None)  # the child has its parent's loop on its stack, and runs another
         return asyncio.run(hits(ac, 2)) == [None, None]
 
     assert asyncio.run(main()) == [None, None]
@@ -503,7 +503,7 @@ def test_loops_that_have_ended_are_forgotten(played, ac):
     for _ in range(20):
         assert asyncio.run(hits(ac)) == [None]
     gc.collect()
-    assert len(ac._core._pipes) == 1 and len(os.listdir("/proc/self/fd")) <= before + 25  # 20 are the daemon's
+    assert len(ac._core._pipes) == 1 and len(os.listdir("/proc/self/fd")) <= before + 25  # 20 of the daemon
 
 
 def test_async_with_closes(played, make_async):
@@ -511,14 +511,14 @@ def test_async_with_closes(played, make_async):
         async with make_async() as ac:
             await ac.hit("api")
         assert ac.stats()["connections"] == 0
-        assert await hits(ac) == [None]  # it may be used again
+        assert await hits(ac) == [None]  # the client may be used again
         ac.close()
 
     asyncio.run(main())
 
 
 def test_a_hundred_tasks_are_at_least_twice_as_fast_as_one(daemon, make_async):
-    """On one connection, in one process, on however busy a machine: a ratio of the same run, the best of five."""
+    """On one connection, in one process: a ratio of one run, the best of five, since machines are busy."""
     (daemon.rules / "api.yaml").write_text("domain: api\nlimits: [{name: r, key: [user], rate: 900/s, burst: 90000}]\n")
     daemon.start()
     ac = make_async(socket=daemon.socket)

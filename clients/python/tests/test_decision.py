@@ -1,4 +1,4 @@
-"""What a decision says, and how it looks in HTTP."""
+"""Fields, text and headers of a decision."""
 
 import json
 
@@ -91,7 +91,7 @@ BOTH_ALLOW = {
                 "X-Ratelimit-Retry-After": "2",
             },
         ),
-        (NEVER, BOTH_ALLOW),  # nothing that says when
+        (NEVER, BOTH_ALLOW),  # no retry time
         (
             PLACES,
             {

@@ -1,4 +1,4 @@
-"""The fallback that limits while the daemon cannot be asked."""
+"""The fallback that limits while the daemon is unreachable."""
 
 import asyncio
 import os
@@ -97,7 +97,7 @@ def test_a_rule_is_remembered_by_domain_and_names(directory, make_client, clock)
         got = [client.hit(domain, {"ip": None, "user": "u9"}) for _ in range(5)]
         assert allowed(got) == [True] * burst + [False] * (5 - burst), domain
         assert {one.limit for one in got} == {burst}
-    assert client.hit("api", {"org": "o1"}).limit == 3  # other names: nothing is known
+    assert client.hit("api", {"org": "o1"}).limit == 3  # other names: no rule is known
 
 
 def test_what_is_kept_is_bounded(monkeypatch, make_client, directory):
@@ -127,7 +127,7 @@ def test_threads_share_a_bucket(make_client):
 
 def test_a_child_of_a_fork_limits_by_itself(make_client):
     client = make_client(socket="/nowhere", fallback="1/day")
-    client._fallback._lock.acquire()  # as if another thread held it when the process forked
+    client._fallback._lock.acquire()  # another thread holds the lock during the fork
     assert in_child(lambda: allowed(hits(client, 2)) == [True, False], os.fork)
 
 

@@ -1,4 +1,4 @@
-"""Input never means allowed: odd, long or large input is digested, refused by the daemon or the client, or raises."""
+"""Invalid input is never allowed: odd, long or large input is digested, refused by daemon or client, or raises."""
 
 import asyncio
 import enum
@@ -216,7 +216,7 @@ def test_one_that_is_refused_is_refused_in_asyncio_too(played):
     assert asyncio.run(main()) == ([("shed", "invalid", False, "AsyncDecision")] * 3, {"invalid": 4})
 
 
-# -- refunds name what they refund -------------------------------------------------------------------------------------
+# -- refunds have a reference ------------------------------------------------------------------------------------------
 
 
 def test_a_refund_names_a_lease_a_decision_or_an_idem(played, client):

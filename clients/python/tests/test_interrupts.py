@@ -1,4 +1,4 @@
-"""Exceptions of the application that arrive inside a call go through unchanged, and leave nothing behind."""
+"""Exceptions of the application inside a call pass unchanged, and leave no lease or connection."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ TIMES = 100
 
 
 class SoftLimit(Exception):
-    """As Celery's: an Exception that a signal handler raises."""
+    """Like Celery's: an Exception raised by a signal handler."""
 
 
 KINDS = [SoftLimit, TimeoutError, ConnectionResetError, BlockingIOError, OSError, ValueError, LookupError]
@@ -35,7 +35,7 @@ KINDS = [SoftLimit, TimeoutError, ConnectionResetError, BlockingIOError, OSError
 
 @pytest.fixture
 def alarm():
-    """Raises in this thread after so many seconds, by a signal handler."""
+    """Raises in this thread after some seconds, by a signal handler."""
     raised = []
 
     def arm(kind, seconds):
@@ -98,7 +98,7 @@ def test_a_hundred_exceptions_at_any_moment_go_through_and_leave_no_lease(daemon
     until = time.monotonic() + 2 * PATIENT
     asking = make_client(socket=daemon.socket)
     while asking.peek("api").remaining < 5000:
-        client.hit("api")  # tells of what was given up on
+        client.hit("api")  # reports abandoned requests
         assert time.monotonic() < until, asking.peek("api")
         time.sleep(0.01)
     assert client.stats()["connections"] <= 2 and done > 0
@@ -150,7 +150,7 @@ def test_an_exception_in_a_callback_or_a_logger_goes_through(played, make_client
 
 
 def test_callbacks_that_raise_by_themselves_are_told_apart(make_client, alarm):
-    alarm(SoftLimit, 60)  # a handler is there and has nothing to do with it
+    alarm(SoftLimit, 60)  # a handler is installed, but not involved
     limited = make_client().limited("api", lambda: 1 / 0)(lambda: 7)
     assert limited() == 7
 
@@ -177,7 +177,7 @@ def test_in_asyncio_what_is_thrown_into_a_task_goes_through(played, kind):
         await ac.check()
         played.script = lambda connection, message: None
         asking = ac.acquire("api")
-        asking.send(None)  # runs up to where it waits
+        asking.send(None)  # runs until it waits
         with pytest.raises(kind):
             asking.throw(kind("the application's own"))
         assert ac._core._report == {"abandoned": [[1, 2]]}

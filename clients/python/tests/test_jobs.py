@@ -1,4 +1,4 @@
-"""Celery's jobs, with a broker in memory: what goes back, when and as what; and that no end of a job keeps a place."""
+"""Celery jobs, with a broker in memory: requeued jobs, their delay and headers; every end of a job frees its lease."""
 
 import contextlib
 import datetime
@@ -38,7 +38,7 @@ def app():
 
 @pytest.fixture
 def sent(app):
-    """The headers of every message that goes to the broker, and where it goes."""
+    """Records the headers of every message to the broker, and its queue."""
     seen = []
 
     def told(headers, properties, routing_key, body, **_):
@@ -50,13 +50,13 @@ def sent(app):
 
 
 def job(app, client, function, **options):
-    function.__name__ = "export"  # Celery takes none without a name that could be written
+    function.__name__ = "export"  # Celery needs a name that it can write
     options = {"base": tidegate.celery.limited(client, "jobs", lambda *args: {"job": "export"}), "bind": True} | options
     return app.task(name="export", **options)(function)
 
 
 def run(task, *args, **request):
-    """As a worker does it."""
+    """Runs a job as a worker does."""
     known = {"id": "j1", "retries": 2, "called_directly": False, "is_eager": False, "args": args, "kwargs": {}}
     task.push_request(**known | request)
     try:
@@ -90,7 +90,7 @@ def test_a_refused_job_goes_back_as_it_is_and_later(played, client, app, sent):
     assert ran == [] and (headers["id"], headers["retries"], headers["task"]) == ("j1", 2, "export")
     assert (headers["group"], headers["root_id"], headers["timelimit"]) == ("g1", "r1", [30, 20])
     assert (headers["routing_key"], headers["priority"], list(headers["body"][0])) == ("slow", 3, [7])
-    assert played.releases(0) == []  # there was no place to give back
+    assert played.releases(0) == []  # there was no lease to release
 
 
 def test_those_refused_together_do_not_come_back_together(played, client, app, sent):
@@ -101,7 +101,7 @@ def test_those_refused_together_do_not_come_back_together(played, client, app, s
             run(task)
     now = datetime.datetime.now(datetime.timezone.utc)
     delays = [(datetime.datetime.fromisoformat(headers["eta"]) - now).total_seconds() for headers in sent]
-    assert min(delays) > WAIT - 5 and max(delays) <= WAIT * 1.5  # 5 s of slack: `now` is later than each was
+    assert min(delays) > WAIT - 5 and max(delays) <= WAIT * 1.5  # 5 s of slack: `now` is later than each call
     assert max(delays) - min(delays) > WAIT * 0.25
 
 

@@ -1,4 +1,4 @@
-"""What follows a grant: the lease's end in every case, renewing it; charges and signals."""
+"""Leases: their end in every case, and renewal; charges and signals."""
 
 import contextlib
 import math
@@ -96,7 +96,7 @@ def test_a_release_that_cannot_be_written_is_told_with_the_next_request(granting
 
 def test_what_was_told_in_vain_is_told_again(granting, client):
     decision = client.acquire("export")
-    client._until = math.inf  # as if the breaker were open
+    client._until = math.inf  # simulates an open breaker
     decision.release()
     client._until = 0.0
     granting.script = lambda connection, message: frame(b"\xc1")
@@ -124,7 +124,7 @@ def test_a_child_that_leaves_the_block_ends_nothing_of_its_parent(granting, clie
         assert in_child(child)
     granting.releases(2)
     sessions = [message[3]["session"] for message in granting.seen if message[0] == 0]
-    assert len(set(sessions)) == 2  # the daemon sees whose lease it is not
+    assert len(set(sessions)) == 2  # the daemon knows the session of the lease
     assert decision.lease is None
 
 
@@ -142,7 +142,7 @@ def test_a_generator_holds_the_lease_while_it_runs(granting, client):
         return (yield from rows("o1"))
 
     running = outer()
-    assert [message[0] for message in granting.seen] == []  # nothing has begun
+    assert [message[0] for message in granting.seen] == []  # no function has run
     assert next(running) == "o1 1" and running.send("sent") == "sent"
     assert granting.releases(0) == []
     with pytest.raises(StopIteration) as stopped:
@@ -204,11 +204,11 @@ def test_the_priority_may_be_a_function_of_the_arguments(granting, client, caplo
     acquires = [message[2:] for message in granting.seen if message[0] == 1]
     assert acquires == [["export", [["kind", "daily"]], 1, "critical"], ["export", [["kind", "daily"]], 1]]
     with pytest.raises(TypeError):
-        report()  # the caller's own mistake stays what it is
+        report()  # the caller's own exception passes unchanged
     assert "priority raised TypeError" in caplog.text
 
 
-# -- renewing, charging, telling ---------------------------------------------------------------------------------------
+# -- renewals, charges, signals ----------------------------------------------------------------------------------------
 
 
 def test_renew(granting, client):
@@ -267,7 +267,7 @@ def test_all_of_it_disabled(granting, make_client):
     assert not client.charge("api") and granting.seen == []
 
 
-# -- what gunicorn says of slots ---------------------------------------------------------------------------------------
+# -- slots of gunicorn -------------------------------------------------------------------------------------------------
 
 STACK = """
 def within(self, call, worker=None):

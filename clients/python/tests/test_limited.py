@@ -55,11 +55,11 @@ def test_limited(played, client):
 
     @client.limited("login", lambda name, *, door="front": {"account": name, "door": door}, cost=2)
     def login(name: str, *, door: str = "front") -> str:
-        """Lets in."""
+        """Logs in."""
         assert played.releases(0) == []
         return f"{name} by the {door}"
 
-    assert (login.__name__, login.__doc__) == ("login", "Lets in.")
+    assert (login.__name__, login.__doc__) == ("login", "Logs in.")
     assert login("ann", door="back") == "ann by the back"
     assert played.seen[1] == [1, 1, "login", [["account", "ann", "door", "back"]], 2]
     assert played.releases() == [[77, 0]]

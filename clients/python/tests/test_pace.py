@@ -1,4 +1,4 @@
-"""What callers of limited services make of their answers."""
+"""Pacing by the responses of limited services."""
 
 import asyncio
 import email.utils
@@ -84,7 +84,7 @@ def test_at_the_end_it_waits_until_there_is_more(clock):
     assert mine.turn() == 4
     mine = Pace(longest=2)
     mine.told(200, {"RateLimit": '"a";r=0;t=3600'})
-    assert mine.turn() == 2  # and no longer, whatever a service says
+    assert mine.turn() == 2  # at most `longest`, whatever the service asks for
 
 
 def test_a_refusal_is_waited_for_and_repeated(clock):
@@ -107,8 +107,8 @@ def test_jitter_is_full(clock):
 @pytest.mark.parametrize(
     "refusal",
     [
-        answer(429, Retry_After="3600"),  # longer than it cares for
-        answer(429, RateLimit='"a";r=40;t=0'),  # it can never pass, or it would say when
+        answer(429, Retry_After="3600"),  # longer than `longest`
+        answer(429, RateLimit='"a";r=40;t=0'),  # it can never pass: limit headers without a retry time
         answer(403),
         answer(500),
     ],
@@ -127,7 +127,7 @@ def test_the_budget_keeps_many_from_making_it_worse(clock):
     mine, sent = Pace(), []
     for _ in range(100):
         mine.call(lambda: sent.append(1) or answer(503))
-    assert len(sent) == 100 + 10  # what was saved, and no more
+    assert len(sent) == 100 + 10  # the saved retries
     for _ in range(50):
         mine.call(lambda: answer(200))
     sent.clear()

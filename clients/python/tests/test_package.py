@@ -28,7 +28,7 @@ def test_the_stub_is_formatted():
     assert done.returncode == 0, done.stdout
 
 
-# What imports a framework is imported only by who has it.
+# Files that import a framework, which are imported only with that framework.
 FRAMEWORKS = {"celery.py": "celery", "django.py": "django asgiref", "fastapi.py": "fastapi starlette"}
 FRAMEWORKS |= {"flask.py": "flask", "testing.py": "pytest"}
 
@@ -109,7 +109,7 @@ RULES = {
 
 
 def test_the_stub_copied_alone_limits(tmp_path, daemon):
-    """As a package of another name with nothing else in it."""
+    """As a package of another name with no other files."""
     (tmp_path / "limiter").mkdir()
     for name in STUB:
         shutil.copy(SOURCE / name, tmp_path / "limiter")

@@ -1,4 +1,4 @@
-"""What is quick is as right as what is not: decisions read at once, waiting under signals, sockets that are none."""
+"""Fast paths: plain decisions, waiting under signals, and replaced sockets, with the same results as the slow ones."""
 
 import json
 import os
@@ -31,7 +31,7 @@ SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
 
 
 def at_once(payload):
-    """What `Connection.ask` makes of the elements from the verdict on, if it reads them at once."""
+    """Returns the result of `Connection.ask` for elements from the verdict on, if its fast path reads them."""
     if len(payload) < 2 or not (match := match_decision(payload[1])(payload, 0)):
         return None
     decision = Decision.__new__(Decision)
@@ -40,7 +40,7 @@ def at_once(payload):
 
 
 def same(payload):
-    """Read at once or not at all; if at once, then as the whole decoder does."""
+    """Compares the fast path, if it applies, with the full decoder."""
     quick = at_once(payload)
     if quick is None:
         return False
@@ -64,7 +64,7 @@ def test_a_decision_read_at_once_is_the_same(verdict, rule, numbers):
 def test_no_changed_byte_is_trusted_unread(reply, at, byte):
     payload = bytearray(reply[7:])
     payload[at % len(payload)] = byte
-    same(bytes(payload))  # a Fault of the whole decoder would be raised here
+    same(bytes(payload))  # the full decoder would raise a Fault here
 
 
 @given(st.binary(max_size=60))
@@ -105,7 +105,7 @@ def test_two_replies_at_once_are_not_one(played, client):
 
 @pytest.fixture
 def interval():
-    """A timer that interrupts every call of this thread, as a profiler's does."""
+    """A timer that interrupts every call of this thread, like a profiler's."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -114,7 +114,7 @@ def interval():
 
 def test_signals_do_not_put_the_deadline_off(played, make_client, interval):
     client = make_client()
-    client.hit("api")  # so that nothing is on the connection
+    client.hit("api")  # so that the connection has no pending input
     client._timeout = 0.1
     played.script = lambda connection, message: None
     interval(0.012)
@@ -202,7 +202,7 @@ def test_under_gevent_the_deadline_is_kept(played):
 
 def test_a_socket_is_known_by_what_it_is(played, client, monkeypatch):
     class Stand(socket.socket):
-        """As of a library that replaces sockets."""
+        """Like a library that replaces sockets."""
 
     monkeypatch.setattr(socket, "socket", Stand)
     assert client.check() and not client._idle[0].blocks

@@ -1,4 +1,4 @@
-"""The golden frames, which decide any doubt about the protocol."""
+"""The golden frames, the reference of the protocol."""
 
 import json
 import pathlib
@@ -37,7 +37,7 @@ def payload_of(vector):
 
 
 def plain(value):
-    """Byte strings as JSON has them."""
+    """Converts byte strings from their JSON form."""
     if isinstance(value, bytes):
         return {"bin": value.hex()}
     if isinstance(value, list):
@@ -54,7 +54,7 @@ def real(value):
 def known(given, names):
     said = {n: given[n] for n in names if (given or {}).get(n) is not None and given[n] != SILENT.get(n)}
     for name in ("idem", "of"):
-        if isinstance(said.get(name), str):  # as text or as bytes it means the same
+        if isinstance(said.get(name), str):  # text and bytes mean the same
             said[name] = said[name].encode()
     if "abandoned" in said:
         said["abandoned"] = [entry[:2] for entry in said["abandoned"]]
@@ -114,14 +114,14 @@ def meaning(message, direction):
 
 
 def cut(amount):
-    """To the largest that a rule counts."""
+    """Clamps to the largest amount that a rule counts."""
     if isinstance(amount, dict):
         return {unit: cut(one) for unit, one in amount.items()}
     return min(max(amount, -COST_MAX), COST_MAX)
 
 
 def message_of(meant):
-    """The array that says it, a request without trailing nils, a reply whole."""
+    """Returns the array of this meaning: a request without trailing nils, a reply in full."""
     m = real(meant)
     if "kind" in m:
         kind = KINDS.index(m["kind"])
@@ -196,18 +196,18 @@ def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
     data = bytes.fromhex(vector["hex"])
     size = int.from_bytes(data[:4], "big")
     if size == 0:
-        return  # no frame at all
+        return  # not a frame
     try:
         message = decode(data[4 : 4 + size])
     except Fault:
         return
-    # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
+    # Only a reader of requests detects the rest: op or id is no unsigned integer.
     op, number = [*message, None, None][:2]
     assert not all(type(n) is int and 0 <= n < 2**63 for n in (op, number))
 
 
 def test_the_frames_are_what_their_maker_writes():
-    """Which holds each of them against the msgpack package too."""
+    """It also compares each frame with the msgpack package."""
     pytest.importorskip("msgpack")
     done = subprocess.run([sys.executable, VECTORS / "make.py", "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "held against msgpack" in done.stdout, done.stdout + done.stderr

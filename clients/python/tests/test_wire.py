@@ -1,4 +1,4 @@
-"""The codec against an independent one, against doubtful bytes, and requests by tables."""
+"""The codec against an independent one and malformed frames; tables of requests."""
 
 import hashlib
 
@@ -118,7 +118,7 @@ def sha(text):
         ([("a", "1"), ("a", "2")], [["a", "1", "a", "2"]]),
         ({"v": "x" * 1024}, [["v", "x" * 1024]]),
         ({"v": "x" * 1025}, [["v", "x" * 960 + "~" + sha("x" * 1025)]]),
-        # 960 bytes would end inside a character
+        # 960 bytes would end within a character
         ({"v": "x" + "é" * 600}, [["v", "x" + "é" * 479 + "~" + sha("x" + "é" * 600)]]),
         ([{"a": "1"}, {"b": "2", "c": None}, {}], [["a", "1"], ["b", "2"], []]),
         ([{"a": "1"}], [["a", "1"]]),
@@ -169,7 +169,7 @@ def test_the_longest_values_give_way_until_the_frame_fits():
     sent = msgpack.unpackb(b"\x93" + body)[1][0][1::2]
     assert len(body) <= FRAME_MAX - 11
     shortened = [i for i, value in enumerate(sent) if value.startswith("~")]
-    assert shortened == [1, 3][: len(shortened)] and shortened  # the longest, and of these the first
+    assert shortened == [1, 3][: len(shortened)] and shortened  # the longest, the first of equal ones
     assert sent[1] == "~" + sha(values[1] + "y" * 20)
 
 

@@ -1,4 +1,4 @@
-"""The middleware, by the rules of WSGI."""
+"""The middleware under the rules of WSGI."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def plain(environ, start_response):
 
 
 def call(app, validate=True, **environ):
-    """Status, fields, body. `app` is a Middleware, held to the rules from both sides."""
+    """Returns status, headers and body. Validates both sides of `app`, a Middleware, by the rules of WSGI."""
     setup_testing_defaults(environ)
     environ = {"REMOTE_ADDR": "192.0.2.1", "QUERY_STRING": "", "SCRIPT_NAME": ""} | environ
     started = []
@@ -177,7 +177,7 @@ def test_on_refused(played, client, on_refused, status, body):
     assert body is None or got[2] == body
 
 
-# -- nothing here may hurt the application -----------------------------------------------------------------------------
+# -- failures that must not reach the application ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["user", "attributes", "cost", "priority", "exempt", "on_refused"])
@@ -193,7 +193,7 @@ def test_a_function_that_raises_lets_the_request_pass(played, client, caplog, na
         assert (status, body, set(fields)) == ("200 OK", b"hello", {"Content-Type", "X-App"})
     assert client.stats()["missed"] == {"callback": 3}
     assert len(caplog.messages) == 1 and f"{name} raised KeyError" in caplog.text and "secret" not in caplog.text
-    assert f"{__file__}:{broken.__code__.co_firstlineno + 1}:" in caplog.text  # where to look
+    assert f"{__file__}:{broken.__code__.co_firstlineno + 1}:" in caplog.text  # the line of the function
     client.hit("api")
     assert sum(message[6]["missed"]["callback"] for message in played.seen if len(message) == 7) == 3
 
@@ -363,9 +363,9 @@ ONE = ("10.0.0.0/8", "2001:db8::/32")
     [
         ("10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"),
         ("10.0.0.1", "192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"),
-        ("10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"),  # the first is what the caller said
+        ("10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"),  # the first may be forged by the caller
         ("192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"),  # a peer that is no proxy is the caller
-        ("10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"),  # all inside
+        ("10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"),  # all are trusted
         ("10.0.0.1", "unknown", ONE, "10.0.0.1"),
         ("10.0.0.1", "192.0.2.7, nonsense", ONE, "10.0.0.1"),
         ("10.0.0.1", "192.0.2.7:4711", ONE, "192.0.2.7"),
@@ -373,7 +373,7 @@ ONE = ("10.0.0.0/8", "2001:db8::/32")
         ("10.0.0.1", '"[2001:db9:0:0::7]"', ONE, "2001:db9::7"),
         ("2001:db8::1", "2001:DB9:0:0:0:0:0:7", ONE, "2001:db9::7"),
         ("::ffff:10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"),
-        ("::ffff:192.0.2.1", "", ONE, "192.0.2.1"),  # an IPv4 caller of a socket for both
+        ("::ffff:192.0.2.1", "", ONE, "192.0.2.1"),  # an IPv4 peer of a dual-stack socket
         ("::ffff:192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"),
         ("10.0.0.1", "::ffff:192.0.2.7", ONE, "192.0.2.7"),
         ("", "192.0.2.7", ONE, "192.0.2.7"),  # over a Unix socket

@@ -1,4 +1,4 @@
-"""The middleware: when the lease of a request ends, and how long it waited before."""
+"""The middleware: the end of a request's lease, and its queue time."""
 
 import gc
 import io
@@ -16,7 +16,7 @@ from tidegate.wsgi import Middleware
 
 
 class Slotted(FileWrapper):
-    """As those of servers written in C: nothing can be set on it."""
+    """Like those of servers written in C: without settable attributes."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ def test_a_file_stays_one_and_its_lease_ends_when_it_is_closed(played, client, s
     played.script, file = grant, io.BytesIO(b"content")
     body = Middleware(file_app(FileWrapper, status, file), client)({"wsgi.file_wrapper": FileWrapper}, lambda *_: None)
     assert type(body) is FileWrapper and played.releases(0) == []
-    body.close()  # as after sendfile, which asks for no chunk
+    body.close()  # after sendfile, which reads no chunk
     assert file.closed and played.releases() == [[77, outcome]]
     body.close()
     assert client.check() and len(played.releases()) == 1
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_closed_ends_its_lease(played, client):
 
 
 def test_a_body_that_is_dropped_ends_its_lease(played, client):
-    """As by a middleware around this one that forgets to close it."""
+    """Like another middleware that does not close the body."""
     played.script = grant
     body = Middleware(plain, client)({}, lambda *_: None)
     assert next(iter(body)) == b"hello" and played.releases(0) == []
@@ -91,7 +91,7 @@ def test_what_is_no_body_is_the_servers_business_and_holds_nothing(played, clien
 
 
 def served(app):
-    """What a server that makes Content-Length of a list of one sends."""
+    """Returns headers and body as a server that makes Content-Length of a list of one."""
     sent = io.BytesIO()
     environ = {"REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.0", "wsgi.url_scheme": "http"}
     handler = SimpleHandler(io.BytesIO(), sent, io.StringIO(), environ, multithread=False)
@@ -124,7 +124,7 @@ def test_an_interrupt_while_a_wait_is_slept_off_ends_the_lease(played, client, m
     assert [message[2:] for message in played.seen if message[0] == 2] == [[77, 2]]
 
 
-# -- how long it waited ------------------------------------------------------------------------------------------------
+# -- queue time --------------------------------------------------------------------------------------------------------
 
 NOW = 1_700_000_100.0
 

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What a client must do, one by one, with a daemon that is played.
+# The promises of a client, against a scripted daemon.
 require "open3"
 require_relative "support"
 
@@ -69,7 +69,7 @@ class TestClient < Support::Case
       assert_equal ["limit", "per-user", 40, 0.05], hits(client).first.then { |d| [d.verdict, d.rule, d.limit, d.retry_after] }
       assert_equal id, played.seen.last[1]
       connection.instance_variable_set(:@asked, id - 1)
-      played.script = lambda do |_, message| # the widest form says the same
+      played.script = lambda do |_, message| # the widest encoding of the same value
         Support.frame("\x9d\x01\xcf".b << [message[1]].pack("Q>") << Support.frame(LIMIT).byteslice(5..) << ("\xc0".b * 4))
       end
       assert_equal "limit", hits(client).first.verdict
@@ -77,7 +77,7 @@ class TestClient < Support::Case
     assert_equal 1, client.stats[:connections]
   end
 
-  # A number twice on one connection could end the lease that was granted to the first.
+  # A repeated id on one connection could end the lease of the first request.
   def test_after_the_last_id_comes_another_connection
     played
     hits(client)
@@ -99,7 +99,7 @@ class TestClient < Support::Case
     assert_equal 1, client.stats[:connections]
     2.times { client.close }
     assert_equal 0, client.stats[:connections]
-    assert_equal [nil], reasons(hits(client)) # it may be used again
+    assert_equal [nil], reasons(hits(client)) # the client may be used again
     assert_equal [1, 2], played.seen.select { |m| m[0].zero? }.map { |m| m[3]["connection"] }
   end
 
@@ -110,7 +110,7 @@ class TestClient < Support::Case
     refute client.check
   end
 
-  # -- 1, 2: the deadline, and doubt -----------------------------------------------------------------------------------
+  # -- 1, 2: the deadline, and malformed replies -----------------------------------------------------------------------
 
   DRIP = lambda do |connection, message|
     Support.frame([1, message[1], *ALLOW]).each_char do |byte|
@@ -167,14 +167,14 @@ class TestClient < Support::Case
       assert_equal [false, 503, "1"], [decision.allowed?, decision.status, decision.headers["Retry-After"]]
       assert_includes decision.message, "could not be judged"
     end
-    # Never used again; and the daemon hears of what was given up on, and of what was missed.
+    # The connection is not reused; the next request reports abandoned and missed ones.
     assert_equal({ missed: { reason => 1 }, refused: {}, connections: 0, breaker_open: false }, client.stats)
     played.script = ->(_, message) { [1, message[1], *ALLOW] }
     client.instance_variable_set(:@timeout, PATIENT)
     refute client.hit("api", { user: "u1" }).degraded?
     assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, FIRST]] }, played.last_report)
     refute client.hit("api", { user: "u1" }).degraded?
-    assert_equal 5, played.seen.last.size # told once
+    assert_equal 5, played.seen.last.size # reported once
   end
 
   def test_a_daemon_that_does_not_read_or_accept
@@ -182,7 +182,7 @@ class TestClient < Support::Case
     listener.bind(Socket.sockaddr_un("#{@directory}/s"))
     listener.listen(0)
     clients = Array.new(6) { make_client(timeout: 0.1) }
-    clients.each do |client| # the first ones wait in the backlog, for the others it is full
+    clients.each do |client| # the first ones wait in the backlog, which is full for the others
       started = Support.now
       assert_includes %w[timeout unreachable], hits(client).first.reason
       assert_operator Support.now - started, :<, 0.1 + SLACK
@@ -201,10 +201,10 @@ class TestClient < Support::Case
     end
     real, times = Process.method(:clock_gettime), 0
     replace(Process, :clock_gettime) do |*given|
-      next real.call(*given) unless Thread.current == Thread.main # minitest's own too: only the two readings count
+      next real.call(*given) unless Thread.current == Thread.main # minitest reads the clock, too: only the two readings count
 
       times += 1
-      if times == 2 # as if the process had been put to sleep after the request was written
+      if times == 2 # the process sleeps after the write of the request
         arrived.pop
         sleep(0.05)
       end
@@ -238,7 +238,7 @@ class TestClient < Support::Case
       assert client.acquire("api").degraded?
       played.script = ->(_, message) { [1, message[1], *ALLOW] }
       refute client.hit("api").degraded?
-      refute_includes played.seen.last[6], "abandoned" # it was answered
+      refute_includes played.seen.last[6], "abandoned" # a reply arrived
     end
   end
 
@@ -417,7 +417,7 @@ class TestClient < Support::Case
     made.stop
     assert_equal ["unreachable"], reasons(hits(client))
     back = Played.new("#{@directory}/s")
-    assert(Support.eventually { reasons(hits(client)) == [nil] }) # the breaker had opened
+    assert(Support.eventually { reasons(hits(client)) == [nil] }) # the breaker was open
     back.stop
   end
 
@@ -446,7 +446,7 @@ class TestClient < Support::Case
     assert_equal({ "missed" => { "unreachable" => 8, "breaker" => 18 } }, made.requests[1][6])
     assert_equal [8, 3, 3], made.requests.map(&:first) # a PING ended the pause
     made.stop
-    assert_equal %w[unreachable breaker], reasons(hits(client, 2)) # from the beginning
+    assert_equal %w[unreachable breaker], reasons(hits(client, 2)) # starts again
     clock.now += 0.11
     assert_equal ["unreachable"], reasons(hits(client))
   end
@@ -456,12 +456,12 @@ class TestClient < Support::Case
     played.script = ->(_, _) { Support.frame("\xc1") }
     assert_equal ["protocol"] * 3 + ["breaker"] * 2, reasons(hits(client, 5))
     clock.now += 0.11
-    assert_equal %w[protocol breaker], reasons(hits(client, 2)) # only the PING was answered
+    assert_equal %w[protocol breaker], reasons(hits(client, 2)) # the PING had a reply, the request not
     played.script = ->(_, message) { [1, message[1], *ALLOW] }
     clock.now += 0.21
     assert_equal [nil], reasons(hits(client))
     played.script = ->(_, _) { Support.frame("\xc1") }
-    assert_equal ["protocol"] * 3 + ["breaker"], reasons(hits(client, 4)) # from the beginning
+    assert_equal ["protocol"] * 3 + ["breaker"], reasons(hits(client, 4)) # starts again
   end
 
   def test_a_success_between_failures_closes_the_count
@@ -483,7 +483,7 @@ class TestClient < Support::Case
       assert_equal "breaker", client.acquire("api", { user: "u1" }).reason
       Support.now - started
     end
-    assert_operator took.min(50).max, :<, 100e-6 # as promised: the median of calls takes less than 100 µs
+    assert_operator took.min(50).max, :<, 100e-6 # the promise: the median of calls takes less than 100 µs
     refute client.check
   end
 
@@ -555,7 +555,7 @@ class TestClient < Support::Case
     trap(:USR2, old)
   end
 
-  # What a process loads where it is first needed cannot be loaded there.
+  # A signal handler cannot load files: all that it may need is loaded before.
   def test_the_first_call_of_a_process_may_be_in_a_trap
     program = 'require "tidegate"; client = Tidegate::Client.new(socket: "/nowhere"); reason = nil
       trap(:USR2) { reason = client.hit("api").reason }; Process.kill(:USR2, $$); sleep 0.01 until reason; print reason'
@@ -563,7 +563,7 @@ class TestClient < Support::Case
     assert_equal "unreachable", out
   end
 
-  # -- 5, 6: places ----------------------------------------------------------------------------------------------------
+  # -- 5, 6: socket paths ----------------------------------------------------------------------------------------------
 
   def test_places_of_the_socket
     find = lambda do |**options|
@@ -589,7 +589,7 @@ class TestClient < Support::Case
     end
   end
 
-  # What is printed of it while somebody tries it: no number of a lease, no session.
+  # `inspect` shows neither a lease's number nor a session.
   def test_a_decision_shows_what_it_says
     granting = ->(_, message) { [1, message[1], *ALLOW, 77] }
     played.script = granting
@@ -650,7 +650,7 @@ class TestClient < Support::Case
     assert_equal 2, @log.lines.size
     assert_includes @log.lines[1], "answers again; 20 requests"
     answer = made.script
-    3.times do # single failures later are no change of state
+    3.times do # later single failures change no state
       made.script = ->(_, _) { Support.frame("\xc1") }
       hits(client)
       made.script = answer

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The fallback: it limits in the process while the daemon cannot be asked, and only then.
+# The fallback: it limits in the process only while the daemon is unreachable.
 require_relative "support"
 require_relative "../lib/tidegate/jobs"
 require_relative "../lib/tidegate/rack"
@@ -22,9 +22,9 @@ class TestFallback < Support::Case
     clock.now += 0.002
     assert_equal %w[allow limit], hits(client, 2).map(&:verdict)
     clock.now += 60
-    assert_equal (["allow"] * 3) + ["limit"], hits(client, 4).map(&:verdict) # no more than the burst
+    assert_equal (["allow"] * 3) + ["limit"], hits(client, 4).map(&:verdict) # at most the burst
     assert_equal 12, client.stats[:missed].values.sum
-    refute_includes client.stats[:missed].keys, "fallback" # the daemon hears why
+    refute_includes client.stats[:missed].keys, "fallback" # the report to the daemon
   end
 
   def test_a_retry_after_the_retry_time_passes
@@ -67,7 +67,7 @@ class TestFallback < Support::Case
     client = gone("1/min")
     client.hit("api", { user: "first" })
     9_999.times { |i| client.hit("api", { user: i }) }
-    refute client.hit("api", { user: "first" }).allowed? # it is there, and now the last used
+    refute client.hit("api", { user: "first" }).allowed? # it exists, and is now the most recently used
     client.hit("api", { user: "one more" })
     refute client.hit("api", { user: "first" }).allowed?
     assert client.hit("api", { user: 0 }).allowed? # the least recently used was dropped
@@ -135,7 +135,7 @@ class TestFallback < Support::Case
     assert_equal 50, threads.sum(&:value)
   end
 
-  # A real daemon that is killed, and comes back.
+  # A real daemon, killed and started again.
   def test_limits_while_the_daemon_is_away
     daemon.rules("domain: api\nlimits: [{name: per-user, key: [user], rate: 1/day, burst: 20}]\n")
     daemon.start

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Limited jobs go back with a delay, no attempt burnt and none lost: a real Sidekiq with a real Redis, and Active Job.
+# Limited jobs are queued again with a delay, without using up a retry: a real Sidekiq and Redis, and Active Job.
 require_relative "support"
 require_relative "../lib/tidegate/sidekiq"
 require_relative "../lib/tidegate/active_job"
@@ -97,7 +97,7 @@ class TestSidekiq < Support::Case
     end
     class Export
       include Sidekiq::Worker
-      sidekiq_options retry: 0 # a job that burns an attempt is dead
+      sidekiq_options retry: 0 # a job that used up its retry is dead
       def perform(org, number) = File.write(ENV.fetch("DONE"), "\#{org} \#{number}\\n", mode: "a")
     end
   RUBY
@@ -123,7 +123,7 @@ class TestSidekiq < Support::Case
     assert(Support.eventually { daemon.status["leases"]["held"].zero? })
   end
 
-  # What goes back is the job as it was, no attempt counted, and not before its time.
+  # The job is queued unchanged, without a counted retry, and not early.
   def test_a_limited_job_goes_back_as_it_was
     skip "sidekiq or redis-server is missing: limited jobs are not tested" unless %w[sidekiq redis-server].all? { |name| Support.command?(name) }
     redis = start_redis

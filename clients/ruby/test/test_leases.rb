@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What follows a grant: the lease's end in every case, renewing it; charges and signals.
+# Leases: their end in every case, and renewal; charges and signals.
 require_relative "support"
 
 class TestLeases < Support::Case
@@ -124,7 +124,7 @@ class TestLeases < Support::Case
     granting.script = ->(_, _) { Support.frame("\xc1") }
     hits(client, 3) # the breaker opens
     [first, second].each(&:release)
-    @undone.shift.call # the test itself waits
+    @undone.shift.call # the test waits itself
     replace(Process, :clock_gettime) { |*| clock.now }
     granting.script = method(:grant)
     clock.now += 10
@@ -138,7 +138,7 @@ class TestLeases < Support::Case
     granting
     decision = client.acquire("export")
     breaker = client.instance_variable_get(:@breaker)
-    breaker.instance_variable_set(:@until, Float::INFINITY) # as if it were open
+    breaker.instance_variable_set(:@until, Float::INFINITY) # simulates an open breaker
     decision.release
     breaker.answered
     granting.script = ->(_, _) { Support.frame("\xc1") }
@@ -155,7 +155,7 @@ class TestLeases < Support::Case
     played.script = ->(_, _) { Support.frame("\xc1") }
     5.times { client.acquire("api") }
     played.script = answer
-    client.hit("api", (1..9).to_h { |i| ["k#{i}", "x" * 1_000] }) # a report might not fit beside it
+    client.hit("api", (1..9).to_h { |i| ["k#{i}", "x" * 1_000] }) # no room for a report
     assert_equal 5, played.seen.last.size
     client.hit("api")
     assert_equal [{ "protocol" => 5 }, 3], played.last_report.then { |report| [report["missed"], report["abandoned"].size] }
@@ -177,10 +177,10 @@ class TestLeases < Support::Case
     client.limit("export") { |decision| assert(in_child { decision.release || client.check }) }
     assert_equal 2, granting.releases(2).size
     sessions = granting.seen.select { |message| message[0].zero? }.map { |message| message[3]["session"] }
-    assert_equal 2, sessions.uniq.size # the daemon sees whose lease it is not
+    assert_equal 2, sessions.uniq.size # the daemon knows the session of the lease
   end
 
-  # -- renewing, charging, telling -------------------------------------------------------------------------------------
+  # -- renewals, charges, signals --------------------------------------------------------------------------------------
 
   def test_renew
     granting

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# For callers of limited services.
+# Pacing by the responses of limited services.
 require "time"
 require_relative "support"
 require_relative "../lib/tidegate/pace"
 
 class TestPace < Minitest::Test
-  # A pace whose clock moves by what it waits.
+  # A pace on a clock that advances by its waits.
   def pace(**options)
     @waits = waits = []
     clock = 100.0
@@ -61,7 +61,7 @@ class TestPace < Minitest::Test
   def test_refusals_are_tried_again_after_what_was_asked_and_jitter
     refused = [429, { "retry-after" => "2" }, []]
     assert_equal 200, pace.call(&answers(refused, refused, [200, {}, []]))[0]
-    assert_equal [4.0, 4.0], @waits # 2 s and, at the most, as much again
+    assert_equal [4.0, 4.0], @waits # 2 s and at most as much again
     assert_equal 503, pace(attempts: 3).call(&answers([503, {}, []]))[0]
     assert_equal [0.2, 0.4], @waits
     assert_equal 404, pace.call(&answers([404, {}, []]))[0]

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The middleware, by the rules of the Rack that is found: the one that is installed or, with `-I`, another.
+# The middleware under the rules of the loaded Rack: the installed one or, with `-I`, another.
 require "rack"
 require "rack/lint"
 require "stringio"
@@ -21,7 +21,7 @@ class RackCase < Support::Case
       "rack.multithread" => true, "rack.multiprocess" => true, "rack.run_once" => false }.merge(given.transform_keys(&:to_s))
   end
 
-  # Status, fields, body. The middleware is held to the rules from both sides.
+  # Status, headers, body. Rack's lint checks both sides of the middleware.
   def call(app, env = {}, lint: true, **options)
     client = options.delete(:client) || self.client
     app = Rack::Lint.new(app) if lint
@@ -152,7 +152,7 @@ class TestRack < RackCase
     assert_raises(KeyError) { call(PLAIN, on_refused: ->(_, _) { ->(_) { raise KeyError } }, lint: false) }
   end
 
-  # -- nothing here may hurt the application ---------------------------------------------------------------------------
+  # -- failures that must not reach the application --------------------------------------------------------------------
 
   %i[user attributes descriptors cost priority exempt on_refused on_failure].each do |name|
     define_method("test_a_function_that_raises_lets_the_request_pass_#{name}") do
@@ -349,7 +349,7 @@ class TestRackLeases < RackCase
     answer = body_of(->(_) { [200, {}, %w[one two]] })
     assert_respond_to answer, :to_ary
     assert_equal %w[one two], answer.to_ary
-    assert_equal [[77, 0]], granting.releases # which takes the place of the body: it was closed
+    assert_equal [[77, 0]], granting.releases # it replaces the body, which was closed
     refute_respond_to body_of(->(_) { [200, {}, [].each] }), :to_ary
   end
 
@@ -363,7 +363,7 @@ class TestRackLeases < RackCase
     refute_includes fields.call(["a"].each), "content-length"
     assert_equal ["9", nil], fields.call(["a"], "Content-Length" => "9").values_at("Content-Length", "content-length")
     refute_includes fields.call(["a"], "Transfer-Encoding" => "chunked"), "content-length"
-    assert_equal "5", call(PLAIN, { REQUEST_METHOD: "HEAD" }, lint: false)[1]["content-length"] # as to a GET
+    assert_equal "5", call(PLAIN, { REQUEST_METHOD: "HEAD" }, lint: false)[1]["content-length"] # like a GET's
     [204, 304].each { |status| assert_nil call(->(_) { [status, {}, [""]] }, lint: false)[1]["content-length"] }
   end
 
@@ -374,7 +374,7 @@ class TestRackLeases < RackCase
       def close = self.closed = true
     end.new("/tmp/x")
     answer = body_of(->(_) { [200, {}, file] })
-    assert_equal "/tmp/x", answer.to_path # sent by the kernel, which asks for no chunk
+    assert_equal "/tmp/x", answer.to_path # sent by the kernel, without reading chunks
     answer.close
     assert_equal [[[77, 0]], true], [granting.releases, file.closed]
     refute_respond_to body_of(PLAIN), :to_path
@@ -435,14 +435,14 @@ class TestCaller < RackCase
   ONE = ["10.0.0.0/8", "2001:db8::/32"].freeze
   CALLERS = [
     ["10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"], ["10.0.0.1", "192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"],
-    ["10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"], # the first is what the caller said
+    ["10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"], # the first may be forged by the caller
     ["192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"], # a peer that is no proxy is the caller
-    ["10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"], # all inside
+    ["10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"], # all are trusted
     ["10.0.0.1", "unknown", ONE, "10.0.0.1"], ["10.0.0.1", "192.0.2.7, nonsense", ONE, "10.0.0.1"],
     ["10.0.0.1", "192.0.2.0/24", ONE, "10.0.0.1"], ["10.0.0.1", "192.0.2.7:4711", ONE, "192.0.2.7"],
     ["10.0.0.1", "[2001:db9::7]:4711", ONE, "2001:db9::7"], ["10.0.0.1", '"[2001:db9:0:0::7]"', ONE, "2001:db9::7"],
     ["2001:db8::1", "2001:DB9:0:0:0:0:0:7", ONE, "2001:db9::7"], ["::ffff:10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"],
-    ["::ffff:192.0.2.1", "", ONE, "192.0.2.1"], # an IPv4 caller of a socket for both
+    ["::ffff:192.0.2.1", "", ONE, "192.0.2.1"], # an IPv4 peer of a dual-stack socket
     ["::ffff:192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"], ["10.0.0.1", "::ffff:192.0.2.7", ONE, "192.0.2.7"],
     ["", "192.0.2.7", ONE, "192.0.2.7"], # over a Unix socket
     ["", "192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"], ["10.0.0.1", "203.0.113.9, 192.0.2.7", 1, "192.0.2.7"],
@@ -459,7 +459,7 @@ class TestCaller < RackCase
     assert_empty @log.lines
   end
 
-  # `user: "REMOTE_USER"` would be one user, and `exempt: "/healthz"` would exempt everything.
+  # `user: "REMOTE_USER"` would be one user for all, and `exempt: "/healthz"` would exempt every request.
   %i[user exempt attributes descriptors outcome on_refused instrument].each do |name|
     define_method("test_a_word_is_no_function_for_#{name}") do
       error = assert_raises(ArgumentError) { Middleware.new(PLAIN, name => "REMOTE_USER") }

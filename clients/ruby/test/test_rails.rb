@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# The middleware in a Rails application, as the README has it: the real stack of Rails, and the real daemon.
+# The middleware in a Rails application as in the README: the real stack of Rails, and the real daemon.
 require_relative "support"
 require_relative "../lib/tidegate/rack"
 
 RAILS =
   begin
-    verbose, $VERBOSE = $VERBOSE, nil # of Rails' own warnings
+    verbose, $VERBOSE = $VERBOSE, nil # warnings of Rails itself
     require "action_controller/railtie"
     true
   rescue LoadError
@@ -86,7 +86,7 @@ class TestRails < Support::Case
     assert_nothing_is_held
   end
 
-  # What `use` adds is behind the sessions, so that the user is known.
+  # `use` adds it after the sessions, so that the user is known.
   def test_the_user_of_the_session
     cookie = get("/login/ann").headers["Set-Cookie"][/\A[^;]+/]
     assert_equal [200, 200, 200, 429], Array.new(4) { get("/things/1", HTTP_COOKIE: cookie).status }

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What applications test with.
+# The client for tests of applications.
 require "open3"
 require_relative "support"
 require_relative "../lib/tidegate/testing"

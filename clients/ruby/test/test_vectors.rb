@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The golden frames and answers, which decide any doubt: tests/vectors. What middlewares make of an answer is in
+# The golden frames and responses, the reference: tests/vectors. Responses of the middleware are in
 # test_rack.rb.
 require_relative "support"
 
@@ -28,7 +28,7 @@ class TestVectors < Support::Case
     end
   end
 
-  # The array that says it, a request without trailing nils, a reply whole.
+  # Returns the array of this meaning: a request without trailing nils, a reply in full.
   def said_by(meaning)
     said = real(meaning)
     return reply(said) if said.key?("kind")
@@ -81,8 +81,8 @@ class TestVectors < Support::Case
 
       id, domain, descriptors, cost, priority, options = (said_by(meaning) + ([nil] * 7))[1, 6]
       priority, options = nil, priority if meaning["op"] == "charge"
-      # What a client never writes: no descriptor, an empty value.
-      # Nor a frame without room for a longer id.
+      # A client never writes a request without a descriptor, or with an empty value,
+      # nor a frame without room for a longer id.
       next if descriptors.empty? || descriptors.flatten.include?("") ||
               vector["hex"].size > 2 * (Tidegate::FRAME_MAX - 11)
 
@@ -103,12 +103,12 @@ class TestVectors < Support::Case
       rescue Tidegate::Fault
         next
       end
-      # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
+      # Only a reader of requests detects the rest: op or id is no unsigned integer.
       refute([op, id].all? { |number| number.is_a?(Integer) && number.between?(0, (1 << 63) - 1) }, vector["name"])
     end
   end
 
-  # The quick way and the long way read the same of every decision, and the quick way takes no other frame.
+  # The fast path and the full decoder agree on every decision, and the fast path matches no other frame.
   def test_the_quick_way_reads_what_the_long_way_reads
     quick = GOOD.select { |vector| vector["direction"] == "reply" }.count do |vector|
       elements = Wire.decode([vector["hex"]].pack("H*").byteslice(4..))

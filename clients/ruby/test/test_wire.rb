@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The codec against an independent one, against doubtful bytes, and requests by tables.
+# The codec against an independent one and malformed frames; tables of requests.
 require_relative "support"
 
 class TestWire < Support::Case
@@ -89,7 +89,7 @@ class TestWire < Support::Case
       { latin: "é".encode("ISO-8859-1") } => [%w[latin é]], { long: "é" * 40 } => [["long", "é" * 40]],
       [%w[a 1], %w[a 2]] => [%w[a 1 a 2]], { v: "x" * 1_024 } => [["v", "x" * 1_024]],
       { v: "x" * 1_025 } => [["v", "#{'x' * 960}~#{sha('x' * 1_025)}"]],
-      # 960 bytes would end inside a character
+      # 960 bytes would end within a character
       { v: "x#{'é' * 600}" } => [["v", "x#{'é' * 479}~#{sha("x#{'é' * 600}")}"]],
       (1..7).to_h { |i| ["k#{i}", "v"] } => [(1..7).flat_map { |i| ["k#{i}", "v"] }],
       (1..8).to_h { |i| ["k#{i}", "v"] } => [(1..8).flat_map { |i| ["k#{i}", "v"] }],
@@ -121,7 +121,7 @@ class TestWire < Support::Case
     sent = MessagePack.unpack("\x93".b << body)[1][0].each_slice(2).map(&:last)
     assert_operator body.bytesize, :<=, Tidegate::FRAME_MAX - 5
     short = sent.each_index.select { |i| sent[i].start_with?("~") }
-    assert_equal [1, 3].first(short.size), short # the longest, and of these the first
+    assert_equal [1, 3].first(short.size), short # the longest, the first of equal ones
     refute_empty short
     assert_equal "~#{sha("#{values[1]}#{'y' * 20}")}", sent[1]
     many = Array.new(8) { |j| (0...16).to_h { |i| ["k#{i}", "#{j}#{values[i]}"] } }
@@ -143,7 +143,7 @@ class TestWire < Support::Case
     { 0 => 0, 0.07 => 70_000, 0.0000001 => 1, 1 => 1_000_000, -3 => 0, 1e-9 => 0, 2.5e-6 => 3 }.each do |seconds, expected|
       played
       assert client.hit("api", queued: seconds).allowed?
-      next if seconds == 1e-9 # so near to a whole number it is one
+      next if seconds == 1e-9 # rounded: the difference is below the precision
 
       assert_equal({ "queued_us" => expected }, played.seen.last[6])
     end

@@ -1,10 +1,10 @@
-"""Asks the daemon about everything in turn, and writes what came of it. client.rb and main.go do the same.
+"""Sends all kinds of requests in turn, and writes the results. client.rb and main.go do the same.
 
     client.py NAME SOCKET OUT PAUSE_MS
 
-A line for each request: `C BEGAN ENDED NUMBER KIND USER VERDICT REASON RULE RETRY_S LEASE`, `R BEGAN NUMBER` when the
-work of one is to end, `X` and an exception. Times are seconds of the monotonic clock. USR1: forks, and the child goes
-on for two seconds beside its parent.
+A line for each request: `C BEGAN ENDED NUMBER KIND USER VERDICT REASON RULE RETRY_S LEASE`, `R BEGAN NUMBER` before a
+release, `X` and an exception. Times are seconds of the monotonic clock. USR1: forks; the child
+continues for two seconds beside its parent.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 
 import tidegate
 
-# How often each kind of request comes, in this order.
+# The frequency of each kind of request, in this order.
 MIX = (
     *("steady", "fleet", "calm", "work", "steady", "fleet", "window", "steady"),
     *("calm", "fleet", "work", "denied", "steady", "fleet", "calm", "work"),
