@@ -30,7 +30,7 @@ func opens(t *testing.T, c *Client, least, most time.Duration) {
 	equal(t, reasons(hits(c, 2)...), []string{"breaker", "breaker"})
 }
 
-func TestTheBreakerOpensAtOnceWhereNothingListens(t *testing.T) {
+func TestTheBreakerOpensImmediatelyWithoutAListener(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
@@ -112,7 +112,7 @@ func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
 }
 
 // A release is no result: it neither resets the count nor opens the breaker, and is no probe.
-func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
+func TestAReleaseDoesNotCountForTheBreaker(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -153,7 +153,7 @@ func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
 }
 
 // A probe cancelled by its caller has no result: the next call probes.
-func TestAProbeCutShort(t *testing.T) {
+func TestACancelledProbe(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
@@ -246,7 +246,7 @@ func TestOneProbeAtATime(t *testing.T) {
 }
 
 // Requires at most 20 µs a call; the test allows more, and takes the fastest of many rounds, since machines are busy.
-func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
+func TestAnOpenBreakerIsFast(t *testing.T) {
 	p := played(t, nil)
 	p.Hide()
 	c := client(t, p.Path)
@@ -273,7 +273,7 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 }
 
 // A cancelled call is no failure of the daemon; a context's timeout is, after half of the client's timeout.
-func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
+func TestACancelledContextIsNoFailure(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path, WithTimeout(time.Second))
@@ -302,7 +302,7 @@ func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
 	}
 }
 
-func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
+func TestLogsTheFirstFailureAndChanges(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
@@ -334,13 +334,13 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 	}
 }
 
-func TestALoggerThatPanicsHurtsNobody(t *testing.T) {
+func TestAPanicOfTheLoggerIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := client(t, "/nowhere/s", WithLogger(nil))
 	equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
 }
 
-func TestPermissionDeniedSaysWhoAndWhichGroup(t *testing.T) {
+func TestPermissionDeniedNamesUserAndGroup(t *testing.T) {
 	t.Parallel()
 	p := played(t, nil)
 	err := unreachable(p.Path, &net.OpError{Op: "dial", Err: &os.PathError{Err: os.ErrPermission}})

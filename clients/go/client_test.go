@@ -52,7 +52,7 @@ func TestHelloGoesOutWithTheFirstRequest(t *testing.T) {
 	})
 }
 
-func TestNothingIsOpenedBeforeTheFirstQuestion(t *testing.T) {
+func TestConnectsWithTheFirstRequest(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -78,7 +78,7 @@ func TestConnectionsAreUsedAgainAndClosed(t *testing.T) {
 	equal(t, reasons(hits(c, 1)...), []string{""}) // it may be used again
 }
 
-func TestAtMostSoManyConnections(t *testing.T) {
+func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(_ net.Conn, message []any) []any {
 		time.Sleep(time.Millisecond)
@@ -346,7 +346,7 @@ func TestAnErrorThatCloses(t *testing.T) {
 }
 
 // A request that could not be written by the deadline is not written later.
-func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
+func TestWritesNothingAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -555,7 +555,7 @@ func TestAnErrorInsteadOfAWelcome(t *testing.T) {
 	}
 }
 
-func TestNoValueIsTooOdd(t *testing.T) {
+func TestAnyValueIsSent(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -697,7 +697,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 }
 
 // Long and unusual values are sent in another form.
-func TestLongAndOddInputIsSent(t *testing.T) {
+func TestLongAndUnusualInputIsSent(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -739,7 +739,7 @@ func sha(s string) string {
 
 // -- contexts ----------------------------------------------------------------------------------------------------------
 
-func TestACancelledContextGivesUpAndSaysSo(t *testing.T) {
+func TestACancelledContextEndsTheCall(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 1)
 	p := played(t, func(net.Conn, []any) []any {
@@ -776,7 +776,7 @@ func TestACancelledContextGivesUpAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestTheSoonerDeadlineCounts(t *testing.T) {
+func TestTheEarlierDeadlineApplies(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path)
@@ -911,7 +911,7 @@ func TestLimitReleasesAsTheWorkEnds(t *testing.T) {
 	none.Release()
 }
 
-func TestAWaitIsSleptOffByLimitAlone(t *testing.T) {
+func TestOnlyLimitSleepsOnWait(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 50_000, 77))
 	c := client(t, p.Path)
@@ -933,7 +933,7 @@ func TestAWaitIsSleptOffByLimitAlone(t *testing.T) {
 	equal(t, releases(t, p, 3)[2], []any{nil, 78, 2})
 }
 
-func TestAReleaseThatCannotBeWrittenIsToldLater(t *testing.T) {
+func TestAnUnwrittenReleaseIsReported(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -1000,7 +1000,7 @@ func TestRenewChargeSignal(t *testing.T) {
 
 // -- an orderly restart ------------------------------------------------------------------------------------------------
 
-func TestAnIdleConnectionThatWasClosedCostsNobodyADecision(t *testing.T) {
+func TestRetriesAfterAClosedIdleConnection(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -1012,7 +1012,7 @@ func TestAnIdleConnectionThatWasClosedCostsNobodyADecision(t *testing.T) {
 	}
 }
 
-func TestAGoodbyeAndNoAnswerIsAskedAgainElsewhere(t *testing.T) {
+func TestRetriesAfterAGoodbyeWithoutReply(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -1060,7 +1060,7 @@ func TestAGoodbyeBesideTheReplyEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestAResetAfterTheRequestWasTakenIsNotAskedAgain(t *testing.T) {
+func TestDoesNotRetryAfterAReset(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)

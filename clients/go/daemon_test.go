@@ -36,7 +36,7 @@ func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d)
 }
 
-func TestTheDaemonsWord(t *testing.T) {
+func TestErrorsOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
@@ -176,7 +176,7 @@ func TestAbandonedAcquiresHoldNothing(t *testing.T) {
 
 // The daemon is stopped and continued repeatedly under requests: no verdict reaches another request, since each
 // user's is known: even users are allowed, odd ones over their limit.
-func TestLateRepliesReachNobody(t *testing.T) {
+func TestDropsLateReplies(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(3*time.Millisecond))

@@ -165,7 +165,7 @@ func TestFallbacksByRule(t *testing.T) {
 	}
 }
 
-func TestFallbacksKeepAtMostSoMuch(t *testing.T) {
+func TestFallbacksAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRecent(3)
 	key := func(i int) (k [32]byte) { k[0] = byte(i); return k }

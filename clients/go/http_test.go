@@ -408,7 +408,7 @@ func TestTheResponseWriterIsTheServersOwn(t *testing.T) {
 	}
 }
 
-func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
+func TestSleepsOnWaitBeforeTheHandler(t *testing.T) {
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000, 77))
 	var began, ran atomic.Int64
 	limited := client(t, p.Path).Middleware(HTTP{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -421,7 +421,7 @@ func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
 	}
 }
 
-func TestAWaitThatTheCallerDoesNotSeeTheEndOf(t *testing.T) {
+func TestAWaitBeyondTheDeadline(t *testing.T) {
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000_000, 77))
 	c := client(t, p.Path)
 	limited := c.Middleware(HTTP{Instrument: func(d *Decision, _ time.Duration) {
@@ -479,7 +479,7 @@ func TestOverAUnixSocket(t *testing.T) {
 }
 
 // Middleware panics for invalid names, because of which every request would be refused.
-func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
+func TestMiddlewarePanicsForInvalidNames(t *testing.T) {
 	c := client(t, "/nowhere/s")
 	many := make([][2]string, 11)
 	for i := range many {

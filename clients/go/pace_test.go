@@ -48,7 +48,7 @@ func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method
 
 func near(d, want time.Duration) bool { return d > want-300*time.Millisecond && d <= want }
 
-func TestItWaitsBeforeItIsRefused(t *testing.T) {
+func TestWaitsBeforeARefusal(t *testing.T) {
 	for name, headers := range map[string][]string{
 		"draft": {"RateLimit", `"a;b,";r=30;t=1, "per-user";r=0;t=5`, "RateLimit-Policy", `"per-user";q=10;w=10`},
 		"old":   {"X-Ratelimit-Remaining", "0", "Retry-After", "5"},
@@ -69,7 +69,7 @@ func TestItWaitsBeforeItIsRefused(t *testing.T) {
 	}
 }
 
-func TestThoseThatWaitHaveTurns(t *testing.T) {
+func TestWaitingCallsAreSpaced(t *testing.T) {
 	p := &Pacer{}
 	h := http.Header{}
 	h.Set("RateLimit", `"u";r=2;t=3`)
@@ -88,7 +88,7 @@ func TestThoseThatWaitHaveTurns(t *testing.T) {
 	}
 }
 
-func TestItTriesAgainAfterRetryAfter(t *testing.T) {
+func TestRetriesAfterRetryAfter(t *testing.T) {
 	calls, bodies := 0, ""
 	get, waits := paced(t, &Pacer{}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -107,7 +107,7 @@ func TestItTriesAgainAfterRetryAfter(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTriedAgain(t *testing.T) {
+func TestDoesNotRetry(t *testing.T) {
 	for name, row := range map[string]struct {
 		pacer   *Pacer
 		status  int

@@ -90,7 +90,7 @@ func batches(t *testing.T, takes time.Duration, most int) (path string, largest 
 
 // 2 000 callers share 64 connections. With one request at a time on each, a round would take 31 batches of the daemon,
 // twice the deadline.
-func TestTwoThousandCallersAreJudged(t *testing.T) {
+func TestTwoThousandCallersGetDecisions(t *testing.T) {
 	const callers, each, takes = 2_000, 3, 200 * time.Millisecond
 	path, largest := batches(t, takes, connectionsMax)
 	c := client(t, path, WithTimeout(callers/connectionsMax*takes/2))
@@ -153,7 +153,7 @@ func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
 }
 
 // A connection opened for callers that others have served meanwhile is closed: the daemon may have refused it.
-func TestAConnectionThatServedNobodyIsNotKept(t *testing.T) {
+func TestAnUnusedConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	path, _ := batches(t, 0, connectionsMax)
 	c := client(t, path)
@@ -255,7 +255,7 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 }
 
 // A caller that gives up in the queue is no failure; a request in flight is reported.
-func TestCallersThatGiveUp(t *testing.T) {
+func TestCancelledCallers(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})
 	p := played(t, reply(allow...))
@@ -394,7 +394,7 @@ func openIdle(c *Client, count int) {
 }
 
 // After a restart of the daemon every idle connection is closed. A request opens a new one instead of trying the next.
-func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
+func TestRetriesAfterManyClosedIdleConnections(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -404,7 +404,7 @@ func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
 }
 
 // Nor does it take another connection that is about to close after one ended with a GOODBYE.
-func TestManyIdleConnectionsWithAGoodbyeCostNobodyADecision(t *testing.T) {
+func TestRetriesAfterManyGoodbyes(t *testing.T) {
 	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "idle"}))
 	p := played(t, reply(allow...))
@@ -456,7 +456,7 @@ func TestARefusalBeforeTheRequestWasReadCounts(t *testing.T) {
 }
 
 // A full backlog for a short time is no failure.
-func TestAFullBacklogIsWaitedFor(t *testing.T) {
+func TestWaitsForAFullBacklog(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
@@ -545,7 +545,7 @@ func TestADeferredReleaseReportsAPanic(t *testing.T) {
 	}
 }
 
-func TestOfNamesWhatIsRefunded(t *testing.T) {
+func TestOfSetsTheRefundedGrant(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)

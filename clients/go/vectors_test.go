@@ -304,7 +304,7 @@ func setOptions(t *testing.T, q *request, meaning map[string]any) bool {
 	return true
 }
 
-func TestWhatIsMalformedForTheDaemonIsSoForUs(t *testing.T) {
+func TestRefusesMalformedFrames(t *testing.T) {
 	t.Parallel()
 	var bad []vector
 	vectors(t, "bad.json", &bad)

@@ -122,7 +122,7 @@ def rightly(user, answer):
 
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=str)
-def test_a_silent_daemon_is_asked_once_an_interval(application, played):
+def test_a_silent_daemon_gets_one_probe_per_pause(application, played):
     asked = []
     played.hears = lambda message: asked.append(time.monotonic()) if message[0] else None
     played.silent = True

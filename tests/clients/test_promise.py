@@ -128,7 +128,7 @@ def suffer(crowd, fault, spells, daemon, turn):
 
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=str)
-def test_a_limiter_that_is_switched_off_changes_nothing(application, played):
+def test_a_disabled_limiter_changes_nothing(application, played):
     with (
         application.serving(played.path, TIDEGATE_DISABLE="1") as disabled,
         application.serving(played.path, WITHOUT_LIMITER="1", ASK_FIRST="0") as plain,

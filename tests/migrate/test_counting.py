@@ -82,7 +82,7 @@ def test_the_strategies_of_limits(daemon, directory, strategy):
         assert judged(daemon, directory, requests, f"{SAME[strategy]}, rate: 20/h") == old, f"seed {seed}"
 
 
-def test_other_algorithms_would_be_told_apart(daemon, directory):
+def test_distinguishes_other_algorithms(daemon, directory):
     need(modules=["limits"])
     old = {strategy: by_limits(strategy, trace(1), "20 per hour") for strategy in SAME}
     new = {strategy: judged(daemon, directory, trace(1), f"{rule}, rate: 20/h") for strategy, rule in SAME.items()}
@@ -90,7 +90,7 @@ def test_other_algorithms_would_be_told_apart(daemon, directory):
     assert judged(daemon, directory, trace(1), "algorithm: fixed_window, rate: 20/h") != old["fixed-window"]
 
 
-def test_what_is_refused_costs_as_much_where_it_is_counted(daemon, directory):
+def test_refused_requests_cost_the_same_where_counted(daemon, directory):
     need(modules=["limits"])
     requests, dice = trace(2), random.Random(2)
     costs = [dice.choice((1, 1, 1, 6)) for _ in requests]

@@ -35,7 +35,7 @@ def test_flask_limiter_without_its_redis(nowhere):
     assert [fallen_back.get("/").status_code for _ in range(6)] == [200] * 5 + [429]
 
 
-def test_flask_limiter_says_nothing_unless_asked():
+def test_flask_limiter_sends_no_headers_by_default():
     need(modules=["flask_limiter"])
     quiet, told = (flask_app(storage_uri="memory://", headers_enabled=each) for each in (False, True))
     answers = [quiet.get("/") for _ in range(6)]

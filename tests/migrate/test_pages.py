@@ -40,7 +40,7 @@ def test_rack_attack(reader):
     work_through(reader, "rack-attack.md", programs=["ruby", "puma"], libraries=["rack/attack", "active_support"])
 
 
-def test_what_a_page_does_not_show_rightly_is_seen(reader):
+def test_finds_wrong_pages(reader):
     """Every form of a page works, and a wrong word in any of them is found."""
     page = "# P\n```sh\nfalse\n```\n```text\nno\n```\n```yaml\n# a/b.yaml\nx: 8000\n```\n"
     page += "```console\n$ cat \\\n    a/b.yaml\n…\nx: 8000\n```\n"

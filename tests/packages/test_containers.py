@@ -36,7 +36,7 @@ FILES = ["sidecar.yaml", "daemonset.yaml"]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_kubernetes_would_take_it(name: str) -> None:
+def test_kubernetes_schema_accepts_it(name: str) -> None:
     schema = pytest.importorskip("kubernetes_validate")
     for document in documents(name).values():
         # Unknown fields are errors, too. 1.29 is the first with native sidecars by default.
@@ -50,7 +50,7 @@ def test_kubernetes_would_take_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_daemon_would_take_its_settings_and_rules(name: str, tmp_path: Path) -> None:
+def test_the_daemon_accepts_settings_and_rules(name: str, tmp_path: Path) -> None:
     found = documents(name)
     [volume] = [each for each in pod(found)["volumes"] if "configMap" in each]
     assert volume["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
@@ -80,7 +80,7 @@ def test_it_may_do_little_and_shares_a_directory(name: str) -> None:
     assert "emptyDir" in volume or volume["hostPath"]["type"] == "DirectoryOrCreate"
 
 
-def test_the_sidecar_is_one_and_its_startup_asks_only_whether_the_socket_listens(tmp_path: Path) -> None:
+def test_the_sidecars_startup_probe_only_connects(tmp_path: Path) -> None:
     spec = pod(documents("sidecar.yaml"))
     [daemon] = spec["initContainers"]
     assert daemon["restartPolicy"] == "Always"
@@ -123,7 +123,7 @@ def eventually(condition: Any, seconds: float = 20) -> bool:
 
 @pytest.mark.nightly
 @pytest.mark.xdist_group("package")
-def test_the_recipe_makes_a_container_that_lives(package: Package, tmp_path: Path) -> None:
+def test_the_recipe_makes_a_live_container(package: Package, tmp_path: Path) -> None:
     """On a base made here of the C library alone: pulls no image, and skips the stage that compiles."""
     need("buildah", "ldd")
     if os.geteuid() != 0:

@@ -154,7 +154,7 @@ def blocks(page: str) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.xdist_group("package")
-def test_the_page_for_newcomers_does_what_it_says(package: Package, tmp_path: Path) -> None:
+def test_the_page_for_newcomers_works(package: Package, tmp_path: Path) -> None:
     found = blocks((PROJECT / "docs/install.md").read_text())
     typed, expected = [], []
     for line, kind, text in found:

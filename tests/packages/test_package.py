@@ -71,7 +71,7 @@ def test_every_page_is_there_and_the_units_name_one_of_them(package: Package) ->
 
 
 @pytest.mark.xdist_group("package")
-def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) -> None:
+def test_settings_refuse_no_request_and_are_a_conffile(package: Package) -> None:
     assert (package.control / "conffiles").read_text() == "/etc/tidegate/tidegate.yaml\n"
     settings = package.root / "etc/tidegate/tidegate.yaml"
     said = [line for line in settings.read_text().splitlines() if line and not line.startswith("#")]
@@ -86,7 +86,7 @@ def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) 
 
 
 @pytest.mark.xdist_group("package")
-def test_control_says_what_it_needs(package: Package) -> None:
+def test_control_file_is_complete(package: Package) -> None:
     said = (package.control / "control").read_text()
     fields = dict(line.split(": ", 1) for line in said.splitlines() if not line.startswith(" "))
     version = re.search(r'^version = "(.*)"', (PROJECT / "Cargo.toml").read_text(), re.M)
@@ -111,7 +111,7 @@ def test_man_pages_and_completions_are_read_by_their_readers(package: Package) -
 
 
 @pytest.mark.xdist_group("package")
-def test_the_clients_can_be_used_from_where_they_are(package: Package) -> None:
+def test_the_packaged_clients_can_be_used(package: Package) -> None:
     share = package.root / "usr/share/tidegate"
     imported = f"import sys; sys.path.insert(0, '{share}/python')\nimport tidegate.wsgi; print(tidegate.__file__)"
     assert run(sys.executable, "-I", "-B", "-c", imported).startswith(str(share))
@@ -120,7 +120,7 @@ def test_the_clients_can_be_used_from_where_they_are(package: Package) -> None:
 
 
 @pytest.mark.xdist_group("package")
-def test_debian_has_nothing_to_say_of_it(package: Package) -> None:
+def test_lintian_reports_nothing(package: Package) -> None:
     need("lintian")
     said = run("lintian", "--fail-on", "error,warning,info", "--allow-root", *SUPPRESSED, package.path)
     assert not [line for line in said.splitlines() if line[:2] in ("E:", "W:", "I:")], said

@@ -57,7 +57,7 @@ def work(daemon: Daemon, *before: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, stderr=subprocess.DEVNULL)
 
 
-def test_a_process_of_another_space_of_numbers_is_not_watched(daemon: Daemon) -> None:
+def test_a_process_of_another_pid_namespace_is_not_watched(daemon: Daemon) -> None:
     # Its first process ends all of its group.
     apart = ["unshare", "--pid", "--fork", "--kill-child"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:

@@ -84,7 +84,7 @@ def jobs(daemon, directory, monkeypatch):
             jobs.app.close()
 
 
-def test_what_is_refused_goes_back_and_nothing_is_lost(jobs, daemon, make_client):
+def test_refused_jobs_are_queued_again_and_run_once(jobs, daemon, make_client):
     module, told = jobs
     began = time.monotonic()
     sent = {module.work.delay("report", number).id: number for number in range(10)}
@@ -122,7 +122,7 @@ def test_called_as_functions_and_eagerly(jobs):
     assert len(told()) == 6 + states.count("SUCCESS")
 
 
-def test_where_the_broker_does_not_take_it_back_it_runs(jobs, monkeypatch, caplog):
+def test_a_job_runs_if_the_broker_rejects_it(jobs, monkeypatch, caplog):
     module, told = jobs
 
     def broken(*_, **__):

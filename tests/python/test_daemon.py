@@ -26,7 +26,7 @@ def asked(daemon, make_client):
     return make_client(socket=daemon.socket, timeout=30.0)
 
 
-def test_what_a_decision_says(asked):
+def test_fields_of_a_decision(asked):
     assert asked.check()
     decision = asked.hit("api", {"user": "u1"})
     assert (decision.verdict, decision.rule, decision.limit, decision.window) == ("allow", "per-user", 40, 2.0)
@@ -43,7 +43,7 @@ def test_what_a_decision_says(asked):
     assert asked.hit("api").rule is None
 
 
-def test_all_are_charged_or_none(asked):
+def test_charges_all_rules_or_none(asked):
     write = {"user": "u1", "method": "POST", "path": "/v1/charges"}
     assert [asked.acquire("api", write).allowed for _ in range(4)] == [True, True, False, False]
     assert asked.acquire("api", write).rule == "writes"
@@ -134,7 +134,7 @@ def test_a_restart(asked, daemon, kill):
     assert missed["unreachable"] == 1 and set(missed) <= {"unreachable", "breaker"}
 
 
-def test_children_of_a_fork_ask_by_themselves(asked):
+def test_forked_children_send_their_own_requests(asked):
     assert asked.hit("api", {"user": "u1"})
     pids = []
     for _ in range(4):
@@ -151,7 +151,7 @@ def test_children_of_a_fork_ask_by_themselves(asked):
     assert not asked.hit("api", {"user": "u1"}).degraded
 
 
-def test_what_the_daemon_does_not_know_yet_is_no_trouble(asked):
+def test_unknown_requests_degrade_without_opening_the_breaker(asked):
     decision = asked.acquire("api", {"user": "u1"})
     decision.lease = 77  # a field of a newer daemon
     decision.release()
@@ -177,7 +177,7 @@ def test_a_stopped_daemon_costs_the_deadline_and_then_nothing(daemon, make_clien
         time.sleep(0.05)
 
 
-def test_no_client_is_needed_to_be_refused_politely(asked, daemon):
+def test_a_malformed_frame_gets_an_error(asked, daemon):
     """A malformed frame costs only its own connection."""
     with socket.socket(socket.AF_UNIX) as rude:
         rude.settimeout(5)

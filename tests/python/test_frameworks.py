@@ -224,7 +224,7 @@ def test_a_real_application(daemon, directory, asking, name):
 
 
 @pytest.mark.parametrize("name", ["asgi", "fastapi", "starlette"])
-def test_the_background_holds_no_place(daemon, directory, asking, name):
+def test_background_tasks_have_no_lease(daemon, directory, asking, name):
     with uvicorn(daemon, directory, APPLICATIONS[name][1], "--timeout-graceful-shutdown", "1") as port:
         for turn in range(2 * MAX):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -237,7 +237,7 @@ def test_the_background_holds_no_place(daemon, directory, asking, name):
 
 
 @pytest.mark.parametrize("server", [gunicorn, uvicorn])
-def test_django_sends_the_route_if_asked(daemon, directory, make_client, server):
+def test_django_sends_the_route_if_configured(daemon, directory, make_client, server):
     rules = ["{name: by-route, key: [route], rate: 1/min, burst: 2}", "{name: all, key: [], rate: 1/min, burst: 99}"]
     (daemon.rules / "api.yaml").write_text(f"domain: api\nlimits: [{', '.join(rules)}]\n")
     daemon.start()
@@ -251,7 +251,7 @@ def test_django_sends_the_route_if_asked(daemon, directory, make_client, server)
     assert left["v1/orders"] < 2 and left["v1/orders/<int:number>"] == 0
 
 
-def test_a_hundred_slow_answers_hold_up_no_loop(daemon, directory, asking):
+def test_slow_replies_do_not_block_the_loop(daemon, directory, asking):
     """A stopped daemon delays each request by its own deadline only."""
     with uvicorn(daemon, directory, ASGI) as port:
         daemon.process.send_signal(signal.SIGSTOP)

@@ -107,7 +107,7 @@ def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limi
     assert statistics.median(took for _, took, _, _ in meanwhile) < max(TIMEOUT, 2 * statistics.median(usual))
 
 
-def test_under_gevent_a_stopped_daemon_holds_up_no_other_request(daemon, directory):
+def test_under_gevent_a_stopped_daemon_delays_no_other_request(daemon, directory):
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     with gunicorn(daemon, directory, APP, "--workers", "1", "--worker-class", "gevent") as port:

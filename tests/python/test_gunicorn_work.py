@@ -78,7 +78,7 @@ def hang_up_in(port, path):
 
 
 @pytest.mark.parametrize("options", SERVERS, ids=["sync", "threads", "preloaded"])
-def test_every_request_gives_its_place_back(daemon, directory, asking, options):
+def test_every_request_releases_its_lease(daemon, directory, asking, options):
     with gunicorn(daemon, directory, APP, *options) as port:
         for _ in range(2 * MAX):
             assert get(port, "u1")[0] == 200
@@ -91,7 +91,7 @@ def test_every_request_gives_its_place_back(daemon, directory, asking, options):
         assert len(get(port, "u1", "/stream")[2]) == 65_536_000
 
 
-def test_what_waited_too_long_before_the_application_is_refused(daemon, directory, asking):
+def test_refuses_requests_queued_too_long(daemon, directory, asking):
     with gunicorn(daemon, directory, APP, *SERVERS[0]) as port:
         ago = lambda seconds: {"X-Request-Start": f"t={time.time() - seconds:.3f}"}  # noqa: E731
         assert get(port, "u1", **ago(0.0))[0] == 200
@@ -103,7 +103,7 @@ def test_what_waited_too_long_before_the_application_is_refused(daemon, director
 
 @pytest.mark.parametrize("path", ["/hold", "/hold-with-a-child"])
 @pytest.mark.parametrize("options", SERVERS, ids=["sync", "threads", "preloaded"])
-def test_a_killed_worker_gives_its_places_back(daemon, directory, asking, options, path):
+def test_a_killed_worker_frees_its_leases(daemon, directory, asking, options, path):
     with gunicorn(daemon, directory, APP, *options) as port, ended(directory):
         callers = [threading.Thread(target=get, args=(port, f"u{i}", path), daemon=True) for i in range(2)]
         for caller in callers:

@@ -21,7 +21,7 @@ app = Middleware(app, tidegate.Client(), domain="api", user=lambda environ: envi
 """
 
 
-def test_it_is_hardly_ever_refused_and_always_served(daemon, directory):
+def test_paced_calls_are_rarely_refused_and_always_served(daemon, directory):
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     with gunicorn(daemon, directory, APP, "--threads", "2") as port:

@@ -46,7 +46,7 @@ def listener(daemon):
         yield held
 
 
-def test_whoever_connects_while_no_daemon_is_there_is_answered_by_the_next(daemon, directory, listener):
+def test_the_next_daemon_answers_waiting_connections(daemon, directory, listener):
     (daemon.rules / "api.yaml").write_text(RULES)
     starts, waits = [start(daemon, listener)], []
     with gunicorn(daemon, directory, APP, *SERVER) as port, Callers(port) as callers:

@@ -206,7 +206,7 @@ def queries():
         yield where, filled
 
 
-def test_a_query_that_names_what_is_not_served_is_found():
+def test_finds_queries_of_missing_series():
     served = scraped('a_total{x="1",y="/"} 0\ntidegate_a_total{domain="app",rule="web/fleet",verdict="shed"} 0\n')
     good = 'sum without (domain) (rate(tidegate_a_total{verdict="shed", rule=~".+/fleet", job="{"}[5m])) > 0'
     assert not list(faults(good, served))
@@ -221,7 +221,7 @@ def test_a_query_that_names_what_is_not_served_is_found():
 
 
 @beside_one_daemon
-def test_all_that_alerts_and_panels_name_is_served(known):
+def test_series_of_alerts_and_panels_exist(known):
     named = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in RULES] + list(queries())
     wrong = [f"{where}: {fault}" for where, query in named for fault in faults(query, known)]
     assert not wrong, "\n".join(wrong)
@@ -230,7 +230,7 @@ def test_all_that_alerts_and_panels_name_is_served(known):
 
 
 @beside_one_daemon
-def test_what_the_runbooks_name_is_there(known):
+def test_names_in_runbooks_exist(known):
     page = RUNBOOKS.read_text()
     for name in re.findall(r"tidegate_\w+", page):
         assert {name, f"{name}_bucket"} & set(known), name
@@ -259,7 +259,7 @@ def test_commands_of_the_runbooks_are_those_of_the_command_line(host):
             assert option in helps[words[1]], command
 
 
-def test_each_alert_says_how_urgent_it_is_and_where_to_read_on():
+def test_each_alert_has_severity_and_runbook():
     alerts = [rule for rule in RULES if "alert" in rule]
     assert {f"Tidegate{name}" for name in MUST} <= {rule["alert"] for rule in alerts}
     for rule in alerts:
@@ -285,11 +285,11 @@ def test_the_examples_are_good():
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
-def test_alerts_come_when_they_must(path):
+def test_alerts_are_raised_when_required(path):
     promtool("test", "rules", path)
 
 
-def test_each_alert_is_tested_where_it_comes_and_where_it_does_not():
+def test_each_alert_has_a_positive_and_a_negative_test():
     groups = [group for path in TESTS for group in yaml.safe_load(path.read_text())["tests"]]
     for alert in {rule["alert"] for rule in RULES if "alert" in rule}:
         cases = [case for group in groups for case in group["alert_rule_test"] if case["alertname"] == alert]
@@ -298,7 +298,7 @@ def test_each_alert_is_tested_where_it_comes_and_where_it_does_not():
 
 
 @beside_one_daemon
-def test_an_idle_daemon_gives_no_alarm(idle, place):
+def test_an_idle_daemon_raises_no_alert(idle, place):
     """From its start on, for two hours with constant metrics."""
     target = 'job="tidegate", instance="idle"'
     values = [(f"up{{{target}}}", "1")]
@@ -330,7 +330,7 @@ def test_an_idle_daemon_gives_no_alarm(idle, place):
 
 
 @beside_one_daemon
-def test_what_is_switched_is_counted_by_who_said_so(host, place, idle):
+def test_switches_are_counted_by_source(host, place, idle):
     def switches():
         series = re.findall(r'tidegate_switches{by="(\w+)",reach="(\w+)"} (\d+)', fetch(host.metrics, "/metrics"))
         return {f"{by} {reach}": int(count) for by, reach, count in series if count != "0"}

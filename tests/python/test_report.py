@@ -96,7 +96,7 @@ ON_ONE_ANOTHER = """[...document.querySelectorAll('figure')].flatMap(figure => {
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_it_fits_narrow_and_wide_and_asks_for_nothing(reports, browser, name, dark):
+def test_fits_any_width_without_other_requests(reports, browser, name, dark):
     browser.complaints.clear()
     for width in (360, 768, 1280, 2560):
         browser.look(width, dark=dark)

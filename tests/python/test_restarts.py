@@ -71,7 +71,7 @@ def written_at(daemon):
     return int.from_bytes(at, "big")
 
 
-def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and_no_more(kept, served, rng):
+def test_a_kill_regrants_only_tokens_since_the_last_write(kept, served, rng):
     kept.options += ["--write-state-every", "100"]
     kept.stop()
     starts, waits, doubtful = [start(kept)], [], []
@@ -98,7 +98,7 @@ def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and
     assert not (kept.state / "tables.bad").exists()
 
 
-def test_ended_in_order_it_answers_all_it_has_received_and_gives_nothing_again(kept, served, rng, directory):
+def test_orderly_restarts_answer_all_and_regrant_nothing(kept, served, rng, directory):
     ends, starts = [], []
     with Callers(served, user="u0") as callers, Callers(served, 6, "/work") as workers, Pipes(kept, user="u0") as pipes:
         for number in range(ROUNDS):

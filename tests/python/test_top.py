@@ -132,7 +132,7 @@ def traffic(make_client, daemon):
     thread.join(PATIENT)
 
 
-def test_it_draws_and_what_it_shows_changes(top, daemon, make_client):
+def test_draws_and_updates(top, daemon, make_client):
     terminal = top()
     terminal.until("its first words", lambda: "lookingforasecond;qendsit" in terminal.text())
     terminal.shows("0 allowed, 0 limited")
@@ -160,7 +160,7 @@ def test_a_key_ends_it(top, key):
     terminal.is_given_back()
 
 
-def test_it_ends_when_the_daemon_goes_and_says_why(top, daemon):
+def test_exits_with_a_message_when_the_daemon_exits(top, daemon):
     terminal = top()
     terminal.shows("0 allowed")
     daemon.stop()

@@ -43,7 +43,7 @@ def is_off(client, rule):
     return all(asked)
 
 
-def test_over_upgrades_and_back_nobody_is_hurt_and_what_was_switched_stays_so(daemon, directory, make_client):
+def test_upgrades_and_downgrades_keep_switches_and_refuse_nothing(daemon, directory, make_client):
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.state.mkdir()
     daemon.start()

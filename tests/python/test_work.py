@@ -33,7 +33,7 @@ def free(client, job="export"):
     return client.peek("api", {"job": job}).remaining
 
 
-def test_a_place_is_held_and_given_back(client):
+def test_a_lease_holds_and_frees_a_permit(client):
     with client.limit("api", EXPORT) as decision:
         assert decision.lease and (decision.rule, decision.remaining) == ("at-once", MAX - 1)
         assert free(client) == MAX - 1
@@ -93,7 +93,7 @@ def ends():
 
 
 @pytest.mark.parametrize("end", ends(), ids=lambda end: end.__name__)
-def test_every_end_gives_the_place_back(client, end):
+def test_every_end_releases_the_lease(client, end):
     for _ in range(3):
         with contextlib.suppress(LookupError, KeyboardInterrupt):
             end(client)
@@ -150,7 +150,7 @@ def test_a_connection_closed_on_a_timeout_frees_nothing_else_of_its_session(clie
     assert free(client) == MAX
 
 
-def test_a_release_while_the_daemon_is_left_alone_is_made_up_for(client, paused):
+def test_a_release_with_open_breaker_is_reported_later(client, paused):
     held = client.acquire("api", EXPORT)
     client._timeout = 0.05
     with paused():
@@ -161,7 +161,7 @@ def test_a_release_while_the_daemon_is_left_alone_is_made_up_for(client, paused)
     wait_until(lambda: free(client) == MAX)
 
 
-def test_renewed_work_keeps_its_place_beyond_the_time_of_its_rule(client):
+def test_renewed_leases_outlast_the_rules_time(client):
     decision, started = client.acquire("api", {"job": "report"}), time.monotonic()
     while time.monotonic() < started + 1.5:
         assert decision.renew() and free(client, "report") == MAX - 1

@@ -30,13 +30,13 @@ def test_no_fault_costs_more_than_stated(seed):
 TOLD = ["too much: steady", "too much: window", "too much at once: ", "not denied: ", "false refusal: ", "fleet: "]
 
 
-def test_oracle_notices_other_rules():
+def test_oracle_reports_other_rules():
     said = play("--seconds", "12", "--only", "", "--lie")
     missing = [told for told in TOLD if told not in said]
     assert not missing, said
 
 
-def test_oracle_notices_what_it_does_not_allow_for():
+def test_oracle_reports_unexpected_effects():
     """Faults that the oracle believes to have no effect."""
     kinds = ["--kinds", "state_lost,stopped,rules_gone", "--strict", "--shrink", "0"]
     said = play("--seed", "7", "--seconds", "18", "--faults", "18", *kinds)

@@ -25,7 +25,7 @@ import (
 )
 
 // The exact request to the daemon: over TCP, where the peer has an address.
-func TestWhatIsAsked(t *testing.T) {
+func TestSendsTheRequest(t *testing.T) {
 	t.Parallel()
 	daemon, err := peer.New(func(_ net.Conn, message []any) []any { return []any{1, message[1], 0} })
 	if err != nil {
@@ -154,7 +154,7 @@ func TestOnFailureByMethod(t *testing.T) {
 	}
 }
 
-func TestAWaitIsSleptOff(t *testing.T) {
+func TestSleepsOnWait(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("hooks", "wait") // 10 ms
@@ -241,7 +241,7 @@ func TestTheHandlerOfAStreamFindsTheDecision(t *testing.T) {
 }
 
 // Unary and Stream panic for an invalid name, because of which every call would be refused.
-func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
+func TestInterceptorPanicsForAnInvalidDomain(t *testing.T) {
 	t.Parallel()
 	for _, made := range []func(){
 		func() { Unary(tidegate.New(), Options{Domain: "a/b"}) }, func() { Stream(tidegate.New(), Options{Domain: "a:b"}) },
@@ -258,7 +258,7 @@ func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
 }
 
 // A cancelled call is not refused by a limit.
-func TestACallThatIsCancelled(t *testing.T) {
+func TestACancelledCall(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)
 	l := newLimiter(fake.Client(), Options{})

@@ -157,7 +157,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // A client with a retry policy waits for the pushback, and then passes.
-func TestPushbackIsKeptTo(t *testing.T) {
+func TestClientsObeyPushback(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("host/workers", "shed")

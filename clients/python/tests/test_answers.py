@@ -51,7 +51,7 @@ def test_an_answer(answer, monkeypatch):
     assert decided(answer).message == answer["message"]
 
 
-def test_the_answers_are_what_their_maker_writes():
+def test_answers_are_generated():
     done = subprocess.run(
         [sys.executable, VECTORS / "answers.py", "--check"], capture_output=True, text=True, check=False
     )

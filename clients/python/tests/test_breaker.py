@@ -54,7 +54,7 @@ def test_a_pause_of_the_daemon_costs_few_decisions(daemon, make_client):
     assert client.stats()["missed"].get("breaker", 0) <= missed / 2
 
 
-def test_failures_whose_waits_overlap_are_one(played, make_client):
+def test_overlapping_failures_count_once(played, make_client):
     client = make_client(timeout=0.1)
     played.script = lambda connection, message: None
     got, start = [], threading.Barrier(8)
@@ -75,7 +75,7 @@ def test_failures_whose_waits_overlap_are_one(played, make_client):
     assert client.hit("api").reason is None and client._failures == 0
 
 
-def test_it_opens_at_once_where_nothing_listens(directory, make_client, long_pauses):
+def test_opens_immediately_without_a_listener(directory, make_client, long_pauses):
     for path in ("/nowhere", str(directory / "refused")):
         if path != "/nowhere":
             with socket.socket(socket.AF_UNIX) as left:
@@ -102,7 +102,7 @@ def test_a_probe_is_a_ping_on_its_own_connection(played, make_client, monkeypatc
     assert len(played.of(8)) == 3 and client._pause == 0
 
 
-def test_a_daemon_that_answers_probes_alone_is_left_alone_for_longer_and_longer(played, make_client):
+def test_pauses_grow_while_only_probes_succeed(played, make_client):
     client, pauses = make_client(timeout=0.05), []
     played.script = lambda connection, message: None
     for _ in range(7):
@@ -114,7 +114,7 @@ def test_a_daemon_that_answers_probes_alone_is_left_alone_for_longer_and_longer(
     assert pauses == sorted(pauses) and pauses[0] == 0.1 and pauses[-1] == 2.0
 
 
-def test_a_full_backlog_is_waited_for(directory, make_client):
+def test_waits_for_a_full_backlog(directory, make_client):
     """Until the deadline: a daemon without room for a connection was busy for a moment."""
     made = socket.socket(socket.AF_UNIX)
     made.bind(str(directory / "s"))
@@ -154,7 +154,7 @@ def test_a_full_backlog_is_waited_for(directory, make_client):
 
 
 @pytest.mark.parametrize("closed_before_writing", [False, True])
-def test_threads_share_the_connections_that_the_daemon_takes(played, make_client, monkeypatch, closed_before_writing):
+def test_threads_share_the_accepted_connections(played, make_client, monkeypatch, closed_before_writing):
     """The daemon accepts one connection; the seven other threads get `busy`, wait for it, and all get decisions."""
     played.most, client, start, got = 1, make_client(), threading.Barrier(8), []
     if closed_before_writing:
@@ -209,7 +209,7 @@ def test_tasks_wait_for_room_for_a_connection(played):
     asyncio.run(ask())
 
 
-def test_tasks_that_keep_the_loop_busy_are_judged(daemon, make_client):
+def test_tasks_of_a_busy_loop_get_decisions(daemon, make_client):
     """60 pages by 20 tasks, each rendered for 4 to 25 ms: the loop misses its own deadlines."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
@@ -240,7 +240,7 @@ def test_tasks_that_keep_the_loop_busy_are_judged(daemon, make_client):
     assert unjudged <= 1
 
 
-def test_a_loop_that_was_busy_before_it_wrote_does_not_take_the_daemons_time(played):
+def test_a_busy_loop_does_not_shorten_the_daemons_time(played):
     async def main():
         ac = tidegate.AsyncClient(played.path, timeout=0.1)
         await ac.check()
@@ -269,7 +269,7 @@ def test_a_cancelled_caller_is_no_failure(played):
     asyncio.run(main())
 
 
-def test_waiting_for_a_place_in_flight_is_no_failure(played, monkeypatch):
+def test_waiting_in_the_clients_queue_is_no_failure(played, monkeypatch):
     monkeypatch.setattr(tidegate.pipe, "IN_FLIGHT_MAX", 1)
 
     async def main():
@@ -302,7 +302,7 @@ def test_in_asyncio_a_probe_is_a_ping(played, long_pauses):
     asyncio.run(main())
 
 
-def test_the_daemon_is_back_and_soon_asked_again(directory, make_client):
+def test_uses_a_returned_daemon_soon(directory, make_client):
     client = make_client()
     assert client.hit("api").reason == "unreachable" and client.stats()["breaker_open"]
     made, began = Played(str(directory / "s")), time.monotonic()

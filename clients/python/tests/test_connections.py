@@ -37,7 +37,7 @@ def test_idle_connections_are_closed_down_to_a_few(burst, monkeypatch):
         assert not burst.hit("api").degraded and burst.stats()["connections"] == left  # one per call
 
 
-def test_seconds_and_how_many_are_as_promised():
+def test_idle_limits_are_in_range():
     assert 10 <= tidegate.IDLE_SECONDS <= 30 and tidegate.IDLE_KEPT <= 4
 
 
@@ -50,7 +50,7 @@ def test_after_a_goodbye_a_request_is_sent_once_more_on_a_new_connection(burst, 
     assert burst.stats()["missed"] == {} and burst._failures == 0
 
 
-def test_it_is_sent_once_more_and_not_again(played, client):
+def test_retries_once_after_goodbyes(played, client):
     def leave(connection, message):
         connection.sendall(GOODBYE)
         connection.shutdown(socket.SHUT_RDWR)
@@ -72,7 +72,7 @@ def test_an_end_without_a_goodbye_is_a_failure(played, client):
     assert client.hit("api").reason == "unreachable" and client._failures == 1 and len(played.of(3)) == 1
 
 
-def test_a_release_behind_a_goodbye_is_told_again(played, client):
+def test_a_release_after_a_goodbye_is_reported(played, client):
     """The request was written to a closed connection, perhaps unread."""
     played.script = lambda c, m: [1, m[1], *ALLOW, 77] if m[0] == 1 else [1, m[1], *ALLOW]
     decision = client.acquire("api")

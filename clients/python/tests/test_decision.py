@@ -63,7 +63,7 @@ def test_a_short_decision_and_one_from_the_future():
         [1, 7, 0, "r", 1, 1, 1, 1, 1, None, None, None, ["help"]],
     ],
 )
-def test_doubtful_decisions(fields):
+def test_malformed_decisions(fields):
     with pytest.raises(Fault):
         Decision(fields[2:])
 

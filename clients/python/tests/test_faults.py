@@ -39,7 +39,7 @@ print(sum(client.stats()["missed"].values()))
 
 
 @pytest.mark.parametrize("error", ["EIO", "ENOMEM", "EPERM"])
-def test_every_request_reaches_the_application_once_whatever_call_fails(played, directory, error):
+def test_requests_reach_the_application_once_if_calls_fail(played, directory, error):
     trace = directory / "trace"
     # Each system call in turn: its first, second, third or fourth use fails.
     injected = [f"-einject={call}:error={error}:when={2 + number % 3}+4" for number, call in enumerate(CALLS)]

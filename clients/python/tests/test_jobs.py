@@ -65,7 +65,7 @@ def run(task, *args, **request):
         task.pop_request()
 
 
-def test_what_is_asked(played, client, app):
+def test_sends_the_request(played, client, app):
     played.script = grant
     task = job(app, client, lambda self, number: number)
     assert run(task, 7) == 7
@@ -73,7 +73,7 @@ def test_what_is_asked(played, client, app):
     assert played.releases() == [[77, 0]]
 
 
-def test_a_refused_job_goes_back_as_it_is_and_later(played, client, app, sent):
+def test_a_refused_job_is_queued_unchanged_with_delay(played, client, app, sent):
     played.script = refuse
     ran = []
     task = job(app, client, lambda self, number: ran.append(number))
@@ -93,7 +93,7 @@ def test_a_refused_job_goes_back_as_it_is_and_later(played, client, app, sent):
     assert played.releases(0) == []  # there was no lease to release
 
 
-def test_those_refused_together_do_not_come_back_together(played, client, app, sent):
+def test_retries_of_jobs_refused_together_are_spread(played, client, app, sent):
     played.script = refuse
     task = job(app, client, lambda self: None)
     for _ in range(50):
@@ -117,7 +117,7 @@ def test_those_refused_together_do_not_come_back_together(played, client, app, s
         (KeyboardInterrupt(), 2),
     ],
 )
-def test_every_end_gives_the_place_back(played, client, app, error, outcome):
+def test_every_end_releases_the_lease(played, client, app, error, outcome):
     played.script = grant
 
     def ends(self):
@@ -128,7 +128,7 @@ def test_every_end_gives_the_place_back(played, client, app, error, outcome):
     assert played.releases() == [[77, outcome]]
 
 
-def test_an_end_while_a_wait_is_slept_off_gives_the_place_back(played, client, app, monkeypatch):
+def test_an_exception_during_a_wait_releases_the_lease(played, client, app, monkeypatch):
     played.script = lambda connection, message: [1, message[1], 3, *ALLOW[1:-1], 2_000_000, 77]
     slept = []
 
@@ -142,7 +142,7 @@ def test_an_end_while_a_wait_is_slept_off_gives_the_place_back(played, client, a
     assert slept == [2.0] and [lease for lease, _ in played.releases()] == [77]
 
 
-def test_what_can_never_pass_fails_and_can_be_kept(played, client, app, sent):
+def test_a_job_that_can_never_pass_fails_and_is_serializable(played, client, app, sent):
     played.script = never
     with pytest.raises(tidegate.celery.JobDenied, match="can never pass") as raised:
         run(job(app, client, lambda self: None))
@@ -150,7 +150,7 @@ def test_what_can_never_pass_fails_and_can_be_kept(played, client, app, sent):
     assert kept.decision.rule == "per-job" and kept.decision.retry_after is None and sent == []
 
 
-def test_a_job_called_as_a_function_or_eagerly_does_not_go_back(played, client, app, sent):
+def test_a_direct_or_eager_job_is_not_queued_again(played, client, app, sent):
     played.script = refuse
     task = job(app, client, lambda self: "done")
     assert run(task, called_directly=True) == "done" and played.requests() == []

@@ -44,7 +44,7 @@ def test_limit_sleeps_off_a_wait(played, client, monkeypatch):
 
 
 @pytest.mark.parametrize("outcome", ["ok", "error", "dropped"])
-def test_release_says_how_it_ended(played, client, outcome):
+def test_release_reports_the_outcome(played, client, outcome):
     played.script = grant
     client.acquire("export").release(outcome)
     assert played.releases() == [[77, ["ok", "error", "dropped"].index(outcome)]]
@@ -89,7 +89,7 @@ def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, clie
     assert len(caplog.messages) == 1 and "ann" not in caplog.text
 
 
-def test_without_a_daemon_work_goes_on(make_client):
+def test_without_a_daemon_jobs_continue(make_client):
     client = make_client(socket="/nowhere")
     with client.limit("export") as decision:
         assert decision.degraded

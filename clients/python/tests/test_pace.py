@@ -87,7 +87,7 @@ def test_at_the_end_it_waits_until_there_is_more(clock):
     assert mine.turn() == 2  # at most `longest`, whatever the service asks for
 
 
-def test_a_refusal_is_waited_for_and_repeated(clock):
+def test_a_refusal_is_retried_after_its_wait(clock):
     answers = [answer(429, Retry_After="5"), answer(503), answer(200)]
     mine, at = Pace(), []
 
@@ -113,17 +113,17 @@ def test_jitter_is_full(clock):
         answer(500),
     ],
 )
-def test_what_is_not_repeated(clock, refusal):
+def test_does_not_retry(clock, refusal):
     sent = []
     assert Pace().call(lambda: sent.append(1) or refusal) is refusal and len(sent) == 1
 
 
-def test_it_gives_up_after_some_tries(clock):
+def test_stops_after_some_retries(clock):
     sent = []
     assert Pace(tries=3).call(lambda: sent.append(1) or answer(503)).status_code == 503 and len(sent) == 3
 
 
-def test_the_budget_keeps_many_from_making_it_worse(clock):
+def test_the_budget_bounds_retries_of_many_calls(clock):
     mine, sent = Pace(), []
     for _ in range(100):
         mine.call(lambda: sent.append(1) or answer(503))

@@ -44,7 +44,7 @@ def test_nothing_but_the_standard_library():
                 assert name.split(".")[0] in allowed, (file, name)
 
 
-def test_asking_loads_the_stub_alone():
+def test_a_request_loads_only_the_stub():
     code = "import tidegate, sys; tidegate.Client('/nowhere').hit('api')"
     code += "; print(*sorted(name for name in sys.modules if name.startswith(('tidegate.', 'asyncio'))))"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); {code}"]
@@ -122,7 +122,7 @@ def test_the_stub_copied_alone_limits(tmp_path, daemon):
     assert "start it with `tidegate serve`" in done.stderr  # logged
 
 
-def test_copied_into_a_program_it_works(tmp_path):
+def test_works_copied_into_a_program(tmp_path):
     shutil.copytree(SOURCE, tmp_path / "vendored", ignore=shutil.ignore_patterns("__pycache__"))
     code = "import vendored, sys; d = vendored.Client('/nowhere').hit('api'); assert d.degraded and not d.headers()"
     code += "; assert not {'typing_extensions', 'vendored.wsgi', 'asyncio', 'wsgiref'} & set(sys.modules)"

@@ -152,7 +152,7 @@ def message_of(meant):
 
 
 @pytest.mark.parametrize("vector", named(GOOD))
-def test_reads_what_is_meant(vector):
+def test_decodes_the_meaning(vector):
     meant = vector["meaning"]
     if options := meant.get("options"):
         texts = {name: options[name] for name in ("idem", "of") if isinstance(options.get(name), str)}
@@ -161,7 +161,7 @@ def test_reads_what_is_meant(vector):
 
 
 @pytest.mark.parametrize("vector", [p for p in named(GOOD) if p.values[0]["canonical"]])
-def test_writes_what_is_meant(vector):
+def test_encodes_the_meaning(vector):
     message = message_of(vector["meaning"])
     assert encode(message) == payload_of(vector)
 
@@ -174,7 +174,7 @@ def test_writes_what_is_meant(vector):
         if p.values[0]["canonical"] and p.values[0]["meaning"].get("op") in ("acquire", "hit", "peek", "charge")
     ],
 )
-def test_the_path_of_a_judgement_writes_the_same(vector):
+def test_the_fast_encoder_writes_the_same(vector):
     message = message_of(vector["meaning"])
     descriptors = [list(zip(d[::2], d[1::2])) for d in message[3]]
     if not descriptors or any(value == "" for one in descriptors for _, value in one):
@@ -192,7 +192,7 @@ def test_the_path_of_a_judgement_writes_the_same(vector):
 
 
 @pytest.mark.parametrize("vector", [p for p in named(BAD) if p.values[0]["code"] == "malformed"])
-def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
+def test_refuses_malformed_frames(vector):
     data = bytes.fromhex(vector["hex"])
     size = int.from_bytes(data[:4], "big")
     if size == 0:
@@ -206,7 +206,7 @@ def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
     assert not all(type(n) is int and 0 <= n < 2**63 for n in (op, number))
 
 
-def test_the_frames_are_what_their_maker_writes():
+def test_frames_are_generated():
     """It also compares each frame with the msgpack package."""
     pytest.importorskip("msgpack")
     done = subprocess.run([sys.executable, VECTORS / "make.py", "--check"], capture_output=True, text=True, check=False)

@@ -37,7 +37,7 @@ class TestBreaker < Support::Case
   end
 
   # Twenty concurrent calls that fail count once.
-  def test_failures_that_overlap_are_one
+  def test_failures_that_overlap_count_once
     played.script = ->(_, _) {}
     client = make_client(timeout: 0.5)
     2.times do
@@ -72,7 +72,7 @@ class TestBreaker < Support::Case
   end
 
   # The process slept past the deadline, and so did the daemon.
-  def test_a_process_that_wakes_up_late_gives_the_daemon_a_moment
+  def test_a_late_process_gives_the_daemon_a_grace_time
     pid = nil
     played.script = lambda do |_, message|
       Process.kill(:STOP, pid)
@@ -89,7 +89,7 @@ class TestBreaker < Support::Case
   end
 
   # Tasks that compute for 0.2 to 1.25 deadlines each share one thread with the calls.
-  def test_an_event_loop_that_oversleeps_gets_its_answers
+  def test_a_late_event_loop_gets_its_replies
     skip "async is missing: fibers are not tested" unless system(RbConfig.ruby, "-e", "require 'async'", err: File::NULL)
     real(1.0)
     program = <<~RUBY
@@ -202,7 +202,7 @@ class TestBreaker < Support::Case
     assert_equal [2, {}], client.stats.values_at(:connections, :missed)
   end
 
-  def test_a_full_backlog_is_waited_for
+  def test_waits_for_a_full_backlog
     client
     listener = Socket.new(:UNIX, :STREAM)
     listener.bind(Socket.sockaddr_un("#{@directory}/s"))

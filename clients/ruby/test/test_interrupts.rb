@@ -47,7 +47,7 @@ class TestInterrupts < Support::Case
     end
   end
 
-  def test_a_report_that_an_interrupted_call_carried_is_told_again
+  def test_a_report_of_an_interrupted_call_is_sent_again
     played.script = ->(_, message) { message[2] == "slow" ? nil : [1, message[1], *Support::ALLOW] }
     client
     2.times { interrupted(RuntimeError.new) { client.acquire("slow") } }
@@ -134,7 +134,7 @@ class TestInterrupts < Support::Case
   end
 
   # The application's own Thread.handle_interrupt holds inside a call.
-  def test_a_mask_of_the_application_stands
+  def test_keeps_the_applications_interrupt_mask
     played.script = ->(_, _) {}
     client = make_client(timeout: 0.2)
     reached = nil

@@ -40,7 +40,7 @@ class TestLeases < Support::Case
     end
   end
 
-  def test_what_the_work_says_of_itself_stands
+  def test_an_outcome_set_by_the_work_remains
     granting
     client.limit("export") { |decision| decision.release("error") }
     assert client.check
@@ -100,7 +100,7 @@ class TestLeases < Support::Case
   end
 
   { "ok" => 0, :error => 1, "dropped" => 2, "what" => 1 }.each do |outcome, number|
-    define_method("test_release_says_how_it_ended_#{outcome}") do
+    define_method("test_release_reports_the_outcome_#{outcome}") do
       granting
       assert_nil client.acquire("export").release(outcome)
       assert_equal [[77, number]], granting.releases
@@ -117,7 +117,7 @@ class TestLeases < Support::Case
     assert_equal [0, 1, 8], played.seen.map(&:first).uniq.sort
   end
 
-  def test_a_release_that_cannot_be_written_is_told_with_the_next_request
+  def test_an_unwritten_release_is_reported_with_the_next_request
     clock = still_clock
     granting
     first, second = Array.new(2) { client.acquire("export") }
@@ -134,7 +134,7 @@ class TestLeases < Support::Case
     assert_equal 0, granting.seen.count { |message| message[0] == 2 }
   end
 
-  def test_what_was_told_in_vain_is_told_again
+  def test_a_lost_report_is_sent_again
     granting
     decision = client.acquire("export")
     breaker = client.instance_variable_get(:@breaker)
@@ -161,7 +161,7 @@ class TestLeases < Support::Case
     assert_equal [{ "protocol" => 5 }, 3], played.last_report.then { |report| [report["missed"], report["abandoned"].size] }
   end
 
-  def test_a_release_on_a_connection_that_was_closed_takes_another
+  def test_a_release_after_a_close_takes_another_connection
     granting
     decision = client.acquire("export")
     granting.hang_up
@@ -254,7 +254,7 @@ class TestLeases < Support::Case
   end
 
   [["a/b", 0.5], ["lag", Float::NAN], ["lag", nil], %w[lag much]].each do |name, value|
-    define_method("test_a_signal_that_is_none_is_logged_#{name}_#{value.inspect}") do
+    define_method("test_an_invalid_signal_is_logged_#{name}_#{value.inspect}") do
       granting
       assert_nil client.signal(name, value)
       assert_equal [0, 1], [granting.seen.size, @log.lines.size]

@@ -30,7 +30,7 @@ class TestProcesses < Support::Case
     end
   end
 
-  def test_a_process_that_becomes_a_daemon_begins_anew
+  def test_a_daemonized_process_starts_a_new_session
     played
     program = <<~RUBY
       require "tidegate"
@@ -45,7 +45,7 @@ class TestProcesses < Support::Case
     assert_equal [2, 2], [hellos.map { |info| info["session"] }.uniq.size, hellos.map { |info| info["pid"] }.uniq.size]
   end
 
-  def test_a_fork_while_other_threads_ask
+  def test_a_fork_during_requests_of_other_threads
     played
     client
     stop = false
@@ -69,7 +69,7 @@ class TestProcesses < Support::Case
     end
   end
 
-  def test_four_children_of_a_loaded_parent_never_get_each_others_replies
+  def test_forked_children_get_only_their_own_replies
     daemon.rules((0..4).map { |i| rule("u#{i}") }.unshift("domain: api\nlimits:\n").join)
     daemon.start
     @client = make_client(socket: daemon.socket)
@@ -125,7 +125,7 @@ class TestProcesses < Support::Case
   end
 
   # While one fiber waits for its reply, the others run: three rounds of 100 ms, far from 15 s even on a slow machine.
-  def test_fibers_wait_beside_each_other
+  def test_fibers_wait_concurrently
     program = <<~RUBY
       require "async"
       require "tidegate"
@@ -156,7 +156,7 @@ class TestProcesses < Support::Case
   end
 
   # A stopped daemon replies late: those replies are dropped.
-  def test_late_replies_of_a_stopped_daemon_reach_nobody
+  def test_drops_late_replies_of_a_stopped_daemon
     daemon.rules("domain: api\nlimits:\n#{(0..9).map { |i| rule("u#{i}") }.join}")
     daemon.start
     @client = make_client(socket: daemon.socket, timeout: 0.002)

@@ -105,7 +105,7 @@ class TestPuma < Support::Case
     end)
   RUBY
 
-  def test_slots_are_said_once
+  def test_slots_are_sent_once
     File.write("#{@directory}/config.ru", SLOTS)
     start("puma", "--config", "#{APPLICATION}/puma.rb", "#{@directory}/config.ru", RUBYLIB: Support::LIBRARY, THREADS: "3")
     assert_equal "[3, 0, 3, true]", get("/").body
@@ -188,7 +188,7 @@ class TestPuma < Support::Case
     assert_empty(differ.map { |one, answer| [one, answer, framed(*one)] })
   end
 
-  def test_a_process_without_the_daemon_and_its_return
+  def test_fails_open_until_the_daemon_returns
     start
     daemon.stop
     5.times { assert_equal "200", get("/a", "limited").code }

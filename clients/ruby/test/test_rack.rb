@@ -61,7 +61,7 @@ class TestRack < RackCase
     assert_operator fields["content-length"].to_i, :>, 0
   end
 
-  def test_what_is_asked
+  def test_sends_the_request
     options = { domain: "api", user: ->(env) { env["HTTP_X_USER"] }, cost: ->(env) { env["QUERY_STRING"].to_i },
                 attributes: { plan: ->(_) { "free" }, "tenant" => "X-Tenant", user_agent: ->(_) {} }, priority: ->(_) { :post } }
     played
@@ -71,7 +71,7 @@ class TestRack < RackCase
     assert_equal ["api", [pairs], 5, "post"], asked[2..]
   end
 
-  def test_constants_and_little_to_say
+  def test_sends_cost_and_priority_without_empty_attributes
     played
     call(PLAIN, { REMOTE_ADDR: "" }, cost: { requests: 1, tokens: 2 }, priority: "get", lint: false)
     assert_equal ["web", [%w[method GET path /]], { "requests" => 1, "tokens" => 2 }, "get"], asked[2..]
@@ -112,7 +112,7 @@ class TestRack < RackCase
     end
   end
 
-  def test_fields_of_the_application_stand_and_its_hash_is_left_alone
+  def test_keeps_headers_and_hash_of_the_application
     played
     own = { "content-type" => "text/plain", "RateLimit" => "mine", "x-ratelimit-limit" => "9" }.freeze
     _, fields, = call(->(_) { [200, own, []] }, lint: false)
@@ -147,7 +147,7 @@ class TestRack < RackCase
     assert_equal 429, call(PLAIN, on_refused: ->(_, _) {})[0]
   end
 
-  def test_errors_of_the_application_that_answers_refusals_are_its_own
+  def test_errors_of_a_refusal_application_pass
     limited
     assert_raises(KeyError) { call(PLAIN, on_refused: ->(_, _) { ->(_) { raise KeyError } }, lint: false) }
   end
@@ -178,7 +178,7 @@ class TestRack < RackCase
     end
   end
 
-  def test_odd_bytes_do_not_bypass_the_limit
+  def test_invalid_bytes_do_not_bypass_the_limit
     limited
     broken = "\xff".dup.force_encoding("UTF-8")
     [{ SCRIPT_NAME: "/é", PATH_INFO: "/\xff".b }, { PATH_INFO: "/#{broken}" }, { HTTP_X_FORWARDED_FOR: "#{broken}, 1.2.3.4" },
@@ -221,7 +221,7 @@ class TestRack < RackCase
     assert_equal [200, OWN, "hello"], call(PLAIN, client: make_client(enabled: false))
   end
 
-  def test_errors_of_the_application_are_its_own
+  def test_errors_of_the_application_pass
     played
     broken = ->(_) { raise KeyError, "mine" }
     assert_raises(KeyError) { call(broken, lint: false) }
@@ -236,7 +236,7 @@ class TestRack < RackCase
     assert_equal [["per-user", true]], told
   end
 
-  def test_a_wait_is_slept_off
+  def test_sleeps_on_wait
     played.script = ->(_, message) { message[0] == 1 ? [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000, 77] : nil }
     middleware = Middleware.new(PLAIN, client: client)
     slept = []
@@ -284,7 +284,7 @@ class TestRackLeases < RackCase
     end
   end
 
-  def test_the_application_says_the_outcome
+  def test_the_application_sets_the_outcome
     granting
     call(->(_) { [404, { "content-type" => "text/plain" }, []] }, outcome: ->(status) { :ok if status == 404 })
     assert_equal [[77, 0]], granting.releases
@@ -298,7 +298,7 @@ class TestRackLeases < RackCase
     end
   end
 
-  def test_the_lease_ends_with_what_is_thrown_over_it
+  def test_the_lease_ends_with_a_throw
     granting
     catch(:warden) { call(->(_) { throw :warden }, lint: false) }
     assert_equal [[77, 1]], granting.releases
@@ -306,7 +306,7 @@ class TestRackLeases < RackCase
 
   def body_of(app, **env) = Middleware.new(app, client: client).call(RackCase.environment(**env))[2]
 
-  def test_the_lease_ends_when_the_caller_goes_away
+  def test_the_lease_ends_when_the_caller_hangs_up
     granting
     closed = 0
     body = Object.new
@@ -326,7 +326,7 @@ class TestRackLeases < RackCase
     assert(Support.eventually { GC.start || granting.releases(0).any? { |release| release[1] == 2 } })
   end
 
-  def test_where_the_server_tells_of_the_end_the_body_is_untouched
+  def test_the_body_is_untouched_if_the_server_reports_the_end
     granting
     body = %w[one two]
     [nil, IOError.new].each_with_index do |error, i|
@@ -344,7 +344,7 @@ class TestRackLeases < RackCase
     assert_same body, Middleware.new(->(_) { [200, {}, body] }, client: make_client(socket: "/nowhere")).call(RackCase.environment)[2]
   end
 
-  def test_an_array_stays_one_for_who_asks
+  def test_an_array_body_keeps_to_ary
     granting
     answer = body_of(->(_) { [200, {}, %w[one two]] })
     assert_respond_to answer, :to_ary
@@ -381,7 +381,7 @@ class TestRackLeases < RackCase
     refute_respond_to body_of(PLAIN), :to_str
   end
 
-  def test_what_is_called_with_a_stream
+  def test_a_streaming_body
     granting
     stream = StringIO.new
     answer = body_of(->(_) { [200, {}, ->(out) { out.write("one") }] })
@@ -400,14 +400,14 @@ class TestRackLeases < RackCase
     assert_equal [0, 0, 0], granting.releases(3).map(&:last)
   end
 
-  def test_a_connection_that_is_taken_over_holds_nothing
+  def test_a_hijacked_connection_has_no_lease
     granting
     body_of(->(_) { [-1, {}, []] })
     body_of(->(env) { [200, {}, []].tap { env["rack.hijack_io"] = StringIO.new } })
     assert_equal [0, 0], granting.releases(2).map(&:last)
   end
 
-  def test_a_release_that_fails_hurts_nobody
+  def test_a_failed_release_raises_nothing
     played.script = ->(connection, message) { message[0] == 2 ? connection.close : grant(connection, message) }
     3.times { assert_equal 200, call(PLAIN)[0] }
     assert_empty client.stats[:missed].except("unreachable")
@@ -467,7 +467,7 @@ class TestCaller < RackCase
     end
   end
 
-  def test_a_header_nobody_vouches_for_is_warned_of_once
+  def test_warns_once_of_an_untrusted_header
     played
     3.times { call(PLAIN, { HTTP_X_FORWARDED_FOR: "203.0.113.9" }) }
     refute_includes played.seen.inspect, "203.0.113.9"
@@ -492,7 +492,7 @@ class TestCaller < RackCase
     end
   end
 
-  def test_only_a_trusted_proxy_says_how_long
+  def test_reads_queue_time_of_trusted_proxies_only
     [["10.0.0.1", ["10.0.0.0/8"], true], ["::ffff:10.0.0.1", ["10.0.0.0/8"], true], ["192.0.2.1", ["10.0.0.0/8"], false],
      ["nonsense", ["10.0.0.0/8"], false], ["", ["10.0.0.0/8"], true], ["", nil, false], ["10.0.0.1", nil, false],
      ["192.0.2.1", 1, true], ["192.0.2.1", 0, false]].each do |peer, proxies, believed|

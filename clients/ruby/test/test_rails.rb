@@ -92,14 +92,14 @@ class TestRails < Support::Case
     assert_equal [200, 200, 200, 429], Array.new(4) { get("/things/1", HTTP_COOKIE: cookie).status }
   end
 
-  def test_every_kind_of_answer_gives_its_place_back
+  def test_every_kind_of_response_releases_its_lease
     assert_equal [500, 404, "chunk 0\nchunk 1\nchunk 2\n", File.read(__FILE__)],
                  [get("/boom").status, get("/none").status, get("/stream").body, get("/file").body]
     assert_nothing_is_held
     assert_equal 4, daemon.status["leases"]["released"]
   end
 
-  def test_without_the_daemon_rails_answers_alike
+  def test_rails_responds_alike_without_the_daemon
     daemon.stop
     assert_equal [200] * 5, Array.new(5) { get("/things/7", HTTP_X_USER: "ann").status }
   end

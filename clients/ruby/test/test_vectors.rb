@@ -63,7 +63,7 @@ class TestVectors < Support::Case
     end
   end
 
-  def test_reads_and_writes_what_is_meant
+  def test_decodes_and_encodes_the_meaning
     GOOD.each do |vector|
       bytes = payload(vector)
       assert_equal MessagePack.unpack(bytes), Wire.decode(bytes), vector["name"]
@@ -93,7 +93,7 @@ class TestVectors < Support::Case
     assert_operator count, :>, 20
   end
 
-  def test_what_is_malformed_for_the_daemon_is_so_for_us
+  def test_refuses_malformed_frames
     BAD.each do |vector|
       data = [vector["hex"]].pack("H*")
       next if vector["code"] != "malformed" || data.unpack1("N").zero?
@@ -109,7 +109,7 @@ class TestVectors < Support::Case
   end
 
   # The fast path and the full decoder agree on every decision, and the fast path matches no other frame.
-  def test_the_quick_way_reads_what_the_long_way_reads
+  def test_fast_path_and_full_decoder_agree
     quick = GOOD.select { |vector| vector["direction"] == "reply" }.count do |vector|
       elements = Wire.decode([vector["hex"]].pack("H*").byteslice(4..))
       frame = Support.frame([elements[0], 0x1234, *elements.drop(2)])
@@ -126,7 +126,7 @@ class TestVectors < Support::Case
     assert_operator quick, :>, 5
   end
 
-  def test_no_other_frame_goes_the_quick_way
+  def test_fast_path_matches_no_other_frame
     elements = Wire.decode([ANSWERS[0]["decision"]].pack("H*").byteslice(4..))
     frame = Support.frame([1, 0x1234, *elements.drop(2)])
     pattern = Wire::PLAIN

@@ -24,7 +24,7 @@ class TestWire < Support::Case
     end
   end
 
-  def test_writes_and_reads_what_the_reference_does
+  def test_encodes_and_decodes_like_the_reference
     500.times do
       message = Array.new(@random.rand(20)) { any(3) }
       bytes = message.to_msgpack
@@ -57,7 +57,7 @@ class TestWire < Support::Case
     integer_cut: "\x91\xce\0\0", signed_cut: "\x91\xd2\0\0", trailing: "\x90\0"
   }.freeze
 
-  def test_doubtful_bytes_are_malformed
+  def test_malformed_frames_raise
     DOUBTFUL.each { |name, bytes| assert_raises(Tidegate::Fault, name) { Wire.decode(bytes.b) } }
   end
 
@@ -67,7 +67,7 @@ class TestWire < Support::Case
     assert_equal [5, -1, "a", {}], Wire.decode(wide.b)
   end
 
-  def test_what_has_no_place_in_a_frame_is_not_written
+  def test_refuses_to_encode_other_types
     [1.5, Object.new, 1 << 64, (-1 << 63) - 1].each { |value| assert_raises(Tidegate::Fault) { Wire.encode([value]) } }
   end
 
@@ -99,7 +99,7 @@ class TestWire < Support::Case
     table.each { |given, expected| assert_equal expected, descriptors(given), given.inspect[0, 60] }
   end
 
-  def test_what_the_daemon_would_refuse_is_not_written
+  def test_invalid_requests_are_not_encoded
     [(1..17).to_h { |i| ["k#{i}", "v"] }, { "a/b" => nil }, (1..17).map { |i| ["k#{i}", "v"] }, { "a:b" => "1" }, { "a/b" => "1" },
      { "" => "1" }, { "a\n" => "1" }, { "a\u0085" => "1" }, { "k" * 65 => "1" }, { "é" * 33 => "1" }, { 1 => "1" },
      { "\xff" => "1" }, { nil => "1" }].each do |given|
@@ -113,7 +113,7 @@ class TestWire < Support::Case
     end
   end
 
-  def test_the_longest_values_give_way_until_the_frame_fits
+  def test_the_longest_values_become_digests_until_the_frame_fits
     values = (0...16).map { |i| format("%02d", i) + ("x" * (1_000 + (i % 2))) }
     refute_includes written((0...16).to_h { |i| ["k#{i}", values[i]] }), "~" # it fits
     wide = (0...16).to_h { |i| [i.zero? ? "k" * 64 : format("%064d", i), "#{values[i]}#{'y' * 20}"] }
