@@ -64,14 +64,14 @@ func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := played(t, reply(limit...))
-	for _, row := range []struct{ socket, said string }{
+	for _, row := range []struct{ socket, want string }{
 		{p.Path, "refused: tidegate: limit by per-user"}, {"/nowhere/s", "works, as unreachable"},
 	} {
 		run := exec.Command("go", "run", "./app")
 		run.Dir = folder
 		run.Env = append(os.Environ(), "TIDEGATE_SOCKET="+row.socket, "TIDEGATE_TIMEOUT_MS=5000", "GOFLAGS=", "GOWORK=off")
 		out, err := run.Output()
-		if err != nil || strings.TrimSpace(string(out)) != row.said {
+		if err != nil || strings.TrimSpace(string(out)) != row.want {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

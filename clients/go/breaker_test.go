@@ -306,10 +306,10 @@ func TestLogsTheFirstFailureAndChanges(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
-	heard := &logs.Lines{}
-	c := client(t, p.Path, WithLogger(heard))
+	logged := &logs.Lines{}
+	c := client(t, p.Path, WithLogger(logged))
 	c.Hit(ctx, "api", Attributes{{"user", "secret-user"}})
-	if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "no daemon at "+p.Path) ||
+	if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "no daemon at "+p.Path) ||
 		!strings.Contains(lines[0], "requests are not limited") {
 		t.Fatalf("%v", lines)
 	}
@@ -321,7 +321,7 @@ func TestLogsTheFirstFailureAndChanges(t *testing.T) {
 	}
 	c.over()
 	hits(c, 3)
-	lines := heard.All()
+	lines := logged.All()
 	if len(lines) != 2 || !strings.Contains(lines[1], "answers again; 14 requests") {
 		t.Fatalf("%v", lines)
 	}
@@ -329,7 +329,7 @@ func TestLogsTheFirstFailureAndChanges(t *testing.T) {
 	hits(c, 1) // one is no state yet
 	p.Play(reply(allow...))
 	hits(c, 2)
-	if lines := heard.All(); len(lines) != 2 || strings.Contains(strings.Join(lines, ""), "secret-user") {
+	if lines := logged.All(); len(lines) != 2 || strings.Contains(strings.Join(lines, ""), "secret-user") {
 		t.Fatalf("%v", lines)
 	}
 }

@@ -233,11 +233,11 @@ func TestHostileDaemons(t *testing.T) {
 			seen := p.Seen()
 			report := seen[len(seen)-2][6].(map[string]any)
 			equal(t, report["missed"], map[string]any{row.reason: 2})
-			if told := fmt.Sprint(report["abandoned"]); told != "[[1 1] [2 1]]" && told != "[[2 1] [1 1]]" {
-				t.Fatalf("abandoned: %s", told)
+			if reported := fmt.Sprint(report["abandoned"]); reported != "[[1 1] [2 1]]" && reported != "[[2 1] [1 1]]" {
+				t.Fatalf("abandoned: %s", reported)
 			}
 			if len(seen[len(seen)-1]) != 5 {
-				t.Fatal("it was told twice")
+				t.Fatal("it was reported twice")
 			}
 		})
 	}
@@ -488,13 +488,13 @@ func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{5, 10} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		heard := &logs.Lines{}
-		c := client(t, p.Path, WithLogger(heard))
+		logged := &logs.Lines{}
+		c := client(t, p.Path, WithLogger(logged))
 		equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "protocol", "protocol"})
 		if stats := c.Stats(); stats.Connections != 1 || stats.BreakerOpen || stats.Missed["protocol"] != 5 {
 			t.Fatalf("%d: %+v", code, stats)
 		}
-		if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
+		if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
 			t.Fatalf("%v", lines)
 		}
 		c.Acquire(ctx, "api", u1)
@@ -512,8 +512,8 @@ func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 	t.Parallel()
 	for code, reason := range map[int]string{6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		heard := &logs.Lines{}
-		c := client(t, p.Path, WithLogger(heard), WithFallback("1000/s"))
+		logged := &logs.Lines{}
+		c := client(t, p.Path, WithLogger(logged), WithFallback("1000/s"))
 		for i := 0; i < 5; i++ {
 			d := c.Acquire(ctx, "api", u1)
 			if d.Allowed || d.Degraded || d.Verdict != "shed" || d.Status != 503 || d.Reason != reason || d.Err() == nil {
@@ -528,7 +528,7 @@ func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 			stats.Refused[reason] != 5 {
 			t.Fatalf("%d: %+v", code, stats)
 		}
-		if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
+		if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
 			t.Fatalf("%v", lines)
 		}
 	}
@@ -559,10 +559,10 @@ func TestAnyValueIsSent(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
-	var nobody *logs.Lines
+	var nilLines *logs.Lines
 	text, pointer := "Zoë", new(int)
 	for value, want := range map[any]string{
-		nil: "", "": "", "\xff": "�", "a\x00b": "a\x00b", 1.5: "1.5", true: "true", -7: "-7", nobody: "", &text: "Zoë",
+		nil: "", "": "", "\xff": "�", "a\x00b": "a\x00b", 1.5: "1.5", true: "true", -7: "-7", nilLines: "", &text: "Zoë",
 		pointer: "0", struct{ X any }{nil}: "{<nil>}", error(os.ErrClosed): os.ErrClosed.Error(), time.Second: "1s",
 		strings.Repeat("🌊", 240): strings.Repeat("🌊", 240),
 	} {
@@ -670,8 +670,8 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 		"an odd unit": {"api", u1, Costs(Units{"secret/b": 1})}, "too many units": {"api", u1, Costs(units)},
 		"17 attributes": {"api", wide, nil}, "9 descriptors": {"api", u1, Descriptors(many...)},
 	} {
-		heard := &logs.Lines{}
-		c := client(t, p.Path, WithLogger(heard), WithFallback("1000/s"))
+		logged := &logs.Lines{}
+		c := client(t, p.Path, WithLogger(logged), WithFallback("1000/s"))
 		before := len(p.Seen())
 		for i := 0; i < 3; i++ {
 			d := c.Acquire(ctx, row.domain, row.attributes, row.option)
@@ -679,7 +679,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 				t.Errorf("%s: %+v", name, d)
 			}
 		}
-		stats, lines := c.Stats(), heard.All()
+		stats, lines := c.Stats(), logged.All()
 		if len(p.Seen()) != before || len(lines) != 1 || stats.BreakerOpen || stats.Refused["invalid"] != 3 || len(stats.Missed) != 0 {
 			t.Errorf("%s: %v %+v", name, lines, stats)
 		}

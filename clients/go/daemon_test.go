@@ -82,8 +82,8 @@ func TestErrorsOfTheDaemon(t *testing.T) {
 func TestARefundNamesItsGrant(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
-	heard := &logs.Lines{}
-	c := client(t, d.path, WithLogger(heard))
+	logged := &logs.Lines{}
+	c := client(t, d.path, WithLogger(logged))
 	message := Attributes{{"job", "message"}, {"user", 8}}
 	long := strings.Repeat("k", 100)
 	first, second := c.Hit(ctx, "api", message, Idem("order-17")), c.Hit(ctx, "api", message, Idem(long))
@@ -95,7 +95,7 @@ func TestARefundNamesItsGrant(t *testing.T) {
 			t.Fatal("a bare refund is not allowed")
 		}
 	}
-	if lines := heard.All(); len(lines) != 1 || c.Stats().Refused["not_allowed"] != 2 {
+	if lines := logged.All(); len(lines) != 1 || c.Stats().Refused["not_allowed"] != 2 {
 		t.Fatalf("%v %+v", lines, c.Stats())
 	}
 	for i, step := range []struct {

@@ -135,13 +135,13 @@ func get(t *testing.T, handler http.Handler, path string, headers ...string) *ht
 // asked returns the descriptors of the last request.
 func asked(t *testing.T, p *peer.Peer) string {
 	t.Helper()
-	said := ""
+	sent := ""
 	for _, message := range p.Seen() {
 		if message[0] == uint64(1) {
-			said = fmt.Sprint(message[3])
+			sent = fmt.Sprint(message[3])
 		}
 	}
-	return said
+	return sent
 }
 
 func fine(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fine") }
@@ -212,12 +212,12 @@ func TestAddresses(t *testing.T) {
 
 func TestOneWarningOfAForgottenProxy(t *testing.T) {
 	p := played(t, grant)
-	heard := &logs.Lines{}
-	limited := client(t, p.Path, WithLogger(heard)).Middleware(HTTP{})(http.HandlerFunc(fine))
+	logged := &logs.Lines{}
+	limited := client(t, p.Path, WithLogger(logged)).Middleware(HTTP{})(http.HandlerFunc(fine))
 	for i := 0; i < 3; i++ {
 		get(t, limited, "/", "X-Forwarded-For", "1.2.3.4")
 	}
-	if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "TrustedProxies") {
+	if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "TrustedProxies") {
 		t.Fatalf("%v", lines)
 	}
 }
@@ -225,7 +225,7 @@ func TestOneWarningOfAForgottenProxy(t *testing.T) {
 func TestQueued(t *testing.T) {
 	now := time.Now()
 	local := HTTP{TrustedCount: 1}
-	for said, want := range map[string]bool{
+	for header, want := range map[string]bool{
 		fmt.Sprintf("t=%d", now.Add(-time.Second).UnixMicro()): true,
 		fmt.Sprintf("t=%d", now.Add(-time.Second).UnixMilli()): true,
 		fmt.Sprintf("%.3f", float64(now.UnixMilli()-1000)/1e3): true,
@@ -234,13 +234,13 @@ func TestQueued(t *testing.T) {
 		"t=yesterday": false, "": false, "t=1e9": false, "t=-5": false, "t=" + strings.Repeat("9", 400): false, ".": false,
 	} {
 		m := &middleware{HTTP: local}
-		r := &http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"X-Request-Start": []string{said}}}
+		r := &http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"X-Request-Start": []string{header}}}
 		waited, is := m.queued(r, peerOf(r))
 		if is != want || is && (waited < 900*time.Millisecond || waited > 5*time.Second) {
-			t.Errorf("%s: %v %v", said, waited, is)
+			t.Errorf("%s: %v %v", header, waited, is)
 		}
 		if _, is := (&middleware{}).queued(r, peerOf(r)); is {
-			t.Errorf("%s was believed without a trusted proxy", said)
+			t.Errorf("%s counted without a trusted proxy", header)
 		}
 	}
 	p := played(t, grant)
@@ -269,8 +269,8 @@ func TestCallbacksThatPanic(t *testing.T) {
 		if name == "on_refused" {
 			p.Play(reply(limit...))
 		}
-		heard, runs := &logs.Lines{}, 0
-		c := client(t, p.Path, WithLogger(heard))
+		logged, runs := &logs.Lines{}, 0
+		c := client(t, p.Path, WithLogger(logged))
 		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if d := FromContext(r.Context()); d == nil || !d.Allowed {
 				t.Errorf("%s: the handler works on a refusal: %+v", name, d)
@@ -283,7 +283,7 @@ func TestCallbacksThatPanic(t *testing.T) {
 				t.Fatalf("%s: %d", name, response.StatusCode)
 			}
 		}
-		lines := heard.All()
+		lines := logged.All()
 		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name) ||
 			strings.Contains(lines[0], "secret") {
 			t.Fatalf("%s: %d %v %v", name, runs, c.Stats().Missed, lines)
@@ -473,8 +473,8 @@ func TestOverAUnixSocket(t *testing.T) {
 	if _, err := http.ReadResponse(bufio.NewReader(connection), nil); err != nil {
 		t.Fatal(err)
 	}
-	if said := asked(t, p); !strings.Contains(said, "ip 1.2.3.4") {
-		t.Fatal(said)
+	if sent := asked(t, p); !strings.Contains(sent, "ip 1.2.3.4") {
+		t.Fatal(sent)
 	}
 }
 
@@ -517,8 +517,8 @@ func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 		"cost":       {Cost: func(*http.Request) CallOption { return Cost(-1) }},
 		"attributes": {Attributes: func(*http.Request) Attributes { return wide }},
 	} {
-		heard := &logs.Lines{}
-		handler := client(t, p.Path, WithLogger(heard)).Middleware(with)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		logged := &logs.Lines{}
+		handler := client(t, p.Path, WithLogger(logged)).Middleware(with)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			t.Errorf("%s: it runs", name)
 		}))
 		for i := 0; i < 2; i++ {
@@ -528,7 +528,7 @@ func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 				t.Errorf("%s: %d %s", name, response.StatusCode, body)
 			}
 		}
-		if lines := heard.All(); len(lines) != 1 {
+		if lines := logged.All(); len(lines) != 1 {
 			t.Errorf("%s: %v", name, lines)
 		}
 	}

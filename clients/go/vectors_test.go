@@ -293,11 +293,11 @@ func setOptions(t *testing.T, q *request, meaning map[string]any) bool {
 			return false
 		}
 	}
-	if told := q.options; q.unreported != nil || q.abandoned != nil {
+	if encoded := q.options; q.unreported != nil || q.abandoned != nil {
 		q.report() // always both; a vector may have one of them
 		for _, name := range []string{"missed", "abandoned"} {
 			if _, is := options[name]; !is {
-				delete(told, name)
+				delete(encoded, name)
 			}
 		}
 	}

@@ -74,7 +74,7 @@ class Application:
                 yield port
             except BaseException:
                 log.seek(0)
-                print(f"{self.name} said:", *[line for line in log if line.startswith("tidegate: ")][-20:], sep="\n")
+                print(f"log of {self.name}:", *[line for line in log if line.startswith("tidegate: ")][-20:], sep="\n")
                 raise
             finally:
                 end(process)
@@ -125,10 +125,10 @@ def built():
 
 def _missing(*paths, tools=(), modules=()):
     def why():
-        gone = [path for path in paths if not (ROOT / path).exists()]
-        gone += [tool for tool in tools if shutil.which(tool) is None]
-        gone += [module for module in modules if importlib.util.find_spec(module) is None]
-        return f"missing: {', '.join(gone)}" if gone else ""
+        missing = [path for path in paths if not (ROOT / path).exists()]
+        missing += [tool for tool in tools if shutil.which(tool) is None]
+        missing += [module for module in modules if importlib.util.find_spec(module) is None]
+        return f"missing: {', '.join(missing)}" if missing else ""
 
     return why
 

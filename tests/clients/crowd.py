@@ -8,7 +8,7 @@ import threading
 import time
 
 from exchange import Answer, Line
-from rules import BURST, USERS, told
+from rules import BURST, USERS, limit_of
 from servers import metrics
 
 CALLERS = 2
@@ -66,9 +66,10 @@ class Caller:
         different = f"{path} of u{user} {how}: {limited} limited, {plain} without"
         same = comparable(limited, ADDED) == comparable(plain) and plain.status == (500 if path == "/boom" else 200)
         same = same and rightly_limited(limited, user)
-        said = [int(each.headers.get("x-judged-us", took[i] * 1e6)) / 1e6 for i, each in enumerate(answers)]
-        judging = tuple(said) if path.startswith("/item") else None
-        return Pair(began, path, told(limited.headers) is not None, tuple(took), judging), None if same else different
+        delays = [int(each.headers.get("x-judged-us", took[i] * 1e6)) / 1e6 for i, each in enumerate(answers)]
+        judging = tuple(delays) if path.startswith("/item") else None
+        judged = limit_of(limited.headers) is not None
+        return Pair(began, path, judged, tuple(took), judging), None if same else different
 
     def close(self) -> None:
         for line in self.lines:
@@ -134,7 +135,6 @@ class Crowd:
             assert time.monotonic() < until, f"{what}: never; {self.news()}"
             time.sleep(0.002)
 
-
     def news(self) -> str:
         """Distinguishes a busy machine from a client that sends no more requests."""
         last = self.pairs[-200:]
@@ -180,7 +180,7 @@ def comparable(answer, added=()):
 def rightly_limited(answer, user):
     """True if the response has all headers of the limiter once, for this user, or none."""
     names = sorted(name for name in map(name_of, answer.head) if name in ADDED)
-    return not names or (names == sorted(ADDED) and told(answer.headers) == BURST + user)
+    return not names or (names == sorted(ADDED) and limit_of(answer.headers) == BURST + user)
 
 
 def name_of(line):

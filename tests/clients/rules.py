@@ -10,6 +10,6 @@ RULES = "domain: api\ndeny: [{name: nobody, match: {user: u0}}]\nlimits:\n" + ""
 CONCURRENCY = "concurrency: [{name: at-once, key: [], max: 100000, expires: 1h, advertise: false}]\n"
 
 
-def told(headers):
+def limit_of(headers):
     """Returns the limit in a response; None: without a decision of the daemon."""
     return int(headers["x-ratelimit-limit"]) if "x-ratelimit-limit" in headers else None

@@ -13,7 +13,7 @@ import pytest
 
 from applications import APPLICATIONS, ask
 from crowd import free
-from rules import BURST, CONCURRENCY, RULES, USERS, told
+from rules import BURST, CONCURRENCY, RULES, USERS, limit_of
 from servers import wait_until
 
 CHILDREN = 4
@@ -40,7 +40,7 @@ def test_no_reply_reaches_another_process(application, played, directory):
 
     def one(number):
         answer = ask(port, f"/item/{number}", f"u{number}")
-        return number, answer[0], told(answer[1]), answer[2] == comparison(number)
+        return number, answer[0], limit_of(answer[1]), answer[2] == comparison(number)
 
     played.script = reply
     with application.serving(played.path, workers=CHILDREN, TIDEGATE_TIMEOUT_MS="2000") as port:
@@ -107,7 +107,7 @@ def test_no_late_verdict_reaches_another_request(application, daemon, directory)
 
 
 def judged(user, answer):
-    return told(answer[1]) is not None or answer[0] == 403
+    return limit_of(answer[1]) is not None or answer[0] == 403
 
 
 def unjudged(user, answer):
@@ -117,8 +117,8 @@ def unjudged(user, answer):
 def rightly(user, answer):
     """A response has its own user's limit, or none, with 200."""
     if user == 0:
-        return (answer[0], told(answer[1])) in ((403, None), (200, None))
-    return answer[0] == 200 and told(answer[1]) in (BURST + user, None)
+        return (answer[0], limit_of(answer[1])) in ((403, None), (200, None))
+    return answer[0] == 200 and limit_of(answer[1]) in (BURST + user, None)
 
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=str)

@@ -118,7 +118,7 @@ def suffer(crowd, fault, spells, daemon, turn):
         next(steps, None)
         crowd.wait_until_limited(f"after {name}")
     met = [pair for pair in crowd.pairs[first:] if pair.judging]
-    assert name == "restarted" or not all(pair.judged for pair in met), f"{name} was met by nobody"
+    assert name == "restarted" or not all(pair.judged for pair in met), f"{name} met no request"
     believed = [pair for pair in met if pair.judged and spell.held <= pair.began and pair.ended <= spell.ended]
     if name in ("late", "dripping"):  # complete by then, for a client without a processor
         believed = [pair for pair in believed if pair.judging[0] < LATE]

@@ -60,12 +60,12 @@ def commands(text: str) -> list[Command]:
     return found
 
 
-def agrees(shown: list[str], said: str) -> bool:
+def agrees(shown: list[str], output: str) -> bool:
     """True if the page shows this output, ignoring blanks at the end of lines."""
     any_lines = "(?:.*\n)*?"
     lines = [re.escape(line.rstrip()).replace("…", ".*") + "\n" if line != "…" else any_lines for line in shown]
-    said = "".join(line.rstrip() + "\n" for line in said.splitlines())
-    return re.fullmatch("".join(lines), said) is not None
+    output = "".join(line.rstrip() + "\n" for line in output.splitlines())
+    return re.fullmatch("".join(lines), output) is not None
 
 
 def server(line: str) -> str | None:
@@ -124,8 +124,8 @@ class Reader:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
         )  # fmt: skip
         shown = [self.here(each) for each in command.shown]
-        told = "\n".join([f"$ {line}", ended.stdout, "the page shows:", *shown])
-        assert agrees(shown, ended.stdout), told + self.logs()
+        difference = "\n".join([f"$ {line}", ended.stdout, "the page shows:", *shown])
+        assert agrees(shown, ended.stdout), difference + self.logs()
 
     def serve(self, name: str, line: str) -> None:
         if name in self.running:

@@ -21,9 +21,9 @@ CALLERS = ("192.0.2.1", "192.0.2.2")
 
 def trace(seed, count=400, span=6 * HOUR):
     """(time, caller) in order, uneven: alternating bursts and pauses. Rounded to 10 µs for floats."""
-    dice = random.Random(seed)
-    moments = sorted(int(1000 * (dice.random() if i % 3 else dice.randrange(6) / 6) * span) for i in range(count))
-    return [(BEGIN + moment / 1000 + i / 1e5, dice.choice(CALLERS)) for i, moment in enumerate(moments)]
+    rng = random.Random(seed)
+    moments = sorted(int(1000 * (rng.random() if i % 3 else rng.randrange(6) / 6) * span) for i in range(count))
+    return [(BEGIN + moment / 1000 + i / 1e5, rng.choice(CALLERS)) for i, moment in enumerate(moments)]
 
 
 def judged(daemon, directory, requests, rule, costs=None):
@@ -35,8 +35,8 @@ def judged(daemon, directory, requests, rule, costs=None):
         one["cost"] = cost
     lines.write_text("".join(json.dumps(one) + "\n" for one in asked))
     command = [str(daemon.binary), "replay", str(lines), "--rules", str(rules), "--decisions", "-"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [json.loads(line)["verdict"] == "allow" for line in said.splitlines()]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [json.loads(line)["verdict"] == "allow" for line in output.splitlines()]
 
 
 @contextlib.contextmanager
@@ -92,8 +92,8 @@ def test_distinguishes_other_algorithms(daemon, directory):
 
 def test_refused_requests_cost_the_same_where_counted(daemon, directory):
     need(modules=["limits"])
-    requests, dice = trace(2), random.Random(2)
-    costs = [dice.choice((1, 1, 1, 6)) for _ in requests]
+    requests, rng = trace(2), random.Random(2)
+    costs = [rng.choice((1, 1, 1, 6)) for _ in requests]
     old = by_limits("fixed-window", requests, "20 per hour", costs)
     rule = "algorithm: fixed_window, align: first, rate: 20/h"
     assert judged(daemon, directory, requests, f"{rule}, refused: counted", costs) == old
@@ -120,8 +120,8 @@ def by_rack_attack(requests, *options, script=THROTTLES):
     need(programs=["ruby"], libraries=["rack/attack", "active_support"])
     lines = "".join(f"{t:.5f} {caller}\n" for t, caller in requests)
     command = ["ruby", "-e", script, *map(str, options)]
-    said = subprocess.run(command, input=lines, check=True, capture_output=True, text=True).stdout
-    return [line == "passed" for line in said.split()]
+    output = subprocess.run(command, input=lines, check=True, capture_output=True, text=True).stdout
+    return [line == "passed" for line in output.split()]
 
 
 NIGHTLY = pytest.mark.nightly

@@ -26,7 +26,7 @@ def stack(daemon, directory):
 
 
 @pytest.fixture
-def dice():
+def rng():
     seed = int(os.environ.get("SEED", str(random.randrange(1 << 32))))
     print(f"SEED={seed}")
     return random.Random(seed)
@@ -54,7 +54,7 @@ def configuration(stack):
 
 
 @pytest.mark.nightly
-def test_nginx_and_the_rule_refuse_the_same_requests(stack, dice):
+def test_nginx_and_the_rule_refuse_the_same_requests(stack, rng):
     """At random times around the limit, for two addresses. Both count in the milliseconds of nginx's log:
     they agree except for a request that nginx decided in one millisecond and logged in the next."""
     (stack.directory / "nginx.conf").write_text(configuration(stack))
@@ -63,15 +63,15 @@ def test_nginx_and_the_rule_refuse_the_same_requests(stack, dice):
     port = stack.ports["8080"]
     callers = [http.client.HTTPConnection("127.0.0.1", port, source_address=(f"127.0.0.{last}", 0)) for last in (2, 3)]
     for number in range(400):
-        caller = dice.choice(callers)
+        caller = rng.choice(callers)
         caller.request("GET", f"/page?{number}")
         caller.getresponse().read()
-        time.sleep(dice.expovariate(1 / 0.012))
+        time.sleep(rng.expovariate(1 / 0.012))
     trace = stack.directory / "trace.jsonl"
     command = [stack.daemon, "replay", trace, "--rules", stack.directory / "rules.yaml", "--decisions", "-"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     met = collections.Counter()
-    for line in said.splitlines():
+    for line in output.splitlines():
         decision = json.loads(line)
         limited, _, _ = decision["id"]
         met[limited, decision["verdict"]] += 1

@@ -37,11 +37,11 @@ def test_flask_limiter_without_its_redis(nowhere):
 
 def test_flask_limiter_sends_no_headers_by_default():
     need(modules=["flask_limiter"])
-    quiet, told = (flask_app(storage_uri="memory://", headers_enabled=each) for each in (False, True))
-    answers = [quiet.get("/") for _ in range(6)]
+    plain, with_headers = (flask_app(storage_uri="memory://", headers_enabled=each) for each in (False, True))
+    answers = [plain.get("/") for _ in range(6)]
     assert answers[-1].status_code == 429
     assert not any({"X-RateLimit-Limit", "Retry-After"} & set(answer.headers.keys()) for answer in answers)
-    assert {"X-RateLimit-Limit", "X-RateLimit-Reset", "Retry-After"} <= set(told.get("/").headers.keys())
+    assert {"X-RateLimit-Limit", "X-RateLimit-Reset", "Retry-After"} <= set(with_headers.get("/").headers.keys())
 
 
 def test_flask_limiter_judges_routes_only(daemon, make_client):
@@ -153,8 +153,8 @@ def test_django_ratelimit_without_its_cache(nowhere):
     """In another process, since Django's settings are global."""
     need(modules=["django_ratelimit", "redis"])
     command = [sys.executable, "-c", DJANGO, nowhere]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert said == "True False\nFalse True\n"
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output == "True False\nFalse True\n"
 
 
 RACK = """
@@ -178,5 +178,5 @@ print Rack::Attack::Request.new(env).ip
 def test_rack_attack_without_its_redis_and_behind_a_private_address(nowhere):
     need(programs=["ruby"], libraries=["rack/attack", "redis"])
     command = ["ruby", "-W0", "-e", RACK, nowhere]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert said == "missing 200 200 192.0.2.9"
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output == "missing 200 200 192.0.2.9"

@@ -49,6 +49,6 @@ def test_finds_wrong_pages(reader):
     assert reader.read(page) == 1
     with pytest.raises(AssertionError, match="the page shows:\nx: 9"):
         reader.read(page.replace("x: 8000\n```\n", "x: 9\n```\n").replace("…\n", ""))
-    for shown, said, right in ((["a … d"], "a b c d", True), (["…", "z"], "a\nb\nz", True), (["…"], "", True),
+    for shown, output, right in ((["a … d"], "a b c d", True), (["…", "z"], "a\nb\nz", True), (["…"], "", True),
                                (["a"], "a\nb", False), (["a.b"], "axb", False), ([], "a", False)):  # fmt: skip
-        assert agrees(shown, said) is right
+        assert agrees(shown, output) is right

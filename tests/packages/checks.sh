@@ -48,8 +48,8 @@ asker() { setpriv --reuid=web --regid=web --init-groups timeout 30 /asker "$@" 2
 package -i /packages/next.deb >/run/ended & upgrade=$!
 while kill -0 $upgrade 2>/dev/null; do
   asked=$((asked + 1))
-  heard=$(asker peek api user=u2 --timeout 20s --on-failure refuse)
-  [[ $heard == *'per-user: 0 of 2'* ]] || { unanswered=$((unanswered + 1)); echo "$heard" >>/said/unanswered; }
+  reply=$(asker peek api user=u2 --timeout 20s --on-failure refuse)
+  [[ $reply == *'per-user: 0 of 2'* ]] || { unanswered=$((unanswered + 1)); echo "$reply" >>/said/unanswered; }
 done
 fact upgrades "$(cat /run/ended)"
 fact upgraded "$(is_installed)"
@@ -65,7 +65,7 @@ fact kept_counts "$(member hit api user=u2 --on-failure refuse | head -n 1 | cut
 cp $settings /run/good && echo 'mod: enforce' >>$settings
 before=$(main)
 fact upgrades_all_the_same "$(package -i /packages/first.deb)"
-fact left_running "$([ "$(main)" = "$before" ] && grep -c 'left as it is' $log)"
+fact left_running "$([ "$(main)" = "$before" ] && grep -c 'was not restarted' $log)"
 cp /run/good $settings
 
 # Stopped by hand, the last of the kill switches: an upgrade does not undo it.

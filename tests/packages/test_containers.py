@@ -58,8 +58,8 @@ def test_the_daemon_accepts_settings_and_rules(name: str, tmp_path: Path) -> Non
         path = tmp_path / item["path"]
         path.parent.mkdir(exist_ok=True)
         path.write_text(found["ConfigMap"]["data"][item["key"]])
-    said = run(BINARY, "check", tmp_path / "tidegate.yaml")
-    assert "1 domain, 1 rule; 0 errors, 0 warnings" in said, said
+    output = run(BINARY, "check", tmp_path / "tidegate.yaml")
+    assert "1 domain, 1 rule; 0 errors, 0 warnings" in output, output
     assert "mode: shadow" in (tmp_path / "tidegate.yaml").read_text(), "its first day refuses no request"
 
 
@@ -94,7 +94,7 @@ def test_the_sidecars_startup_probe_only_connects(tmp_path: Path) -> None:
     def listens() -> bool:
         return subprocess.run([BINARY, *probe[1:]], env=here, capture_output=True).returncode == 0
 
-    assert not listens(), "nobody is there"
+    assert not listens(), "no process listens"
     # Unreadable rules keep no application from starting.
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules/broken.yaml").write_text("domain: shop\nlimits: [{name: x, rat: 1/s}]\n")
@@ -143,9 +143,9 @@ def test_the_recipe_makes_a_live_container(package: Package, tmp_path: Path) -> 
     own = {"env": os.environ | {"BUILDAH_ISOLATION": "chroot"}}
     run(*tool, "bud", *policy, "-t", "base", "-f", tmp_path / "Base", tmp_path, **own)
     recipe = PROJECT / "packaging/container/Containerfile"
-    said = run(*tool, "bud", "--format", "docker", *policy, "--build-context", f"build={tmp_path}/made", "--build-arg",
-               "BASE=localhost/base", "-t", "tidegate", "-f", recipe, PROJECT, **own)
-    assert "Successfully tagged" in said, said
+    built = run(*tool, "bud", "--format", "docker", *policy, "--build-context", f"build={tmp_path}/made", "--build-arg",
+                "BASE=localhost/base", "-t", "tidegate", "-f", recipe, PROJECT, **own)
+    assert "Successfully tagged" in built, built
     image = json.loads(run(*tool, "inspect", "--type", "image", "tidegate"))["Docker"]["config"]
     assert image["User"] == "65532:65532"
     container = run(*tool, "from", *policy, "--pull-never", "localhost/tidegate", **own).splitlines()[-1]

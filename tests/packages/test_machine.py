@@ -17,11 +17,11 @@ HERE = Path(__file__).resolve().parent
 
 def machine(packages: Path) -> dict[str, str]:
     """Runs `packages/checks.sh` in a machine, and returns its findings."""
-    said = heard_from(packages)
-    return dict(re.findall(r"^([a-z_]+)=(.*)$", said, re.M))
+    output = run_checks(packages)
+    return dict(re.findall(r"^([a-z_]+)=(.*)$", output, re.M))
 
 
-def heard_from(packages: Path) -> str:
+def run_checks(packages: Path) -> str:
     """Returns the findings of such a machine."""
     words = ["bash", str(PROJECT / "tests/daemon/systemd/outside.sh"), "/bin/true", str(PROJECT), str(packages)]
     ended = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
@@ -168,11 +168,11 @@ def test_the_page_for_newcomers_works(package: Package, tmp_path: Path) -> None:
     prelude = "export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 HOME=/root; mkdir -p /opt; cd /packages; set -e\n"
     (tmp_path / "page.sh").write_text(prelude + "\n".join(typed) + "echo '##### end'\n")
     (tmp_path / "checks.sh").write_text("bash /packages/page.sh 2>&1 </dev/null; echo ended=$?\n")
-    output = heard_from(tmp_path)
+    output = run_checks(tmp_path)
     assert "##### end\nended=0" in output, output
-    said = dict(re.findall(r"^##### (\d+)\n(.*?)(?=^##### )", output, re.M | re.S))
+    outputs = dict(re.findall(r"^##### (\d+)\n(.*?)(?=^##### )", output, re.M | re.S))
     for line, text in expected:
         for wanted in filter(None, text.splitlines()):
             pattern = "^" + ".*".join(re.escape(part) for part in wanted.split("…")) + "[ \r]*$"
-            came = said[str(line)]
+            came = outputs[str(line)]
             assert re.search(pattern, came, re.M), f"docs/install.md:{line}: no line `{wanted}` in\n{came}"

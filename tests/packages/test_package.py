@@ -74,8 +74,8 @@ def test_every_page_is_there_and_the_units_name_one_of_them(package: Package) ->
 def test_settings_refuse_no_request_and_are_a_conffile(package: Package) -> None:
     assert (package.control / "conffiles").read_text() == "/etc/tidegate/tidegate.yaml\n"
     settings = package.root / "etc/tidegate/tidegate.yaml"
-    said = [line for line in settings.read_text().splitlines() if line and not line.startswith("#")]
-    assert said == ["mode: shadow", "admin: {socket: /run/tidegate/admin.sock}"], "everything else is a default"
+    text = [line for line in settings.read_text().splitlines() if line and not line.startswith("#")]
+    assert text == ["mode: shadow", "admin: {socket: /run/tidegate/admin.sock}"], "everything else is a default"
     # The rules have an absolute path, which is replaced by one below this root.
     (package.root / "etc/tidegate/rules").mkdir(exist_ok=True)
     for_here = package.root.parent / "here.yaml"
@@ -87,15 +87,15 @@ def test_settings_refuse_no_request_and_are_a_conffile(package: Package) -> None
 
 @pytest.mark.xdist_group("package")
 def test_control_file_is_complete(package: Package) -> None:
-    said = (package.control / "control").read_text()
-    fields = dict(line.split(": ", 1) for line in said.splitlines() if not line.startswith(" "))
+    text = (package.control / "control").read_text()
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith(" "))
     version = re.search(r'^version = "(.*)"', (PROJECT / "Cargo.toml").read_text(), re.M)
     assert version and fields["Version"] == version[1]
     assert run(BINARY, "--version").split() == ["tidegate", version[1]]
     assert (PROJECT / "packaging/deb/changelog").read_text().startswith(f"tidegate ({version[1]}) ")
     assert "systemd (>= 247)" in fields["Depends"], fields["Depends"]
     assert re.search(r"libc6 \(>= ", fields["Depends"]), fields["Depends"]
-    for line in said.splitlines():
+    for line in text.splitlines():
         assert len(line) <= 120, line
 
 
@@ -122,8 +122,8 @@ def test_the_packaged_clients_can_be_used(package: Package) -> None:
 @pytest.mark.xdist_group("package")
 def test_lintian_reports_nothing(package: Package) -> None:
     need("lintian")
-    said = run("lintian", "--fail-on", "error,warning,info", "--allow-root", *SUPPRESSED, package.path)
-    assert not [line for line in said.splitlines() if line[:2] in ("E:", "W:", "I:")], said
+    text = run("lintian", "--fail-on", "error,warning,info", "--allow-root", *SUPPRESSED, package.path)
+    assert not [line for line in text.splitlines() if line[:2] in ("E:", "W:", "I:")], text
 
 
 @pytest.mark.nightly
@@ -138,9 +138,9 @@ def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
     run(sys.executable, PROJECT / "packaging/build", "pages", "--binary", BINARY, env=here)
     run("cargo", "deb", "--no-build", "--locked", "--fast", "--output", tmp_path / "other.deb", cwd=PROJECT, env=here)
     other = Package(tmp_path / "other.deb", tmp_path, tmp_path)
-    said = {path: member.mode for path, member in members(other).items() if member.isfile()}
+    text = {path: member.mode for path, member in members(other).items() if member.isfile()}
     ours = {path: member.mode for path, member in members(package).items() if member.isfile()}
-    assert said == ours
+    assert text == ours
     for field in ("Package", "Version", "Architecture", "Maintainer", "Section", "Priority", "Depends"):
         fields = [run("dpkg-deb", "-f", path, field).strip().split(", ") for path in (other.path, package.path)]
         # It omits packages that every Debian has.

@@ -21,8 +21,8 @@ class Daemon:
     socket: Path
 
     def leases(self) -> int:
-        said = run(BINARY, "status", "--json", "--socket", self.socket)
-        return int(json.loads(said)["leases"]["held"])
+        output = run(BINARY, "status", "--json", "--socket", self.socket)
+        return int(json.loads(output)["leases"]["held"])
 
     def watched(self) -> int:
         """Processes of which it holds a descriptor."""

@@ -75,18 +75,18 @@ class Browser:
             self.data += piece
         message, self.data = self.data.split(b"\0", 1)
         message = json.loads(message)
-        self._note(message.get("method"), message.get("params", {}))
+        self._record(message.get("method"), message.get("params", {}))
         return message
 
-    def _note(self, event, told):
+    def _record(self, event, details):
         if event == "Page.loadEventFired":
             self.loads += 1
         elif event == "Network.responseReceived":
-            self.requests.append((told["response"]["url"], told["response"]["status"]))
+            self.requests.append((details["response"]["url"], details["response"]["status"]))
         elif event == "Runtime.exceptionThrown":
-            self.complaints.append(str(told["exceptionDetails"]))
-        elif event == "Log.entryAdded" and told["entry"]["level"] == "error":
-            self.complaints.append(told["entry"]["text"])
+            self.complaints.append(str(details["exceptionDetails"]))
+        elif event == "Log.entryAdded" and details["entry"]["level"] == "error":
+            self.complaints.append(details["entry"]["text"])
 
     def open(self, url):
         loads = self.loads
@@ -101,9 +101,9 @@ class Browser:
         return found
 
     def get(self, expression):
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
 
     def look(self, width, height=900, dark=False):
         """Sets the width of the window and the preferred colour scheme."""

@@ -88,8 +88,8 @@ def metrics(daemon):
     with socket.socket(socket.AF_UNIX) as admin:
         admin.connect(daemon.socket.removesuffix(".sock") + ".admin.sock")
         admin.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        told = b"".join(iter(lambda: admin.recv(65_536), b"")).decode()
-    lines = (line.rpartition(" ") for line in told.splitlines() if line.startswith("tidegate_"))
+        text = b"".join(iter(lambda: admin.recv(65_536), b"")).decode()
+    lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith("tidegate_"))
     return {series: float(value) for series, _, value in lines}
 
 

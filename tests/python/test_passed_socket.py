@@ -24,10 +24,10 @@ class Knocker:
         self.peer.connect(path)
         for message in map(msgpack.packb, ASKED):
             self.peer.sendall(len(message).to_bytes(4, "big") + message)
-        self.heard = threading.Thread(target=self._hear, daemon=True)
-        self.heard.start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
-    def _hear(self):
+    def _read(self):
         data = b""
         with self.peer:
             while len(self.replies) < 2 and (chunk := self.peer.recv(4_096)):
@@ -56,7 +56,7 @@ def test_the_next_daemon_answers_waiting_connections(daemon, directory, listener
             knockers = [Knocker(daemon.socket) for _ in range(50)]
             starts.append(start(daemon, listener))
             for knocker in knockers:
-                knocker.heard.join(20)
+                knocker.reader.join(20)
                 kinds = [(reply[0], reply[1]) for reply in knocker.replies]
                 assert kinds == [(0, 0), (1, 1)] and knocker.replies[1][2] == 0, knocker.replies
             waits.append(wait_for(callers, decided, now()))

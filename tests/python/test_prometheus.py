@@ -109,8 +109,8 @@ def eventually(what, look):
 
 @contextlib.contextmanager
 def running(command, log):
-    with open(log, "w") as told:
-        process = subprocess.Popen(command, stdout=told, stderr=told, stdin=subprocess.DEVNULL)
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -153,10 +153,10 @@ def host(place):
         (daemon.rules / "app.yaml").write_text(APP)
         try:
             daemon.start()
-            told = r"metrics are served address=(\S+)"
-            daemon.metrics = eventually("metrics are served", lambda: re.search(told, daemon.log.read_text()))[1]
+            pattern = r"metrics are served address=(\S+)"
+            daemon.metrics = eventually("metrics are served", lambda: re.search(pattern, daemon.log.read_text()))[1]
             linked = "tidegate_fleet_linked 1\n"
-            eventually("Redis is heard", lambda: linked in fetch(daemon.metrics, "/metrics"))
+            eventually("Redis is linked", lambda: linked in fetch(daemon.metrics, "/metrics"))
             yield daemon
         finally:
             daemon.stop(kill=True)
@@ -368,8 +368,8 @@ def test_prometheus_takes_all_of_it(host, place, idle):
     command += [f"--{name}={place / value if ':' not in value else value}" for name, value in options.items()]
     log = place / "prometheus.log"
     with running(command, log):
-        told = r'msg="Listening on" address=(\S+)'
-        address = eventually("Prometheus listens", lambda: re.search(told, log.read_text()))[1]
+        pattern = r'msg="Listening on" address=(\S+)'
+        address = eventually("Prometheus listens", lambda: re.search(pattern, log.read_text()))[1]
         ask = lambda path, **parameters: json.loads(fetch(address, path, **parameters))["data"]  # noqa: E731
         query = lambda text: ask("/api/v1/query", query=text)["result"]  # noqa: E731
         eventually("Prometheus is ready", lambda: "Server is ready" in log.read_text())

@@ -22,7 +22,7 @@ class Terminal:
     """A pseudo terminal that runs a command, and its screen."""
 
     def __init__(self, command, columns=100, lines=30):
-        self.columns, self.lines, self.said, self.ended = columns, lines, b"", False
+        self.columns, self.lines, self.output, self.ended = columns, lines, b"", False
         self.master, self.slave = os.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.before = termios.tcgetattr(self.slave)
@@ -38,7 +38,7 @@ class Terminal:
     def _read(self):
         with contextlib.suppress(OSError):
             while piece := os.read(self.master, 65_536):
-                self.said += piece
+                self.output += piece
 
     def press(self, keys):
         os.write(self.master, keys.encode())
@@ -50,7 +50,7 @@ class Terminal:
     def screen(self):
         """Emulates a terminal as far as `top` needs it."""
         rows, row, column = {}, 0, 0
-        for piece in PIECE.findall(self.said.decode(errors="replace")):
+        for piece in PIECE.findall(self.output.decode(errors="replace")):
             if piece.startswith("\x1b["):
                 numbers = [int(number or 1) for number in re.findall(r"\d+", piece)] or [1]
                 if piece[-1] == "H":
@@ -69,12 +69,12 @@ class Terminal:
 
     def text(self):
         """Returns all drawn text without blanks, including text that was on the screen only for a second."""
-        return "".join(ESCAPE.sub("", self.said.decode(errors="replace")).split())
+        return "".join(ESCAPE.sub("", self.output.decode(errors="replace")).split())
 
     def until(self, what, holds):
         limit = time.monotonic() + PATIENT
         while not (found := holds()):
-            assert time.monotonic() < limit, f"{what}: {self.screen()}\n{self.said[-2000:]!r}"
+            assert time.monotonic() < limit, f"{what}: {self.screen()}\n{self.output[-2000:]!r}"
             time.sleep(0.02)
         return found
 
@@ -83,8 +83,8 @@ class Terminal:
 
     def is_given_back(self):
         """The previous screen, the cursor and the keys are restored."""
-        self.until("it leaves its own screen", lambda: b"\x1b[?1049l" in self.said and b"\x1b[?25h" in self.said)
-        assert self.said.rindex(b"\x1b[?1049l") > self.said.rindex(b"\x1b[?1049h")
+        self.until("it leaves its own screen", lambda: b"\x1b[?1049l" in self.output and b"\x1b[?25h" in self.output)
+        assert self.output.rindex(b"\x1b[?1049l") > self.output.rindex(b"\x1b[?1049h")
         assert termios.tcgetattr(self.slave) == self.before
 
     def code(self):
@@ -139,7 +139,7 @@ def test_draws_and_updates(top, daemon, make_client):
     assert termios.tcgetattr(terminal.slave) != terminal.before, "keys come one by one"
     with traffic(make_client, daemon):
         terminal.shows("api/per-user")
-        terminal.until("refusals are told", lambda: re.search(r" [1-9]\d* limited", terminal.screen()))
+        terminal.until("refusals are shown", lambda: re.search(r" [1-9]\d* limited", terminal.screen()))
         # More requests are refused before the next look: the caller's sum changes.
         seen = terminal.screen()
         terminal.until("another second", lambda: terminal.screen() != seen)
@@ -167,7 +167,7 @@ def test_exits_with_a_message_when_the_daemon_exits(top, daemon):
     assert terminal.code() == 1
     terminal.is_given_back()
     # On the previous screen, where it remains.
-    terminal.until("it says why", lambda: b"is the daemon running" in terminal.said.split(b"\x1b[?1049l")[-1])
+    terminal.until("it has the cause", lambda: b"is the daemon running" in terminal.output.split(b"\x1b[?1049l")[-1])
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(20, 5), (1, 1), (400, 2)])
@@ -184,4 +184,4 @@ def test_a_small_terminal_is_enough(top, daemon, make_client, columns, lines):
     terminal.press("q")
     assert terminal.code() == 0
     terminal.is_given_back()
-    assert b"panicked" not in terminal.said
+    assert b"panicked" not in terminal.output

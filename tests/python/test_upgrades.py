@@ -62,9 +62,10 @@ def test_upgrades_and_downgrades_keep_switches_and_refuse_nothing(daemon, direct
                     age(daemon.state)
                 gaps.append(gap + start(daemon))
                 wait_for(callers, refused, now())
-                told = metrics(daemon)
+                counts = metrics(daemon)
                 bad = {
-                    file: told[f'tidegate_state_bad_total{{file="{file}"}}'] for file in ("tables", "switches", "rules")
+                    file: counts[f'tidegate_state_bad_total{{file="{file}"}}']
+                    for file in ("tables", "switches", "rules")
                 }
                 assert bad == {"tables": is_change, "switches": 0, "rules": is_change}
                 if is_change:

@@ -84,12 +84,12 @@ def ends():
 
         work()
 
-    def said(client):
+    def set_outcome(client):
         with client.limit("api", EXPORT) as decision:
             decision.release("error")
             decision.release()
 
-    return [returns, raises, nested, generator, left_generator, decorated, said]
+    return [returns, raises, nested, generator, left_generator, decorated, set_outcome]
 
 
 @pytest.mark.parametrize("end", ends(), ids=lambda end: end.__name__)

@@ -198,7 +198,7 @@ class Oracle:
                 self.wrong.append(f"no limit: {at} was judged by {call.rule}, not {rule}: {call.verdict}")
             most = {"steady": BURST / RATE, "window": WINDOW_S, "fleet": FLEET_BURST / FLEET_RATE}.get(call.kind)
             if most and call.retry > most + 1:
-                self.wrong.append(f"told to wait too long: {at}: {call.retry} s")
+                self.wrong.append(f"retry time too long: {at}: {call.retry} s")
 
     def _unjudged(self, host: str, calls: list[Call]) -> None:
         """While the daemon works, no request passes without a decision, except for delays of the machine."""

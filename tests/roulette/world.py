@@ -255,8 +255,8 @@ class Host:
 def fake_library() -> str:
     if shutil.which("faketime") is None:
         return ""
-    said = subprocess.run(["faketime", "-f", "+0", "sh", "-c", "echo $LD_PRELOAD"], capture_output=True, text=True)
-    return said.stdout.strip()
+    output = subprocess.run(["faketime", "-f", "+0", "sh", "-c", "echo $LD_PRELOAD"], capture_output=True, text=True)
+    return output.stdout.strip()
 
 
 def faked(offset: pathlib.Path) -> dict[str, str]:

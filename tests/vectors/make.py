@@ -512,7 +512,7 @@ malformed("float32_cost", join(b"\x95", 3, 7, "api", U1, b"\xca\x3f\x80\x00\x00"
 malformed("float64_cost", join(b"\x95", 3, 7, "api", U1, b"\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00"), "cost 1.0")
 malformed("float_nan", join(b"\x95", 3, 7, "api", U1, b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00"), "cost not a number")
 malformed("float_id", bytes.fromhex("9208ca3f800000"), "id 1.0")
-malformed("float_in_ignored_element", join(b"\x93", 8, 1, b"\xca\x00\x00\x00\x00"), "a float that nobody reads")
+malformed("float_in_ignored_element", join(b"\x93", 8, 1, b"\xca\x00\x00\x00\x00"), "a float in an ignored element")
 malformed("float_in_unknown_option", join(b"\x97", 3, 7, "api", U1, 1, None, b"\x81\xa1x\x91\xca\x00\x00\x00\x00"),
           "a float inside an unknown option")
 malformed("ext_timestamp", join(b"\x93", 8, 1, b"\xd6\xff\x00\x00\x00\x00"), "a timestamp")
@@ -537,7 +537,7 @@ for name, data in {"lone_continuation": "80", "cut": "c3", "overlong": "c0af", "
 malformed("utf8_domain", join(b"\x94", 3, 7, b"\xa1\xff", []), "a domain that is not UTF-8")
 malformed("utf8_key", join(b"\x95", 3, 7, "api", b"\x91\x92\xa1\xff\xa1v", 1), "an attribute key that is not UTF-8")
 malformed("utf8_map_key", join(b"\x97", 3, 7, "api", U1, 1, None, b"\x81\xa1\xff\xc0"), "an option's key is not UTF-8")
-malformed("utf8_in_ignored_element", join(b"\x93", 8, 1, b"\xa1\xff"), "a text that nobody reads")
+malformed("utf8_in_ignored_element", join(b"\x93", 8, 1, b"\xa1\xff"), "a text in an ignored element")
 malformed("utf8_beats_invalid", join(b"\x95", 3, 7, "", [["v", Raw(b"\xa1\xff")]], 1),
           "a bad field comes first, the bad text decides")
 
@@ -554,7 +554,7 @@ malformed("key_twice_amount", [5, 7, "api", U1, twice(("tokens", 1), ("tokens", 
 malformed("key_twice_info", [0, 0, 1, twice(("pool", "a"), ("pool", "a"))], "a HELLO key twice", after_hello=False)
 malformed("key_twice_missed", [3, 7, "api", U1, 1, None, {"missed": twice(("timeout", 1), ("timeout", 1))}], "a reason twice")
 malformed("key_twice_nil", [3, 7, "api", U1, 1, None, twice(("idem", None), ("idem", "x"))], "an option twice, once nil")
-malformed("key_twice_in_ignored", [8, 1, [twice(("", 1), ("", 2))]], "an empty key twice where nobody reads")
+malformed("key_twice_in_ignored", [8, 1, [twice(("", 1), ("", 2))]], "a repeated empty key in an ignored element")
 THOUSANDS = [(f"{n:x}", None) for n in range(2500)]
 malformed("key_twice_of_2500", join(b"\x93", 8, 1, struct.pack(">BH", 0xDE, 2501),
                                     *[part for pair in THOUSANDS + [("9c3", None)] for part in pair]),
@@ -590,7 +590,7 @@ bad("first_hit", [3, 7, "api", U1, 1], "hello_required", "HIT before HELLO", aft
 bad("first_ping", [8, 7], "hello_required", "PING before HELLO", after_hello=False, id=7)
 bad("first_unknown_op", [9, 7], "hello_required", "an unknown op before HELLO", after_hello=False, id=7)
 bad("first_invalid_hit", [3, 7, "", [["user"]], -1], "hello_required", "its fields are not looked at", after_hello=False, id=7)
-bad("first_release_without_reply", [2, None, 5, 0], "hello_required", "closing is always said", after_hello=False, id=None)
+bad("first_release_without_reply", [2, None, 5, 0], "hello_required", "an ERROR before a close is always sent", after_hello=False, id=None)
 malformed("first_malformed_hit", join(b"\x94", 3, 7, "api", b"\xca\x00\x00\x00\x00"), "bytes come first", after_hello=False)
 malformed("first_op_text", ["hello", 0, 1], "the op is not an unsigned integer", after_hello=False)
 bad("version_0", [0, 5, 0], "version", "version 0", after_hello=False, id=5)
@@ -652,7 +652,7 @@ for name, value in {"3": 3, "negative": -1, "text": "ok", "bool": True}.items():
 invalid("release_silent", [2, None, "5", 0], "invalid, and without an id: nothing is sent", id=None, reply=False)
 invalid("charge_silent", [5, None, "api", U1, "5"], "invalid, and without an id: nothing is sent", id=None, reply=False)
 invalid("signal_silent", [7, None, "web", "lag", 1001], "invalid, and without an id: nothing is sent", id=None, reply=False)
-malformed("release_malformed_without_id", join(b"\x94", 2, None, 5, b"\xca\x00\x00\x00\x00"), "closing is always said")
+malformed("release_malformed_without_id", join(b"\x94", 2, None, 5, b"\xca\x00\x00\x00\x00"), "an ERROR before a close is always sent")
 for name, value in {"text": "5", "bool": True, "unit_nil": {"tokens": None}, "unit_colon": {"a:b": 1}}.items():
     invalid(f"charge_{name}", [5, 7, "api", U1, value], "the amount is neither an integer in range nor a map of units to such")
 invalid("charge_options_array", [5, 7, "api", U1, 1, []], "the options are no map")

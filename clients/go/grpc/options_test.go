@@ -96,11 +96,11 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 		"outcome":     {Outcome: func(context.Context, *tidegate.Decision, error) tidegate.Outcome { panic("secret") }},
 		"instrument":  {Instrument: func(*tidegate.Decision, time.Duration) { panic("secret") }},
 	} {
-		fake, heard, runs := tidegatetest.New(t), &logs.Lines{}, 0
+		fake, logged, runs := tidegatetest.New(t), &logs.Lines{}, 0
 		if name == "on_refused" {
 			fake.Force("per-user", "limit")
 		}
-		c := fake.Client(tidegate.WithLogger(heard))
+		c := fake.Client(tidegate.WithLogger(logged))
 		health := served(t, c, with, &service{check: func(ctx context.Context) error {
 			runs++
 			if d := tidegate.FromContext(ctx); d == nil || !d.Allowed {
@@ -114,7 +114,7 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 			}
 		}
 		fake.AssertReleased()
-		lines := heard.All()
+		lines := logged.All()
 		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name+" panicked") ||
 			strings.Contains(lines[0], "secret") {
 			t.Fatalf("%s: ran %d times, %v %v", name, runs, c.Stats().Missed, lines)

@@ -35,15 +35,15 @@ def decided(answer):
 @pytest.mark.parametrize("answer", ANSWERS, ids=[answer["name"] for answer in ANSWERS])
 def test_an_answer(answer, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    told = []
+    started = []
 
     def application(environ, start_response):
         start_response(f"{answer['status']} As It Is", list(OWN))
         return [b"its own"]
 
     limited = Middleware(application, Decided(answer), headers=answer["style"])
-    body = b"".join(limited({"REQUEST_METHOD": "GET"}, lambda status, headers: told.append((status, headers))))
-    [(status, headers)] = told
+    body = b"".join(limited({"REQUEST_METHOD": "GET"}, lambda status, headers: started.append((status, headers))))
+    [(status, headers)] = started
     own = [] if answer["body"] else OWN
     assert int(status.split()[0]) == answer["status"]
     assert headers == own + [tuple(field) for field in answer["headers"]]

@@ -190,10 +190,10 @@ def test_instrument_and_outcome_may_raise(played, ac, caplog):
 
 
 def test_instrument_and_outcome(played, ac):
-    played.script, told = grant, []
-    options = {"instrument": lambda decision, took: told.append((decision.rule, took))}
+    played.script, calls = grant, []
+    options = {"instrument": lambda decision, took: calls.append((decision.rule, took))}
     call(Middleware(plain, ac, outcome=lambda status: "error" if status == 200 else None, **options))
-    [(rule, took)] = told
+    [(rule, took)] = calls
     assert rule == "per-user" and 0 < took < PATIENT and played.releases() == [[77, 1]]
 
 

@@ -169,8 +169,8 @@ def test_hostile_daemons(played, make_async, script, reason, on_failure):
         assert await hits(ac, 2) == [None, None]
 
     asyncio.run(main())
-    told, plain = played.of(HIT)
-    assert told[6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(plain) == 5
+    report, plain = played.of(HIT)
+    assert report[6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(plain) == 5
 
 
 def test_many_timeouts_count_once(played, make_async, long_pauses):

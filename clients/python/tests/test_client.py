@@ -222,8 +222,8 @@ def test_an_error_that_keeps_the_connection(played, make_client, caplog, code):
 
 def test_refuses_without_a_daemon_only_if_configured(make_client):
     client = make_client(socket="/nowhere")
-    said = [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", "alow", "", None)]
-    assert said == [False] + 4 * [True]
+    allowed = [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", "alow", "", None)]
+    assert allowed == [False] + 4 * [True]
 
 
 def test_any_value_is_sent(played, client):

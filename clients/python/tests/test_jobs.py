@@ -41,12 +41,12 @@ def sent(app):
     """Records the headers of every message to the broker, and its queue."""
     seen = []
 
-    def told(headers, properties, routing_key, body, **_):
+    def record(headers, properties, routing_key, body, **_):
         seen.append(headers | {"routing_key": routing_key, "priority": properties.get("priority"), "body": body})
 
-    celery.signals.before_task_publish.connect(told, weak=False)
+    celery.signals.before_task_publish.connect(record, weak=False)
     yield seen
-    celery.signals.before_task_publish.disconnect(told)
+    celery.signals.before_task_publish.disconnect(record)
 
 
 def job(app, client, function, **options):

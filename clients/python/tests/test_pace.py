@@ -54,10 +54,10 @@ def test_levels(fields, expected):
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("7", 7.0), (" 0 ", 0.0), ("", None), ("soon", None), ("-1", None), ("1" * 5_000, None)]
+    ("header", "expected"), [("7", 7.0), (" 0 ", 0.0), ("", None), ("soon", None), ("-1", None), ("1" * 5_000, None)]
 )
-def test_retry_after(said, expected):
-    assert retry_after({"retry-after": said}) == expected
+def test_retry_after(header, expected):
+    assert retry_after({"retry-after": header}) == expected
 
 
 def test_retry_after_as_a_date(clock):

@@ -96,9 +96,9 @@ assert client._info["connection"] == 1  # all of it on one
 if (pid := os.fork()) == 0:
     os._exit(client.hit("other").degraded or client.stats()["connections"] != 1)
 assert os.waitpid(pid, 0)[1] == 0
-gone = limiter.Client(sys.argv[2] + "-gone").hit("api")
-assert gone.allowed and gone.reason == "unreachable" and gone.headers() == {}
-refused = limiter.Client(sys.argv[2] + "-gone").hit("api", on_failure="refuse")
+absent = limiter.Client(sys.argv[2] + "-absent").hit("api")
+assert absent.allowed and absent.reason == "unreachable" and absent.headers() == {}
+refused = limiter.Client(sys.argv[2] + "-absent").hit("api", on_failure="refuse")
 assert (refused.status, refused.headers()["Retry-After"]) == (503, "1")
 """
 RULES = {

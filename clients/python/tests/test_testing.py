@@ -16,14 +16,14 @@ def app(environ, start_response):
 
 
 def call(client, **options):
-    told = []
+    response = []
     body = tidegate.wsgi.Middleware(app, client, "api", user=lambda environ: "u1", **options)(
-        {"REQUEST_METHOD": "GET", "PATH_INFO": "/x"}, lambda status, headers: told.extend((status, dict(headers)))
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/x"}, lambda status, headers: response.extend((status, dict(headers)))
     )
     list(body)
     if hasattr(body, "close"):
         body.close()
-    return told
+    return response
 
 
 def test_allows_and_records_requests(fake_tidegate):  # noqa: F811

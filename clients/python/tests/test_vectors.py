@@ -52,15 +52,15 @@ def real(value):
 
 
 def known(given, names):
-    said = {n: given[n] for n in names if (given or {}).get(n) is not None and given[n] != SILENT.get(n)}
+    result = {n: given[n] for n in names if (given or {}).get(n) is not None and given[n] != SILENT.get(n)}
     for name in ("idem", "of"):
-        if isinstance(said.get(name), str):  # text and bytes mean the same
-            said[name] = said[name].encode()
-    if "abandoned" in said:
-        said["abandoned"] = [entry[:2] for entry in said["abandoned"]]
-    if isinstance(said.get("missed"), dict):
-        said["missed"] = {k: v for k, v in said["missed"].items() if k in REASONS}
-    return said
+        if isinstance(result.get(name), str):  # text and bytes mean the same
+            result[name] = result[name].encode()
+    if "abandoned" in result:
+        result["abandoned"] = [entry[:2] for entry in result["abandoned"]]
+    if isinstance(result.get("missed"), dict):
+        result["missed"] = {k: v for k, v in result["missed"].items() if k in REASONS}
+    return result
 
 
 COST_MAX, NAME = (1 << 32) - 1, re.compile(r"[^\x00-\x1f\x7f-\x9f:/]{1,64}")
@@ -80,37 +80,37 @@ def meaning(message, direction):
             return {"kind": name, "id": rest[0], "version": rest[1], "info": known(rest[2], SERVER)}
         if name == "decision":
             keys = ("rule", "limit", "window_us", "remaining", "reset_us", "retry_us", "lease", "notes", "all", "extra")
-            said = dict(zip(keys, rest[2:12]))
-            if said["notes"] is not None:
-                said["notes"] = [list(pair) for pair in zip(said["notes"][::2], said["notes"][1::2])]
-            if said["all"] is not None:
-                said["all"] = [entry[:5] for entry in said["all"]]
-            if said["extra"] is not None:
-                said["extra"] = known(said["extra"], ("help", "hide", "unit"))
-            return {"kind": name, "id": rest[0], "verdict": VERDICTS[rest[1]], **said}
+            result = dict(zip(keys, rest[2:12]))
+            if result["notes"] is not None:
+                result["notes"] = [list(pair) for pair in zip(result["notes"][::2], result["notes"][1::2])]
+            if result["all"] is not None:
+                result["all"] = [entry[:5] for entry in result["all"]]
+            if result["extra"] is not None:
+                result["extra"] = known(result["extra"], ("help", "hide", "unit"))
+            return {"kind": name, "id": rest[0], "verdict": VERDICTS[rest[1]], **result}
         if name == "done":
             return {"kind": name, "id": rest[0], "ok": rest[1]}
         if name == "error":
             return {"kind": name, "id": rest[0], "code": CODES[rest[1]], "message": rest[2]}
         return {"kind": name, "id": rest[0], "reason": rest[1]}
     name = OPS[kind]
-    said = {"op": name, "id": rest[0]}
+    result = {"op": name, "id": rest[0]}
     if name == "hello":
-        return said | {"version": rest[1], "info": plain(known(rest[2], INFO))}
+        return result | {"version": rest[1], "info": plain(known(rest[2], INFO))}
     if name == "release":
-        return said | {"lease": rest[1], "outcome": OUTCOMES[default(rest[2], 1)]}
+        return result | {"lease": rest[1], "outcome": OUTCOMES[default(rest[2], 1)]}
     if name == "renew":
-        return said | {"lease": rest[1]}
+        return result | {"lease": rest[1]}
     if name == "signal":
-        return said | {"pool": rest[1], "name": rest[2], "permille": rest[3]}
+        return result | {"pool": rest[1], "name": rest[2], "permille": rest[3]}
     if name == "ping":
-        return said
-    said |= {"domain": rest[1], "descriptors": rest[2]}
+        return result
+    result |= {"domain": rest[1], "descriptors": rest[2]}
     if name == "charge":
-        return said | {"amount": cut(default(rest[3], 1)), "options": plain(known(rest[4], OPTIONS))}
+        return result | {"amount": cut(default(rest[3], 1)), "options": plain(known(rest[4], OPTIONS))}
     options = plain(known(rest[5], OPTIONS))
     priority = rest[4] if isinstance(rest[4], str) and NAME.fullmatch(rest[4]) else None
-    return said | {"cost": default(rest[3], 1), "priority": priority, "options": options}
+    return result | {"cost": default(rest[3], 1), "priority": priority, "options": options}
 
 
 def cut(amount):

@@ -130,7 +130,7 @@ NOW = 1_700_000_100.0
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("header", "expected"),
     [
         ("t=1700000099.5", 0.5),
         ("1700000099.500", 0.5),
@@ -155,8 +155,8 @@ NOW = 1_700_000_100.0
         ("t=١٧٠٠٠٠٠٠٩٩", None),
     ],
 )
-def test_request_start(said, expected):
-    waited = queued(said, NOW)
+def test_request_start(header, expected):
+    waited = queued(header, NOW)
     assert waited == (None if expected is None else pytest.approx(expected, abs=1e-6))
 
 
@@ -184,6 +184,6 @@ def test_reads_queue_time_of_trusted_proxies_only(played, client, monkeypatch, p
 
 def test_ignores_impossible_queue_times(played, client, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: NOW)
-    for said in ("t=1700000100.5", "t=1600000000", "yesterday"):
-        call(Middleware(plain, client, trusted_proxies=1), HTTP_X_REQUEST_START=said)
+    for header in ("t=1700000100.5", "t=1600000000", "yesterday"):
+        call(Middleware(plain, client, trusted_proxies=1), HTTP_X_REQUEST_START=header)
     assert {len(message) for message in played.requests() if message[0] == 1} == {5}

@@ -667,13 +667,13 @@ class TestClient < Support::Case
     played
     File.chmod(0o755, @directory)
     File.chmod(0o600, played.path)
-    told = in_child do
+    reported = in_child do
       Process::UID.change_privilege(65_534) if Process.uid.zero?
       skip_it = File.writable?(played.path) # the user of the test owns it
       hits(client)
       skip_it || @log.lines.first&.match?(/permission denied on .* is not in group/)
     end
-    assert told
+    assert reported
   end
 
   def test_ignores_exceptions_of_the_logger

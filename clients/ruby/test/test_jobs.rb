@@ -80,9 +80,9 @@ class TestJobLimits < Support::Case
   end
 
   def test_without_the_daemon
-    gone = make_client(socket: "/nowhere")
-    assert_equal(7, limit(client: gone).call(1, {}, nil) { 7 })
-    assert_operator limit(client: gone, on_failure: "refuse").call(1, {}, :itself.to_proc) { flunk }, :>=, 1
+    offline = make_client(socket: "/nowhere")
+    assert_equal(7, limit(client: offline).call(1, {}, nil) { 7 })
+    assert_operator limit(client: offline, on_failure: "refuse").call(1, {}, :itself.to_proc) { flunk }, :>=, 1
   end
 end
 
@@ -139,8 +139,8 @@ class TestSidekiq < Support::Case
     RUBY
     environment = { "REDIS_URL" => "unix://#{redis}", "TIDEGATE_SOCKET" => "#{@directory}/s", "TIDEGATE_TIMEOUT_MS" => "2000" }
     before = Time.now.to_f
-    (said, at), = JSON.parse(IO.popen([environment, RbConfig.ruby, "-W0", "-I", Support::LIBRARY, "-e", program], &:read).lines.last)
-    assert_equal({ "class" => "Export", "args" => ["o1"], "jid" => "7", "retry" => true, "queue" => "low" }, JSON.parse(said))
+    (job, at), = JSON.parse(IO.popen([environment, RbConfig.ruby, "-W0", "-I", Support::LIBRARY, "-e", program], &:read).lines.last)
+    assert_equal({ "class" => "Export", "args" => ["o1"], "jid" => "7", "retry" => true, "queue" => "low" }, JSON.parse(job))
     assert_operator at.to_f, :>=, before + 60
     assert_operator at.to_f, :<=, Time.now.to_f + 90
   end

@@ -116,10 +116,10 @@ class TestProcesses < Support::Case
     well = in_child do
       _, most = Process.getrlimit(:NOFILE)
       Process.setrlimit(:NOFILE, 3, most)
-      said = reasons(hits(client, 5))
+      missed = reasons(hits(client, 5))
       checked = client.check
       Process.setrlimit(:NOFILE, 64, most)
-      [said, checked, reasons(hits(client, 2)), client.stats[:connections]] == [["unreachable"] * 5, false, [nil, nil], 1]
+      [missed, checked, reasons(hits(client, 2)), client.stats[:connections]] == [["unreachable"] * 5, false, [nil, nil], 1]
     end
     assert well
   end

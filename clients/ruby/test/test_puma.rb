@@ -100,8 +100,8 @@ class TestPuma < Support::Case
 
       (clients + [other]).each(&:check)
       Process.wait(fork { exit!(clients.each(&:check).all? { |one| one.instance_variable_get(:@info)[:slots].zero? }) })
-      said = (clients + [other]).map { |one| one.instance_variable_get(:@info)[:slots] }
-      [200, {}, [(said << $?.success?).inspect]]
+      slots = (clients + [other]).map { |one| one.instance_variable_get(:@info)[:slots] }
+      [200, {}, [(slots << $?.success?).inspect]]
     end)
   RUBY
 

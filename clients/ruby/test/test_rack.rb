@@ -164,8 +164,8 @@ class TestRack < RackCase
       assert_includes @log.lines[0], "#{name} raised KeyError"
       refute_includes @log.lines[0], "secret"
       client.hit("api")
-      told = played.requests.filter_map { |message| message[6] }.sum { |report| report["missed"]["callback"] }
-      assert_equal 3, told
+      reported = played.requests.filter_map { |message| message[6] }.sum { |report| report["missed"]["callback"] }
+      assert_equal 3, reported
     end
   end
 
@@ -198,23 +198,23 @@ class TestRack < RackCase
   end
 
   def test_without_a_daemon
-    gone = make_client(socket: "/nowhere")
+    offline = make_client(socket: "/nowhere")
     { "allow" => 200, "refuse" => 503 }.each do |word, status|
       5.times do
-        got = call(PLAIN, client: gone, on_failure: word)
+        got = call(PLAIN, client: offline, on_failure: word)
         assert_equal [status, false], [got[0], got[1].key?("ratelimit")]
       end
     end
   end
 
   def test_on_failure_by_path
-    gone = make_client(socket: "/nowhere")
+    offline = make_client(socket: "/nowhere")
     list = { "/admin*" => "refuse", "/login" => :refuse, %r{\A/v\d+/pay} => "refuse", "/x" => "allow" }
     { "/admin/1" => 503, "/login" => 503, "/login/2" => 200, "/v12/pay" => 503, "/x" => 200, "/" => 200 }.each do |path, status|
-      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: gone, on_failure: list)[0], path
-      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: gone, on_failure: list.to_a)[0], path
+      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: offline, on_failure: list)[0], path
+      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: offline, on_failure: list.to_a)[0], path
     end
-    assert_equal 503, call(PLAIN, client: gone, on_failure: ->(_) { :refuse })[0]
+    assert_equal 503, call(PLAIN, client: offline, on_failure: ->(_) { :refuse })[0]
   end
 
   def test_bytes_are_the_same_without_the_limiter
@@ -231,9 +231,9 @@ class TestRack < RackCase
 
   def test_instrument
     played
-    told = []
-    call(PLAIN, instrument: ->(decision, seconds) { told << [decision.rule, seconds.between?(0, 5)] })
-    assert_equal [["per-user", true]], told
+    reported = []
+    call(PLAIN, instrument: ->(decision, seconds) { reported << [decision.rule, seconds.between?(0, 5)] })
+    assert_equal [["per-user", true]], reported
   end
 
   def test_sleeps_on_wait
@@ -486,9 +486,9 @@ class TestCaller < RackCase
   }.freeze
 
   def test_request_start
-    STARTS.each do |said, expected|
-      waited = Tidegate::Rack::Caller.waited(said, NOW)
-      expected.nil? ? assert_nil(waited, said) : assert_in_delta(expected, waited, 1e-6, said)
+    STARTS.each do |header, expected|
+      waited = Tidegate::Rack::Caller.waited(header, NOW)
+      expected.nil? ? assert_nil(waited, header) : assert_in_delta(expected, waited, 1e-6, header)
     end
   end
 

@@ -29,37 +29,37 @@ class TestVectors < Support::Case
   end
 
   # Returns the array of this meaning: a request without trailing nils, a reply in full.
-  def said_by(meaning)
-    said = real(meaning)
-    return reply(said) if said.key?("kind")
+  def encoded(meaning)
+    entry = real(meaning)
+    return reply(entry) if entry.key?("kind")
 
-    options = said["options"].then { |given| given.nil? || given.empty? ? nil : given }
-    info = said["info"].then { |given| given.nil? || given.empty? ? nil : given }
-    tail = case said["op"]
-           when "hello" then [said["version"], info]
-           when "release" then [said["lease"], %w[ok error dropped].index(said["outcome"])]
-           when "renew" then [said["lease"]]
-           when "signal" then said.values_at("pool", "name", "permille")
+    options = entry["options"].then { |given| given.nil? || given.empty? ? nil : given }
+    info = entry["info"].then { |given| given.nil? || given.empty? ? nil : given }
+    tail = case entry["op"]
+           when "hello" then [entry["version"], info]
+           when "release" then [entry["lease"], %w[ok error dropped].index(entry["outcome"])]
+           when "renew" then [entry["lease"]]
+           when "signal" then entry.values_at("pool", "name", "permille")
            when "ping" then []
-           when "charge" then [*said.values_at("domain", "descriptors", "amount"), options]
-           else [*said.values_at("domain", "descriptors", "cost", "priority"), options]
+           when "charge" then [*entry.values_at("domain", "descriptors", "amount"), options]
+           else [*entry.values_at("domain", "descriptors", "cost", "priority"), options]
            end
-    whole = [OPS.index(said["op"]), said["id"], *tail]
+    whole = [OPS.index(entry["op"]), entry["id"], *tail]
     whole.pop while whole.last.nil? && whole.size > 2
     whole
   end
 
-  def reply(said)
-    kind = KINDS.index(said["kind"])
-    case said["kind"]
-    when "welcome" then [kind, *said.values_at("id", "version", "info")]
+  def reply(entry)
+    kind = KINDS.index(entry["kind"])
+    case entry["kind"]
+    when "welcome" then [kind, *entry.values_at("id", "version", "info")]
     when "decision"
-      fields = said.values_at(*FIELDS)
+      fields = entry.values_at(*FIELDS)
       fields[7] = fields[7]&.flatten(1)
-      [kind, said["id"], Tidegate::Decision::VERDICTS.index(said["verdict"]), *fields]
-    when "done" then [kind, *said.values_at("id", "ok")]
-    when "error" then [kind, said["id"], CODES.fetch(said["code"]), said["message"]]
-    else [kind, *said.values_at("id", "reason")]
+      [kind, entry["id"], Tidegate::Decision::VERDICTS.index(entry["verdict"]), *fields]
+    when "done" then [kind, *entry.values_at("id", "ok")]
+    when "error" then [kind, entry["id"], CODES.fetch(entry["code"]), entry["message"]]
+    else [kind, *entry.values_at("id", "reason")]
     end
   end
 
@@ -69,8 +69,8 @@ class TestVectors < Support::Case
       assert_equal MessagePack.unpack(bytes), Wire.decode(bytes), vector["name"]
       next unless vector["canonical"]
 
-      assert_equal said_by(vector["meaning"]), Wire.decode(bytes), vector["name"]
-      assert bytes == Wire.encode(said_by(vector["meaning"])), vector["name"]
+      assert_equal encoded(vector["meaning"]), Wire.decode(bytes), vector["name"]
+      assert bytes == Wire.encode(encoded(vector["meaning"])), vector["name"]
     end
   end
 
@@ -79,7 +79,7 @@ class TestVectors < Support::Case
       meaning = vector["meaning"]
       next unless vector["canonical"] && %w[acquire hit peek charge].include?(meaning["op"])
 
-      id, domain, descriptors, cost, priority, options = (said_by(meaning) + ([nil] * 7))[1, 6]
+      id, domain, descriptors, cost, priority, options = (encoded(meaning) + ([nil] * 7))[1, 6]
       priority, options = nil, priority if meaning["op"] == "charge"
       # A client never writes a request without a descriptor, or with an empty value,
       # nor a frame without room for a longer id.

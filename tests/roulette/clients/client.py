@@ -25,17 +25,17 @@ HOLDS = (0.01, 0.05, 0.3)  # seconds of work
 
 def main(name, path, out, pause):
     file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    client, told = tidegate.Client(path), []
-    signal.signal(signal.SIGTERM, lambda *_: told.append("end"))
-    signal.signal(signal.SIGUSR1, lambda *_: told.append("fork"))
+    client, signals = tidegate.Client(path), []
+    signal.signal(signal.SIGTERM, lambda *_: signals.append("end"))
+    signal.signal(signal.SIGUSR1, lambda *_: signals.append("fork"))
 
     def write(*words):
         os.write(file, (" ".join(map(str, words)) + "\n").encode())
 
     number, held, until = 0, [], float("inf")
-    while "end" not in told and time.monotonic() < until:
-        if "fork" in told:
-            told.clear()
+    while "end" not in signals and time.monotonic() < until:
+        if "fork" in signals:
+            signals.clear()
             if os.fork() == 0:
                 name, held, until = f"{name}-child", [], time.monotonic() + 2
                 number = 1_000_000 + number
