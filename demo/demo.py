@@ -43,7 +43,7 @@ class Watch:
 
 
 @dataclass
-class Wish:
+class Load:
     """The requests of a caller, their rate per second, and the shadow rule that checks them."""
 
     rate: int
@@ -56,22 +56,22 @@ LOGIN = Watch("The shadow rule login-attempts (30/min)", "shadow login-attempts"
 WRITES = Watch("The candidate of writes-per-user (3/s, burst 5)", "candidate writes-per-user", 5, 3.0)
 # The limit of the greedy caller is not in this file: it is read from the responses.
 CALLERS = {
-    "ann": Wish(4, "GET", "/v1/orders"),
-    "ben": Wish(8, "POST", "/login", LOGIN),
-    "cleo": Wish(5, "POST", "/v1/orders", WRITES),
-    "greedy": Wish(100, "GET", "/v1/orders"),
+    "ann": Load(4, "GET", "/v1/orders"),
+    "ben": Load(8, "POST", "/login", LOGIN),
+    "cleo": Load(5, "POST", "/v1/orders", WRITES),
+    "greedy": Load(100, "GET", "/v1/orders"),
 }
 
 
 class Caller:
     """One user of the application, with evenly spaced requests from several threads: a response delays no request."""
 
-    def __init__(self, name: str, wish: Wish, port: int) -> None:
-        self.name, self.wish, self.rate, self.port = name, wish, wish.rate, port
+    def __init__(self, name: str, load: Load, port: int) -> None:
+        self.name, self.load, self.rate, self.port = name, load, load.rate, port
         self.notes: Counter[str] = Counter()  # notes of shadow rules
         self.seconds = [Counter() for _ in range(SECONDS + 1)]  # answers by status, for each second
         self.example: dict[int, tuple[list[tuple[str, str]], bytes]] = {}
-        self.turns: Iterator[int] = iter(range(wish.rate * SECONDS))
+        self.turns: Iterator[int] = iter(range(load.rate * SECONDS))
         self.lock = threading.Lock()
         self.span = [float("inf"), 0.0]  # from before the first request to after the last answer
 
@@ -84,7 +84,7 @@ class Caller:
                 return
             self.span[0] = min(self.span[0], time.monotonic())
             try:
-                connection.request(self.wish.method, self.wish.path, headers={"X-User": self.name})
+                connection.request(self.load.method, self.load.path, headers={"X-User": self.name})
                 answer = connection.getresponse()
                 status, headers, body = answer.status, answer.getheaders(), answer.read()
             except (OSError, http.client.HTTPException):
@@ -131,9 +131,9 @@ def quotas(tidegate: str) -> int:
         served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
         wait_for(lambda: answers(port, "/v1/orders"), served, log)
 
-        callers = [Caller(name, wish, port) for name, wish in CALLERS.items()]
-        wishes = ", ".join(f"{name} {wish.rate} {wish.method} {wish.path}" for name, wish in CALLERS.items())
-        say(f"{bold('3')}  the callers, with requests a second: {wishes}\n")
+        callers = [Caller(name, load, port) for name, load in CALLERS.items()]
+        described = ", ".join(f"{name} {load.rate} {load.method} {load.path}" for name, load in CALLERS.items())
+        say(f"{bold('3')}  the callers, with requests a second: {described}\n")
         traffic(callers, stack)
         return report(callers)
 
@@ -201,7 +201,7 @@ def report(callers: list[Caller]) -> int:
 
 def watched(caller: Caller) -> list[str]:
     """Prints the would-be refusals of a shadow rule, and returns failures of its numbers."""
-    watch = caller.wish.watch
+    watch = caller.load.watch
     if watch is None:
         return [f"{caller.name} met {dict(caller.notes)}"] if caller.notes else []
     refused, sent = caller.notes.pop(watch.note, 0), caller.total[200]

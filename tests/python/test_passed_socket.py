@@ -15,7 +15,7 @@ RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1000/s}\n
 ASKED = [[0, 0, 1, {}], [3, 1, "api", [["user", "u1"]]]]
 
 
-class Knocker:
+class Waiter:
     """Connects and sends a request; collects `replies` until there are two, or until the daemon hangs up."""
 
     def __init__(self, path):
@@ -53,12 +53,12 @@ def test_the_next_daemon_answers_waiting_connections(daemon, directory, listener
         wait_for(callers, decided, 0)
         for _ in range(ROUNDS):
             daemon.stop(kill=True)
-            knockers = [Knocker(daemon.socket) for _ in range(50)]
+            waiters = [Waiter(daemon.socket) for _ in range(50)]
             starts.append(start(daemon, listener))
-            for knocker in knockers:
-                knocker.reader.join(20)
-                kinds = [(reply[0], reply[1]) for reply in knocker.replies]
-                assert kinds == [(0, 0), (1, 1)] and knocker.replies[1][2] == 0, knocker.replies
+            for waiter in waiters:
+                waiter.reader.join(20)
+                kinds = [(reply[0], reply[1]) for reply in waiter.replies]
+                assert kinds == [(0, 0), (1, 1)] and waiter.replies[1][2] == 0, waiter.replies
             waits.append(wait_for(callers, decided, now()))
     assert {answer.status for answer in callers.answers} == {200}, "the application answered every request"
     say("serving after the start", starts, START)

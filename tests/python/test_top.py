@@ -81,7 +81,7 @@ class Terminal:
     def shows(self, words):
         self.until(f"it shows {words}", lambda: words in self.screen())
 
-    def is_given_back(self):
+    def is_restored(self):
         """The previous screen, the cursor and the keys are restored."""
         self.until("it leaves its own screen", lambda: b"\x1b[?1049l" in self.output and b"\x1b[?25h" in self.output)
         assert self.output.rindex(b"\x1b[?1049l") > self.output.rindex(b"\x1b[?1049h")
@@ -146,7 +146,7 @@ def test_draws_and_updates(top, daemon, make_client):
     terminal.shows("0 allowed, 0 limited")
     terminal.press("q")
     assert terminal.code() == 0
-    terminal.is_given_back()
+    terminal.is_restored()
 
 
 @pytest.mark.parametrize("key", ["q", "\x1b", "\x03"], ids=["q", "escape", "control-c"])
@@ -157,7 +157,7 @@ def test_a_key_ends_it(top, key):
     terminal.shows("0 allowed")
     terminal.press(key)
     assert terminal.code() == 0
-    terminal.is_given_back()
+    terminal.is_restored()
 
 
 def test_exits_with_a_message_when_the_daemon_exits(top, daemon):
@@ -165,7 +165,7 @@ def test_exits_with_a_message_when_the_daemon_exits(top, daemon):
     terminal.shows("0 allowed")
     daemon.stop()
     assert terminal.code() == 1
-    terminal.is_given_back()
+    terminal.is_restored()
     # On the previous screen, where it remains.
     terminal.until("it has the cause", lambda: b"is the daemon running" in terminal.output.split(b"\x1b[?1049l")[-1])
 
@@ -183,5 +183,5 @@ def test_a_small_terminal_is_enough(top, daemon, make_client, columns, lines):
         terminal.shows("api/per-user")
     terminal.press("q")
     assert terminal.code() == 0
-    terminal.is_given_back()
+    terminal.is_restored()
     assert b"panicked" not in terminal.output

@@ -71,7 +71,7 @@ def client_stopped(world, host, rng):
 @kind("client", seconds=(0.2, 2.0))
 def client_forked(world, host, rng):
     name = client_of(world, host, rng, ("python", "ruby"))
-    world.tell_client(name, signal.SIGUSR1)
+    world.signal_client(name, signal.SIGUSR1)
     yield
 
 
@@ -79,7 +79,7 @@ def client_forked(world, host, rng):
 def client_forked_and_killed(world, host, rng):
     """The child has inherited connections."""
     name = client_of(world, host, rng, ("python", "ruby"))
-    world.tell_client(name, signal.SIGUSR1)
+    world.signal_client(name, signal.SIGUSR1)
     time.sleep(0.1)
     world.clients[name].kill()
     world.clients[name].wait()

@@ -21,7 +21,7 @@ import time
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "clients"))
 from yardstick import watch
 
-PAUSE, TOLD = 0.020, 0.005
+PAUSE, REPORTED_MIN = 0.020, 0.005
 WATCHED = ("tidegate", "ruby", "python3", "roulette", "redis-server")
 
 
@@ -75,7 +75,7 @@ def main(out: str) -> None:
                 most = max([most, *(total - before.get(name, 0.0 if turn else total) for name, total in now.items())])
                 before = now if turn % 8 == 0 else before | now
             turn += 1
-            if most > TOLD:
+            if most > REPORTED_MIN:
                 file.write(f"{since} {time.monotonic()} {most}\n")
             while pauses:
                 since, until = pauses.pop()

@@ -372,13 +372,13 @@ class World:
                 **run_as(language),
             )
 
-    def tell_client(self, name: str, signal_number: int) -> None:
+    def signal_client(self, name: str, signal_number: int) -> None:
         """After its first request it handles signals."""
         await_true(lambda: self.outs[name].stat().st_size or self.clients[name].poll() is not None, f"{name} asks")
         self.clients[name].send_signal(signal_number)
 
     def end_client(self, name: str) -> None:
-        self.tell_client(name, signal.SIGTERM)
+        self.signal_client(name, signal.SIGTERM)
         if (code := self.clients[name].wait(PATIENCE)) != 0:
             raise Wrong(f"the client {name} ended with {code} after TERM")
 
