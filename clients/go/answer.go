@@ -39,16 +39,16 @@ func (d *Decision) retrySeconds() int64 {
 	if d.RetryAfter <= time.Second {
 		return 1
 	}
-	return up(d.RetryAfter, time.Second)
+	return ceil(d.RetryAfter, time.Second)
 }
 
 // number formats seconds, rounded up to milliseconds.
 func number(d time.Duration) string {
-	return strconv.FormatFloat(float64(up(d, time.Millisecond))/1_000, 'f', -1, 64)
+	return strconv.FormatFloat(float64(ceil(d, time.Millisecond))/1_000, 'f', -1, 64)
 }
 
-// up returns d in whole units, rounded up.
-func up(d, unit time.Duration) int64 {
+// ceil returns d in whole units, rounded up.
+func ceil(d, unit time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}
@@ -60,7 +60,7 @@ func up(d, unit time.Duration) int64 {
 func (d *Decision) Headers() [][2]string {
 	var fields [][2]string
 	if d.named() {
-		limit, left := cut(d.Limit), cut(d.Remaining)
+		limit, left := clamped(d.Limit), clamped(d.Remaining)
 		name, policy, until := quoted(d.Rule), "", ""
 		switch {
 		case d.Window == 0:
@@ -69,8 +69,8 @@ func (d *Decision) Headers() [][2]string {
 			policy = ";qu=" + quoted(d.Unit)
 		}
 		if d.Window > 0 {
-			policy += fmt.Sprintf(";w=%d", up(d.Window, time.Second))
-			until = fmt.Sprintf(";t=%d", up(d.ResetAfter, time.Second))
+			policy += fmt.Sprintf(";w=%d", ceil(d.Window, time.Second))
+			until = fmt.Sprintf(";t=%d", ceil(d.ResetAfter, time.Second))
 		}
 		fields = append(fields, [2]string{"RateLimit", name + ";r=" + left + until},
 			[2]string{"RateLimit-Policy", name + ";q=" + limit + policy},
@@ -112,8 +112,8 @@ func (d *Decision) Problem() []byte {
 	return []byte(b + "}")
 }
 
-// cut formats a number of at most 15 digits, the maximum of structured fields.
-func cut(n uint64) string {
+// clamped formats a number of at most 15 digits, the maximum of structured fields.
+func clamped(n uint64) string {
 	const most = 999_999_999_999_999
 	if n > most {
 		n = most

@@ -400,7 +400,7 @@ func TestAnOversleptDeadlineIsNoFailureOfTheDaemon(t *testing.T) {
 	p.Play(func(net.Conn, []any) []any { return nil })
 	k := c.lone(t)
 	k.Conn = &asleep{Conn: k.Conn, wake: func() {}}
-	c.give(k)
+	c.checkIn(k)
 	equal(t, reasons(hits(c, 1)...), []string{"timeout"})
 	if c.failures.Load() != 0 {
 		t.Fatal("it was this process")

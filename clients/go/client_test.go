@@ -118,7 +118,7 @@ func TestACallWithoutAFreeConnectionWaitsUntilItsDeadline(t *testing.T) {
 		t.Fatal("the daemon has not failed")
 	}
 	c.timeout = patient
-	time.AfterFunc(10*time.Millisecond, func() { c.give(k) })
+	time.AfterFunc(10*time.Millisecond, func() { c.checkIn(k) })
 	equal(t, reasons(hits(c, 1)...), []string{""})
 	c.connections.open = 1
 }
@@ -373,7 +373,7 @@ func TestAReleaseDoesNotWait(t *testing.T) {
 	d := c.Acquire(ctx, "api", u1)
 	k := c.lone(t)
 	k.Conn = &unwritable{Conn: k.Conn}
-	c.give(k)
+	c.checkIn(k)
 	began := time.Now()
 	d.Release()
 	if took := time.Since(began); took > patient/2 {
@@ -856,7 +856,7 @@ func TestACallBehindAnOldDeadline(t *testing.T) {
 		k := c.lone(t)
 		k.arm(time.Now().Add(armed))
 		k.armed = time.Now().Add(patient / 2) // as if it passed as soon as it had been looked at
-		c.give(k)
+		c.checkIn(k)
 		if d := hits(c, 1)[0]; d.Verdict != "limit" {
 			t.Fatalf("%v: %+v", armed, d)
 		}

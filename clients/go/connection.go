@@ -80,7 +80,7 @@ type connection struct {
 // converse exchanges the request. If the daemon has not processed it, converse retries once on another connection.
 func (c *Client) converse(q *request) *fault {
 	for goodbye := false; ; {
-		k := c.take(q)
+		k := c.checkOut(q)
 		if k != nil {
 			c.lead(k, q)
 		}
@@ -96,9 +96,9 @@ func (c *Client) converse(q *request) *fault {
 	}
 }
 
-// take returns an idle connection or a new one; at the limit of connections, the next free one. It returns nil if
+// checkOut returns an idle connection or a new one; at the limit of connections, the next free one. It returns nil if
 // another caller has exchanged the request, or with q.bad set.
-func (c *Client) take(q *request) *connection {
+func (c *Client) checkOut(q *request) *connection {
 	p := &c.connections
 	p.Lock()
 	n := len(p.idle)
@@ -146,7 +146,7 @@ func (c *Client) queueUp(q *request, at int) {
 	p.queue[at] = q
 }
 
-// await is take for a request in the queue.
+// await is checkOut for a request in the queue.
 func (c *Client) await(q *request) *connection {
 	k := c.wait(q)
 	if !q.leads {
@@ -214,7 +214,7 @@ func (c *Client) lead(k *connection, q *request) {
 		return
 	}
 	k.used = true
-	c.give(k)
+	c.checkIn(k)
 }
 
 // finish ends a request and wakes its caller.
@@ -234,8 +234,8 @@ func (c *Client) finish(r, lead *request, bad *fault) {
 	}
 }
 
-// give passes a connection to waiting callers, or keeps it idle.
-func (c *Client) give(k *connection) {
+// checkIn passes a connection to waiting callers, or keeps it idle.
+func (c *Client) checkIn(k *connection) {
 	p, now := &c.connections, time.Now()
 	p.Lock()
 	lead, bytes := (*request)(nil), 0
@@ -355,7 +355,7 @@ func (c *Client) connect(q *request) *connection {
 	}
 	c.queueUp(q, 0) // one exchange serves all waiting requests
 	p.Unlock()
-	c.give(k)
+	c.checkIn(k)
 	return c.await(q)
 }
 
@@ -398,7 +398,7 @@ func (k *connection) exchange(c *Client, lead *request) (broken *fault) {
 	}
 	// An earlier deadline of a previous request is extended only after it: setting one costs more than a write.
 	now, unsent, cut, looks := lead.sent, k.out, false, 0
-	if limit := lead.soon(now); !k.armed.After(now) || k.armed.After(limit) {
+	if limit := lead.nextCheck(now); !k.armed.After(now) || k.armed.After(limit) {
 		k.arm(limit)
 	}
 	for err := error(nil); len(unsent) > 0 || k.left > 0; {
@@ -423,7 +423,7 @@ func (k *connection) exchange(c *Client, lead *request) (broken *fault) {
 		now = time.Now()
 		switch alone := len(k.flight) == 1; { // other requests may have more time than lead's context
 		case now.Before(lead.deadline) && (!alone || lead.ctx.Err() == nil):
-			k.arm(lead.soon(now))
+			k.arm(lead.nextCheck(now))
 		case looks == lastLooks || len(unsent) > 0:
 			return errLate
 		default: // a reply may have arrived
@@ -439,8 +439,8 @@ func (k *connection) arm(at time.Time) {
 	_ = k.SetDeadline(at) // if it fails, the write fails too
 }
 
-// soon returns the deadline, or the time of an earlier check of the context. More checks would slow down every call.
-func (q *request) soon(now time.Time) time.Time {
+// nextCheck returns the deadline, or an earlier time to check the context. More checks would slow down every call.
+func (q *request) nextCheck(now time.Time) time.Time {
 	next := now.Add(glance)
 	return when(q.ctx.Done() != nil && next.Before(q.deadline), next, q.deadline)
 }
@@ -463,8 +463,8 @@ func (k *connection) read(c *Client, lead *request) error {
 	if rest := k.reply.decode(k.in[4:size:size], levelsMax); len(rest) > 0 {
 		panic(errMalformed)
 	}
-	e := k.reply.of('a').list
-	kind, r, at := int(e[0].of('u').n), (*request)(nil), -1
+	e := k.reply.expect('a').list
+	kind, r, at := int(e[0].expect('u').n), (*request)(nil), -1
 	if first := uint64(k.asked) - uint64(len(k.flight)) + 1; e[1].kind == 'u' && e[1].n-first < uint64(len(k.flight)) {
 		at = int(e[1].n - first)
 		r = k.flight[at]
@@ -491,7 +491,7 @@ func (k *connection) read(c *Client, lead *request) error {
 	case kind == isDecision:
 		r.decision.read(e[2:])
 	default:
-		r.ok = e[2].of('b').n == 1
+		r.ok = e[2].expect('b').n == 1
 	}
 	k.flight[at] = nil
 	k.left--

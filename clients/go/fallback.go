@@ -135,11 +135,11 @@ func (f *fallback) decide(q *request) *Decision {
 		b = &bucket{quota.burst, now}
 		f.buckets.put(key, b)
 	}
-	return b.take(quota, float64(cost), now, q.op == opPeek)
+	return b.charge(quota, float64(cost), now, q.op == opPeek)
 }
 
-// take refills the bucket and charges the cost if the tokens suffice.
-func (b *bucket) take(quota *quota, cost float64, now time.Time, peek bool) *Decision {
+// charge refills the bucket and charges the cost if the tokens suffice.
+func (b *bucket) charge(quota *quota, cost float64, now time.Time, peek bool) *Decision {
 	const rounding = 1e-9 // of floating point
 	b.tokens = math.Min(quota.burst, b.tokens+math.Max(0, now.Sub(b.at).Seconds())*quota.perSecond)
 	b.at = now

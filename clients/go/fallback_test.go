@@ -67,7 +67,7 @@ func TestABucketOfTheFallback(t *testing.T) {
 	} {
 		b := &bucket{2, start}
 		for i, step := range steps {
-			d := b.take(&quota{2, 2}, float64(step.cost), start.Add(step.at), step.peek)
+			d := b.charge(&quota{2, 2}, float64(step.cost), start.Add(step.at), step.peek)
 			if d.Verdict != step.verdict || d.Remaining != step.remaining || d.RetryAfter != step.retry || d.ResetAfter != step.reset ||
 				d.Status != when(d.Allowed, 200, 429) || d.Limit != 2 || d.Window != second || !d.Degraded || d.Reason != "fallback" ||
 				d.Rule != "" || d.Allowed != (step.verdict == "allow") {
@@ -75,7 +75,7 @@ func TestABucketOfTheFallback(t *testing.T) {
 			}
 		}
 	}
-	if d := (&bucket{0, start}).take(&quota{1.0 / (366 * 86400), math.MaxUint32}, 1e9, start, false); d.RetryAfter <= 0 || d.Window <= 0 {
+	if d := (&bucket{0, start}).charge(&quota{1.0 / (366 * 86400), math.MaxUint32}, 1e9, start, false); d.RetryAfter <= 0 || d.Window <= 0 {
 		t.Errorf("%+v", d)
 	}
 }

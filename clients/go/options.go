@@ -81,12 +81,12 @@ func Of[G *Decision | uint64 | string](grant G) CallOption {
 
 // Queued sets the time that the request has waited for the application.
 func Queued(d time.Duration) CallOption {
-	return func(q *request) { q.option("queued_us", aUint.append(nil, up(d, time.Microsecond))) }
+	return func(q *request) { q.option("queued_us", aUint.append(nil, ceil(d, time.Microsecond))) }
 }
 
 // MaxWait sets the longest acceptable WAIT; 0: refuse instead.
 func MaxWait(d time.Duration) CallOption {
-	return func(q *request) { q.option("max_wait_us", aUint.append(nil, up(d, time.Microsecond))) }
+	return func(q *request) { q.option("max_wait_us", aUint.append(nil, ceil(d, time.Microsecond))) }
 }
 
 // Descriptors adds further descriptors.

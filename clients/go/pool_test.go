@@ -161,7 +161,7 @@ func TestAnUnusedConnectionIsClosed(t *testing.T) {
 	defer other.Close()
 	_ = stream.SetDeadline(time.Now())
 	c.connections.open = 1
-	c.give(&connection{Conn: stream})
+	c.checkIn(&connection{Conn: stream})
 	_, err := stream.Write([]byte{0})
 	if !errors.Is(err, io.ErrClosedPipe) || c.connections.open != 0 || len(c.connections.idle) != 0 {
 		t.Fatalf("%v, %d open", err, c.connections.open)
@@ -201,7 +201,7 @@ func TestCallersWithoutAConnectionAreServedTogether(t *testing.T) {
 	p := played(t, grant)
 	c := client(t, p.Path)
 	k, answers := crowded(t, c, 10, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
-	c.give(k)
+	c.checkIn(k)
 	leases := map[uint64]bool{}
 	for i := 0; i < 10; i++ {
 		d := <-answers
@@ -239,7 +239,7 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 		c := client(t, p.Path, WithTimeout(when(row.reason == "timeout", 300*time.Millisecond, patient)))
 		k, answers := crowded(t, c, 5, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
 		p.Play(row.script)
-		c.give(k)
+		c.checkIn(k)
 		for i := 0; i < 5; i++ {
 			if d := <-answers; d.Reason != row.reason {
 				t.Errorf("%s: %+v", name, d)
@@ -268,7 +268,7 @@ func TestCancelledCallers(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
-	c.give(k)
+	c.checkIn(k)
 	if d := <-answers; d.Degraded || !d.Allowed || len(c.abandoned) != 0 {
 		t.Fatalf("%+v %v", d, c.abandoned)
 	}
@@ -279,7 +279,7 @@ func TestCancelledCallers(t *testing.T) {
 		<-held
 		return append([]any{1, message[1]}, allow...)
 	})
-	c.give(k)
+	c.checkIn(k)
 	eventually(t, "the exchange", func() bool { return len(p.Seen()) > 3 })
 	cancel()
 	d := <-answers
@@ -302,7 +302,7 @@ func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
 	k, answers := crowded(t, c, 1, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
 	held[0].Release()
 	held[1].Release()
-	c.give(k)
+	c.checkIn(k)
 	if d := <-answers; d.Degraded {
 		t.Fatalf("%+v", d)
 	}
@@ -310,7 +310,7 @@ func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
 	// Alone they are written by the caller that returns the connection.
 	k = c.lone(t)
 	held[2].Release()
-	c.give(k)
+	c.checkIn(k)
 	releases(t, p, 3)
 	if len(c.abandoned) != 0 {
 		t.Fatalf("%v", c.abandoned)
@@ -320,7 +320,7 @@ func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
 	k = c.lone(t)
 	last.Release()
 	k.Conn = &unwritable{Conn: k.Conn}
-	c.give(k)
+	c.checkIn(k)
 	if len(c.abandoned) != 1 {
 		t.Fatalf("%v", c.abandoned)
 	}
@@ -338,7 +338,7 @@ func TestIdleConnectionsAreClosedDownToAFew(t *testing.T) {
 		c.connections.Unlock()
 		k := c.connect(q)
 		k.flight, k.left, k.used = nil, 0, true
-		c.give(k)
+		c.checkIn(k)
 	}
 	if c.connections.reaper == nil {
 		t.Fatal("no time is set")

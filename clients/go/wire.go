@@ -145,8 +145,8 @@ func (v *value) decode(data []byte, levels int) []byte {
 	panic(errMalformed)
 }
 
-// of returns the value, or panics if it has another kind.
-func (v *value) of(kind byte) *value {
+// expect returns the value, or panics if it has another kind.
+func (v *value) expect(kind byte) *value {
 	if v.kind != kind {
 		panic(errMalformed)
 	}
@@ -410,14 +410,14 @@ func (d *Decision) read(elements []value) {
 		if i >= len(elements) || elements[i].kind == 'n' {
 			return &none
 		}
-		return elements[i].of(kind)
+		return elements[i].expect(kind)
 	}
 	number := func(i int) uint64 { return at(i, 'u').n }
 	duration := func(i int) time.Duration { // at most Go's maximum, 292 years
 		us := number(i)
 		return when(us < math.MaxInt64/1_000, time.Duration(us)*time.Microsecond, math.MaxInt64)
 	}
-	verdict := elements[0].of('u').n
+	verdict := elements[0].expect('u').n
 	d.Verdict = [...]string{"allow", "limit", "shed", "wait", "deny"}[verdict]
 	d.Status = [...]int{200, 429, 503, 200, 403}[verdict]
 	d.Allowed, d.Rule, d.HasLimit = d.Status == 200, string(at(1, 's').bytes), at(2, 'u') != &none
@@ -429,7 +429,7 @@ func (d *Decision) read(elements []value) {
 		d.RetryAfter = Never
 	}
 	for notes := at(8, 'a').list; len(notes) > 0; notes = notes[2:] {
-		d.Notes = append(d.Notes, [2]string{string(notes[0].of('s').bytes), string(notes[1].of('s').bytes)})
+		d.Notes = append(d.Notes, [2]string{string(notes[0].expect('s').bytes), string(notes[1].expect('s').bytes)})
 	}
 	at(9, 'a')
 	d.Unit = "requests"
@@ -437,11 +437,11 @@ func (d *Decision) read(elements []value) {
 		switch name, field := string(extra[0].bytes), &extra[1]; {
 		case field.kind == 'n':
 		case name == "unit":
-			d.Unit = string(field.of('s').bytes)
+			d.Unit = string(field.expect('s').bytes)
 		case name == "help":
-			d.Help = string(field.of('s').bytes)
+			d.Help = string(field.expect('s').bytes)
 		case name == "hide":
-			d.Hidden = field.of('b').n == 1
+			d.Hidden = field.expect('b').n == 1
 		}
 	}
 }

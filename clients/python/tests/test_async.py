@@ -357,15 +357,15 @@ def test_a_cancelled_task_releases_its_late_grant(played, ac):
 
 def test_a_task_cancelled_after_its_grant_releases_it(played, ac, monkeypatch):
     played.script = grant
-    answered = pipe.Pipe._answered
+    answered = pipe.Pipe._finish
 
     async def main():
         await ac.check()
         asked = asyncio.ensure_future(ac.acquire("export"))
-        monkeypatch.setattr(pipe.Pipe, "_answered", lambda *given: (answered(*given), asked.cancel()))
+        monkeypatch.setattr(pipe.Pipe, "_finish", lambda *given: (answered(*given), asked.cancel()))
         with pytest.raises(asyncio.CancelledError):
             await asked
-        monkeypatch.setattr(pipe.Pipe, "_answered", answered)
+        monkeypatch.setattr(pipe.Pipe, "_finish", answered)
         await ac.check()
 
     asyncio.run(main())

@@ -59,7 +59,7 @@ module Tidegate
           if answer.instance_of?(Fault)
             return refuse(answer) if answer.refusal?
 
-            return without(answer.reason, on_failure, fallback, #{operation}, domain, given, cost)
+            return degrade(answer.reason, on_failure, fallback, #{operation}, domain, given, cost)
           end
 
           report = nil # the daemon has it
@@ -125,7 +125,7 @@ module Tidegate
 
     # Allows a request whose callback raised; for middlewares. Does not log the message, which may have personal data.
     def callback_failed(name, error)
-      log("#{name} raised #{error.class}: such requests are not limited", once: true) || without("callback")
+      log("#{name} raised #{error.class}: such requests are not limited", once: true) || degrade("callback")
     end
 
     # Refuses an invalid request; for middlewares.
@@ -308,7 +308,7 @@ module Tidegate
     end
 
     # Decides without the daemon: by the fallback, else by `on_failure`.
-    def without(reason, on_failure = "allow", fallback = nil, *request)
+    def degrade(reason, on_failure = "allow", fallback = nil, *request)
       locked { @missed[reason] += 1 }
       report_later("missed" => { reason => 1 })
       elements = fallback&.decide(*request)

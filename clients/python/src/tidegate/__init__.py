@@ -368,7 +368,7 @@ class Client:
         self._report_later(report)  # it may not have reached the daemon
         if answer.reason in REFUSALS.values():
             return self._refuse(answer)
-        missed = self._without(answer.reason, given.on_failure)
+        missed = self._degrade(answer.reason, given.on_failure)
         decided = None if fallback is None else fallback.decide(asked)
         return missed if decided is None else decided
 
@@ -552,7 +552,7 @@ class Client:
             again = f"the daemon answers again; {missed} requests so far were decided without it"
             self._log(f"{fault}; requests {limits}" if fault else again)
 
-    def _without(self, reason: str, on_failure: str = "allow") -> Decision:
+    def _degrade(self, reason: str, on_failure: str = "allow") -> Decision:
         with self._lock:
             self._missed[reason] += 1
         self._report_later({"missed": Counter([reason])})

@@ -129,7 +129,7 @@ class AsyncDecision(Decision):
         return await core.done(RENEW, lambda: [encode(lease)])
 
 
-def _awaitable(decision: Decision) -> AsyncDecision:
+def _make_async(decision: Decision) -> AsyncDecision:
     decision.__class__ = AsyncDecision
     made: Any = decision
     return made  # type: ignore[no-any-return]
@@ -148,12 +148,12 @@ class _Core(Client):
         self, op: int, domain: str, attributes: Attributes, cost: Cost, more: dict[str, Any]
     ) -> AsyncDecision:
         if not self._enabled:
-            return _awaitable(Decision([0], reason="disabled"))
+            return _make_async(Decision([0], reason="disabled"))
         given = Options(**more) if more else DEFAULTS
         try:
             elements = request(domain, attributes, cost, given.priority, given.options())
         except Fault as fault:
-            return _awaitable(self._refuse(fault))
+            return _make_async(self._refuse(fault))
         asked = Request(op, attributes, cost, elements)
         report: dict[str, Any] = {}
         try:
@@ -165,7 +165,7 @@ class _Core(Client):
         except BaseException:
             self._report_later(report)
             raise
-        return _awaitable(self._conclude(answer, asked, given, report))
+        return _make_async(self._conclude(answer, asked, given, report))
 
     async def done(self, op: int, elements: Callable[[], list[bytes]]) -> bool:
         if not self._enabled:

@@ -90,7 +90,7 @@ def check_options(domain: str, attributes: Any, cost: Any, more: dict[str, Any])
     check_name("domain", domain)
     request(domain, None if callable(attributes) else attributes, cost, None, {})
     fallback = more.get("fallback")
-    return more if fallback is None else more | {"fallback": beside("fallback", "made")(fallback)}
+    return more if fallback is None else more | {"fallback": beside("fallback", "as_fallback")(fallback)}
 
 
 def check_name(kind: str, name: Any) -> None:
@@ -120,7 +120,7 @@ def callback_failed(client: Any, name: str, error: Exception) -> Decision:
         raise error
     core: Client = getattr(client, "_core", client)
     core._log(f"{name} raised {type(error).__name__}{_location(error)}: such requests are not limited", once=True)
-    return core._without("callback")
+    return core._degrade("callback")
 
 
 def _location(error: Exception) -> str:

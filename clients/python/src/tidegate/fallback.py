@@ -99,7 +99,7 @@ class Fallback:
         return "*" if "*" in self._quotas else None
 
 
-def made(given: Fallback | str | Mapping[str, str]) -> Fallback:
+def as_fallback(given: Fallback | str | Mapping[str, str]) -> Fallback:
     """Converts the `fallback` option of a middleware or a decorator."""
     return given if isinstance(given, Fallback) else Fallback(given)
 

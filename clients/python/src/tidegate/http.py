@@ -84,7 +84,7 @@ class Guard:
         if len({*names, *ALWAYS}) > PAIRS_MAX:
             raise ValueError(f"more than {PAIRS_MAX} attributes, of which {len(ALWAYS)} are always sent")
         self.client, self.domain = client, domain
-        self._fallback = None if fallback is None else beside("fallback", "made")(fallback)
+        self._fallback = None if fallback is None else beside("fallback", "as_fallback")(fallback)
         self._callbacks: dict[str, Any] = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost}
         self._callbacks |= {"descriptors": descriptors, "priority": priority, "on_failure": by_path or on_failure}
         self._outcome, self._on_refused, self._instrument, self._style = outcome, on_refused, instrument, headers

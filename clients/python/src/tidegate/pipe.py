@@ -214,7 +214,7 @@ class Pipe:
             about, answer = made
             asked = self.waiting.get(about)
             if asked is not None and asked.wanted == DECISION:
-                self._answered(about, asked, answer)
+                self._finish(about, asked, answer)
                 return
         reply = decode(payload)
         kind, number, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
@@ -223,9 +223,9 @@ class Pipe:
         if kind == ERROR:
             fault.reason, fault.code = REFUSALS.get(what or 0, "protocol"), errno.EAGAIN if what == BUSY else 0
         if asked is not None and kind == ERROR and what in ERRORS_KEPT_OPEN:
-            self._answered(about, asked, fault)
+            self._finish(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
-            self._answered(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
+            self._finish(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
         elif kind == GOODBYE:
             self.leaving = True
         elif (kind, about, what) == (WELCOME, 0, 1):
@@ -246,7 +246,7 @@ class Pipe:
         decision._read, decision.allowed = match, payload[at] in GRANTS
         return int.from_bytes(payload[at - width : at], "big") if width else payload[2], decision
 
-    def _answered(self, about: int, asked: Waiting, answer: Any) -> None:
+    def _finish(self, about: int, asked: Waiting, answer: Any) -> None:
         del self.waiting[about]
         while self.unproved and self.unproved[0][0] < about:
             self.unproved.popleft()

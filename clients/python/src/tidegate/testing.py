@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import VERDICTS, Client, Decision
-from .aio import AsyncClient, AsyncDecision, _awaitable
+from .aio import AsyncClient, AsyncDecision, _make_async
 from .protocol import ACQUIRE, CHARGE, DONE, HIT, PEEK, RELEASE, Fault, decode
 
 OPS = {ACQUIRE: "acquire", HIT: "hit", PEEK: "peek", CHARGE: "charge"}
@@ -135,7 +135,7 @@ class _Core:
         self.fake = fake
 
     async def judge(self, op: int, domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> AsyncDecision:
-        decision = _awaitable(self.fake._judge(op, domain, attributes, cost, more))
+        decision = _make_async(self.fake._judge(op, domain, attributes, cost, more))
         client = SimpleNamespace(core=self, _send=self.fake._send, _report_later=self.fake._report_later)
         decision._asked = (client, 1, 1)
         return decision

@@ -36,7 +36,7 @@ module Tidegate
       @room = (@socket.getsockopt(:SOCKET, :SNDBUF).int / 2) - (2 * FRAME_MAX)
       @greeting = [(hello = Wire.encode([HELLO, 0, 1, info])).bytesize].pack("N") << hello
     rescue SystemCallError, ArgumentError => e
-      raise unless own?(e)
+      raise unless raised_here?(e)
 
       close
       raise Fault.new(explain(path, e), "unreachable", *CONNECTING[e.class])
@@ -58,7 +58,7 @@ module Tidegate
 
       @used = Process.clock_gettime(Process::CLOCK_MONOTONIC)
     rescue SystemCallError, IOError => e
-      raise unless own?(e)
+      raise unless raised_here?(e)
 
       read(wanted) if wanted && @fresh # raises a Fault with the daemon's ERROR, if there is one
       raise Fault.new("the daemon hung up", "unreachable", *(:resend unless @fresh))
@@ -81,7 +81,7 @@ module Tidegate
         return reply if reply
       end
     rescue SystemCallError, IOError => e
-      raise unless own?(e)
+      raise unless raised_here?(e)
 
       # After a GOODBYE the daemon has processed only requests that it answered.
       raise Fault.new("the daemon hung up", "unreachable", *(:own if @leaving), *(:resend if @leaving && !@fresh))
@@ -112,7 +112,7 @@ module Tidegate
     private_constant :LIBRARY
 
     # True if the socket raised `error`, not a signal handler that interrupted this code or the library's.
-    def own?(error)
+    def raised_here?(error)
       paths = error.backtrace_locations&.map(&:path) or return false
       paths.find_index { |path| path != LIBRARY && !path.start_with?("<internal:") } == paths.index(__FILE__)
     end

@@ -34,10 +34,10 @@ module Tidegate
       attempt = 0
       @lock.synchronize { @tokens = [@tokens + @budget, RETRIES_MAX].min }
       loop do
-        hold
+        await_start
         response = yield
         attempt += 1
-        delay = again(response, attempt)
+        delay = retry_delay(response, attempt)
         return response if delay.nil?
 
         pause(delay)
@@ -81,7 +81,7 @@ module Tidegate
     private
 
     # Waits for the start of this call. Each thread reserves the next time, so that they do not start together.
-    def hold
+    def await_start
       wait = @lock.synchronize do
         start = [@from, now].max
         @from = start + @spacing
@@ -91,7 +91,7 @@ module Tidegate
     end
 
     # Returns seconds until a retry; nil: no retry.
-    def again(response, attempt)
+    def retry_delay(response, attempt)
       heard(response)
       return nil unless REFUSED.include?(status(response)) && attempt < @attempts
 
