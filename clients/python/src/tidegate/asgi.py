@@ -1,6 +1,6 @@
 """Limits an ASGI application: FastAPI, Starlette, Quart, Django's ASGI handler or plain. HTTP and WebSockets.
 
-    app = tidegate.asgi.Middleware(app, tidegate.AsyncClient(), domain="api", user=who)
+    app = tidegate.asgi.Middleware(app, tidegate.AsyncClient(), domain="api", user=caller)
 
 Answers refused requests; all others reach the application, also when the daemon or a callback fails. Never blocks the
 event loop.

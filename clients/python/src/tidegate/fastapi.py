@@ -1,6 +1,6 @@
 """Limits single routes of FastAPI, as a dependency. A whole application: tidegate.asgi.Middleware.
 
-    @app.get("/export", dependencies=[Depends(tidegate.fastapi.limit(client, "export", user=who))])
+    @app.get("/export", dependencies=[Depends(tidegate.fastapi.limit(client, "export", user=caller))])
     async def export(): ...
 """
 

@@ -4,7 +4,7 @@ The decision is in `request.environ["tidegate.decision"]`.
     tidegate.flask.protect(app, client, domain="api", user=lambda request: session.get("user"))
 
     @app.get("/export")
-    @tidegate.flask.limit(client, "export", user=who)
+    @tidegate.flask.limit(client, "export", user=caller)
     def export(): ...
 """
 

@@ -1,6 +1,6 @@
 """Limits a WSGI application: Flask, Django, Pyramid, Bottle or plain.
 
-    application = tidegate.wsgi.Middleware(application, tidegate.Client(), domain="api", user=who)
+    application = tidegate.wsgi.Middleware(application, tidegate.Client(), domain="api", user=caller)
 
 Answers refused requests; all others reach the application, also when the daemon or a callback fails.
 """
