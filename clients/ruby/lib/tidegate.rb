@@ -338,7 +338,7 @@ module Tidegate
       return unless change
 
       instead = @fallback ? "the fallback limits requests" : "requests are not limited"
-      again = "the daemon answers again; #{@missed.values.sum} requests so far were not limited"
+      again = "the daemon answers again; #{@missed.values.sum} requests so far were decided without it"
       log(fault ? "#{fault.message}; #{instead}" : again)
     end
 
