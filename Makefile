@@ -10,31 +10,30 @@ PYTHON := $(VENV)/bin/python
 
 PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 
-# The daemon as the test programs have it: beside a test, so that its features are those of `cargo test`.
+# Builds the daemon together with a test, so that it has the features of `cargo test`.
 BUILD := cargo build --locked --bin tidegate --test memory
 
-# The stages of `make test`, in two lanes beside one another: those that wait for processes, and those that only compute, which
-# give way to them.
+# The stages of `make test` in two parallel lanes: those that wait for processes, and, at lower priority, those that only
+# compute.
 REAL := redis daemon python ruby go roulette
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
 IDLE := nice -n 19
 COMPUTED := simulations pure memory examples
 
-# How the programs of the tests are built: with lints, where this toolchain has them, in the same pass; and not incrementally, which
-# takes longer for code that is compiled once.
+# Builds test programs with clippy in the same pass, if installed; not incrementally, which is slower for a single build.
 LINTED := CARGO_INCREMENTAL=0 $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings)
 
-# `make test` fails when it takes longer.
+# Time limit of `make test`.
 TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
 .PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) files programs timing)
 
-help:            ## What can be made
+help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup:           ## Installs what is missing: as root on Debian; else says what to install
+setup:           ## Installs missing tools: as root on Debian; else lists them
 	@scripts/setup test
 
 demo:            ## Real applications: a greedy caller; an overload, without and with shedding; three hosts and one budget
@@ -48,7 +47,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 	  { echo "failed, or longer than $(TIME_MAX):"; sort $(TARGET)/test/times; tail -n +1 $(TARGET)/test/*.failed; exit 1; }
 	@sort $(TARGET)/test/times
 
-# A shell ignores SIGINT and SIGQUIT for what it runs beside itself; the daemons of tests are ended by these.
+# A shell makes background jobs ignore SIGINT and SIGQUIT, with which tests end their daemons: `--default-signal`.
 lanes:
 	@$(IDLE) $(MAKE) --no-print-directory test-files & files=$$!; $(MAKE) --no-print-directory test-programs || exit 1; \
 	env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
@@ -64,7 +63,7 @@ quick: test-programs  ## A minute and a half after a build: the rooms' own tests
 lint: test-files  ## Formatting and lints, where this toolchain has them
 	@scripts/stage clippy scripts/lint clippy
 
-# Builds all that is tested: the stages below run it by its path, and wait for no lock of cargo's.
+# Builds all test programs. The stages below run them by path, without cargo's lock.
 test-programs:
 	@$(if $(BUILT),:,$(LINTED) scripts/stage programs scripts/programs)
 
@@ -114,7 +113,7 @@ bench:           ## Speed and memory beside a reference, in one run; the figures
 	@scripts/setup bench
 	benches/run
 
-pictures:        ## The pictures of docs/: from what `tidegate replay` decides, of shedding and the fleet, and of the daemon's page
+pictures:        ## The pictures of docs/: decisions of `tidegate replay`, shedding, the fleet, and the daemon's page
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py $(TARGET)/debug/tidegate
@@ -124,17 +123,17 @@ pictures:        ## The pictures of docs/: from what `tidegate replay` decides, 
 	$(PYTHON) docs/pictures/fleet.py $(TARGET)/tmp/fleet
 	$(PYTHON) docs/pictures/page.py $(TARGET)/debug/tidegate
 
-nightly:         ## Long properties; hours are welcome. What fails keeps nothing else from being tried
+nightly:         ## Long tests, for hours. A failed target does not stop the others
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
 
-# Links of the docs of all items; advisories need their database, which comes over the network.
+# Checks links in docs of all items, and dependencies. The database of advisories needs the network.
 nightly-sources:
 	@RUSTDOCFLAGS="-Dwarnings -Arustdoc::private_intra_doc_links" cargo doc --quiet --locked --no-deps --lib --document-private-items
 	@if ! cargo deny --version >/dev/null 2>&1; then echo "SKIPPED: licenses, bans and sources need cargo-deny (cargo install cargo-deny --locked)"; \
 	  else cargo deny --locked check bans licenses sources && \
 	  if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check --disable-fetch advisories; \
-	  else echo "SKIPPED: advisories: their database cannot be had"; fi; fi
+	  else echo "SKIPPED: advisories: cannot fetch their database"; fi; fi
 
 nightly-tests:
 	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} TREES=$${TREES:-20000} STOPS=$${STOPS:-200} \
@@ -162,13 +161,13 @@ nightly-clients:
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
 	  $(PYTEST) -q -s -rs tests/clients
 
-# What `make test` skips where there is no browser: one is 300 MB.
+# Tests that `make test` skips without a browser (300 MB).
 nightly-page:
 	@scripts/setup page
 	$(BUILD)
 	$(PYTEST) -q -rs tests/python/test_page.py tests/python/test_report.py
 
-# An hour of fresh seeds, which are printed. ROULETTE=FILE: a line of JSON for each run is added there.
+# An hour of new seeds, which are printed. ROULETTE=FILE: appends a line of JSON per run.
 NIGHTLY += nightly-roulette
 .PHONY: nightly-roulette
 nightly-roulette:
@@ -180,23 +179,23 @@ nightly-packages:
 	$(BUILD)
 	$(PYTEST) -q -rs tests/packages
 
-# What `make test` skips where there is no nginx, and the rate limit service of Envoy with a Redis.
+# Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis.
 nightly-migrate:
 	@scripts/setup migrate
 	$(BUILD)
 	$(PYTEST) -q -rs tests/migrate
 
-# Ten minutes for each target. What is found stays in fuzz/corpus; docs/testing.md says how it gets into tests/corpora.
+# Ten minutes per target. New inputs stay in fuzz/corpus; docs/testing.md describes how to add them to tests/corpora.
 nightly-fuzz:
 	@scripts/fuzz $${FUZZ_SECONDS:-600}
 
 nightly-sanitizer:
 	@scripts/sanitizer
 
-# A sample of those that no run before this has tried; results are added to target/mutants/results.tsv.
+# A sample of untried mutants; appends results to target/mutants/results.tsv.
 nightly-mutants:
 	@scripts/mutants --sample $${MUTANTS:-200} --seed $${SEED:-1}
 
-clean:           ## Removes everything that was built
+clean:           ## Removes all build results
 	cargo clean
 	rm -rf $(VENV)

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""What a middleware adds to a request of a real application: gunicorn, uvicorn, Puma, net/http, with it and without.
+"""The cost that a middleware adds to a request of a real application: gunicorn, uvicorn, Puma, net/http.
 
     .venv/bin/python benches/middleware.py [--daemon target/release/tidegate] [--rounds 60]
 
-The applications are those of tests/clients. Each is served twice, limited and with TIDEGATE_DISABLE=1, which leaves the
-middleware in place and asks nobody. One caller on a connection that is kept sends short rounds to both in turn, so that
-what else the machine does meets both. CPU is that of the application's processes. Nothing here is a test: it prints, it
-does not judge.
+The applications are those of tests/clients. Each is served twice, limited and with TIDEGATE_DISABLE=1, where the
+middleware sends no request. One caller with persistent connections alternates short rounds, so that other load affects
+both. CPU is that of the application's processes. It only prints: it is not a test.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def measured(ports: list[int], rounds: int) -> Figures:
     spent = [0.0 for _ in ports]
     for number in range(-WARM_ROUNDS, rounds):
         for i in range(len(ports)):
-            which = (i + number) % len(ports)  # another one first each time
+            which = (i + number) % len(ports)  # alternates the first one
             before = cpu_of(ports[which])
             times = [one(connections[which], number * PER_ROUND + n) for n in range(PER_ROUND)]
             if number >= 0:
@@ -99,20 +98,20 @@ def one(connection: http.client.HTTPConnection, number: int) -> float:
 
 
 def cpu_of(port: int) -> float:
-    """Seconds that the processes of the application have run: those to whom this port was said."""
-    said, total = f"PORT={port}".encode(), 0
+    """Returns the CPU seconds of the application's processes, which have this port in their environment."""
+    variable, total = f"PORT={port}".encode(), 0
     for directory in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if said in (directory / "environ").read_bytes().split(b"\0"):
+            if variable in (directory / "environ").read_bytes().split(b"\0"):
                 threads = (directory / "task").glob("*/schedstat")
                 total += sum(int(thread.read_text().split()[0]) for thread in threads)
     return total / 1e9
 
 
 def show(name: str, figures: Figures) -> None:
-    for i, what in enumerate(("p50", "p99", "CPU")):
+    for i, figure in enumerate(("p50", "p99", "CPU")):
         limited, plain = figures[0][i], figures[1][i]
-        print(f"{name:10} {what} {limited:7.0f} {plain:7.0f} {limited - plain:+7.0f}")
+        print(f"{name:10} {figure} {limited:7.0f} {plain:7.0f} {limited - plain:+7.0f}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""What the Python client costs: `hit` and `acquire` beside the same requests, encoded before, replies not decoded, and
-beside a GCRA script in Redis, asked in the same way.
+"""The cost of the Python client: `hit` and `acquire`, compared with the same requests encoded beforehand, their replies
+not decoded, and with a GCRA script in Redis over its socket.
 
     .venv/bin/python benches/python_client.py [--daemon target/release/tidegate] [--repetitions 7]
 
-Starts the daemon, and Redis where there is one, on sockets of their own. Client and servers share one CPU, so that
-every call is two switches. In one repetition short rounds of all take turns; its figure is the median round, and the
-ratio compares figures of the same repetition. Callers change from call to call, among 1,000. Leases are given back
-between the rounds. Nothing here is a test: it prints, it does not judge.
+Starts the daemon, and Redis if installed, on temporary sockets. Client and servers share one CPU, so that every call is
+two switches. A repetition alternates short rounds of all; its figure is the median round, and a ratio compares figures
+of one repetition. Calls cycle through 1,000 users. Leases are released between rounds. It only prints: it is no test.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def compare(client: tidegate.Client, path: str, at: str | None, repetitions: int
 
 
 def bare(path: str, op: int) -> tuple[Callable[[bytes], bytes], list[bytes], Callable[[bytes], None]]:
-    """What writes a request and reads its reply, the requests, what gives a lease back. Without any deadline."""
+    """Returns a function that sends a request and reads its reply without a deadline, the requests, and a release."""
     stream = socket.socket(socket.AF_UNIX)
     stream.connect(path)
     stream.sendall(frame(b"\x94\x00\x00\x01\x80"))
@@ -108,15 +107,15 @@ def bare(path: str, op: int) -> tuple[Callable[[bytes], bytes], list[bytes], Cal
         send(request)
         return recv(4096)
 
-    def give_back(reply: bytes) -> None:
+    def release(reply: bytes) -> None:
         lease = protocol.decode(reply[4:])[9]
         send(frame(protocol.encode([2, None, lease, 0])))
 
-    return call, requests, give_back
+    return call, requests, release
 
 
 def redis(at: str) -> tuple[Callable[[bytes], bytes], list[bytes]]:
-    """What writes a request to Redis and reads its reply, and the requests: a GCRA script, loaded before."""
+    """Returns a function that sends a request to Redis and reads its reply, and the requests: a preloaded script."""
     until = time.monotonic() + 10
     stream = socket.socket(socket.AF_UNIX)
     while stream.connect_ex(at):

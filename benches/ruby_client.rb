@@ -1,15 +1,15 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# What the Ruby client costs: one `hit` and one `acquire` beside the same bytes written and read without it, and beside
-# a GCRA script in Redis, asked in the same way.
+# The cost of the Ruby client: `hit` and `acquire`, compared with the same bytes written and read without it, and with a
+# GCRA script in Redis over its socket.
 #
 #     ruby benches/ruby_client.rb [--daemon target/release/tidegate] [--repetitions 7]
 #
-# Starts the daemon, and Redis where there is one, on sockets of their own. Client and servers share one CPU, so that
-# every call is two switches. In one repetition short rounds of all take turns; its figure is the median round, and the ratio compares figures of the
-# same repetition. `bytes` is an ordinary socket of Ruby's with `write` and `readpartial`, `blocking` the same without
-# O_NONBLOCK and without a buffer of Ruby's. Nothing here is a test: it prints, it does not judge.
+# Starts the daemon, and Redis if installed, on temporary sockets. Client and servers share one CPU, so that every call
+# is two switches. A repetition alternates short rounds of all; its figure is the median round, and a ratio compares
+# figures of one repetition. `bytes` is an ordinary Ruby socket with `write` and `readpartial`, `blocking` the same
+# without O_NONBLOCK and without Ruby's buffer. It only prints: it is not a test.
 require "io/nonblock"
 require "optparse"
 require "socket"
@@ -81,7 +81,7 @@ def report(figures)
   show("acquire ÷ GCRA in Redis", figures["acquire"].zip(other).map { |one, theirs| one / theirs }, "")
 end
 
-# A script that was loaded before, asked by an ordinary socket of Ruby's.
+# Calls a preloaded script over an ordinary Ruby socket.
 def redis(at)
   sleep(0.02) until File.socket?(at)
   stream = UNIXSocket.new(at)
@@ -96,7 +96,7 @@ end
 
 def resp(*words) = "*#{words.size}\r\n".b << words.map { |word| "$#{word.bytesize}\r\n#{word.b}\r\n" }.join
 
-# An ACQUIRE encoded beforehand, its reply read and not looked at, without a deadline.
+# Sends an ACQUIRE encoded beforehand and reads its reply without decoding, without a deadline.
 def bare(socket)
   stream = greeted(socket)
   Call.new(lambda {
@@ -128,7 +128,7 @@ end
 
 def frame(payload) = [payload.bytesize].pack("N") << payload
 
-# Leases are given back after each round, outside of what is measured.
+# Measures a round; leases are released after it, outside of the measurement.
 def one_round(call)
   answers = Array.new(CALLS_PER_ROUND)
   started = Process.clock_gettime(Process::CLOCK_MONOTONIC)

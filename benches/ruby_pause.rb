@@ -1,8 +1,8 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# How many calls of the Ruby client pass unjudged when the daemon pauses: 8 threads call for one second each time, with
-# the default deadline of 20 ms, and the daemon is stopped for 30 ms (SIGSTOP, SIGCONT).
+# Counts the calls of the Ruby client that get no reply when the daemon pauses: 8 threads call for one second, with the
+# default deadline of 20 ms, while the daemon is stopped for 30 ms (SIGSTOP, SIGCONT).
 #
 #     ruby benches/ruby_pause.rb [--daemon target/release/tidegate] [--repetitions 5] [--pause-ms 30]
 require "optparse"

@@ -1,4 +1,4 @@
-"""A small web application under the limits of config/rules: what a real one needs is the four lines at the end."""
+"""A small web application under the limits of config/rules. A real one needs only the last four lines."""
 
 import json
 
@@ -8,7 +8,7 @@ from tidegate.wsgi import Middleware
 
 def orders(environ, start_response):
     answer = {"orders": [], "for": environ.get("HTTP_X_USER")}
-    # What rules say that refuse no request yet. Here it is shown to the caller; a real application need not look at it.
+    # Notes of rules in shadow. The demonstration shows them to the caller; a real application can ignore them.
     answer["notes"] = [f"{kind} {rule}" for kind, rule in environ["tidegate.decision"].notes]
     body = json.dumps(answer).encode()
     start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
@@ -16,7 +16,7 @@ def orders(environ, start_response):
 
 
 def user(environ):
-    """Who calls. A real application takes this from its session or token, never from what a caller may make up."""
+    """Returns the caller. A real application takes it from its session or token, never from a header of the caller."""
     return environ.get("HTTP_X_USER")
 
 

@@ -1,9 +1,9 @@
-"""Starts the daemon and an application under gunicorn, sends it HTTP from several callers, and shows who gets what.
+"""Starts the daemon and an application under gunicorn, sends requests of several callers, and shows the results.
 
-Usage: demo.py PATH-OF-TIDEGATE. Ends by itself after about a minute: 0 if the greedy caller got its quota and no
-more, the others were untouched, the rules that only watch said whom they would have refused, an overloaded application
-served its critical requests with shedding on and failed them with it off (overload.py), and three daemons kept to one
-budget while their Redis was killed and came back (fleet.py); 1 if not.
+Usage: demo.py PATH-OF-TIDEGATE. Takes about a minute. Exits with 0 if the greedy caller got no more than its quota, the
+others were not refused, the shadow rules counted would-be refusals, an overloaded application served its critical
+requests with shedding on and failed them with it off (overload.py), and three daemons shared one budget while their
+Redis was killed and restarted (fleet.py); else 1.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ WORKERS = 3
 
 @dataclass
 class Watch:
-    """A rule that refuses no request yet. Its numbers stand in config/rules/api.yaml; the note is how it speaks up."""
+    """A rule in shadow, with its numbers of config/rules/api.yaml and the note that it adds to decisions."""
 
-    what: str
+    title: str
     note: str
     burst: int
     rate: float
 
 
 @dataclass
-class Wish:
-    """What a caller asks for, how often a second, and which rule only watches that."""
+class Load:
+    """The requests of a caller, their rate per second, and the shadow rule that checks them."""
 
     rate: int
     method: str
@@ -54,24 +54,24 @@ class Wish:
 
 LOGIN = Watch("The shadow rule login-attempts (30/min)", "shadow login-attempts", 30, 0.5)
 WRITES = Watch("The candidate of writes-per-user (3/s, burst 5)", "candidate writes-per-user", 5, 3.0)
-# The limit that the greedy caller meets is nowhere in this file: it is read from the answers.
+# The limit of the greedy caller is not in this file: it is read from the responses.
 CALLERS = {
-    "ann": Wish(4, "GET", "/v1/orders"),
-    "ben": Wish(8, "POST", "/login", LOGIN),
-    "cleo": Wish(5, "POST", "/v1/orders", WRITES),
-    "greedy": Wish(100, "GET", "/v1/orders"),
+    "ann": Load(4, "GET", "/v1/orders"),
+    "ben": Load(8, "POST", "/login", LOGIN),
+    "cleo": Load(5, "POST", "/v1/orders", WRITES),
+    "greedy": Load(100, "GET", "/v1/orders"),
 }
 
 
 class Caller:
-    """One user of the application, as regular as a clock; several threads, so that an answer does not hold it up."""
+    """One user of the application, with evenly spaced requests from several threads: a response delays no request."""
 
-    def __init__(self, name: str, wish: Wish, port: int) -> None:
-        self.name, self.wish, self.rate, self.port = name, wish, wish.rate, port
-        self.notes: Counter[str] = Counter()  # what rules that only watch said
+    def __init__(self, name: str, load: Load, port: int) -> None:
+        self.name, self.load, self.rate, self.port = name, load, load.rate, port
+        self.notes: Counter[str] = Counter()  # notes of shadow rules
         self.seconds = [Counter() for _ in range(SECONDS + 1)]  # answers by status, for each second
         self.example: dict[int, tuple[list[tuple[str, str]], bytes]] = {}
-        self.turns: Iterator[int] = iter(range(wish.rate * SECONDS))
+        self.turns: Iterator[int] = iter(range(load.rate * SECONDS))
         self.lock = threading.Lock()
         self.span = [float("inf"), 0.0]  # from before the first request to after the last answer
 
@@ -84,7 +84,7 @@ class Caller:
                 return
             self.span[0] = min(self.span[0], time.monotonic())
             try:
-                connection.request(self.wish.method, self.wish.path, headers={"X-User": self.name})
+                connection.request(self.load.method, self.load.path, headers={"X-User": self.name})
                 answer = connection.getresponse()
                 status, headers, body = answer.status, answer.getheaders(), answer.read()
             except (OSError, http.client.HTTPException):
@@ -123,7 +123,7 @@ def quotas(tidegate: str) -> int:
         say(
             f"{bold('2')}  the application: gunicorn --workers {WORKERS} app, wrapped by the middleware, on port {port}"
         )
-        # A second, not 20 ms: this demonstration counts exactly, also on a machine that is busy with other things.
+        # 1 s instead of 20 ms: the demonstration counts exactly, even on a busy machine.
         environment = os.environ | {"TIDEGATE_SOCKET": path, "TIDEGATE_TIMEOUT_MS": "1000"}
         gunicorn = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{listener.fileno()}", "--chdir", str(HERE)]
         gunicorn += ["--workers", str(WORKERS), "--worker-class", "gthread", "--threads", "8", "--no-control-socket"]
@@ -131,9 +131,9 @@ def quotas(tidegate: str) -> int:
         served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
         wait_for(lambda: answers(port, "/v1/orders"), served, log)
 
-        callers = [Caller(name, wish, port) for name, wish in CALLERS.items()]
-        wishes = ", ".join(f"{name} {wish.rate} {wish.method} {wish.path}" for name, wish in CALLERS.items())
-        say(f"{bold('3')}  the callers, with requests a second: {wishes}\n")
+        callers = [Caller(name, load, port) for name, load in CALLERS.items()]
+        described = ", ".join(f"{name} {load.rate} {load.method} {load.path}" for name, load in CALLERS.items())
+        say(f"{bold('3')}  the callers, with requests a second: {described}\n")
         traffic(callers, stack)
         return report(callers)
 
@@ -180,7 +180,7 @@ def report(callers: list[Caller]) -> int:
     else:
         for status in (200, 429):
             show(status, *greedy.example[status])
-        # The numbers of the rule as the application's callers learn them.
+        # The numbers of the rule, from the response.
         problem = json.loads(greedy.example[429][1])
         burst, rate = problem["limit"], problem["limit"] / problem["window"]
         span, admitted = greedy.span[1] - greedy.span[0], greedy.total[200]
@@ -195,24 +195,24 @@ def report(callers: list[Caller]) -> int:
         say(red(f"FAILED: {failure}"))
     if not failures:
         say(f"{bold('ok')}: the greedy caller got its quota and no more; the others were untouched")
-        say("    also by the rules that only watch, which counted whom they would have refused")
+        say("    the rules in shadow refused no request, and counted would-be refusals")
     return 1 if failures else 0
 
 
 def watched(caller: Caller) -> list[str]:
-    """Tells what a rule that only watches would have refused, and says what is wrong with its numbers."""
-    watch = caller.wish.watch
+    """Prints the would-be refusals of a shadow rule, and returns failures of its numbers."""
+    watch = caller.load.watch
     if watch is None:
         return [f"{caller.name} met {dict(caller.notes)}"] if caller.notes else []
     refused, sent = caller.notes.pop(watch.note, 0), caller.total[200]
     span, passed = caller.span[1] - caller.span[0], sent - refused
     bound = watch.burst + watch.rate * span
-    say(f"\n{caller.name} was admitted {sent} times. {watch.what} would have refused {refused} of these:")
+    say(f"\n{caller.name} was admitted {sent} times. {watch.title} would have refused {refused} of these:")
     allows = f"{watch.burst} at once + {watch.rate:g}/s x {span:.2f} s = {bound:.1f}"
-    say(f"it allows at most {allows}, and had {passed} pass.")
+    say(f"it allows at most {allows}, and passed {passed}.")
     failures = [f"{caller.name} met {dict(caller.notes)} as well"] if caller.notes else []
     if not refused or not watch.burst <= passed <= bound:
-        failures.append(f"{watch.what} would have let through {passed} of {sent}")
+        failures.append(f"{watch.title} would have allowed {passed} of {sent}")
     return failures
 
 

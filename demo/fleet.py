@@ -1,4 +1,4 @@
-"""Three daemons share one budget through a Redis, which is killed and comes back without its data, under requests."""
+"""Three daemons share one budget through a Redis, which is killed and restarted without its data, under traffic."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tidegate import AsyncClient
 from stage import bold, red, say, start, wait_for
 
 RULES = pathlib.Path(__file__).resolve().parent / "fleet"
-BUDGET = 100  # a second, and at once: what fleet/tenants.yaml says
-ASKED = (100, 60, 20)  # a second, of each host: 1.8 times the budget, and no host is like another
+BUDGET = 100  # per second, and burst, of fleet/tenants.yaml
+RATES = (100, 60, 20)  # requests per second of each host: 1.8 times the budget in total
 UP, AWAY, BACK = 5, 6, 7  # seconds with Redis, without it, with it again
 SECONDS = UP + AWAY + BACK
-CREDIT = 0.1  # of a burst: what hosts admit on credit, as docs/fleet.md has it
-RETURN = 1.5  # bursts: what may be admitted beyond the budget while hosts come back to a Redis one after the other
+CREDIT = 0.1  # of a burst: hosts admit this on credit (docs/fleet.md)
+RETURN = 1.5  # bursts that may exceed the budget while hosts reconnect to Redis one after the other
 USED_MIN = 0.8  # of the budget
 
 
 class Redis:
-    """A Redis of our own at a socket, which keeps nothing."""
+    """A Redis on a temporary socket, without persistence."""
 
     def __init__(self, directory: pathlib.Path, stack: contextlib.ExitStack) -> None:
         self.path, self.stack = directory / "redis.sock", stack
@@ -44,10 +44,10 @@ class Redis:
 
 
 class Host:
-    """A daemon, with what it answered in each second."""
+    """A daemon, and counts of its decisions for each second."""
 
     def __init__(self, number: int, tidegate: str, redis: Redis, directory: pathlib.Path, stack) -> None:
-        self.rate = ASKED[number]
+        self.rate = RATES[number]
         self.home = directory / f"host-{number + 1}"
         self.home.mkdir()
         (self.home / "tidegate.yaml").write_text(
@@ -64,7 +64,7 @@ class Host:
         self.slowest = [0.0] * SECONDS
 
     async def ask(self, started: float) -> None:
-        # A second, not 20 ms: what is shown is no matter of how busy this machine is.
+        # 1 s instead of 20 ms, so that a busy machine does not change the result.
         async with AsyncClient(str(self.socket), timeout=1.0) as client:
             for turn in range(self.rate * SECONDS):
                 at = turn / self.rate
@@ -89,7 +89,7 @@ async def play(hosts: list[Host], redis: Redis) -> None:
     for second in range(SECONDS):
         if second == UP:
             redis.kill()
-            say(red("Redis is killed: each host keeps to its third, and to no more than it is asked for"))
+            say(red("Redis is killed: each host admits at most its third of the budget"))
         if second == UP + AWAY:
             redis.start()
             say(bold("Redis is back, without its data"))
@@ -105,17 +105,17 @@ async def play(hosts: list[Host], redis: Redis) -> None:
 def main(tidegate: str) -> int:
     say(f"\n{bold('6')}  a fleet:         three daemons and one Redis; the rule is fleet/tenants.yaml")
     if shutil.which("redis-server") is None:
-        say("redis-server is not here (on Debian: apt-get install redis-server): this act is left out")
+        say("redis-server is missing (on Debian: apt-get install redis-server): this act is skipped")
         return 0
-    rates = ", ".join(map(str, ASKED))
-    say(f"{bold('7')}  the caller:      one tenant asks {rates} times a second; it may {BUDGET}, all in all\n")
+    rates = ", ".join(map(str, RATES))
+    say(f"{bold('7')}  the caller:      one tenant sends {rates} requests a second; its budget is {BUDGET} in total\n")
     with contextlib.ExitStack() as stack:
         directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-demo-")))
         (directory / "secret").write_bytes(b"the same on every host, 32 bytes")
         redis = Redis(directory, stack)
         redis.start()
-        hosts = [Host(number, tidegate, redis, directory, stack) for number in range(len(ASKED))]
-        time.sleep(1.5)  # a beat a second says that a host is there
+        hosts = [Host(number, tidegate, redis, directory, stack) for number in range(len(RATES))]
+        time.sleep(1.5)  # until the hosts have seen each other's heartbeats, one per second
         asyncio.run(play(hosts, redis))
         say("\ntidegate fleet, on host 1:")
         shown = subprocess.run([tidegate, "fleet", "--socket", str(hosts[0].socket)], capture_output=True, text=True)
@@ -131,13 +131,13 @@ def report(hosts: list[Host]) -> int:
     if total["unjudged"]:
         failures.append(f"{total['unjudged']} requests passed unjudged: a daemon did not answer")
     if total["allowed"] > bound:
-        failures.append(f"{total['allowed']} were admitted, and {bound:.0f} at most were to be")
+        failures.append(f"{total['allowed']} were admitted, more than {bound:.0f}")
     if total["allowed"] < USED_MIN * BUDGET * SECONDS:
         failures.append(f"only {total['allowed']} of {budget} were admitted")
     for failure in failures:
         say(red(f"FAILED: {failure}"))
     if not failures:
-        said = f"{BUDGET} at once + {BUDGET}/s x {SECONDS} s = {budget}"
-        say(f"{bold('ok')}: three hosts admitted {total['allowed']} together ({said}), with Redis and without it;")
-        say("    every request was judged by its own host's daemon, and none waited for Redis")
+        allowance = f"{BUDGET} at once + {BUDGET}/s x {SECONDS} s = {budget}"
+        say(f"{bold('ok')}: three hosts admitted {total['allowed']} together ({allowance}), with and without Redis;")
+        say("    every request got a decision of its own host's daemon, and none waited for Redis")
     return 1 if failures else 0

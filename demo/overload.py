@@ -1,5 +1,5 @@
-"""Sends a small shop three times the traffic that it can serve, first without shedding, then with it, and shows what
-becomes of the critical requests. Both times the same requests at the same times.
+"""Sends a small shop three times the traffic that it can serve, without shedding and with it, and shows the results of
+critical requests. Both runs send the same requests at the same times.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ WORKERS = 4
 CAPACITY = WORKERS * 20  # requests a second: 50 ms each, one at a time in each worker
 RATE = 3 * CAPACITY
 SECONDS = 10
-PATIENCE = 1.0  # seconds until a caller has gone; what comes later is for nobody, and has cost as much
-# By priority, as overload/1-priorities.yaml tells them apart: the share of all requests, and the request.
+PATIENCE = 1.0  # seconds until a caller gives up; a later response costs as much, but is useless
+# By priority of overload/1-priorities.yaml: the share of all requests, and the request.
 TRAFFIC = {
     "critical": (0.10, "POST", "/checkout"),
     "post": (0.20, "POST", "/basket"),
     "get": (0.50, "GET", "/items"),
     "test": (0.20, "GET", "/sandbox/items"),
 }
-USERS = 500  # enough that none of them is a large part of the traffic
-ON_MIN, OFF_MAX = 0.9, 0.6  # of the critical requests, the share in time that is expected with and without shedding
-BACKLOG = 1024  # connections that the kernel keeps until a worker takes them
+USERS = 500  # many, so that none sends a large part of the traffic
+ON_MIN, OFF_MAX = 0.9, 0.6  # expected share of critical requests served in time, with and without shedding
+BACKLOG = 1024  # connections that the kernel queues for the workers
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request: when it comes, in seconds from the start, of what priority, from whom."""
+    """One request: its time in seconds from the start, priority and user."""
 
     at: float
     priority: str
@@ -46,13 +46,13 @@ class Arrival:
 
 
 class Run:
-    """What became of the requests: `served`, `refused`, `late` (the caller had gone) or `failed`."""
+    """Counts of results: `served`, `refused`, `late` (the caller had given up) or `failed`."""
 
     def __init__(self, arrivals: list[Arrival], port: int) -> None:
         self.arrivals, self.port = arrivals, port
         self.seconds: list[Counter[tuple[str, str]]] = [Counter() for _ in range(SECONDS)]  # by priority and end
         self.example: tuple[list[tuple[str, str]], bytes] | None = None  # of a refusal
-        self.without_hint = 0  # refusals that do not say when to come again
+        self.without_hint = 0  # refusals without Retry-After
 
     async def play(self) -> None:
         say(f"{'':>10}{'critical':>31}{'all others':>31}")
@@ -67,7 +67,7 @@ class Run:
         await lines
 
     async def lines(self, started: float) -> None:
-        """One line for the requests of each second, once the last of them was answered or given up."""
+        """Prints a line for each second, after the end of its last request."""
         for second in range(SECONDS):
             await asyncio.sleep(max(0.0, started + second + 1 + PATIENCE + 0.1 - time.monotonic()))
             line = f"{second + 1:>10}"
@@ -112,7 +112,7 @@ class Run:
 
 
 async def exchange(port: int, arrival: Arrival) -> bytes:
-    """A connection for each request, as sync workers have it. The caller is also the proxy, which says when it came."""
+    """Sends a request on a new connection, since sync workers close it, with the X-Request-Start of a proxy."""
     _, method, path = TRAFFIC[arrival.priority]
     lines = [f"{method} {path} HTTP/1.1", "Host: shop", "Connection: close", "Content-Length: 0"]
     lines += [f"X-User: {arrival.user}", f"X-Request-Start: t={time.time():.6f}"]
@@ -133,7 +133,7 @@ def parsed(answer: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
 
 
 def schedule() -> list[Arrival]:
-    """By chance, as traffic is, but the same each time: at 3 times the capacity on average."""
+    """Returns random arrivals at 3 times the capacity on average, from a fixed seed."""
     chance, at, arrivals = random.Random(1), 0.0, []
     shares = [share for share, _, _ in TRAFFIC.values()]
     while (at := at + chance.expovariate(RATE)) < SECONDS:
@@ -143,7 +143,7 @@ def schedule() -> list[Arrival]:
 
 
 def play(tidegate: str, arrivals: list[Arrival], shedding: bool) -> Run:
-    """A daemon and an application of its own, so that nothing is left over from the other run."""
+    """Plays the arrivals against a new daemon and application, so that the runs are independent."""
     with contextlib.ExitStack() as stack:
         directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-demo-")))
         log = stack.enter_context(open(directory / "log", "w+"))
@@ -157,7 +157,7 @@ def play(tidegate: str, arrivals: list[Arrival], shedding: bool) -> Run:
         daemon = start([tidegate, "serve", "--socket", path, "--rules", str(rules)], stack, stderr=log)
         wait_for(lambda: os.path.exists(path), daemon, log)
 
-        # A second and not 20 ms, as in the first act: what is shown is no matter of how busy this machine is.
+        # 1 s instead of 20 ms, so that a busy machine does not change the result.
         environment = os.environ | {"TIDEGATE_SOCKET": path, "TIDEGATE_TIMEOUT_MS": "1000"}
         gunicorn = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{listener.fileno()}", "--chdir", str(HERE)]
         gunicorn += ["--workers", str(WORKERS), "--no-control-socket", "--log-level", "warning", "shop"]
@@ -173,7 +173,7 @@ def main(tidegate: str) -> int:
     arrivals = schedule()
     shop = f"gunicorn --workers {WORKERS} shop, 50 ms for each request"
     say(f"\n{bold('4')}  an overload:     {shop}: it can serve {CAPACITY} a second")
-    callers = f"{RATE} requests a second in all; after {PATIENCE:g} s they give up, and the work is for nobody"
+    callers = f"{RATE} requests a second in total; after {PATIENCE:g} s they give up, and the work is wasted"
     say(f"{bold('5')}  the callers:     {callers}\n")
     say(f"{bold('shedding off')}, the rules are overload/1-priorities.yaml")
     off = play(tidegate, arrivals, shedding=False)
@@ -197,16 +197,16 @@ def report(off: Run, on: Run) -> int:
     failures = []
     for name, run in (("off", off), ("on", on)):
         if failed := sum(run.total(priority)["failed"] for priority in TRAFFIC):
-            say(f"{failed} requests with shedding {name} had no answer that could be read, and stand as late")
+            say(f"{failed} requests with shedding {name} had no valid response, and count as late")
     if any(off.total(priority)["refused"] for priority in TRAFFIC):
-        failures.append("something was refused although shedding was off")
+        failures.append("requests were refused although shedding was off")
     if not on.example:
-        failures.append("nothing was refused although shedding was on")
+        failures.append("no request was refused although shedding was on")
     elif on.without_hint:
-        failures.append(f"{on.without_hint} refusals did not say when to come again")
+        failures.append(f"{on.without_hint} refusals had no Retry-After")
     if on.share("critical") < ON_MIN or off.share("critical") > OFF_MAX:
         expected = f"at least {ON_MIN:.0%} with shedding on and at most {OFF_MAX:.0%} with it off"
-        failures.append(f"of the critical requests {expected} were to be in time")
+        failures.append(f"expected in time, of the critical requests: {expected}")
     for failure in failures:
         say(red(f"FAILED: {failure}"))
     say(f"\nof the {CAPACITY} requests that the shop can serve in a second it served in time:")
@@ -215,5 +215,5 @@ def report(off: Run, on: Run) -> int:
         say(f"{useful:6.1f} with shedding {name}")
     if not failures:
         say(f"{bold('ok')}: {on.share('critical'):.0%} of the critical requests were served in time with shedding on,")
-        say(f"    {off.share('critical'):.0%} with it off; what was refused was told so and when to come again")
+        say(f"    {off.share('critical'):.0%} with it off; every refusal had a Retry-After")
     return 1 if failures else 0

@@ -1,4 +1,4 @@
-"""What all acts of the demonstration need: processes that end with them, and the terminal. Decides nothing."""
+"""Helpers of all acts of the demonstration: child processes, and terminal output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 
 
 def start(command: list[str], stack: contextlib.ExitStack, **options: object) -> subprocess.Popen:
-    # In a group of its own, so that Ctrl-C reaches this program alone, which then ends the others in order.
+    # A separate process group, so that Ctrl-C reaches only this program, which ends the others in order.
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=os.setpgrp, **options)
 
     def end() -> None:

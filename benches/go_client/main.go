@@ -1,13 +1,13 @@
-// What the Go client costs: one Hit and one Acquire beside the same bytes written and read without it, also with the
-// context of a request, which may be cancelled at any time; and beside a GCRA script in Redis, asked in the same way.
+// The cost of the Go client: Hit and Acquire, also with a cancellable context, compared with the same bytes written and
+// read without it, and with a GCRA script in Redis over its socket.
 //
 //	cd benches/go_client && go run . [-daemon ../../target/release/tidegate] [-repetitions 7]
-//	cd benches/go_client && go run . -callers 2000 [-think 50ms]      how many calls of as many callers are not judged
-//	cd benches/go_client && go run . -pause 30ms                      how many, when the daemon stops for a moment
+//	cd benches/go_client && go run . -callers 2000 [-think 50ms]      counts unanswered calls of 2000 goroutines
+//	cd benches/go_client && go run . -pause 30ms                      counts unanswered calls when the daemon stops
 //
-// Starts the daemon, and Redis where there is one, on sockets of their own. Client and servers share one CPU, so that
-// every call is two switches. In one repetition short rounds of all take turns; its figure is the median round, and the
-// ratio compares figures of the same repetition. Nothing here is a test: it prints, it does not judge.
+// Starts the daemon, and Redis if installed, on temporary sockets. Client and servers share one CPU, so that every call
+// is two switches. A repetition alternates short rounds of all; its figure is the median round, and a ratio compares
+// figures of one repetition. It only prints: it is not a test.
 package main
 
 import (
@@ -88,7 +88,7 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// alone runs this program again on the last CPU that it may use, which the daemon inherits.
+// alone restarts this program on the last CPU available to it, which the daemon inherits.
 func alone() int {
 	var set [16]uint64
 	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_GETAFFINITY, 0, unsafe.Sizeof(set), uintptr(unsafe.Pointer(&set)))
@@ -131,7 +131,7 @@ func start(command ...string) (server *os.Process, end func()) {
 func compare(client *tidegate.Client, path, at string, repetitions int) {
 	var held []*tidegate.Decision
 	ctx, user := context.Background(), tidegate.Attributes{{"user", "u1"}}
-	request, cancel := context.WithCancel(ctx) // as that of a request is
+	request, cancel := context.WithCancel(ctx) // like the context of an HTTP request
 	defer cancel()
 	names := []string{"bytes", "hit", "bytes of acquire", "acquire", "acquire, may be cancelled"}
 	calls := map[string]func(){
@@ -143,10 +143,10 @@ func compare(client *tidegate.Client, path, at string, repetitions int) {
 	if at != "" {
 		names, calls["GCRA in Redis"] = append(names, "GCRA in Redis"), redis(at)
 	}
-	cpu := map[string]float64{} // of this process; a busy machine leaves that as it is
+	cpu := map[string]float64{} // of this process; independent of other load
 	round := func(name string) float64 {
-		// Each round has a connection of its own: of two that are kept one may be slower for as long as it lives, and the
-		// leases of a bare one end with it.
+		// Each round uses a new connection: one of two permanent ones may be slower throughout, and the leases of a bare
+		// one end with it.
 		client.Close()
 		switch name {
 		case "bytes":
@@ -155,7 +155,7 @@ func compare(client *tidegate.Client, path, at string, repetitions int) {
 			calls[name] = bare(path, 1)
 		}
 		call := calls[name]
-		for i := 0; i < callsPerRound/5; i++ { // whatever the round before has left to do is done
+		for i := 0; i < callsPerRound/5; i++ { // absorbs work left by the previous round
 			call()
 		}
 		began, busy := time.Now(), used()
@@ -168,17 +168,17 @@ func compare(client *tidegate.Client, path, at string, repetitions int) {
 			d.Release()
 		}
 		if len(held) > 0 {
-			client.Check() // once all of that is done
+			client.Check() // waits until the daemon has read the releases
 		}
 		held = held[:0]
 		return float64(took.Nanoseconds()) / callsPerRound / 1e3
 	}
 	figures, cpus := map[string][]float64{}, map[string][]float64{}
 	turns, order := append([]string(nil), names...), rand.New(rand.NewSource(7))
-	for repetition := -1; repetition < repetitions; repetition++ { // the first one is for warming up
+	for repetition := -1; repetition < repetitions; repetition++ { // -1 warms up
 		all := map[string][]float64{}
 		for i := 0; i < rounds; i++ {
-			// Whoever comes behind Redis finds the daemon's memory cold: nobody always does.
+			// Random order: a round after Redis finds the daemon's memory cold.
 			order.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
 			for _, name := range turns {
 				all[name] = append(all[name], round(name))
@@ -224,7 +224,7 @@ func used() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// redis is a script that was loaded before, asked blocking, without a deadline.
+// redis calls a preloaded script, blocking, without a deadline.
 func redis(at string) func() {
 	stream, err := net.Dial("unix", at)
 	for until := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(until); stream, err = net.Dial("unix", at) {
@@ -254,7 +254,7 @@ func resp(words ...string) []byte {
 	return []byte(out)
 }
 
-// bare is a request encoded beforehand, its reply read and not looked at. Blocking, without a deadline.
+// bare sends a request encoded beforehand and reads its reply without decoding; blocking, without a deadline.
 func bare(path string, op byte) func() {
 	if last != nil {
 		_ = last.Close()
@@ -287,7 +287,7 @@ func median(all []float64) float64 {
 }
 
 func show(name string, figures []float64, unit string) {
-	figures = append([]float64(nil), figures...) // they stand in the order of the repetitions
+	figures = append([]float64(nil), figures...) // keeps the caller's order
 	sort.Float64s(figures)
 	fmt.Printf("%-44s %6.2f [%.2f-%.2f] %s\n", name, median(figures), figures[0], figures[len(figures)-1], unit)
 }

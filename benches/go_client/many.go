@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/clients/go"
 )
 
-// crowd lets many callers ask at once, each with a pause behind each call, and prints how many were not judged.
+// crowd makes calls from many goroutines, with a pause after each call, and prints the number of degraded decisions.
 func crowd(client *tidegate.Client, callers int, think time.Duration) {
 	const each = 30
 	took := make([]float64, callers*each)
@@ -42,7 +42,8 @@ func crowd(client *tidegate.Client, callers int, think time.Duration) {
 	show("a call of these", took, "ms")
 }
 
-// paused stops the daemon for a moment while 8 callers ask every millisecond, and prints how many were not judged.
+// paused stops the daemon for length while 8 goroutines call every millisecond, and prints the number of degraded
+// decisions.
 func paused(client *tidegate.Client, daemon *os.Process, length time.Duration) {
 	const callers = 8
 	calls, unjudged, stop := atomic.Int64{}, atomic.Int64{}, make(chan struct{})

@@ -1,7 +1,7 @@
--- The generic cell rate algorithm as one Redis script: what an application without tidegate would call.
+-- The generic cell rate algorithm as one Redis script, as an application without tidegate would call it.
 -- KEYS[1] the caller; ARGV: microseconds between two tokens, burst, cost.
 -- State: the theoretical arrival time in whole microseconds. A double holds those exactly until the year 2255.
--- Answers {allowed, limit, remaining, reset_us, retry_us}, what a tidegate decision says as well.
+-- Returns {allowed, limit, remaining, reset_us, retry_us}, as in a tidegate decision.
 local interval = tonumber(ARGV[1])
 local burst = tonumber(ARGV[2])
 local cost = tonumber(ARGV[3])

@@ -1,4 +1,4 @@
-// What callers over HTTP are told, the same bytes in every language: tests/vectors/answers.json.
+// Headers, message and body of an HTTP response, the same bytes in every language: tests/vectors/answers.json.
 
 package tidegate
 
@@ -9,58 +9,58 @@ import (
 	"time"
 )
 
-// Message is for people: which limit, how much, and when to try again.
+// Message returns one sentence for people: the rule, its limit, and the time of a retry.
 func (d *Decision) Message() string {
-	what := "The service is at its capacity."
+	cause := "The service is at its capacity."
 	switch limited := d.Verdict == "limit"; {
 	case d.Allowed:
 		return "Allowed."
 	case d.Verdict == "deny":
 		return "This request is not allowed."
 	case limited && !d.named():
-		what = "Too many requests."
+		cause = "Too many requests."
 	case d.Reason != "": // degraded, or refused by the client itself
-		what = "The request could not be judged."
+		cause = "The request could not be judged."
 	case limited && d.Window == 0:
-		what = fmt.Sprintf("Over the limit %s of %d at once.", d.Rule, d.Limit)
+		cause = fmt.Sprintf("Over the limit %s of %d at once.", d.Rule, d.Limit)
 	case limited:
-		what = fmt.Sprintf("Over the limit %s of %d %s in %s s.", d.Rule, d.Limit, d.Unit, number(d.Window))
+		cause = fmt.Sprintf("Over the limit %s of %d %s in %s s.", d.Rule, d.Limit, d.Unit, number(d.Window))
 	}
 	if d.RetryAfter == Never {
-		return what + " It asks for more than the limit holds: it can never pass."
+		return cause + " It asks for more than the limit holds: it can never pass."
 	}
-	return fmt.Sprintf("%s Try again in %d s.", what, d.retrySeconds())
+	return fmt.Sprintf("%s Try again in %d s.", cause, d.retrySeconds())
 }
 
 func (d *Decision) named() bool { return d.Rule != "" && d.HasLimit && !d.Hidden }
 
-// retrySeconds are whole, and at least 1.
+// retrySeconds returns RetryAfter in whole seconds, at least 1.
 func (d *Decision) retrySeconds() int64 {
 	if d.RetryAfter <= time.Second {
 		return 1
 	}
-	return up(d.RetryAfter, time.Second)
+	return ceil(d.RetryAfter, time.Second)
 }
 
-// number is seconds for people, up to the next millisecond.
+// number formats seconds, rounded up to milliseconds.
 func number(d time.Duration) string {
-	return strconv.FormatFloat(float64(up(d, time.Millisecond))/1_000, 'f', -1, 64)
+	return strconv.FormatFloat(float64(ceil(d, time.Millisecond))/1_000, 'f', -1, 64)
 }
 
-// up is d in whole units, rounded up.
-func up(d, unit time.Duration) int64 {
+// ceil returns d in whole units, rounded up.
+func ceil(d, unit time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}
 	return int64((d-1)/unit) + 1
 }
 
-// Headers tell the limit, of allowed answers too, as draft-ietf-httpapi-ratelimit-headers-11 has it and as X-Ratelimit,
-// and when to try again. Never on redirects.
+// Headers returns RateLimit (draft-ietf-httpapi-ratelimit-headers-11), X-Ratelimit and, of a refusal, Retry-After. Do
+// not send them with redirects.
 func (d *Decision) Headers() [][2]string {
 	var fields [][2]string
 	if d.named() {
-		limit, left := cut(d.Limit), cut(d.Remaining)
+		limit, left := clamped(d.Limit), clamped(d.Remaining)
 		name, policy, until := quoted(d.Rule), "", ""
 		switch {
 		case d.Window == 0:
@@ -69,8 +69,8 @@ func (d *Decision) Headers() [][2]string {
 			policy = ";qu=" + quoted(d.Unit)
 		}
 		if d.Window > 0 {
-			policy += fmt.Sprintf(";w=%d", up(d.Window, time.Second))
-			until = fmt.Sprintf(";t=%d", up(d.ResetAfter, time.Second))
+			policy += fmt.Sprintf(";w=%d", ceil(d.Window, time.Second))
+			until = fmt.Sprintf(";t=%d", ceil(d.ResetAfter, time.Second))
 		}
 		fields = append(fields, [2]string{"RateLimit", name + ";r=" + left + until},
 			[2]string{"RateLimit-Policy", name + ";q=" + limit + policy},
@@ -85,8 +85,8 @@ func (d *Decision) Headers() [][2]string {
 	return fields
 }
 
-// Problem is the body of a refusal, application/problem+json of RFC 9457 with the types of the draft. Its retry_after is
-// exact to the millisecond, unlike the header.
+// Problem returns the body of a refusal, application/problem+json of RFC 9457 with the types of the draft. Its
+// retry_after is exact to the millisecond, unlike the header.
 func (d *Decision) Problem() []byte {
 	const types = "https://iana.org/assignments/http-problem-types#"
 	about, title := "about:blank", "OK"
@@ -112,8 +112,8 @@ func (d *Decision) Problem() []byte {
 	return []byte(b + "}")
 }
 
-// cut is a number of at most 15 digits, as structured fields have them.
-func cut(n uint64) string {
+// clamped formats a number of at most 15 digits, the maximum of structured fields.
+func clamped(n uint64) string {
 	const most = 999_999_999_999_999
 	if n > most {
 		n = most
@@ -121,7 +121,7 @@ func cut(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// quoted is a String of RFC 8941.
+// quoted formats a String of RFC 8941.
 func quoted(s string) string {
 	printable := strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
@@ -132,7 +132,7 @@ func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(printable) + `"`
 }
 
-// escaped is a string of JSON, with nothing escaped that may stand as it is; encoding/json would do so with <, > and &.
+// escaped formats a JSON string with the fewest escapes; encoding/json would also escape <, > and &.
 func escaped(s string) string {
 	short := map[rune]string{'"': `\"`, '\\': `\\`, '\n': `\n`, '\r': `\r`, '\t': `\t`, '\b': `\b`, '\f': `\f`}
 	var b strings.Builder

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// backlogOfNone listens and does not accept by itself; the queue has room for one.
+// backlogOfNone listens without accepting; the queue has room for one.
 func backlogOfNone(t *testing.T, path string) net.Listener {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)

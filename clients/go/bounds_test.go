@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// app limits its work with the three files alone.
+// app limits its work with only the three files.
 const app = `package main
 
 import (
@@ -31,8 +31,8 @@ func main() {
 }
 `
 
-// The client itself is three files, to be copied: each of at most 500 lines of at most 120 columns (a tab counts 4), and
-// together they need nothing but the standard library and each other.
+// The client is three files that can be copied: each of at most 500 lines of at most 120 columns (a tab counts 4), and
+// they need only the standard library and each other.
 func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -64,14 +64,14 @@ func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := played(t, reply(limit...))
-	for _, row := range []struct{ socket, said string }{
+	for _, row := range []struct{ socket, want string }{
 		{p.Path, "refused: tidegate: limit by per-user"}, {"/nowhere/s", "works, as unreachable"},
 	} {
 		run := exec.Command("go", "run", "./app")
 		run.Dir = folder
 		run.Env = append(os.Environ(), "TIDEGATE_SOCKET="+row.socket, "TIDEGATE_TIMEOUT_MS=5000", "GOFLAGS=", "GOWORK=off")
 		out, err := run.Output()
-		if err != nil || strings.TrimSpace(string(out)) != row.said {
+		if err != nil || strings.TrimSpace(string(out)) != row.want {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

@@ -1,6 +1,6 @@
 package tidegate
 
-// The breaker, what is logged, and what the daemon is told of it.
+// The breaker, its log, and reports to the daemon.
 
 import (
 	"context"
@@ -15,13 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/clients/go/internal/told"
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 )
 
-// over is as if the breaker's time were.
+// over ends the breaker's pause.
 func (c *Client) over() { c.until.Store(1) }
 
-// opens is how long the breaker stays open after the last failure, at least and at most; it stays open for the test.
+// opens returns the shortest and longest time that the breaker stays open after the last failure.
 func opens(t *testing.T, c *Client, least, most time.Duration) {
 	t.Helper()
 	if pause := time.Duration(c.until.Swap(math.MaxInt64) - c.failed); pause < least || pause > most {
@@ -30,7 +30,7 @@ func opens(t *testing.T, c *Client, least, most time.Duration) {
 	equal(t, reasons(hits(c, 2)...), []string{"breaker", "breaker"})
 }
 
-func TestTheBreakerOpensAtOnceWhereNothingListens(t *testing.T) {
+func TestTheBreakerOpensImmediatelyWithoutAListener(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
@@ -54,7 +54,7 @@ func TestTheBreakerOpensAtOnceWhereNothingListens(t *testing.T) {
 	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
 }
 
-// Where the daemon listens, it takes three failures that do not overlap.
+// If the daemon listens, three failures that do not overlap open the breaker.
 func TestTheBreakerOpensAfterThreeFailures(t *testing.T) {
 	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
@@ -63,7 +63,7 @@ func TestTheBreakerOpensAfterThreeFailures(t *testing.T) {
 	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
 }
 
-// Calls that wait at the same time are one failure.
+// Failures of concurrent calls count once.
 func TestFailuresThatOverlapAreOne(t *testing.T) {
 	t.Parallel()
 	const timeout, callers = 100 * time.Millisecond, 30
@@ -111,8 +111,8 @@ func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
 	}
 }
 
-// A release says nothing of the daemon: it neither closes the count nor opens the breaker, and is no probe.
-func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
+// A release is no result: it neither resets the count nor opens the breaker, and is no probe.
+func TestAReleaseDoesNotCountForTheBreaker(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -152,8 +152,8 @@ func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
 	}
 }
 
-// A probe that its own caller cut short has found nothing out: the next call is one.
-func TestAProbeCutShort(t *testing.T) {
+// A probe cancelled by its caller has no result: the next call probes.
+func TestACancelledProbe(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
@@ -178,7 +178,7 @@ func TestAProbeCutShort(t *testing.T) {
 	}
 }
 
-// A call that ends a pause sends nothing of its own to a daemon that does not answer.
+// A call that probes an unanswering daemon does not send its own request.
 func TestAProbeIsAPing(t *testing.T) {
 	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
@@ -229,7 +229,7 @@ func TestOneProbeAtATime(t *testing.T) {
 		return append([]any{1, message[1]}, limit...)
 	})
 	path := c.path
-	c.path = greeted(t) // a daemon that says nothing
+	c.path = greeted(t) // a silent daemon
 	c.timeout = 200 * time.Millisecond
 	c.longPause()
 	c.over()
@@ -245,8 +245,8 @@ func TestOneProbeAtATime(t *testing.T) {
 	equal(t, reasons(hits(c, 1)...), []string{""})
 }
 
-// The bound is 20 µs a call; that of a test is wider, and for the fastest of many rounds, because machines are busy.
-func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
+// Requires at most 20 µs a call; the test allows more, and takes the fastest of many rounds, since machines are busy.
+func TestAnOpenBreakerIsFast(t *testing.T) {
 	p := played(t, nil)
 	p.Hide()
 	c := client(t, p.Path)
@@ -265,15 +265,15 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 	if opened := c.connections.opened; best > 20*time.Microsecond || opened != 0 {
 		t.Fatalf("%v a call, %d connections", best, opened)
 	}
-	// Nothing is written that nobody would read: what is to be told waits untouched.
+	// It sends no request and no report.
 	if allocations := testing.AllocsPerRun(100, func() { hits(c, 1) }); allocations > 12 {
 		t.Fatalf("%v allocations a call", allocations)
 	}
 	t.Logf("%v a call", best)
 }
 
-// A caller that cancels says nothing of the daemon. A context that ends by time does so, behind half of the client's own.
-func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
+// A cancelled call is no failure of the daemon; a context's timeout is, after half of the client's timeout.
+func TestACancelledContextIsNoFailure(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path, WithTimeout(time.Second))
@@ -302,14 +302,14 @@ func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
 	}
 }
 
-func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
+func TestLogsTheFirstFailureAndChanges(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
-	heard := &told.Lines{}
-	c := client(t, p.Path, WithLogger(heard))
+	logged := &logs.Lines{}
+	c := client(t, p.Path, WithLogger(logged))
 	c.Hit(ctx, "api", Attributes{{"user", "secret-user"}})
-	if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "no daemon at "+p.Path) ||
+	if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "no daemon at "+p.Path) ||
 		!strings.Contains(lines[0], "requests are not limited") {
 		t.Fatalf("%v", lines)
 	}
@@ -321,7 +321,7 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 	}
 	c.over()
 	hits(c, 3)
-	lines := heard.All()
+	lines := logged.All()
 	if len(lines) != 2 || !strings.Contains(lines[1], "answers again; 14 requests") {
 		t.Fatalf("%v", lines)
 	}
@@ -329,18 +329,18 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 	hits(c, 1) // one is no state yet
 	p.Play(reply(allow...))
 	hits(c, 2)
-	if lines := heard.All(); len(lines) != 2 || strings.Contains(strings.Join(lines, ""), "secret-user") {
+	if lines := logged.All(); len(lines) != 2 || strings.Contains(strings.Join(lines, ""), "secret-user") {
 		t.Fatalf("%v", lines)
 	}
 }
 
-func TestALoggerThatPanicsHurtsNobody(t *testing.T) {
+func TestAPanicOfTheLoggerIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := client(t, "/nowhere/s", WithLogger(nil))
 	equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
 }
 
-func TestPermissionDeniedSaysWhoAndWhichGroup(t *testing.T) {
+func TestPermissionDeniedNamesUserAndGroup(t *testing.T) {
 	t.Parallel()
 	p := played(t, nil)
 	err := unreachable(p.Path, &net.OpError{Op: "dial", Err: &os.PathError{Err: os.ErrPermission}})
@@ -377,7 +377,7 @@ func TestTheEnvironment(t *testing.T) {
 	before := len(p.Seen())
 	t.Setenv("TIDEGATE_DISABLE", "1")
 	for _, c := range []*Client{New(), New(WithEnabled(true)), New(WithEnabled(false))} {
-		d := c.Acquire(ctx, "api", u1, RefuseOnFailure(), nil) // what cannot be asked is not looked at, either
+		d := c.Acquire(ctx, "api", u1, RefuseOnFailure(), nil) // no request is sent, so attributes are not read
 		d.Release()
 		if !d.Allowed || d.Reason != "disabled" || c.Check() || len(c.Stats().Missed) != 0 {
 			t.Fatalf("%+v", d)
@@ -388,7 +388,7 @@ func TestTheEnvironment(t *testing.T) {
 	}
 }
 
-// A process that was asleep itself when its deadline passed has not found the daemon to fail.
+// A process that slept past its deadline has not seen a failure of the daemon.
 func TestAnOversleptDeadlineIsNoFailureOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	const timeout = 50 * time.Millisecond
@@ -400,7 +400,7 @@ func TestAnOversleptDeadlineIsNoFailureOfTheDaemon(t *testing.T) {
 	p.Play(func(net.Conn, []any) []any { return nil })
 	k := c.lone(t)
 	k.Conn = &asleep{Conn: k.Conn, wake: func() {}}
-	c.give(k)
+	c.checkIn(k)
 	equal(t, reasons(hits(c, 1)...), []string{"timeout"})
 	if c.failures.Load() != 0 {
 		t.Fatal("it was this process")

@@ -1,6 +1,6 @@
 package tidegate
 
-// What a client must do, one by one, with a daemon that is played.
+// The promises of a client, against a scripted daemon.
 
 import (
 	"bytes"
@@ -19,11 +19,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
-// slack is what a busy machine may add to a deadline before a test calls it late.
+// slack is the delay beyond a deadline that a busy machine may cause.
 const slack = 2 * time.Second
 
 func TestHelloGoesOutWithTheFirstRequest(t *testing.T) {
@@ -52,7 +52,7 @@ func TestHelloGoesOutWithTheFirstRequest(t *testing.T) {
 	})
 }
 
-func TestNothingIsOpenedBeforeTheFirstQuestion(t *testing.T) {
+func TestConnectsWithTheFirstRequest(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -78,7 +78,7 @@ func TestConnectionsAreUsedAgainAndClosed(t *testing.T) {
 	equal(t, reasons(hits(c, 1)...), []string{""}) // it may be used again
 }
 
-func TestAtMostSoManyConnections(t *testing.T) {
+func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(_ net.Conn, message []any) []any {
 		time.Sleep(time.Millisecond)
@@ -118,7 +118,7 @@ func TestACallWithoutAFreeConnectionWaitsUntilItsDeadline(t *testing.T) {
 		t.Fatal("the daemon has not failed")
 	}
 	c.timeout = patient
-	time.AfterFunc(10*time.Millisecond, func() { c.give(k) })
+	time.AfterFunc(10*time.Millisecond, func() { c.checkIn(k) })
 	equal(t, reasons(hits(c, 1)...), []string{""})
 	c.connections.open = 1
 }
@@ -219,7 +219,7 @@ func TestHostileDaemons(t *testing.T) {
 				t.Fatalf("%+v", d)
 			}
 			d.Release()
-			// Never used again; and the daemon hears of what was given up on, and of what was missed.
+			// The connection is not reused; the next request reports abandoned and missed ones.
 			if stats := c.Stats(); stats.Connections != 0 || stats.Missed[row.reason] != 1 || stats.BreakerOpen {
 				t.Fatalf("%+v", stats)
 			}
@@ -233,11 +233,11 @@ func TestHostileDaemons(t *testing.T) {
 			seen := p.Seen()
 			report := seen[len(seen)-2][6].(map[string]any)
 			equal(t, report["missed"], map[string]any{row.reason: 2})
-			if told := fmt.Sprint(report["abandoned"]); told != "[[1 1] [2 1]]" && told != "[[2 1] [1 1]]" {
-				t.Fatalf("abandoned: %s", told)
+			if reported := fmt.Sprint(report["abandoned"]); reported != "[[1 1] [2 1]]" && reported != "[[2 1] [1 1]]" {
+				t.Fatalf("abandoned: %s", reported)
 			}
 			if len(seen[len(seen)-1]) != 5 {
-				t.Fatal("it was told twice")
+				t.Fatal("it was reported twice")
 			}
 		})
 	}
@@ -267,7 +267,7 @@ func TestRepliesInPiecesLargeAndWithMore(t *testing.T) {
 	}
 }
 
-// greeted is a daemon that begins every connection with these bytes, whatever it is told.
+// greeted returns a daemon that starts every connection with these bytes.
 func greeted(t *testing.T, frames ...[]any) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -281,7 +281,7 @@ func greeted(t *testing.T, frames ...[]any) string {
 	}
 	t.Cleanup(func() { listener.Close(); os.RemoveAll(folder) })
 	go func() {
-		var kept []net.Conn // what nothing refers to would be closed
+		var kept []net.Conn // keeps it alive, so that it is not closed
 		defer func() { runtime.KeepAlive(kept) }()
 		for {
 			connection, err := listener.Accept()
@@ -323,7 +323,7 @@ func TestAWelcomeComesFirstAndIsOne(t *testing.T) {
 	}
 }
 
-// ERRORs that close the connection, or are about nothing that was asked, count for the breaker; see below for the others.
+// ERRORs that close the connection, or concern no request, count for the breaker; see below for the others.
 func TestAnErrorThatCloses(t *testing.T) {
 	t.Parallel()
 	about := func(more, code int) peer.Script {
@@ -345,8 +345,8 @@ func TestAnErrorThatCloses(t *testing.T) {
 	}
 }
 
-// What could not be written by the deadline is not written behind it.
-func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
+// A request that could not be written by the deadline is not written later.
+func TestWritesNothingAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -365,7 +365,7 @@ func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
 	}
 }
 
-// A release waits for no one, not even for a daemon whose buffers are full.
+// A release does not wait, even if the daemon's buffers are full.
 func TestAReleaseDoesNotWait(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
@@ -373,7 +373,7 @@ func TestAReleaseDoesNotWait(t *testing.T) {
 	d := c.Acquire(ctx, "api", u1)
 	k := c.lone(t)
 	k.Conn = &unwritable{Conn: k.Conn}
-	c.give(k)
+	c.checkIn(k)
 	began := time.Now()
 	d.Release()
 	if took := time.Since(began); took > patient/2 {
@@ -384,7 +384,7 @@ func TestAReleaseDoesNotWait(t *testing.T) {
 	equal(t, seen[len(seen)-1][6], map[string]any{"missed": map[string]any{}, "abandoned": []any{[]any{1, 1}}})
 }
 
-// unwritable is a connection whose buffers are full.
+// unwritable returns a connection with full buffers.
 type unwritable struct {
 	net.Conn
 	until, last time.Time
@@ -429,7 +429,7 @@ func TestAReplyThatIsThereWhenTheDeadlineHasPassedCounts(t *testing.T) {
 	hits(c, 1)
 	k := c.lone(t)
 	defer k.Close()
-	// As if the process had been put to sleep after the request was written: the reply is there, the deadline is not.
+	// The process sleeps after the write: the reply arrives, and the deadline passes.
 	q := newRequest(ctx, opHit, isDecision, "api", u1)
 	q.decision, q.sent, q.deadline = &Decision{}, time.Now(), time.Now().Add(patient)
 	q.write(c)
@@ -442,7 +442,7 @@ func TestAReplyThatIsThereWhenTheDeadlineHasPassedCounts(t *testing.T) {
 	}
 }
 
-// asleep wakes when the reply is there and the deadline, for its first read, is over.
+// asleep wakes after the arrival of the reply, when the deadline of its first read has passed.
 type asleep struct {
 	net.Conn
 	wake  func()
@@ -483,18 +483,18 @@ func TestALateReplyNeverReachesAnotherRequest(t *testing.T) {
 	}
 }
 
-// A daemon that fails at one request, or does not know it, is degraded; the connection stays, and the breaker closed.
+// A request that the daemon fails at, or does not know, is degraded; the connection stays open, the breaker closed.
 func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{5, 10} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		heard := &told.Lines{}
-		c := client(t, p.Path, WithLogger(heard))
+		logged := &logs.Lines{}
+		c := client(t, p.Path, WithLogger(logged))
 		equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "protocol", "protocol"})
 		if stats := c.Stats(); stats.Connections != 1 || stats.BreakerOpen || stats.Missed["protocol"] != 5 {
 			t.Fatalf("%d: %+v", code, stats)
 		}
-		if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
+		if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
 			t.Fatalf("%v", lines)
 		}
 		c.Acquire(ctx, "api", u1)
@@ -507,13 +507,13 @@ func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
 	}
 }
 
-// ERRORs about the client or its request refuse, whatever is to happen on failure.
+// ERRORs about the client or its request refuse, regardless of RefuseOnFailure.
 func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 	t.Parallel()
 	for code, reason := range map[int]string{6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		heard := &told.Lines{}
-		c := client(t, p.Path, WithLogger(heard), WithFallback("1000/s"))
+		logged := &logs.Lines{}
+		c := client(t, p.Path, WithLogger(logged), WithFallback("1000/s"))
 		for i := 0; i < 5; i++ {
 			d := c.Acquire(ctx, "api", u1)
 			if d.Allowed || d.Degraded || d.Verdict != "shed" || d.Status != 503 || d.Reason != reason || d.Err() == nil {
@@ -528,13 +528,13 @@ func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 			stats.Refused[reason] != 5 {
 			t.Fatalf("%d: %+v", code, stats)
 		}
-		if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
+		if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
 			t.Fatalf("%v", lines)
 		}
 	}
 }
 
-// The answer to HELLO decides about the requests behind it.
+// The reply to HELLO applies to the requests behind it.
 func TestAnErrorInsteadOfAWelcome(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -555,14 +555,14 @@ func TestAnErrorInsteadOfAWelcome(t *testing.T) {
 	}
 }
 
-func TestNoValueIsTooOdd(t *testing.T) {
+func TestAnyValueIsSent(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
-	var nobody *told.Lines
+	var nilLines *logs.Lines
 	text, pointer := "Zoë", new(int)
 	for value, want := range map[any]string{
-		nil: "", "": "", "\xff": "�", "a\x00b": "a\x00b", 1.5: "1.5", true: "true", -7: "-7", nobody: "", &text: "Zoë",
+		nil: "", "": "", "\xff": "�", "a\x00b": "a\x00b", 1.5: "1.5", true: "true", -7: "-7", nilLines: "", &text: "Zoë",
 		pointer: "0", struct{ X any }{nil}: "{<nil>}", error(os.ErrClosed): os.ErrClosed.Error(), time.Second: "1s",
 		strings.Repeat("🌊", 240): strings.Repeat("🌊", 240),
 	} {
@@ -621,7 +621,7 @@ func TestLongValuesStayApartAndFramesFit(t *testing.T) {
 	}
 }
 
-// A report never costs an attribute its text: it waits for a request that has room.
+// A report never turns a value into its digest: it waits for a shorter request.
 func TestAReportWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
@@ -644,7 +644,7 @@ func TestAReportWaitsForRoom(t *testing.T) {
 	}
 }
 
-// Input never means allowed: a request that is wrong by itself is refused before any I/O, counted, and logged once.
+// Invalid input is never allowed: the client refuses it before any I/O, counts it, and logs it once.
 func TestInvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
@@ -670,8 +670,8 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 		"an odd unit": {"api", u1, Costs(Units{"secret/b": 1})}, "too many units": {"api", u1, Costs(units)},
 		"17 attributes": {"api", wide, nil}, "9 descriptors": {"api", u1, Descriptors(many...)},
 	} {
-		heard := &told.Lines{}
-		c := client(t, p.Path, WithLogger(heard), WithFallback("1000/s"))
+		logged := &logs.Lines{}
+		c := client(t, p.Path, WithLogger(logged), WithFallback("1000/s"))
 		before := len(p.Seen())
 		for i := 0; i < 3; i++ {
 			d := c.Acquire(ctx, row.domain, row.attributes, row.option)
@@ -679,7 +679,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 				t.Errorf("%s: %+v", name, d)
 			}
 		}
-		stats, lines := c.Stats(), heard.All()
+		stats, lines := c.Stats(), logged.All()
 		if len(p.Seen()) != before || len(lines) != 1 || stats.BreakerOpen || stats.Refused["invalid"] != 3 || len(stats.Missed) != 0 {
 			t.Errorf("%s: %v %+v", name, lines, stats)
 		}
@@ -696,8 +696,8 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// What is merely long or odd is sent in another form.
-func TestLongAndOddInputIsSent(t *testing.T) {
+// Long and unusual values are sent in another form.
+func TestLongAndUnusualInputIsSent(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -739,7 +739,7 @@ func sha(s string) string {
 
 // -- contexts ----------------------------------------------------------------------------------------------------------
 
-func TestACancelledContextGivesUpAndSaysSo(t *testing.T) {
+func TestACancelledContextEndsTheCall(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 1)
 	p := played(t, func(net.Conn, []any) []any {
@@ -776,7 +776,7 @@ func TestACancelledContextGivesUpAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestTheSoonerDeadlineCounts(t *testing.T) {
+func TestTheEarlierDeadlineApplies(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path)
@@ -791,7 +791,7 @@ func TestTheSoonerDeadlineCounts(t *testing.T) {
 	}
 }
 
-// The deadline that a connection has already, of a call before, ends no later call: not sooner than its own, not later.
+// An earlier call's deadline on the connection ends no later call, neither too early nor too late.
 func TestEveryCallHasItsOwnDeadline(t *testing.T) {
 	t.Parallel()
 	const timeout = slack
@@ -844,7 +844,7 @@ func TestEveryCallHasItsOwnDeadline(t *testing.T) {
 	}
 }
 
-// A deadline of a call before, which has passed, hides no reply and leaves no request unwritten.
+// An earlier call's expired deadline hides no reply and leaves no request unwritten.
 func TestACallBehindAnOldDeadline(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(limit...))
@@ -856,7 +856,7 @@ func TestACallBehindAnOldDeadline(t *testing.T) {
 		k := c.lone(t)
 		k.arm(time.Now().Add(armed))
 		k.armed = time.Now().Add(patient / 2) // as if it passed as soon as it had been looked at
-		c.give(k)
+		c.checkIn(k)
 		if d := hits(c, 1)[0]; d.Verdict != "limit" {
 			t.Fatalf("%v: %+v", armed, d)
 		}
@@ -911,7 +911,7 @@ func TestLimitReleasesAsTheWorkEnds(t *testing.T) {
 	none.Release()
 }
 
-func TestAWaitIsSleptOffByLimitAlone(t *testing.T) {
+func TestOnlyLimitSleepsOnWait(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 50_000, 77))
 	c := client(t, p.Path)
@@ -933,7 +933,7 @@ func TestAWaitIsSleptOffByLimitAlone(t *testing.T) {
 	equal(t, releases(t, p, 3)[2], []any{nil, 78, 2})
 }
 
-func TestAReleaseThatCannotBeWrittenIsToldLater(t *testing.T) {
+func TestAnUnwrittenReleaseIsReported(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -992,7 +992,7 @@ func TestRenewChargeSignal(t *testing.T) {
 	if before := len(releases(t, p, 1)); d.Renew() || before != 1 {
 		t.Fatal("it has ended")
 	}
-	// What only a judgement has is not said of a charge: the daemon would take an option's place for another.
+	// Options of other requests are not sent with a charge, in which the daemon would misread them.
 	c.Charge(ctx, "api", u1, Cost(2), Priority("high"), Idem("x"), Queued(time.Second), MaxWait(0))
 	seen = p.Seen()
 	equal(t, seen[len(seen)-1][2:], []any{"api", []any{[]any{"user", "u1"}}, 2, map[string]any{"idem": peer.Bin("x")}})
@@ -1000,7 +1000,7 @@ func TestRenewChargeSignal(t *testing.T) {
 
 // -- an orderly restart ------------------------------------------------------------------------------------------------
 
-func TestAnIdleConnectionThatWasClosedCostsNobodyADecision(t *testing.T) {
+func TestRetriesAfterAClosedIdleConnection(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -1012,7 +1012,7 @@ func TestAnIdleConnectionThatWasClosedCostsNobodyADecision(t *testing.T) {
 	}
 }
 
-func TestAGoodbyeAndNoAnswerIsAskedAgainElsewhere(t *testing.T) {
+func TestRetriesAfterAGoodbyeWithoutReply(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -1060,7 +1060,7 @@ func TestAGoodbyeBesideTheReplyEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestAResetAfterTheRequestWasTakenIsNotAskedAgain(t *testing.T) {
+func TestDoesNotRetryAfterAReset(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)

@@ -21,11 +21,11 @@ import (
 
 const (
 	connectionsMax, idleKept = 64, 2            // open at once; idle ones that stay open
-	idleTime                 = 15 * time.Second // how long the others do, and at most twice that
+	idleTime                 = 15 * time.Second // the others are closed after this time or at most twice that
 	batchMax, batchBytesMax  = 64, 64 << 10     // requests written together when no connection was free
-	silentMax                = 4_096            // releases that wait for a connection without a caller
+	silentMax                = 4_096            // releases that wait for a connection
 	glance, retryConnect     = 5 * time.Millisecond, time.Millisecond
-	busyTime                 = 100 * time.Millisecond // without a new connection, after the daemon took none
+	busyTime                 = 100 * time.Millisecond // no new connection after the daemon refused one
 	lastLook, lastLooks      = 200 * time.Microsecond, 3
 )
 
@@ -33,23 +33,23 @@ const (
 type connections struct {
 	sync.Mutex
 	session []byte
-	opened  int64         // so far
+	opened  int64         // in total
 	open    int           // now, with those being opened
 	idle    []*connection // the last one was used last
-	queue   []*request    // wait for a connection, in order
-	silent  int           // of these, without a caller
+	queue   []*request    // requests that wait for a connection, in order
+	silent  int           // requests in queue without a reply
 	reaper  *time.Timer
-	busy    time.Time // the daemon has taken no more connections then
+	busy    time.Time // the daemon last refused a connection
 }
 
-// mayOpen tells, under the lock, whether to open another connection for the request. Where the daemon took no more just
-// now, the ones that are open serve all callers; and at any time a request that it took none for.
+// mayOpen reports, under the lock, whether to open a connection for the request. After the daemon refused one, open
+// connections serve all requests for busyTime, and the refused request for good.
 func (p *connections) mayOpen(q *request) bool {
 	return p.open < connectionsMax && (p.open == 0 || !q.busy && time.Since(p.busy) > busyTime)
 }
 
-// next takes the first request out of the queue that may go on the connection: where the daemon took no connection for
-// it, only one that has been answered on.
+// next removes the first request from the queue that may use the connection. A request whose connection was refused may
+// only use one with a reply before.
 func (p *connections) next(k *connection) (r *request) {
 	at := 0
 	for at < len(p.queue) && p.queue[at].busy && !k.used {
@@ -65,22 +65,22 @@ func (p *connections) next(k *connection) (r *request) {
 
 type connection struct {
 	net.Conn
-	number, asked          int64  // its own; the last id
-	greeting, out          []byte // greeting is sent with the first request, so that it costs no round trip
+	number, asked          int64  // number of the connection; last id
+	greeting, out          []byte // greeting is sent with the first request, which saves a round trip
 	in                     []byte // from..filled is unread
 	from, filled           int
 	reply                  value
 	armed                  time.Time  // its deadline
-	flight                 []*request // under way, by id; nil where answered
-	left                   int        // of these, unanswered
+	flight                 []*request // in flight, by id; nil once answered
+	left                   int        // unanswered ones in flight
 	idleSince              time.Time
 	used, welcome, leaving bool // leaving: after GOODBYE
 }
 
-// converse has the request answered. Where the daemon has not judged it, it is sent once more on another connection.
+// converse exchanges the request. If the daemon has not processed it, converse retries once on another connection.
 func (c *Client) converse(q *request) *fault {
 	for goodbye := false; ; {
-		k := c.take(q)
+		k := c.checkOut(q)
 		if k != nil {
 			c.lead(k, q)
 		}
@@ -96,9 +96,9 @@ func (c *Client) converse(q *request) *fault {
 	}
 }
 
-// take is an idle connection or a new one; at the limit of connections, whichever is free next. Without one, another
-// caller has the request answered, or bad is set.
-func (c *Client) take(q *request) *connection {
+// checkOut returns an idle connection or a new one; at the limit of connections, the next free one. It returns nil if
+// another caller has exchanged the request, or with q.bad set.
+func (c *Client) checkOut(q *request) *connection {
 	p := &c.connections
 	p.Lock()
 	n := len(p.idle)
@@ -112,7 +112,7 @@ func (c *Client) take(q *request) *connection {
 			return k
 		}
 		p.Unlock()
-		_ = k.Close() // it may have ended as the one before
+		_ = k.Close() // the daemon may have closed it, too
 	case p.mayOpen(q):
 		p.open++
 		p.Unlock()
@@ -120,9 +120,9 @@ func (c *Client) take(q *request) *connection {
 		if p.silent == silentMax {
 			q.bad = errLate
 		} else {
-			behind := *q // its caller is not waited for
+			queued := *q // the caller does not wait, and reuses q
 			p.silent++
-			p.queue = append(p.queue, &behind)
+			p.queue = append(p.queue, &queued)
 		}
 		p.Unlock()
 		return nil
@@ -134,7 +134,7 @@ func (c *Client) take(q *request) *connection {
 	return c.connect(q)
 }
 
-// queueUp puts the request into the queue, under the lock.
+// queueUp inserts the request into the queue, under the lock.
 func (c *Client) queueUp(q *request, at int) {
 	if q.turn == nil {
 		q.turn = make(chan *connection, 1)
@@ -146,7 +146,7 @@ func (c *Client) queueUp(q *request, at int) {
 	p.queue[at] = q
 }
 
-// await is take for a request in the queue.
+// await is checkOut for a request in the queue.
 func (c *Client) await(q *request) *connection {
 	k := c.wait(q)
 	if !q.leads {
@@ -158,8 +158,8 @@ func (c *Client) await(q *request) *connection {
 	return c.connect(q)
 }
 
-// wait waits for its turn: a connection, or leave to open one (nil, with leads). Otherwise another caller has had the
-// request answered, or time ran out.
+// wait waits for a connection, or permission to open one (nil, with leads). Otherwise another caller has exchanged the
+// request, or the deadline has passed.
 func (c *Client) wait(q *request) *connection {
 	timer := time.NewTimer(time.Until(q.deadline))
 	defer timer.Stop()
@@ -175,9 +175,9 @@ func (c *Client) wait(q *request) *connection {
 		waiting, leads := q.sent.IsZero(), q.leads
 		if !leads && (waiting || !grace) {
 			select {
-			case <-q.turn: // the answer came just now
+			case <-q.turn: // the reply has just arrived
 			default:
-				q.gone, q.bad = true, errLate
+				q.expired, q.bad = true, errLate
 				q.sent = when(waiting, time.Now(), q.sent)
 			}
 			c.connections.Unlock()
@@ -187,12 +187,12 @@ func (c *Client) wait(q *request) *connection {
 		if leads {
 			return <-q.turn
 		}
-		q.setDeadline(c.timeout) // it is under way, since later than it might have been
+		q.setDeadline(c.timeout) // it is in flight, but was sent late
 		timer.Reset(time.Until(q.deadline) + lastLooks*lastLook)
 	}
 }
 
-// add puts a request on the connection.
+// add assigns a request to the connection.
 func (k *connection) add(q *request) {
 	k.asked++
 	k.flight = append(k.flight, q)
@@ -200,7 +200,7 @@ func (k *connection) add(q *request) {
 	k.left += when(q.wanted == silent, 0, 1)
 }
 
-// lead exchanges the requests on the connection, and returns it to the pool if it is good.
+// lead exchanges the requests on the connection, and returns it to the pool unless it failed.
 func (c *Client) lead(k *connection, q *request) {
 	bad := k.exchange(c, q)
 	for _, r := range k.flight {
@@ -214,28 +214,28 @@ func (c *Client) lead(k *connection, q *request) {
 		return
 	}
 	k.used = true
-	c.give(k)
+	c.checkIn(k)
 }
 
-// finish ends a request, and the wait of its caller.
+// finish ends a request and wakes its caller.
 func (c *Client) finish(r, lead *request, bad *fault) {
 	switch {
 	case r == lead:
 		r.bad = bad
 	case r.wanted != silent:
 		c.connections.Lock()
-		if !r.gone {
+		if !r.expired {
 			r.bad = bad
 			r.turn <- nil
 		}
 		c.connections.Unlock()
 	case bad != nil && r.lease != [2]int64{}:
-		c.report("", nil, r.lease) // the daemon learns later that the lease has ended
+		c.report("", nil, r.lease) // sent with a later request
 	}
 }
 
-// give hands a good connection to the callers that wait, or keeps it idle.
-func (c *Client) give(k *connection) {
+// checkIn passes a connection to waiting callers, or keeps it idle.
+func (c *Client) checkIn(k *connection) {
 	p, now := &c.connections, time.Now()
 	p.Lock()
 	lead, bytes := (*request)(nil), 0
@@ -243,12 +243,12 @@ func (c *Client) give(k *connection) {
 		r := p.next(k)
 		if r == nil {
 			break
-		} else if r.gone {
+		} else if r.expired {
 			continue
 		}
 		r.sent, bytes = now, bytes+len(r.body)
 		k.add(r)
-		switch { // the one with the most time waits for all
+		switch { // the request with the latest deadline leads
 		case r.wanted == silent:
 			p.silent--
 		case lead == nil || r.deadline.After(lead.deadline):
@@ -260,7 +260,7 @@ func (c *Client) give(k *connection) {
 		lead.leads = true
 		p.Unlock()
 		lead.turn <- k
-	case len(k.flight) == 0 && !k.used: // others were faster, and the daemon may be busy for it
+	case len(k.flight) == 0 && !k.used: // no request left for it; the daemon may have refused it
 		p.Unlock()
 		_ = k.Close()
 		c.vacate(false)
@@ -270,7 +270,7 @@ func (c *Client) give(k *connection) {
 			p.reaper = time.AfterFunc(idleTime, c.reap)
 		}
 		p.Unlock()
-	default: // releases alone
+	default: // only releases
 		p.Unlock()
 		first := k.flight[0]
 		first.setDeadline(c.timeout)
@@ -281,7 +281,7 @@ func (c *Client) give(k *connection) {
 	}
 }
 
-// vacate lets another caller open a connection instead of one that has ended.
+// vacate lets another caller open a connection in place of a closed one.
 func (c *Client) vacate(busy bool) {
 	p := &c.connections
 	p.Lock()
@@ -290,7 +290,7 @@ func (c *Client) vacate(busy bool) {
 		p.busy = time.Now()
 	}
 	for i, r := range p.queue {
-		if !r.gone && r.wanted != silent && p.mayOpen(r) {
+		if !r.expired && r.wanted != silent && p.mayOpen(r) {
 			p.queue = append(p.queue[:i], p.queue[i+1:]...)
 			p.open++
 			r.sent, r.leads = time.Now(), true
@@ -300,7 +300,7 @@ func (c *Client) vacate(busy bool) {
 	}
 }
 
-// reap closes connections that were idle for long, except a few.
+// reap closes connections idle for idleTime, except idleKept.
 func (c *Client) reap() {
 	p, old := &c.connections, []*connection(nil)
 	p.Lock()
@@ -316,7 +316,7 @@ func (c *Client) reap() {
 	}
 }
 
-// connect opens a connection for the request; its HELLO goes out with it.
+// connect opens a connection for the request, which also sends HELLO.
 func (c *Client) connect(q *request) *connection {
 	path := c.path
 	if path == "" {
@@ -325,7 +325,7 @@ func (c *Client) connect(q *request) *connection {
 			path = "/run/tidegate/tidegate.sock"
 		}
 	}
-	stream, err := net.Dial("unix", path) // at once; EAGAIN: its backlog is full
+	stream, err := net.Dial("unix", path) // does not block; EAGAIN: the backlog is full
 	for errors.Is(err, syscall.EAGAIN) && time.Until(q.deadline) > retryConnect && q.ctx.Err() == nil {
 		time.Sleep(retryConnect)
 		stream, err = net.Dial("unix", path)
@@ -353,13 +353,13 @@ func (c *Client) connect(q *request) *connection {
 		k.add(q)
 		return k
 	}
-	c.queueUp(q, 0) // others wait: one exchange serves them, too
+	c.queueUp(q, 0) // one exchange serves all waiting requests
 	p.Unlock()
-	c.give(k)
+	c.checkIn(k)
 	return c.await(q)
 }
 
-// unreachable is the cause and its help.
+// unreachable returns a fault with the cause and a help.
 func unreachable(path string, err error) *fault {
 	const none = "no daemon at %s (%v): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
 	bad := &fault{reason: "unreachable", text: fmt.Sprintf(none, path, err)}
@@ -371,7 +371,7 @@ func unreachable(path string, err error) *fault {
 		if found, err := user.Current(); err == nil {
 			name = found.Username
 		}
-		if info, err := os.Stat(path); err == nil { // every system that has a Gid has it there
+		if info, err := os.Stat(path); err == nil { // reflection, since not every system's Sys has a Gid
 			gid := fmt.Sprint(reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"))
 			if found, err := user.LookupGroupId(gid); err == nil {
 				group = found.Name
@@ -389,16 +389,16 @@ func (k *connection) exchange(c *Client, lead *request) (broken *fault) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
 			known, is := thrown.(*fault)
-			broken = when(is, known, errDoubt)
+			broken = when(is, known, errMalformed)
 		}
 	}()
 	k.out, k.greeting = append(k.out[:0], k.greeting...), nil
 	for _, r := range k.flight {
 		k.out = r.appendFrame(k.out)
 	}
-	// A deadline of an earlier request that is sooner will do until it has passed: setting one costs more than a write.
+	// An earlier deadline of a previous request is extended only after it: setting one costs more than a write.
 	now, unsent, cut, looks := lead.sent, k.out, false, 0
-	if limit := lead.soon(now); !k.armed.After(now) || k.armed.After(limit) {
+	if limit := lead.nextCheck(now); !k.armed.After(now) || k.armed.After(limit) {
 		k.arm(limit)
 	}
 	for err := error(nil); len(unsent) > 0 || k.left > 0; {
@@ -414,19 +414,19 @@ func (k *connection) exchange(c *Client, lead *request) (broken *fault) {
 		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
 			if k.used && len(unsent) == len(k.out) {
 				return errUnsent
-			} else if len(unsent) > 0 && k.left > 0 { // the replies before the end count
+			} else if len(unsent) > 0 && k.left > 0 { // read the replies sent before the end
 				unsent, cut = nil, true
 				continue
 			}
 			return &fault{text: "the daemon hung up", reason: "unreachable", again: k.leaving, goodbye: k.leaving}
 		}
 		now = time.Now()
-		switch alone := len(k.flight) == 1; { // others may have more time than the context
+		switch alone := len(k.flight) == 1; { // other requests may have more time than lead's context
 		case now.Before(lead.deadline) && (!alone || lead.ctx.Err() == nil):
-			k.arm(lead.soon(now))
+			k.arm(lead.nextCheck(now))
 		case looks == lastLooks || len(unsent) > 0:
 			return errLate
-		default: // a reply that is there by now counts
+		default: // a reply may have arrived
 			looks++
 			k.arm(now.Add(lastLook))
 		}
@@ -436,16 +436,16 @@ func (k *connection) exchange(c *Client, lead *request) (broken *fault) {
 
 func (k *connection) arm(at time.Time) {
 	k.armed = at
-	_ = k.SetDeadline(at) // where it fails, a write fails too
+	_ = k.SetDeadline(at) // if it fails, the write fails too
 }
 
-// soon is the deadline, or earlier, to look whether the context has ended. More looks would cost every call.
-func (q *request) soon(now time.Time) time.Time {
+// nextCheck returns the deadline, or an earlier time to check the context. More checks would slow down every call.
+func (q *request) nextCheck(now time.Time) time.Time {
 	next := now.Add(glance)
 	return when(q.ctx.Done() != nil && next.Before(q.deadline), next, q.deadline)
 }
 
-// read takes one frame, and ends the request that it answers.
+// read reads one frame, and finishes the request that it answers.
 func (k *connection) read(c *Client, lead *request) error {
 	k.from, k.filled = 0, copy(k.in, k.in[k.from:k.filled])
 	size := 4
@@ -456,15 +456,15 @@ func (k *connection) read(c *Client, lead *request) error {
 				return err
 			}
 		} else if size, known = size+int(binary.BigEndian.Uint32(k.in)), true; size > len(k.in) {
-			panic(errDoubt)
+			panic(errMalformed)
 		}
 	}
 	k.from = size
 	if rest := k.reply.decode(k.in[4:size:size], levelsMax); len(rest) > 0 {
-		panic(errDoubt)
+		panic(errMalformed)
 	}
-	e := k.reply.of('a').list
-	kind, r, at := int(e[0].of('u').n), (*request)(nil), -1
+	e := k.reply.expect('a').list
+	kind, r, at := int(e[0].expect('u').n), (*request)(nil), -1
 	if first := uint64(k.asked) - uint64(len(k.flight)) + 1; e[1].kind == 'u' && e[1].n-first < uint64(len(k.flight)) {
 		at = int(e[1].n - first)
 		r = k.flight[at]
@@ -487,11 +487,11 @@ func (k *connection) read(c *Client, lead *request) error {
 			panic(bad)
 		}
 	case !k.welcome || !answers || kind != r.wanted:
-		panic(&fault{text: fmt.Sprintf("the daemon sent a frame of kind %d in vain", kind), reason: "protocol"})
+		panic(&fault{text: fmt.Sprintf("the daemon sent an unexpected frame of kind %d", kind), reason: "protocol"})
 	case kind == isDecision:
 		r.decision.read(e[2:])
 	default:
-		r.ok = e[2].of('b').n == 1
+		r.ok = e[2].expect('b').n == 1
 	}
 	k.flight[at] = nil
 	k.left--

@@ -1,6 +1,6 @@
 package tidegate
 
-// Against the real daemon: what it says is understood, late replies reach nobody, and every lease ends.
+// Against the real daemon: it is understood, late replies are dropped, and every lease ends.
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/clients/go/internal/told"
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 )
 
 const rules = `
@@ -36,7 +36,7 @@ func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d)
 }
 
-func TestTheDaemonsWord(t *testing.T) {
+func TestErrorsOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
@@ -62,7 +62,7 @@ func TestTheDaemonsWord(t *testing.T) {
 	first := c.Acquire(ctx, "api", message, Idem("order-17"))
 	again := c.Acquire(ctx, "api", message, Idem("order-17"))
 	equal(t, reasons(first, again), []string{"", ""})
-	// Input never means allowed: the caller is over its limit, and stays so.
+	// Invalid input is never allowed: the caller is over its limit, and remains so.
 	for name, odd := range map[string]*Decision{
 		"long idem": c.Hit(ctx, "api", message, Idem(strings.Repeat("x", 200))), "odd priority": c.Hit(ctx, "api", message, Priority("a/b")),
 		"huge": c.Hit(ctx, "api", message, Cost(1<<40)), "largest": c.Hit(ctx, "api", message, Cost(math.MaxInt64)),
@@ -78,12 +78,12 @@ func TestTheDaemonsWord(t *testing.T) {
 	}
 }
 
-// A charge below 0 names what it refunds: at most its amount, and once.
+// A negative charge refunds the grant or charge of Of, at most its amount, and once.
 func TestARefundNamesItsGrant(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
-	heard := &told.Lines{}
-	c := client(t, d.path, WithLogger(heard))
+	logged := &logs.Lines{}
+	c := client(t, d.path, WithLogger(logged))
 	message := Attributes{{"job", "message"}, {"user", 8}}
 	long := strings.Repeat("k", 100)
 	first, second := c.Hit(ctx, "api", message, Idem("order-17")), c.Hit(ctx, "api", message, Idem(long))
@@ -95,7 +95,7 @@ func TestARefundNamesItsGrant(t *testing.T) {
 			t.Fatal("a bare refund is not allowed")
 		}
 	}
-	if lines := heard.All(); len(lines) != 1 || c.Stats().Refused["not_allowed"] != 2 {
+	if lines := logged.All(); len(lines) != 1 || c.Stats().Refused["not_allowed"] != 2 {
 		t.Fatalf("%v %+v", lines, c.Stats())
 	}
 	for i, step := range []struct {
@@ -125,7 +125,7 @@ func TestLongValuesOfTheDaemonsStayApart(t *testing.T) {
 	}
 }
 
-// However work ends, its place is free again.
+// Every end of work frees its permit.
 func TestLeasesEnd(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
@@ -155,7 +155,7 @@ func TestLeasesEnd(t *testing.T) {
 	eventually(t, "the places", func() bool { return free(t, c, export) == 40 })
 }
 
-// Acquires given up, because contexts end at any moment, hold no place once the daemon has heard of them.
+// Acquires abandoned at random times hold no permit once the daemon has the report.
 func TestAbandonedAcquiresHoldNothing(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
@@ -174,9 +174,9 @@ func TestAbandonedAcquiresHoldNothing(t *testing.T) {
 	t.Logf("%d of 300 were given up", abandoned)
 }
 
-// Stopped and continued again and again while requests are under way: no verdict reaches another request, because each
-// user's is known: even ones are let through, odd ones are over their limit.
-func TestLateRepliesReachNobody(t *testing.T) {
+// The daemon is stopped and continued repeatedly under requests: no verdict reaches another request, since each
+// user's is known: even users are allowed, odd ones over their limit.
+func TestDropsLateReplies(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(3*time.Millisecond))
@@ -241,7 +241,7 @@ func TestLateRepliesReachNobody(t *testing.T) {
 	t.Logf("%d judged, %d missed", judged, missed)
 }
 
-// A daemon that pauses for one deadline and a half has failed each caller once or twice, and none afterwards.
+// A daemon that pauses for 1.5 deadlines fails each caller once or twice, and none afterwards.
 func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
 	t.Parallel()
 	const callers, timeout, most = 8, 400 * time.Millisecond, 80
@@ -281,7 +281,7 @@ func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
 	}
 }
 
-// A restart with a socket that stays is for `again`; here the daemon is killed: work passes, and is limited soon after.
+// client_test.go covers orderly restarts. Here the daemon is killed: requests pass, and are limited soon after.
 func TestARestartedDaemonIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)

@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
 
-// example is the *testing.T of an example, which has none.
+// example replaces *testing.T in an example.
 type example struct {
 	testing.TB
 	ends []func()
@@ -27,7 +27,7 @@ func (e *example) end() {
 	}
 }
 
-// greedy is a daemon that lets everyone through but "greedy".
+// greedy returns a daemon that limits only the user "greedy".
 func greedy(t testing.TB) *tidegatetest.Fake {
 	fake := tidegatetest.New(t)
 	fake.Force("per-user", "allow")

@@ -1,4 +1,4 @@
-// Limits in this process for the time in which the daemon cannot be asked.
+// Limits in this process while the daemon is unreachable.
 
 package tidegate
 
@@ -15,13 +15,14 @@ import (
 	"time"
 )
 
-// WithFallback limits in this process while the daemon cannot be asked: a token bucket for each domain and set of
+// WithFallback limits in this process while the daemon is unreachable: a token bucket for each domain and set of
 // attributes, such as "20/s", "100/min burst 200" or "10/30s". Its decisions are Degraded with the Reason fallback. Off
-// by default. New panics if the text is no rate.
+// by default. New panics if the rate is invalid.
 func WithFallback(rate string) Option { return WithFallbacks(map[string]string{"*": rate}) }
 
-// WithFallbacks is WithFallback by the name of the rule that decided last about such a request, such as "per-user" or
-// "api/per-user"; "*" is for all others. Without an entry the request is allowed, or refused by RefuseOnFailure.
+// WithFallbacks is WithFallback by the name of the rule that last bound for the domain and attribute names, such as
+// "per-user" or "api/per-user"; "*" is for all others. Without an entry the request is allowed, or refused by
+// RefuseOnFailure.
 func WithFallbacks(rates map[string]string) Option {
 	return func(c *Client) {
 		f := &fallback{entries: map[string]*quota{}}
@@ -40,7 +41,7 @@ func WithFallbacks(rates map[string]string) Option {
 
 const fallbackRulesMax, fallbackBucketsMax = 256, 10_000
 
-// A quota is a rate and the burst that a full bucket holds.
+// A quota is a rate and the tokens of a full bucket.
 type quota struct{ perSecond, burst float64 }
 
 var (
@@ -50,13 +51,13 @@ var (
 )
 
 func parseRate(text string) (*quota, error) {
-	wrong := func(what string) error {
+	wrong := func(reason string) error {
 		const help = `write it like "20/s", "100/min burst 200" or "10/30s"`
-		return fmt.Errorf("tidegate: the fallback %.99q %s; help: %s", text, what, help)
+		return fmt.Errorf("tidegate: the fallback %.99q %s; help: %s", text, reason, help)
 	}
 	found := rateForm.FindStringSubmatch(strings.TrimSpace(text))
 	if found == nil {
-		return nil, wrong("is no rate")
+		return nil, wrong("is not a rate")
 	}
 	number := func(digits string) float64 {
 		n, err := strconv.ParseUint(digits, 10, 32)
@@ -84,7 +85,7 @@ type fallback struct {
 	entries map[string]*quota // by rule
 
 	mu      sync.Mutex
-	rules   *recent // by domain and names of attributes: the rule that bound last
+	rules   *recent // by domain and attribute names: the last binding rule
 	buckets *recent // by rate, domain and attributes: *bucket
 }
 
@@ -94,7 +95,7 @@ type bucket struct {
 	at     time.Time
 }
 
-// remember keeps the rule for requests with the same names of attributes.
+// remember stores the binding rule of requests with the same domain and attribute names.
 func (f *fallback) remember(q *request, rule string) {
 	if rule == "" || len(f.entries) == 1 && f.entries["*"] != nil {
 		return
@@ -134,11 +135,11 @@ func (f *fallback) decide(q *request) *Decision {
 		b = &bucket{quota.burst, now}
 		f.buckets.put(key, b)
 	}
-	return b.take(quota, float64(cost), now, q.op == opPeek)
+	return b.charge(quota, float64(cost), now, q.op == opPeek)
 }
 
-// take refills the bucket and takes the cost, if it has as much.
-func (b *bucket) take(quota *quota, cost float64, now time.Time, peek bool) *Decision {
+// charge refills the bucket and charges the cost if the tokens suffice.
+func (b *bucket) charge(quota *quota, cost float64, now time.Time, peek bool) *Decision {
 	const rounding = 1e-9 // of floating point
 	b.tokens = math.Min(quota.burst, b.tokens+math.Max(0, now.Sub(b.at).Seconds())*quota.perSecond)
 	b.at = now
@@ -163,12 +164,12 @@ func (b *bucket) take(quota *quota, cost float64, now time.Time, peek bool) *Dec
 	return d
 }
 
-// seconds is in microseconds, rounded up, and at most 285 years.
+// seconds converts to a Duration, rounded up to microseconds, at most 285 years.
 func seconds(s float64) time.Duration {
 	return time.Duration(math.Min(math.Ceil(s*1e6), 9e15)) * time.Microsecond
 }
 
-// fallbackKey is a digest, so that every bucket has the same size. The order of attributes is not in it.
+// fallbackKey returns a digest of domain, entry and sorted attributes, so that every key has the same size.
 func fallbackKey(q *request, entry string, names bool) (key [sha256.Size]byte) {
 	parts := make([]string, 0, len(q.texts)/2+2)
 	for i := 0; i+1 < len(q.texts); i += 2 {
@@ -183,10 +184,10 @@ func fallbackKey(q *request, entry string, names bool) (key [sha256.Size]byte) {
 	return key
 }
 
-// recent keeps the entries that were used last.
+// recent is an LRU map.
 type recent struct {
 	most  int
-	order *list.List // of kept, the last used first
+	order *list.List // of kept, most recently used first
 	byKey map[[sha256.Size]byte]*list.Element
 }
 

@@ -1,6 +1,6 @@
 package tidegate
 
-// The buckets in this process, for the time without the daemon.
+// The buckets in this process, used without the daemon.
 
 import (
 	"context"
@@ -67,7 +67,7 @@ func TestABucketOfTheFallback(t *testing.T) {
 	} {
 		b := &bucket{2, start}
 		for i, step := range steps {
-			d := b.take(&quota{2, 2}, float64(step.cost), start.Add(step.at), step.peek)
+			d := b.charge(&quota{2, 2}, float64(step.cost), start.Add(step.at), step.peek)
 			if d.Verdict != step.verdict || d.Remaining != step.remaining || d.RetryAfter != step.retry || d.ResetAfter != step.reset ||
 				d.Status != when(d.Allowed, 200, 429) || d.Limit != 2 || d.Window != second || !d.Degraded || d.Reason != "fallback" ||
 				d.Rule != "" || d.Allowed != (step.verdict == "allow") {
@@ -75,12 +75,12 @@ func TestABucketOfTheFallback(t *testing.T) {
 			}
 		}
 	}
-	if d := (&bucket{0, start}).take(&quota{1.0 / (366 * 86400), math.MaxUint32}, 1e9, start, false); d.RetryAfter <= 0 || d.Window <= 0 {
+	if d := (&bucket{0, start}).charge(&quota{1.0 / (366 * 86400), math.MaxUint32}, 1e9, start, false); d.RetryAfter <= 0 || d.Window <= 0 {
 		t.Errorf("%+v", d)
 	}
 }
 
-// Without the daemon the bucket decides, whatever is to happen on failure: for each domain and set of attributes.
+// Without the daemon the bucket decides, regardless of RefuseOnFailure, for each domain and set of attributes.
 func TestTheFallbackLimits(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(limit...))
@@ -130,7 +130,7 @@ func TestTheFallbackLimits(t *testing.T) {
 	}
 }
 
-// By rule: the one that bound last for the domain and the names of the attributes; then "*"; then as without a fallback.
+// By rule: the last binding one for domain and attribute names; then "*"; then as without a fallback.
 func TestFallbacksByRule(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
@@ -165,7 +165,7 @@ func TestFallbacksByRule(t *testing.T) {
 	}
 }
 
-func TestFallbacksKeepAtMostSoMuch(t *testing.T) {
+func TestFallbacksAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRecent(3)
 	key := func(i int) (k [32]byte) { k[0] = byte(i); return k }

@@ -1,4 +1,4 @@
-// What a request says of where it came from, and how far that is believed.
+// Address, path and queue time of a request, from headers of trusted proxies only.
 
 package tidegate
 
@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-const queuedMax = 60 * time.Second // who says more has another clock
+const queuedMax = 60 * time.Second // a longer time means that the proxy's clock differs
 
-// cleanPath is the path as the application means it: decoded once (by net/http), without dot segments and repeated
-// slashes.
+// cleanPath normalizes a path decoded by net/http: it removes dot segments and repeated slashes.
 func cleanPath(path string) string {
 	if strings.HasPrefix(path, "/") && !strings.Contains(path, "//") && !strings.Contains(path, "/.") {
 		return path
@@ -39,7 +38,7 @@ func cleanPath(path string) string {
 	return clean
 }
 
-// peerOf is who holds the other end of the connection; empty: a Unix socket, or nobody knows.
+// peerOf returns the host of the peer's address; empty for a Unix socket or an unknown address.
 func peerOf(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -48,7 +47,7 @@ func peerOf(r *http.Request) string {
 	return host
 }
 
-// address is who called: the nearest hop that is not a trusted proxy. What stands left of it may be made up.
+// address returns the caller: the nearest hop that is not a trusted proxy. Hops left of it may be forged.
 func (m *middleware) address(r *http.Request, peer string) string {
 	forwarded := r.Header.Values("X-Forwarded-For")
 	if len(forwarded) == 0 {
@@ -56,7 +55,7 @@ func (m *middleware) address(r *http.Request, peer string) string {
 	}
 	if m.TrustedProxies == nil && m.TrustedCount == 0 {
 		m.warned.Do(func() {
-			m.client.log("X-Forwarded-For is there but TrustedProxies is not set: callers are told apart by their proxy", true)
+			m.client.log("X-Forwarded-For is present but TrustedProxies is not set: callers are counted by their proxy", true)
 		})
 		return peer
 	}
@@ -72,7 +71,7 @@ func (m *middleware) address(r *http.Request, peer string) string {
 		address, err := netip.ParseAddr(withoutPort(hops[i]))
 		if err != nil {
 			if i == len(hops)-1 && peer == "" {
-				continue // a Unix socket: only this machine's proxy can be behind it
+				continue // a Unix socket: the peer is a proxy on this host
 			}
 			return nearest
 		}
@@ -93,15 +92,15 @@ func (m *middleware) trusts(address netip.Addr) bool {
 	return false
 }
 
-// queued is how long the request waited for the application, as a trusted proxy says it by X-Request-Start: "t=" and
-// Unix time or without it, in seconds, milliseconds or microseconds, which are told apart by their size.
+// queued returns the time that the request waited for the application, by a trusted proxy's X-Request-Start: Unix time,
+// optionally after "t=", in seconds, milliseconds or microseconds, recognized by their size.
 func (m *middleware) queued(r *http.Request, peer string) (time.Duration, bool) {
-	said := strings.TrimPrefix(strings.TrimSpace(r.Header.Get("X-Request-Start")), "t=")
-	if said == "" || strings.Trim(said, "0123456789.") != "" || !m.fromProxy(peer) {
+	text := strings.TrimPrefix(strings.TrimSpace(r.Header.Get("X-Request-Start")), "t=")
+	if text == "" || strings.Trim(text, "0123456789.") != "" || !m.fromProxy(peer) {
 		return 0, false
 	}
-	started, err := strconv.ParseFloat(said, 64)
-	if err != nil || len(said) > 30 {
+	started, err := strconv.ParseFloat(text, 64)
+	if err != nil || len(text) > 30 {
 		return 0, false
 	}
 	switch {

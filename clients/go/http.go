@@ -1,5 +1,5 @@
-// Limits a net/http application. It sets headers before the handler runs and never wraps the ResponseWriter: what that
-// can do, flushing, hijacking, deadlines, it can do still.
+// Limits a net/http application. It sets headers before the handler runs and never wraps the ResponseWriter, so that
+// flushing, hijacking and deadlines work.
 
 package tidegate
 
@@ -14,27 +14,27 @@ import (
 	"time"
 )
 
-// HTTP says how an application is limited. Every field may be left out; a function may be called by many goroutines at
-// once, and one that panics lets the request pass.
+// HTTP has the options of a middleware; all are optional. Functions must be safe for concurrent use; if one panics, the
+// request passes.
 //
-// The daemon gets method, path, route, ip, user, user_agent and then Attributes, in this order.
+// The attributes are method, path, route, ip, user, user_agent and then Attributes, in this order.
 type HTTP struct {
 	Domain      string                                 // "web" if empty
-	User        func(*http.Request) string             // who calls, as the application knows it; "": nobody known
-	Route       func(*http.Request) string             // the matched pattern; else what net/http says (from Go 1.23)
-	Attributes  func(*http.Request) Attributes         // more of them
-	FromHeaders [][2]string                            // attributes and the headers that they are taken from
-	Descriptors func(*http.Request) []Attributes       // judged besides
+	User        func(*http.Request) string             // the caller; "": unknown
+	Route       func(*http.Request) string             // the matched pattern; default: net/http's (from Go 1.23)
+	Attributes  func(*http.Request) Attributes         // further attributes
+	FromHeaders [][2]string                            // names of attributes and their headers
+	Descriptors func(*http.Request) []Attributes       // further descriptors
 	Cost        func(*http.Request) CallOption         // Cost(n) or Costs(units)
-	Priority    func(*http.Request) string             // never from an end user's header
-	Exempt      func(*http.Request) bool               // true: not judged
-	Outcome     func(*http.Request, *Decision) Outcome // after the handler's return, if it did not say by SetOutcome
-	// OnRefused gives the answer to a refusal, or nil for the usual one; limit headers are there already.
+	Priority    func(*http.Request) string             // never from a caller's header
+	Exempt      func(*http.Request) bool               // true: no check
+	Outcome     func(*http.Request, *Decision) Outcome // after the handler's return, unless it called SetOutcome
+	// OnRefused returns a handler for a refusal, or nil for the default; limit headers are set before.
 	OnRefused func(*http.Request, *Decision) http.Handler
-	// OnFailure says which paths are refused, with 503, when the daemon does not answer: Refuse, RefuseUnder("/pay").
+	// OnFailure returns true for paths to refuse (503) when the daemon does not answer: Refuse, RefuseUnder("/pay").
 	OnFailure func(path string) bool
-	// TrustedProxies are whose X-Forwarded-For and X-Request-Start are believed (and the peer of a Unix socket then);
-	// TrustedCount is how many proxies stand in front, instead.
+	// TrustedProxies are networks of proxies whose X-Forwarded-For and X-Request-Start count (with any network, also the
+	// peer of a Unix socket); TrustedCount is the number of proxies instead.
 	TrustedProxies []netip.Prefix
 	TrustedCount   int
 	Instrument     func(d *Decision, judging time.Duration) // after each decision
@@ -44,7 +44,7 @@ type HTTP struct {
 // Refuse is an OnFailure for every path.
 func Refuse(string) bool { return true }
 
-// RefuseUnder is an OnFailure for what is at these paths or below.
+// RefuseUnder returns an OnFailure for these paths and all below them.
 func RefuseUnder(paths ...string) func(string) bool {
 	return func(path string) bool {
 		for _, under := range paths {
@@ -59,20 +59,20 @@ func RefuseUnder(paths ...string) func(string) bool {
 
 type key struct{}
 
-// NewContext is ctx with the decision in it.
+// NewContext returns ctx with the decision.
 func NewContext(ctx context.Context, d *Decision) context.Context {
 	return context.WithValue(ctx, key{}, d)
 }
 
-// FromContext is the decision about the request of a handler; nil where there was none.
+// FromContext returns the decision on the request of a handler; nil without one.
 func FromContext(ctx context.Context) *Decision {
 	d, _ := ctx.Value(key{}).(*Decision)
 	return d
 }
 
-// Middleware judges every request before the handler sees it. What may not start is answered here. The lease ends when
-// the handler returns: dropped if it panics or the caller hung up, else as SetOutcome, or HTTP.Outcome, said. It panics
-// if Domain or FromHeaders have no valid names, or FromHeaders too many.
+// Middleware checks every request before the handler runs, and answers refused ones. The lease ends when the handler
+// returns: dropped if it panics or the caller hung up, else with the outcome of SetOutcome or HTTP.Outcome. It panics if
+// Domain or FromHeaders have invalid names, or FromHeaders too many.
 func (c *Client) Middleware(with HTTP) func(http.Handler) http.Handler {
 	if with.Domain == "" {
 		with.Domain = "web"
@@ -86,15 +86,15 @@ func (c *Client) Middleware(with HTTP) func(http.Handler) http.Handler {
 	}
 }
 
-// check finds mistakes that would have every request refused.
+// check finds mistakes because of which every request would be refused.
 func (with *HTTP) check() error {
 	const own = 6 // attributes of the middleware itself
 	if !IsName(with.Domain) {
-		return fmt.Errorf("tidegate: HTTP.Domain %.99q is no name; help: %s", with.Domain, nameHelp)
+		return fmt.Errorf("tidegate: HTTP.Domain %.99q is not a name; help: %s", with.Domain, nameHelp)
 	}
 	for _, from := range with.FromHeaders {
 		if !IsName(from[0]) {
-			return fmt.Errorf("tidegate: HTTP.FromHeaders has %.99q, which is no name; help: %s", from[0], nameHelp)
+			return fmt.Errorf("tidegate: HTTP.FromHeaders has %.99q, which is not a name; help: %s", from[0], nameHelp)
 		}
 	}
 	if count := len(with.FromHeaders); count > pairsMax-own {
@@ -111,7 +111,7 @@ type middleware struct {
 
 func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
-	d := m.judge(r)
+	d := m.decide(r)
 	if d == nil {
 		next.ServeHTTP(w, r)
 		return
@@ -141,11 +141,11 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 			return
 		}
 	}
-	if d.AwaitStart(r.Context()) != nil { // nobody waits for the answer any more, or not long enough
+	if d.AwaitStart(r.Context()) != nil { // the caller hung up, or its deadline passed
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	if r.Header.Get("If-None-Match")+r.Header.Get("If-Modified-Since") == "" { // else it may be a 304
+	if r.Header.Get("If-None-Match")+r.Header.Get("If-Modified-Since") == "" { // else the response may be a 304
 		m.limits(w, d)
 	}
 	r = r.WithContext(NewContext(r.Context(), d))
@@ -157,12 +157,12 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	}
 }
 
-// judge asks the daemon; nil: exempt. A function of the application's that panics lets the request pass.
-func (m *middleware) judge(r *http.Request) (d *Decision) {
+// decide returns the decision; nil if the request is exempt. If a callback panics, the request passes.
+func (m *middleware) decide(r *http.Request) (d *Decision) {
 	step := "exempt"
 	defer func() {
-		if why := recover(); why != nil {
-			d = m.client.CallbackFailed(step, why)
+		if thrown := recover(); thrown != nil {
+			d = m.client.CallbackFailed(step, thrown)
 		}
 	}()
 	if m.Exempt != nil && m.Exempt(r) {
@@ -198,7 +198,7 @@ func (m *middleware) judge(r *http.Request) (d *Decision) {
 	if m.OnFailure != nil && m.OnFailure(path) {
 		options = append(options, RefuseOnFailure())
 	}
-	if waited, said := m.queued(r, peer); said {
+	if waited, known := m.queued(r, peer); known {
 		options = append(options, Queued(waited))
 	}
 	return m.client.Acquire(r.Context(), m.Domain, attributes, options...)
@@ -211,18 +211,18 @@ func call[T any](function func(*http.Request) T, r *http.Request) (t T) {
 	return t
 }
 
-// guarded runs what the application gave; after a panic, the decision there is then.
-func (m *middleware) guarded(what string, function func()) (failed *Decision) {
+// guarded runs a callback; after a panic it returns an allowing decision.
+func (m *middleware) guarded(name string, function func()) (failed *Decision) {
 	defer func() {
-		if why := recover(); why != nil {
-			failed = m.client.CallbackFailed(what, why)
+		if thrown := recover(); thrown != nil {
+			failed = m.client.CallbackFailed(name, thrown)
 		}
 	}()
 	function()
 	return nil
 }
 
-// limits sets the limit headers in the style that was asked for; Retry-After is of every style.
+// limits sets the limit headers of the configured style; every style has Retry-After.
 func (m *middleware) limits(w http.ResponseWriter, d *Decision) {
 	for _, field := range d.Headers() {
 		legacy, draft := strings.HasPrefix(field[0], "X-"), strings.HasPrefix(field[0], "RateLimit")
@@ -233,7 +233,7 @@ func (m *middleware) limits(w http.ResponseWriter, d *Decision) {
 	}
 }
 
-// Redirect is http.Redirect without limit headers: who follows it would otherwise do so late because of them.
+// Redirect is http.Redirect without limit headers, because of which clients would delay following it.
 func Redirect(w http.ResponseWriter, r *http.Request, url string, code int) {
 	for _, name := range limitHeaders {
 		w.Header().Del(name)

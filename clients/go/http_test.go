@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 type answer struct {
@@ -32,7 +32,7 @@ type answer struct {
 	}
 }
 
-// decided is the answer's decision.
+// decided parses the decision of the response.
 func decided(t *testing.T, a answer) *Decision {
 	t.Helper()
 	if a.Reason != nil {
@@ -45,7 +45,7 @@ func decided(t *testing.T, a answer) *Decision {
 	return d
 }
 
-// Byte for byte as in every other language, through a real server, over a daemon that says what the vector says.
+// Byte for byte as in every other language, through a real server and a daemon that replies with the vector.
 func TestAnswers(t *testing.T) {
 	var answers []answer
 	vectors(t, "answers.json", &answers)
@@ -71,7 +71,7 @@ func TestAnswers(t *testing.T) {
 			handler := client(t, p.Path).Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "text/plain")
 				switch {
-				case a.Status == 304: // only who asks so gets it
+				case a.Status == 304: // only such requests get it
 				case a.Status >= 300 && a.Status < 400:
 					Redirect(w, r, "/elsewhere", a.Status)
 					return
@@ -109,7 +109,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// get asks a handler over a real connection.
+// get requests a handler's response over a real connection.
 func get(t *testing.T, handler http.Handler, path string, headers ...string) *http.Response {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -132,16 +132,16 @@ func get(t *testing.T, handler http.Handler, path string, headers ...string) *ht
 	return response
 }
 
-// asked is the last judgement's descriptors.
+// asked returns the descriptors of the last request.
 func asked(t *testing.T, p *peer.Peer) string {
 	t.Helper()
-	said := ""
+	sent := ""
 	for _, message := range p.Seen() {
 		if message[0] == uint64(1) {
-			said = fmt.Sprint(message[3])
+			sent = fmt.Sprint(message[3])
 		}
 	}
-	return said
+	return sent
 }
 
 func fine(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fine") }
@@ -212,12 +212,12 @@ func TestAddresses(t *testing.T) {
 
 func TestOneWarningOfAForgottenProxy(t *testing.T) {
 	p := played(t, grant)
-	heard := &told.Lines{}
-	limited := client(t, p.Path, WithLogger(heard)).Middleware(HTTP{})(http.HandlerFunc(fine))
+	logged := &logs.Lines{}
+	limited := client(t, p.Path, WithLogger(logged)).Middleware(HTTP{})(http.HandlerFunc(fine))
 	for i := 0; i < 3; i++ {
 		get(t, limited, "/", "X-Forwarded-For", "1.2.3.4")
 	}
-	if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "TrustedProxies") {
+	if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "TrustedProxies") {
 		t.Fatalf("%v", lines)
 	}
 }
@@ -225,7 +225,7 @@ func TestOneWarningOfAForgottenProxy(t *testing.T) {
 func TestQueued(t *testing.T) {
 	now := time.Now()
 	local := HTTP{TrustedCount: 1}
-	for said, want := range map[string]bool{
+	for header, want := range map[string]bool{
 		fmt.Sprintf("t=%d", now.Add(-time.Second).UnixMicro()): true,
 		fmt.Sprintf("t=%d", now.Add(-time.Second).UnixMilli()): true,
 		fmt.Sprintf("%.3f", float64(now.UnixMilli()-1000)/1e3): true,
@@ -234,13 +234,13 @@ func TestQueued(t *testing.T) {
 		"t=yesterday": false, "": false, "t=1e9": false, "t=-5": false, "t=" + strings.Repeat("9", 400): false, ".": false,
 	} {
 		m := &middleware{HTTP: local}
-		r := &http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"X-Request-Start": []string{said}}}
+		r := &http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"X-Request-Start": []string{header}}}
 		waited, is := m.queued(r, peerOf(r))
 		if is != want || is && (waited < 900*time.Millisecond || waited > 5*time.Second) {
-			t.Errorf("%s: %v %v", said, waited, is)
+			t.Errorf("%s: %v %v", header, waited, is)
 		}
 		if _, is := (&middleware{}).queued(r, peerOf(r)); is {
-			t.Errorf("%s was believed without a trusted proxy", said)
+			t.Errorf("%s counted without a trusted proxy", header)
 		}
 	}
 	p := played(t, grant)
@@ -251,7 +251,7 @@ func TestQueued(t *testing.T) {
 	}
 }
 
-// Who panics in a function of the application's, the request passes, the handler runs once, and it is counted.
+// If a function panics, the request passes, the handler runs once, and the panic is counted.
 func TestCallbacksThatPanic(t *testing.T) {
 	broken := func(*http.Request) string { panic("secret-user") }
 	for name, with := range map[string]HTTP{
@@ -269,8 +269,8 @@ func TestCallbacksThatPanic(t *testing.T) {
 		if name == "on_refused" {
 			p.Play(reply(limit...))
 		}
-		heard, runs := &told.Lines{}, 0
-		c := client(t, p.Path, WithLogger(heard))
+		logged, runs := &logs.Lines{}, 0
+		c := client(t, p.Path, WithLogger(logged))
 		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if d := FromContext(r.Context()); d == nil || !d.Allowed {
 				t.Errorf("%s: the handler works on a refusal: %+v", name, d)
@@ -283,7 +283,7 @@ func TestCallbacksThatPanic(t *testing.T) {
 				t.Fatalf("%s: %d", name, response.StatusCode)
 			}
 		}
-		lines := heard.All()
+		lines := logged.All()
 		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name) ||
 			strings.Contains(lines[0], "secret") {
 			t.Fatalf("%s: %d %v %v", name, runs, c.Stats().Missed, lines)
@@ -328,7 +328,7 @@ func TestOnFailureByPath(t *testing.T) {
 	}
 }
 
-// The lease ends when the handler returns, and says how.
+// The lease ends with an outcome when the handler returns.
 func TestTheLeaseOfARequest(t *testing.T) {
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -382,7 +382,7 @@ func TestTheLeaseOfARequest(t *testing.T) {
 	}
 }
 
-// What a ResponseWriter can do it can do still, because none is wrapped.
+// The ResponseWriter keeps all its methods, because it is not wrapped.
 func TestTheResponseWriterIsTheServersOwn(t *testing.T) {
 	p := played(t, grant)
 	var inside http.ResponseWriter
@@ -408,7 +408,7 @@ func TestTheResponseWriterIsTheServersOwn(t *testing.T) {
 	}
 }
 
-func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
+func TestSleepsOnWaitBeforeTheHandler(t *testing.T) {
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000, 77))
 	var began, ran atomic.Int64
 	limited := client(t, p.Path).Middleware(HTTP{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -421,7 +421,7 @@ func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
 	}
 }
 
-func TestAWaitThatTheCallerDoesNotSeeTheEndOf(t *testing.T) {
+func TestAWaitBeyondTheDeadline(t *testing.T) {
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000_000, 77))
 	c := client(t, p.Path)
 	limited := c.Middleware(HTTP{Instrument: func(d *Decision, _ time.Duration) {
@@ -473,13 +473,13 @@ func TestOverAUnixSocket(t *testing.T) {
 	if _, err := http.ReadResponse(bufio.NewReader(connection), nil); err != nil {
 		t.Fatal(err)
 	}
-	if said := asked(t, p); !strings.Contains(said, "ip 1.2.3.4") {
-		t.Fatal(said)
+	if sent := asked(t, p); !strings.Contains(sent, "ip 1.2.3.4") {
+		t.Fatal(sent)
 	}
 }
 
-// Names that would have every request refused are found where the middleware is made.
-func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
+// Middleware panics for invalid names, because of which every request would be refused.
+func TestMiddlewarePanicsForInvalidNames(t *testing.T) {
 	c := client(t, "/nowhere/s")
 	many := make([][2]string, 11)
 	for i := range many {
@@ -506,7 +506,7 @@ func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
 	New(WithPool("a/b"))
 }
 
-// What an application's functions say wrong refuses the request; the handler does not run.
+// Invalid results of an application's functions refuse the request; the handler does not run.
 func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 	p := played(t, reply(allow...))
 	wide := Attributes{}
@@ -517,8 +517,8 @@ func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 		"cost":       {Cost: func(*http.Request) CallOption { return Cost(-1) }},
 		"attributes": {Attributes: func(*http.Request) Attributes { return wide }},
 	} {
-		heard := &told.Lines{}
-		handler := client(t, p.Path, WithLogger(heard)).Middleware(with)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		logged := &logs.Lines{}
+		handler := client(t, p.Path, WithLogger(logged)).Middleware(with)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			t.Errorf("%s: it runs", name)
 		}))
 		for i := 0; i < 2; i++ {
@@ -528,7 +528,7 @@ func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 				t.Errorf("%s: %d %s", name, response.StatusCode, body)
 			}
 		}
-		if lines := heard.All(); len(lines) != 1 {
+		if lines := logged.All(); len(lines) != 1 {
 			t.Errorf("%s: %v", name, lines)
 		}
 	}

@@ -1,4 +1,4 @@
-// Beside Acquire and Hit: work under a lease, charges after the fact, signals, how the client fares.
+// Further calls: work under a lease, charges after the fact, signals, statistics.
 
 package tidegate
 
@@ -11,8 +11,8 @@ import (
 
 const opPeek, opRenew, opSignal = 4, 6, 7
 
-// Limit runs work under a lease: it sleeps off a WAIT first, and releases when work returns or panics. The error is
-// *Denied, that of ctx, or what work returned.
+// Limit runs work under a lease: it sleeps Wait first, and releases when work returns or panics. The error is *Denied,
+// that of ctx, or that of work.
 func (c *Client) Limit(
 	ctx context.Context, domain string, a Attributes, work func(context.Context) error, options ...CallOption,
 ) error {
@@ -32,7 +32,7 @@ func (c *Client) Limit(
 	return err
 }
 
-// AwaitStart sleeps off a WAIT; the error is that of ctx, when it ended first.
+// AwaitStart sleeps Wait; the error is that of ctx if it ended first.
 func (d *Decision) AwaitStart(ctx context.Context) error {
 	if d.Wait <= 0 {
 		return nil
@@ -47,23 +47,23 @@ func (d *Decision) AwaitStart(ctx context.Context) error {
 	}
 }
 
-// Peek is what Acquire would say; nothing is charged.
+// Peek returns the decision that Acquire would get; it charges nothing.
 func (c *Client) Peek(ctx context.Context, domain string, a Attributes, options ...CallOption) *Decision {
-	return c.judge(ctx, opPeek, domain, a, options)
+	return c.decide(ctx, opPeek, domain, a, options)
 }
 
-// Renew starts the lease's time again, for long work. False: it has ended, or the daemon does not answer.
+// Renew restarts the lease's time; false if the lease has expired or the daemon does not answer.
 func (d *Decision) Renew() bool {
 	if d == nil || d.client == nil || d.Lease == 0 || d.ended.Load() {
 		return false
 	}
-	ok, _ := d.client.tell(opRenew, isDone, 1, aUint.append(nil, int64(d.Lease)))
+	ok, _ := d.client.call(opRenew, isDone, 1, aUint.append(nil, int64(d.Lease)))
 	return ok
 }
 
-// Charge takes Cost or Costs, after the fact, from every rate that matches, into debt. Below 0 it refunds what Of names,
-// at most its amount and once. Idem makes a repeat free; no other option counts. False: no rule matched, the daemon did
-// not answer, or it refused; a refusal is logged once.
+// Charge charges Cost or Costs to all matching rates after the fact, into debt. A negative cost refunds the grant or
+// charge of Of, at most its amount and once. Idem makes a retry free; other options are ignored. It returns false if no
+// rule matched, the daemon did not answer, or it refused; a refusal is logged once.
 func (c *Client) Charge(ctx context.Context, domain string, a Attributes, options ...CallOption) (charged bool) {
 	q := newRequest(ctx, opCharge, isDone, domain, a)
 	options = append(options[:len(options):len(options)], func(q *request) {
@@ -75,29 +75,29 @@ func (c *Client) Charge(ctx context.Context, domain string, a Attributes, option
 	return bad == nil && q.ok
 }
 
-// Signal says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s.
+// Signal reports a utilization of this process, from 0 to 1; the daemon drops it after 3 s.
 func (c *Client) Signal(name string, value float64) {
-	if value >= 0 { // which NaN is not
-		said := appendText(appendText(nil, c.pool), name)
-		c.tell(opSignal, silent, 3, aUint.append(said, int64(math.Round(1000*math.Min(value, 1)))))
+	if value >= 0 { // false for NaN
+		body := appendText(appendText(nil, c.pool), name)
+		c.call(opSignal, silent, 3, aUint.append(body, int64(math.Round(1000*math.Min(value, 1)))))
 	}
 }
 
-// Check says whether the daemon answers; false, without asking, if the breaker is open or the client disabled.
+// Check pings the daemon; false if it does not answer, the breaker is open or the client disabled.
 func (c *Client) Check() bool {
-	ok, _ := c.tell(opPing, isDone, 0, nil)
+	ok, _ := c.call(opPing, isDone, 0, nil)
 	return ok
 }
 
-// Stats are what happened so far.
+// Stats are counts since the start of the client.
 type Stats struct {
 	Missed      Units // decisions without the daemon, by reason
-	Refused     Units // requests refused because of themselves or this client: invalid, quota, not_allowed, forbidden
+	Refused     Units // invalid requests, and requests refused to this client: invalid, quota, not_allowed, forbidden
 	Connections int   // open now
 	BreakerOpen bool
 }
 
-// Stats so far.
+// Stats returns the counts since the start of the client.
 func (c *Client) Stats() Stats {
 	c.connections.Lock()
 	open := c.connections.open
@@ -130,9 +130,10 @@ func (c *Client) Close() {
 	}
 }
 
-// CallbackFailed allows what an application's function left unjudged by a panic; for middlewares.
-func (c *Client) CallbackFailed(what string, why any) *Decision {
-	c.log(fmt.Sprintf("%s panicked (%T): such requests are not limited", what, why), true) // no user's data
+// CallbackFailed allows a request whose callback panicked; for middlewares.
+func (c *Client) CallbackFailed(name string, thrown any) *Decision {
+	// Log only the type: the message may contain personal data.
+	c.log(fmt.Sprintf("%s panicked (%T): such requests are not limited", name, thrown), true)
 	c.report("callback", nil)
 	return degraded("callback", false)
 }

@@ -1,4 +1,4 @@
-// For callers of services that are limited: wait before being refused, and try again without making it worse.
+// Paces calls to limited services: waits before a refusal, and limits retries.
 
 package tidegate
 
@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// Pacer is a http.RoundTripper that keeps to the limits a service tells by RateLimit or X-Ratelimit fields: with none
-// left it waits until there is more, each waiting call for a turn of its own. What is refused all the same, with 429 or
-// 503, is asked again after Retry-After, or a time that doubles, both with full jitter; as long as the budget lasts: a
-// tenth of all requests, so that an overload is not multiplied. The zero value is ready to use.
+// Pacer is a http.RoundTripper that obeys the RateLimit or X-Ratelimit headers of a service: with no quota left it
+// delays requests until the reset, spaced apart. It retries a 429 or 503 after Retry-After, or a doubling time, both
+// with full jitter, within a budget of a tenth of all requests, so that retries do not amplify an overload. The zero
+// value is ready to use.
 //
 //	client := &http.Client{Transport: &tidegate.Pacer{}}
 type Pacer struct {
 	Base    http.RoundTripper          // http.DefaultTransport if nil
 	Retries int                        // of one request; 3 if 0, none if below
-	MaxWait time.Duration              // longest wait; 30 s if 0. What would take longer is not waited for
-	Key     func(*http.Request) string // what is limited together; the host if nil
+	MaxWait time.Duration              // longest wait; 30 s if 0. Longer waits are skipped
+	Key     func(*http.Request) string // requests with one key share their limits; the host if nil
 	sleep   func(context.Context, time.Duration) error
 
 	mu     sync.Mutex
-	budget float64 // retries that may be spent, less than full by
+	budget float64 // spent retries; each request earns back a tenth
 	paces  map[string]*pace
 }
 
-// A pace is what is known of one limit.
+// A pace is the known state of one limit.
 type pace struct {
 	left     float64
 	known    bool
-	next     time.Time     // when there is more
-	interval time.Duration // between two that wait
+	next     time.Time     // the next start of a delayed request
+	interval time.Duration // between delayed requests
 }
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (p *Pacer) RoundTrip(r *http.Request) (*http.Response, error) {
 	key := r.URL.Host
 	if p.Key != nil {
@@ -69,7 +69,7 @@ func (p *Pacer) RoundTrip(r *http.Request) (*http.Response, error) {
 				return response, nil
 			}
 		}
-		_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // so that the connection can be used again
+		_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // so that the connection can be reused
 		_ = response.Body.Close()
 		if err := p.wait(r.Context(), after); err != nil {
 			return nil, err
@@ -78,18 +78,18 @@ func (p *Pacer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// again says whether to try again, and after how long.
+// again reports whether to retry, and after which time.
 func (p *Pacer) again(r *http.Request, response *http.Response, attempt int) (bool, time.Duration) {
 	retries := p.Retries
 	if retries == 0 {
 		retries = 3
 	}
-	after, told := retryAfter(response.Header)
+	after, given := retryAfter(response.Header)
 	replays := r.Body == nil || r.Body == http.NoBody || r.GetBody != nil
 	switch response.StatusCode {
-	case http.StatusTooManyRequests: // whatever was asked has not been done
-	case http.StatusServiceUnavailable: // it may have been begun
-		replays = replays && told && (r.Method == "GET" || r.Method == "HEAD" || r.Method == "OPTIONS" || r.Method == "PUT" ||
+	case http.StatusTooManyRequests: // the request has had no effect
+	case http.StatusServiceUnavailable: // the request may have started
+		replays = replays && given && (r.Method == "GET" || r.Method == "HEAD" || r.Method == "OPTIONS" || r.Method == "PUT" ||
 			r.Method == "DELETE" || r.Method == "")
 	default:
 		return false, 0
@@ -133,7 +133,7 @@ func (p *Pacer) spend() bool {
 	return true
 }
 
-// turn is how long to wait before the next request.
+// turn returns the delay of the next request, and reserves its start.
 func (p *Pacer) turn(key string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,16 +147,16 @@ func (p *Pacer) turn(key string) time.Duration {
 	}
 	wait := time.Until(known.next)
 	if wait > p.longest() {
-		return 0 // let the service say so itself
+		return 0 // the service will refuse it
 	}
 	if wait < 0 {
 		wait, known.next = 0, time.Now()
 	}
-	known.next = known.next.Add(known.interval) // whoever waits next has the turn after this one
+	known.next = known.next.Add(known.interval)
 	return wait
 }
 
-// learn takes what the service says is left.
+// learn updates the pace from the headers of a response.
 func (p *Pacer) learn(key string, h http.Header) {
 	left, more, known := remaining(h)
 	if !known {
@@ -191,16 +191,16 @@ func (p *Pacer) wait(ctx context.Context, d time.Duration) error {
 	return (&Decision{Wait: d}).AwaitStart(ctx)
 }
 
-// retryAfter is in seconds or a date.
+// retryAfter parses Retry-After: seconds or a date.
 func retryAfter(h http.Header) (time.Duration, bool) {
-	said := h.Get("Retry-After")
-	if said == "" {
-		said = h.Get("X-Ratelimit-Retry-After")
+	text := h.Get("Retry-After")
+	if text == "" {
+		text = h.Get("X-Ratelimit-Retry-After")
 	}
-	if seconds, err := strconv.ParseUint(said, 10, 31); err == nil {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second, true
 	}
-	if at, err := http.ParseTime(said); err == nil {
+	if at, err := http.ParseTime(text); err == nil {
 		if wait := time.Until(at); wait > 0 {
 			return wait, true
 		}
@@ -209,7 +209,7 @@ func retryAfter(h http.Header) (time.Duration, bool) {
 	return 0, false
 }
 
-// remaining is what the tightest limit has left, and when there will be more.
+// remaining returns the rest of the tightest limit, and the time until its reset.
 func remaining(h http.Header) (left float64, more time.Duration, known bool) {
 	for _, item := range items(h.Values("RateLimit")) {
 		r, has := item["r"]
@@ -224,13 +224,13 @@ func remaining(h http.Header) (left float64, more time.Duration, known bool) {
 	if n, err := strconv.ParseFloat(h.Get("X-Ratelimit-Remaining"), 64); !known && err == nil {
 		left, known = n, true
 	}
-	if after, told := retryAfter(h); told && known && left < 1 && after > more {
+	if after, given := retryAfter(h); given && known && left < 1 && after > more {
 		more = after
 	}
 	return left, more, known
 }
 
-// interval is how far apart requests may be forever, by the slowest policy.
+// interval returns the sustainable interval of requests under the slowest policy.
 func interval(h http.Header) (slowest time.Duration) {
 	for _, item := range items(h.Values("RateLimit-Policy")) {
 		if q, w := item["q"], item["w"]; q > 0 && w > 0 {
@@ -242,7 +242,7 @@ func interval(h http.Header) (slowest time.Duration) {
 	return slowest
 }
 
-// items are the numbers of a list of structured fields: each name's parameters.
+// items parses a list of structured fields: the numeric parameters of each item.
 func items(fields []string) (all []map[string]float64) {
 	quoted := false
 	split := func(s string, by rune) []string {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A paced client against a real server that answers as it is told; waits are written down instead of slept. Tests with
-// servers of httptest run alone: one that closes ends connections of the others.
+// A paced client against a scripted real server; waits are recorded instead of slept. Tests with
+// servers of httptest run alone: closing one ends connections of the others.
 func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method, body string) *http.Response, waits func() []time.Duration) {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -48,7 +48,7 @@ func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method
 
 func near(d, want time.Duration) bool { return d > want-300*time.Millisecond && d <= want }
 
-func TestItWaitsBeforeItIsRefused(t *testing.T) {
+func TestWaitsBeforeARefusal(t *testing.T) {
 	for name, headers := range map[string][]string{
 		"draft": {"RateLimit", `"a;b,";r=30;t=1, "per-user";r=0;t=5`, "RateLimit-Policy", `"per-user";q=10;w=10`},
 		"old":   {"X-Ratelimit-Remaining", "0", "Retry-After", "5"},
@@ -69,7 +69,7 @@ func TestItWaitsBeforeItIsRefused(t *testing.T) {
 	}
 }
 
-func TestThoseThatWaitHaveTurns(t *testing.T) {
+func TestWaitingCallsAreSpaced(t *testing.T) {
 	p := &Pacer{}
 	h := http.Header{}
 	h.Set("RateLimit", `"u";r=2;t=3`)
@@ -88,7 +88,7 @@ func TestThoseThatWaitHaveTurns(t *testing.T) {
 	}
 }
 
-func TestItTriesAgainAfterRetryAfter(t *testing.T) {
+func TestRetriesAfterRetryAfter(t *testing.T) {
 	calls, bodies := 0, ""
 	get, waits := paced(t, &Pacer{}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -107,7 +107,7 @@ func TestItTriesAgainAfterRetryAfter(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTriedAgain(t *testing.T) {
+func TestDoesNotRetry(t *testing.T) {
 	for name, row := range map[string]struct {
 		pacer   *Pacer
 		status  int
@@ -139,7 +139,7 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// However much is refused, what is tried again stays within a tenth, and ten at first.
+// Retries stay within a tenth of all requests, and ten initially.
 func TestTheBudget(t *testing.T) {
 	calls := 0
 	get, _ := paced(t, &Pacer{}, func(w http.ResponseWriter, _ *http.Request) {
@@ -178,7 +178,7 @@ func TestFieldsOfAnyKindAreRead(t *testing.T) {
 	equal(t, []any{left, more, known}, []any{3.0, 9 * time.Second, true})
 }
 
-// Against a limited application, end to end: paced by the headers of the middleware, nothing is refused.
+// Against a limited application, end to end: pacing by the middleware's headers avoids all refusals.
 func TestPacedByTheMiddleware(t *testing.T) {
 	d := realDaemon(t, "domain: web\nlimits:\n  - {name: all, key: [], rate: 20/s, burst: 5}\n")
 	refused, served := 0, 0

@@ -21,8 +21,8 @@ import (
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
 )
 
-// batches is a daemon that takes its time for all frames that it has read together, and then answers them together. The
-// limit in each answer is the number of the user. It takes so many connections, and is busy for others.
+// batches returns a daemon that processes all frames of one read together. The
+// limit in each reply is the number of the user. It accepts at most some connections, and is busy for others.
 func batches(t *testing.T, takes time.Duration, most int) (path string, largest *atomic.Int32) {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -88,9 +88,9 @@ func batches(t *testing.T, takes time.Duration, most int) (path string, largest 
 	return filepath.Join(folder, "s"), largest
 }
 
-// 2 000 callers have 64 connections. One request at a time on each, a round of all would take 31 turns of the daemon,
-// which is twice the deadline.
-func TestTwoThousandCallersAreJudged(t *testing.T) {
+// 2 000 callers share 64 connections. With one request at a time on each, a round would take 31 batches of the daemon,
+// twice the deadline.
+func TestTwoThousandCallersGetDecisions(t *testing.T) {
 	const callers, each, takes = 2_000, 3, 200 * time.Millisecond
 	path, largest := batches(t, takes, connectionsMax)
 	c := client(t, path, WithTimeout(callers/connectionsMax*takes/2))
@@ -124,7 +124,7 @@ func TestTwoThousandCallersAreJudged(t *testing.T) {
 	}
 }
 
-// Where the daemon takes no more connections, those that are open serve all callers.
+// If the daemon accepts no more connections, open ones serve all callers.
 func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
 	t.Parallel()
 	const callers, most = 300, 2
@@ -152,8 +152,8 @@ func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
 	equal(t, reasons(hits(c, 4)...), []string{"protocol", "protocol", "protocol", "breaker"})
 }
 
-// A connection that was opened for callers whom others served meanwhile is not kept: the daemon may be busy for it.
-func TestAConnectionThatServedNobodyIsNotKept(t *testing.T) {
+// A connection opened for callers that others have served meanwhile is closed: the daemon may have refused it.
+func TestAnUnusedConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	path, _ := batches(t, 0, connectionsMax)
 	c := client(t, path)
@@ -161,7 +161,7 @@ func TestAConnectionThatServedNobodyIsNotKept(t *testing.T) {
 	defer other.Close()
 	_ = stream.SetDeadline(time.Now())
 	c.connections.open = 1
-	c.give(&connection{Conn: stream})
+	c.checkIn(&connection{Conn: stream})
 	_, err := stream.Write([]byte{0})
 	if !errors.Is(err, io.ErrClosedPipe) || c.connections.open != 0 || len(c.connections.idle) != 0 {
 		t.Fatalf("%v, %d open", err, c.connections.open)
@@ -171,7 +171,7 @@ func TestAConnectionThatServedNobodyIsNotKept(t *testing.T) {
 	}
 }
 
-// crowded is a client whose one connection is taken, and as many callers in the queue.
+// crowded returns a client whose only connection is in use, and callers in the queue.
 func crowded(t *testing.T, c *Client, callers int, ask func(i int) *Decision) (k *connection, answers chan *Decision) {
 	t.Helper()
 	c.Acquire(ctx, "api", u1)
@@ -201,7 +201,7 @@ func TestCallersWithoutAConnectionAreServedTogether(t *testing.T) {
 	p := played(t, grant)
 	c := client(t, p.Path)
 	k, answers := crowded(t, c, 10, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
-	c.give(k)
+	c.checkIn(k)
 	leases := map[uint64]bool{}
 	for i := 0; i < 10; i++ {
 		d := <-answers
@@ -223,7 +223,7 @@ func TestCallersWithoutAConnectionAreServedTogether(t *testing.T) {
 	}
 }
 
-// A fault of the exchange is that of all its requests, once for the breaker; what may have been granted is reported.
+// A fault of an exchange ends all its requests, and counts once; possible grants are reported.
 func TestCallersServedTogetherFailTogether(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -239,7 +239,7 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 		c := client(t, p.Path, WithTimeout(when(row.reason == "timeout", 300*time.Millisecond, patient)))
 		k, answers := crowded(t, c, 5, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
 		p.Play(row.script)
-		c.give(k)
+		c.checkIn(k)
 		for i := 0; i < 5; i++ {
 			if d := <-answers; d.Reason != row.reason {
 				t.Errorf("%s: %+v", name, d)
@@ -254,8 +254,8 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 	}
 }
 
-// A caller that gives up in the queue counts as no failure; one whose request is under way is reported.
-func TestCallersThatGiveUp(t *testing.T) {
+// A caller that gives up in the queue is no failure; a request in flight is reported.
+func TestCancelledCallers(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})
 	p := played(t, reply(allow...))
@@ -268,7 +268,7 @@ func TestCallersThatGiveUp(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
-	c.give(k)
+	c.checkIn(k)
 	if d := <-answers; d.Degraded || !d.Allowed || len(c.abandoned) != 0 {
 		t.Fatalf("%+v %v", d, c.abandoned)
 	}
@@ -279,7 +279,7 @@ func TestCallersThatGiveUp(t *testing.T) {
 		<-held
 		return append([]any{1, message[1]}, allow...)
 	})
-	c.give(k)
+	c.checkIn(k)
 	eventually(t, "the exchange", func() bool { return len(p.Seen()) > 3 })
 	cancel()
 	d := <-answers
@@ -302,25 +302,25 @@ func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
 	k, answers := crowded(t, c, 1, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
 	held[0].Release()
 	held[1].Release()
-	c.give(k)
+	c.checkIn(k)
 	if d := <-answers; d.Degraded {
 		t.Fatalf("%+v", d)
 	}
 	releases(t, p, 2)
-	// Alone they are written by the caller that gives the connection back.
+	// Alone they are written by the caller that returns the connection.
 	k = c.lone(t)
 	held[2].Release()
-	c.give(k)
+	c.checkIn(k)
 	releases(t, p, 3)
 	if len(c.abandoned) != 0 {
 		t.Fatalf("%v", c.abandoned)
 	}
-	// On a connection that is not there any more they are told with the next request.
+	// On a closed connection they are reported with the next request.
 	last := c.Acquire(ctx, "api", u1)
 	k = c.lone(t)
 	last.Release()
 	k.Conn = &unwritable{Conn: k.Conn}
-	c.give(k)
+	c.checkIn(k)
 	if len(c.abandoned) != 1 {
 		t.Fatalf("%v", c.abandoned)
 	}
@@ -338,7 +338,7 @@ func TestIdleConnectionsAreClosedDownToAFew(t *testing.T) {
 		c.connections.Unlock()
 		k := c.connect(q)
 		k.flight, k.left, k.used = nil, 0, true
-		c.give(k)
+		c.checkIn(k)
 	}
 	if c.connections.reaper == nil {
 		t.Fatal("no time is set")
@@ -356,7 +356,7 @@ func TestIdleConnectionsAreClosedDownToAFew(t *testing.T) {
 	}
 }
 
-// A connection that ended with a GOODBYE before the reply has not judged: once more, elsewhere; also one that is new.
+// After a GOODBYE without a reply the request was not processed: retry once on another connection, also a new one.
 func TestAGoodbyeInsteadOfTheReply(t *testing.T) {
 	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "draining"}))
@@ -383,7 +383,7 @@ func TestAGoodbyeInsteadOfTheReply(t *testing.T) {
 	}
 }
 
-// openIdle gives the client so many more idle connections.
+// openIdle opens idle connections.
 func openIdle(c *Client, count int) {
 	for ; count > 0; count-- {
 		taken := c.connections.idle
@@ -393,8 +393,8 @@ func openIdle(c *Client, count int) {
 	}
 }
 
-// After a restart of the daemon every idle connection has ended. A request takes a new one, not the next of these.
-func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
+// After a restart of the daemon every idle connection is closed. A request opens a new one instead of trying the next.
+func TestRetriesAfterManyClosedIdleConnections(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -403,8 +403,8 @@ func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
 	equal(t, reasons(hits(c, 3)...), []string{"", "", ""})
 }
 
-// Nor does it take another connection that is about to end when one has ended with a GOODBYE.
-func TestManyIdleConnectionsWithAGoodbyeCostNobodyADecision(t *testing.T) {
+// Nor does it take another connection that is about to close after one ended with a GOODBYE.
+func TestRetriesAfterManyGoodbyes(t *testing.T) {
 	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "idle"}))
 	p := played(t, reply(allow...))
@@ -425,7 +425,7 @@ func TestManyIdleConnectionsWithAGoodbyeCostNobodyADecision(t *testing.T) {
 	}
 }
 
-// A daemon that refuses a connection before it reads says why.
+// A daemon that refuses a connection before it reads sends the cause.
 func TestARefusalBeforeTheRequestWasReadCounts(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
@@ -455,8 +455,8 @@ func TestARefusalBeforeTheRequestWasReadCounts(t *testing.T) {
 	}
 }
 
-// A daemon whose backlog is full for a moment has not failed.
-func TestAFullBacklogIsWaitedFor(t *testing.T) {
+// A full backlog for a short time is no failure.
+func TestWaitsForAFullBacklog(t *testing.T) {
 	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
@@ -505,7 +505,7 @@ func TestAFullBacklogIsWaitedFor(t *testing.T) {
 
 // -- leases and panics -------------------------------------------------------------------------------------------------
 
-// A panic goes through `defer d.Release()` as it is, and is no good end of the work.
+// A panic passes `defer d.Release()` unchanged, with the outcome Failed.
 func TestADeferredReleaseReportsAPanic(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
@@ -545,7 +545,7 @@ func TestADeferredReleaseReportsAPanic(t *testing.T) {
 	}
 }
 
-func TestOfNamesWhatIsRefunded(t *testing.T) {
+func TestOfSetsTheRefundedGrant(t *testing.T) {
 	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)

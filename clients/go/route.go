@@ -7,5 +7,5 @@ import (
 	"strings"
 )
 
-// route is the pattern that a ServeMux has matched, without its method; empty before it has.
+// route returns the pattern that a ServeMux has matched, without its method; empty before the match.
 func route(r *http.Request) string { return r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:] }

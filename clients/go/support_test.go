@@ -1,6 +1,6 @@
 package tidegate
 
-// A daemon that is played, the real one, and the vectors.
+// A scripted daemon, the real one, and the vectors.
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 const patient = 30 * time.Second // for tests that are not about the deadline, on a busy machine
@@ -31,21 +31,21 @@ var (
 	limit = []any{1, "per-user", 40, 2_000_000, 0, 50_000, 50_000}
 )
 
-// TestMain keeps the environment out: tests run beside each other, most of them wait.
+// TestMain clears the environment: tests run in parallel, most of them wait.
 func TestMain(m *testing.M) {
 	for _, name := range []string{"TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR"} {
 		_ = os.Unsetenv(name)
 	}
-	moment = time.Second
+	silentTimeout = time.Second
 	os.Exit(m.Run())
 }
 
-// reply is a DECISION with these elements.
+// reply returns a DECISION with these elements.
 func reply(elements ...any) peer.Script {
 	return func(_ net.Conn, message []any) []any { return append([]any{1, message[1]}, elements...) }
 }
 
-// grant gives a lease, 76 + the id, to every ACQUIRE.
+// grant replies to every ACQUIRE with a lease, 76 + the id.
 func grant(_ net.Conn, message []any) []any {
 	if message[0] == uint64(1) {
 		return append(append([]any{1, message[1]}, allow...), 76+message[1].(uint64))
@@ -74,7 +74,7 @@ func played(t testing.TB, script peer.Script) *peer.Peer {
 
 func client(t testing.TB, path string, options ...Option) *Client {
 	t.Helper()
-	options = append([]Option{WithSocket(path), WithTimeout(patient), WithLogger(&told.Lines{})}, options...)
+	options = append([]Option{WithSocket(path), WithTimeout(patient), WithLogger(&logs.Lines{})}, options...)
 	c := New(options...)
 	t.Cleanup(c.Close)
 	return c
@@ -89,7 +89,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// releases are the lease and outcome of so many RELEASEs, which are awaited.
+// releases waits for RELEASEs, and returns their leases and outcomes.
 func releases(t testing.TB, p *peer.Peer, count int) (found [][]any) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d releases", count), func() bool {
@@ -111,7 +111,7 @@ func equal(t testing.TB, got, want any) {
 	}
 }
 
-// longPause has the breaker open for a second at least when it opens next, also on a machine that is slow.
+// longPause makes the breaker's next pause at least a second, for slow machines.
 func (c *Client) longPause() { c.pause = pauseMax }
 
 func reasons(decisions ...*Decision) (all []string) {
@@ -150,7 +150,7 @@ func vectors(t testing.TB, name string, into any) {
 	}
 }
 
-// A daemon is the real one.
+// A daemon is a real one.
 type daemon struct {
 	t       testing.TB
 	path    string
@@ -183,7 +183,7 @@ func (d *daemon) start() {
 	d.t.Helper()
 	binary := os.Getenv("TIDEGATE_BIN")
 	if binary == "" {
-		// Of what was built the newest: an older one may be of another version.
+		// The newest build: an older one may be of another version.
 		var newest time.Time
 		for _, kind := range []string{"release", "debug"} {
 			built := repository(d.t, "target", kind, "tidegate")
@@ -199,7 +199,7 @@ func (d *daemon) start() {
 	if err := d.command.Start(); err != nil {
 		d.t.Fatal(err)
 	}
-	eventually(d.t, "the daemon", New(WithSocket(d.path), WithTimeout(time.Second), WithLogger(&told.Lines{})).up)
+	eventually(d.t, "the daemon", New(WithSocket(d.path), WithTimeout(time.Second), WithLogger(&logs.Lines{})).up)
 }
 
 // up is Check without the breaker.
@@ -208,10 +208,10 @@ func (c *Client) up() bool {
 	return c.Check()
 }
 
-// calm is as if the daemon had answered just now.
+// calm resets the breaker as a reply does.
 func (c *Client) calm() { c.settle(nil, time.Now(), time.Now(), false) }
 
-// lone is the one idle connection, which the test keeps from others until it gives it back.
+// lone takes the only idle connection, until the test returns it.
 func (c *Client) lone(t testing.TB) *connection {
 	t.Helper()
 	c.connections.Lock()
@@ -234,7 +234,7 @@ func (d *daemon) kill() {
 
 func (d *daemon) signal(s syscall.Signal) { _ = d.command.Process.Signal(s) }
 
-// free is how many places the rule has left that the attributes match.
+// free returns the remaining permits of the rule that matches the attributes.
 func free(t testing.TB, c *Client, attributes Attributes) uint64 {
 	t.Helper()
 	d := c.Peek(ctx, "api", attributes)

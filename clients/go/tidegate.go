@@ -1,11 +1,11 @@
-// Package tidegate asks the tidegate daemon of this host whether a request may start.
+// Package tidegate is a client of tidegate, the rate limiting daemon of this host.
 //
 //	d := client.Acquire(ctx, "api", tidegate.Attributes{{"user", user}})
 //	defer d.Release()
 //	if err := d.Err(); err != nil { … }
 //
-// No call fails because of the daemon or outlasts its deadline (20 ms) by more than a quarter. Without an answer the
-// decision is *allow* and says so (Degraded, Reason). The client is this file, connection.go and wire.go, which can be
+// No call fails because of the daemon or outlasts its deadline (20 ms) by more than a quarter. Without a reply the
+// decision is *allow*, with Degraded and Reason set. The client is this file, connection.go and wire.go, which can be
 // copied; the other files add to it.
 package tidegate
 
@@ -28,7 +28,7 @@ const (
 
 	OK      Outcome = iota - 1 // the work succeeded
 	Failed                     // the work failed
-	Dropped                    // the work was given up or timed out
+	Dropped                    // the work was abandoned or timed out
 
 	Never time.Duration = -1 // the RetryAfter of a request that can never pass
 
@@ -36,23 +36,23 @@ const (
 	pauseMin, pauseMax                   = 100 * time.Millisecond, 2 * time.Second
 )
 
-// moment is how long a write may take that no caller waits for. Tests have more.
-var moment = time.Millisecond
+// silentTimeout limits a write that no caller waits for. Tests extend it.
+var silentTimeout = time.Millisecond
 
-// ErrInvalid is in the chain of Err when the request itself is wrong: a negative cost, a name that is none, too many
+// ErrInvalid is in the chain of Err if the request itself is invalid: a negative cost, an invalid name, too many
 // attributes. Such a request is refused.
 var ErrInvalid = errors.New("invalid request")
 
-// An Outcome is how work ended.
+// An Outcome is the result of work under a lease.
 type Outcome int32
 
-// A Decision is the answer to a request: whether the work may start, after Wait.
+// A Decision is the answer to a request: if Allowed, the work may start after Wait.
 type Decision struct {
-	Allowed, Degraded                    bool          // Degraded: the daemon could not be asked, for Reason
+	Allowed, Degraded                    bool          // Degraded: decided without the daemon, for Reason
 	Verdict, Reason                      string        // allow, limit, shed, wait or deny
 	Status                               int           // 200, 429, 503 or 403
 	Rule, Unit, Help                     string        // of the binding rule
-	HasLimit, Hidden                     bool          // whether it has the following; whether to hide them
+	HasLimit, Hidden                     bool          // HasLimit: the next two lines apply; Hidden: not for callers
 	Limit, Remaining                     uint64        // in units
 	Window, ResetAfter, RetryAfter, Wait time.Duration // RetryAfter may be Never
 	Lease                                uint64        // 0: none
@@ -65,7 +65,7 @@ type Decision struct {
 	outcome                              atomic.Int32 // Outcome + 1; 0: not set
 }
 
-// Err is nil if the work may start, the error of a context that ended first, else *Denied.
+// Err returns nil if the work may start, the error of a context that ended first, else *Denied.
 func (d *Decision) Err() error {
 	switch {
 	case d.Allowed:
@@ -88,7 +88,7 @@ func (e *Denied) Error() string {
 	return fmt.Sprintf("tidegate: %s by %s", e.Decision.Verdict, e.Decision.Rule)
 }
 
-// Unwrap is the cause of a refusal by the client itself, such as ErrInvalid.
+// Unwrap returns the cause of a refusal by the client itself, such as ErrInvalid.
 func (e *Denied) Unwrap() error { return e.Decision.err }
 
 // SetOutcome sets the outcome that Release reports.
@@ -98,8 +98,8 @@ func (d *Decision) SetOutcome(outcome Outcome) {
 	}
 }
 
-// Release ends the work without waiting for the daemon; a panic that it is deferred through counts as Failed and goes
-// on. Without a lease, or the second time, nothing happens.
+// Release ends the lease without waiting for the daemon; a panic that it is deferred through counts as Failed and
+// continues. It does nothing without a lease or the second time.
 func (d *Decision) Release() {
 	if d == nil || d.Lease == 0 || d.ended.Load() {
 		return
@@ -120,11 +120,11 @@ func (d *Decision) ReleaseAs(otherwise Outcome) {
 	body := aUint.append(aUint.append(nil, int64(d.Lease)), int64(d.outcome.Load()-1))
 	q := &request{ctx: context.Background(), op: opRelease, wanted: silent, count: 2, body: body, lease: d.asked}
 	if d.client.ask(q, nil) != nil {
-		d.client.report("", nil, d.asked) // it was not written; the daemon learns of it later
+		d.client.report("", nil, d.asked) // not written: sent with a later request
 	}
 }
 
-// A Client asks the daemon of this host. It is safe for concurrent use; make one per program, and keep it.
+// A Client sends requests to the daemon. It is safe for concurrent use; make one per program, and keep it.
 type Client struct {
 	path, pool string
 	timeout    time.Duration
@@ -133,61 +133,61 @@ type Client struct {
 	logger     interface{ Printf(string, ...any) }
 	fallback   interface { // fallback.go; nil: none
 		remember(q *request, rule string)
-		decide(q *request) *Decision // nil: no entry fits
+		decide(q *request) *Decision // nil: no entry applies
 	}
 	epoch       time.Time
 	connections connections
 	until       atomic.Int64 // the breaker is open until then, since epoch; 0: closed
-	failures    atomic.Int32 // whose waits do not overlap, since the last answer
-	news        atomic.Bool  // unsaid or abandoned has entries
+	failures    atomic.Int32 // since the last reply; overlapping ones count once
+	news        atomic.Bool  // unreported or abandoned has entries
 
-	mu             sync.Mutex // of the following
-	failed         int64      // end of the last failure that counted, since epoch
-	pause          time.Duration
-	told           int8       // logged state: 0 none, 1 failing, 2 recovered
-	missed, unsaid Units      // decisions without the daemon; those not reported to it yet
-	refused        Units      // requests refused by the client itself or as invalid, by reason
-	abandoned      [][2]int64 // requests given up: connection and id
-	logged         map[string]bool
-	problem        error // of an option; New panics with it
+	mu                 sync.Mutex // of the following
+	failed             int64      // end of the last counted failure, since epoch
+	pause              time.Duration
+	logState           int8       // logged state: 0 none, 1 failing, 2 recovered
+	missed, unreported Units      // decisions without the daemon; those not reported to it yet
+	refused            Units      // requests refused by the client itself or as invalid, by reason
+	abandoned          [][2]int64 // requests: connection and id
+	logged             map[string]bool
+	problem            error // of an option; New panics with it
 }
 
-// Attributes are names and values, in this order. A nil or empty value is not sent, others become text.
+// Attributes are names and values, in this order. Nil and empty values are not sent, others become text.
 type Attributes [][2]any
 
 // A CallOption adds to one request.
 type CallOption func(*request)
 
-// Units are amounts in several units at once, such as {"requests": 1, "tokens": 800}.
+// Units are amounts in several units, such as {"requests": 1, "tokens": 800}.
 type Units map[string]int64
 
-// Cost is the cost of the request, if not 1. A negative one is refused with ErrInvalid, except by Charge.
+// Cost sets the cost of the request, by default 1. A negative one is refused with ErrInvalid, except by Charge.
 func Cost(n int64) CallOption { return func(q *request) { q.amount, q.units = n, nil } }
 
-// RefuseOnFailure refuses, with status 503, a request that could not be judged.
+// RefuseOnFailure refuses the request, with status 503, when the daemon does not answer.
 func RefuseOnFailure() CallOption { return func(q *request) { q.refuse = true } }
 
 // An Option of a client.
 type Option func(*Client)
 
-// WithSocket is the path of the daemon's socket; else TIDEGATE_SOCKET, else tidegate's usual paths.
+// WithSocket sets the path of the daemon's socket; else TIDEGATE_SOCKET, else the default paths.
 func WithSocket(path string) Option { return func(c *Client) { c.path = path } }
 
-// WithTimeout is the deadline of every call; else TIDEGATE_TIMEOUT_MS, else 20 ms.
+// WithTimeout sets the deadline of every call; else TIDEGATE_TIMEOUT_MS, else 20 ms.
 func WithTimeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
 
-// New makes a client. It opens nothing. It panics if an option is wrong: a pool that is no name, a fallback that is no
-// rate.
+// New makes a client; the first request connects. It panics if an option is invalid: the name of a pool, the rate of a
+// fallback.
 func New(options ...Option) *Client {
 	c := &Client{path: os.Getenv("TIDEGATE_SOCKET"), pool: "default", logger: log.Default(), epoch: time.Now()}
-	c.missed, c.unsaid, c.refused, c.logged = Units{}, Units{}, Units{}, map[string]bool{}
+	c.missed, c.unreported, c.refused, c.logged = Units{}, Units{}, Units{}, map[string]bool{}
 	for _, option := range options {
 		option(c)
 	}
 	if c.problem != nil {
 		panic(c.problem)
 	} else if !IsName(c.pool) {
-		panic(fmt.Sprintf("tidegate: WithPool(%.99q) is no name; help: %s", c.pool, nameHelp))
+		panic(fmt.Sprintf("tidegate: WithPool(%.99q) is not a name; help: %s", c.pool, nameHelp))
 	}
 	if ms, err := strconv.ParseFloat(os.Getenv("TIDEGATE_TIMEOUT_MS"), 64); err == nil && c.timeout <= 0 {
 		c.timeout = time.Duration(ms * float64(time.Millisecond))
@@ -200,17 +200,17 @@ func New(options ...Option) *Client {
 	return c
 }
 
-// Acquire asks whether work may start that ends with Release. The sooner of the client's and ctx's deadline counts.
+// Acquire asks whether work may start that ends with Release. The earlier of the client's and ctx's deadline applies.
 func (c *Client) Acquire(ctx context.Context, domain string, a Attributes, options ...CallOption) *Decision {
-	return c.judge(ctx, opAcquire, domain, a, options)
+	return c.decide(ctx, opAcquire, domain, a, options)
 }
 
 // Hit is Acquire for an event without an end: a message, a login attempt.
 func (c *Client) Hit(ctx context.Context, domain string, a Attributes, options ...CallOption) *Decision {
-	return c.judge(ctx, opHit, domain, a, options)
+	return c.decide(ctx, opHit, domain, a, options)
 }
 
-func (c *Client) judge(ctx context.Context, op byte, domain string, a Attributes, more []CallOption) (d *Decision) {
+func (c *Client) decide(ctx context.Context, op byte, domain string, a Attributes, more []CallOption) (d *Decision) {
 	q := newRequest(ctx, op, isDecision, domain, a)
 	q.decision = &Decision{client: c}
 	bad := c.ask(q, more)
@@ -221,31 +221,31 @@ func (c *Client) judge(ctx context.Context, op byte, domain string, a Attributes
 			c.fallback.remember(q, d.Rule)
 		}
 	case bad.refused:
-		c.report("", q.unsaid, q.abandoned...)
+		c.report("", q.unreported, q.abandoned...)
 		d = degraded(bad.reason, true)
 		d.Degraded, d.err = false, bad.err()
 	default:
-		c.report(bad.reason, q.unsaid, q.abandoned...)
+		c.report(bad.reason, q.unreported, q.abandoned...)
 		if d = degraded(bad.reason, q.refuse); c.fallback != nil && bad != errDisabled {
 			if decided := c.fallback.decide(q); decided != nil {
 				d = decided
 			}
 		}
 	}
-	if !q.gone { // else another goroutine may still write it
+	if !q.expired { // else another goroutine may still use it
 		requests.Put(q)
 	}
 	return d
 }
 
-// tell sends a request that is no judgement; ok is the daemon's answer.
-func (c *Client) tell(op byte, wanted, count int, body []byte) (ok bool, bad *fault) {
+// call sends an operation without a decision; ok is the daemon's reply.
+func (c *Client) call(op byte, wanted, count int, body []byte) (ok bool, bad *fault) {
 	q := &request{ctx: context.Background(), op: op, wanted: wanted, count: count, body: body}
 	bad = c.ask(q, nil)
 	return bad == nil && q.ok, bad
 }
 
-// ask sends the request and waits for its answer. A fault says why there is none, or that the request is refused.
+// ask sends the request and waits for its reply. It returns a fault without a reply or if the request is refused.
 func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
 	if c.disabled {
 		return errDisabled
@@ -262,7 +262,7 @@ func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
 	return bad
 }
 
-// prepare applies the options and checks the request. A panic in a value's own methods makes it invalid.
+// prepare applies the options and checks the request. A panic in a method of a value makes it invalid.
 func (c *Client) prepare(q *request, more []CallOption) (bad *fault) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
@@ -284,17 +284,18 @@ func (c *Client) prepare(q *request, more []CallOption) (bad *fault) {
 	return nil
 }
 
-// attempt asks the daemon unless the breaker is open. Once its pause is over, one call at a time sends a PING first.
+// attempt sends the request unless the breaker is open. After the breaker's pause, one call at a time sends a PING
+// first.
 func (c *Client) attempt(q *request) (bad *fault) {
 	until := c.until.Load()
 	if now := int64(q.began.Sub(c.epoch)); until != 0 {
-		mark := now + int64(pauseMax+2*c.timeout) // should the probe never end, another follows
+		mark := now + int64(pauseMax+2*c.timeout) // if the probe never ends, another one follows
 		if now < until || q.wanted == silent || !c.until.CompareAndSwap(until, mark) {
 			return errOpen
 		}
 		ping := &request{ctx: q.ctx, op: opPing, wanted: isDone, began: q.began, sent: q.began}
 		if bad = c.send(ping, true); bad != nil && !bad.kept {
-			c.until.CompareAndSwap(mark, until) // nothing was learnt: the next call is the probe
+			c.until.CompareAndSwap(mark, until) // without a result: the next call probes
 			return bad
 		}
 		q.sent = time.Now()
@@ -307,7 +308,7 @@ func (c *Client) attempt(q *request) (bad *fault) {
 	return c.send(q, false)
 }
 
-// send has the request answered, and keeps the breaker.
+// send exchanges the request and updates the breaker.
 func (c *Client) send(q *request, probe bool) *fault {
 	q.setDeadline(c.timeout)
 	bad := c.converse(q)
@@ -320,9 +321,9 @@ func (c *Client) send(q *request, probe bool) *fault {
 	switch {
 	case bad == nil || bad.kept:
 		c.settle(nil, q.sent, now, probe)
-	case bad.refused || bad.goodbye: // neither an answer to rely on nor a failure
+	case bad.refused || bad.goodbye: // neither a success nor a failure of the daemon
 	case bad.late && (waited < c.timeout/2 || late > c.timeout/2 || errors.Is(over, context.Canceled)):
-		// The daemon had no time to fail: this process waited for itself, or its caller has cancelled.
+		// Not the daemon's failure: this process was delayed, or the context was cancelled.
 	default:
 		c.settle(bad, q.sent, now, probe)
 	}
@@ -334,7 +335,7 @@ func (c *Client) send(q *request, probe bool) *fault {
 	return bad
 }
 
-// ended is the error of a context that is over, also if its timer is late.
+// ended returns the error of a context that has ended, even if its timer is late.
 func ended(ctx context.Context, now time.Time) error {
 	if at, has := ctx.Deadline(); has && !now.Before(at) {
 		return context.DeadlineExceeded
@@ -342,7 +343,7 @@ func ended(ctx context.Context, now time.Time) error {
 	return ctx.Err()
 }
 
-// degraded is a decision without the daemon.
+// degraded returns a decision without the daemon.
 func degraded(reason string, refuse bool) *Decision {
 	d := &Decision{Allowed: true, Verdict: "allow", Status: 200}
 	if refuse {
@@ -352,28 +353,28 @@ func degraded(reason string, refuse bool) *Decision {
 	return d
 }
 
-// report keeps for the daemon: a decision that it missed; earlier reports that did not reach it; abandoned requests.
-func (c *Client) report(reason string, unsaid Units, abandoned ...[2]int64) {
-	if reason == "" && len(unsaid)+len(abandoned) == 0 {
+// report stores for the next request: a decision without the daemon, unsent reports, and abandoned requests.
+func (c *Client) report(reason string, unreported Units, abandoned ...[2]int64) {
+	if reason == "" && len(unreported)+len(abandoned) == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reason != "" && reason != errDisabled.reason {
 		c.missed[reason]++
-		c.unsaid[reason]++
+		c.unreported[reason]++
 	}
-	for reason, n := range unsaid {
-		c.unsaid[reason] += n
+	for reason, n := range unreported {
+		c.unreported[reason] += n
 	}
 	if c.abandoned = append(c.abandoned, abandoned...); len(c.abandoned) > abandonedMax {
 		c.abandoned = c.abandoned[:abandonedMax]
 	}
-	c.news.Store(len(c.unsaid)+len(c.abandoned) > 0)
+	c.news.Store(len(c.unreported)+len(c.abandoned) > 0)
 }
 
-// settle counts an answer or a failure. Failures whose waits overlap are one; after three, or at once where nothing
-// listens, the breaker opens. The first failure is logged, then only changes of state.
+// settle counts a reply or a failure. Overlapping failures count once; after three, or immediately if no process
+// listens, the breaker opens. It logs a failure before any reply, then only changes of state.
 func (c *Client) settle(bad *fault, sent, now time.Time, probe bool) {
 	c.mu.Lock()
 	text, failures := "", c.failures.Load()
@@ -391,14 +392,14 @@ func (c *Client) settle(bad *fault, sent, now time.Time, probe bool) {
 			c.until.Store(c.failed + int64(float64(c.pause)*(1-random()/2)))
 		}
 	}
-	if bad != nil && (c.told == 0 || c.told == 2 && c.until.Load() != 0) {
-		c.told, text = 1, bad.text+"; requests are "+c.unlimited()
-	} else if bad == nil && c.told == 1 {
+	if bad != nil && (c.logState == 0 || c.logState == 2 && c.until.Load() != 0) {
+		c.logState, text = 1, bad.text+"; requests are "+c.unlimited()
+	} else if bad == nil && c.logState == 1 {
 		missed := int64(0)
 		for _, n := range c.missed {
 			missed += n
 		}
-		c.told, text = 2, fmt.Sprintf("the daemon answers again; %d requests so far were %s", missed, c.unlimited())
+		c.logState, text = 2, fmt.Sprintf("the daemon answers again; %d requests so far were %s", missed, c.unlimited())
 	}
 	c.mu.Unlock()
 	if text != "" {
@@ -410,7 +411,7 @@ func (c *Client) unlimited() string {
 	return when(c.fallback == nil, "not limited", "decided by the fallback")
 }
 
-// random is from 0 to 1, and differs between processes also where math/rand does not.
+// random returns a number from 0 to 1 that differs between processes, unlike math/rand before Go 1.20.
 func random() float64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
@@ -419,32 +420,32 @@ func random() float64 {
 
 func (c *Client) log(text string, once bool) {
 	c.mu.Lock()
-	told := once && (c.logged[text] || len(c.logged) >= loggedMax)
-	if once && !told {
+	skip := once && (c.logged[text] || len(c.logged) >= loggedMax)
+	if once && !skip {
 		c.logged[text] = true
 	}
 	c.mu.Unlock()
 	defer func() { _ = recover() }() // a logger that panics
-	if !told {
+	if !skip {
 		c.logger.Printf("tidegate: %s", text)
 	}
 }
 
-// A fault is why a request has no answer. Reading throws it, and connection.exchange catches it.
+// A fault is the reason for a request without a reply. Decoding panics with it; connection.exchange recovers it.
 type fault struct {
 	text, reason string
-	kept         bool  // it concerns this request alone; the connection stays good
-	refused      bool  // the request is refused; otherwise the daemon could not be asked
-	late         bool  // time ran out
-	absent       bool  // nothing listens
-	again        bool  // the request was not judged; another connection may be asked
+	kept         bool  // it concerns this request alone; the connection stays open
+	refused      bool  // the request is refused; otherwise there was no reply
+	late         bool  // the deadline passed
+	absent       bool  // no process listens
+	again        bool  // the daemon has not processed the request; retry on another connection
 	goodbye      bool  // the daemon announced the end of the connection
-	busy         bool  // the daemon takes no more connections
-	ended        error // that of the context
+	busy         bool  // the daemon accepts no more connections
+	ended        error // the error of the context
 }
 
 var (
-	errDoubt     = &fault{text: "doubtful bytes", reason: "protocol"}
+	errMalformed = &fault{text: "malformed frame", reason: "protocol"}
 	errLate      = &fault{text: "the daemon did not answer in time", reason: "timeout", late: true}
 	errOpen      = &fault{reason: "breaker"}
 	errDisabled  = &fault{reason: "disabled"}
@@ -456,7 +457,7 @@ func invalid(text string) *fault {
 	return &fault{text: text, reason: "invalid", refused: true, kept: true}
 }
 
-// err is the error that the application sees.
+// err returns the error for the application.
 func (f *fault) err() error {
 	switch {
 	case f.ended != nil:

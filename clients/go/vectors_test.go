@@ -1,6 +1,6 @@
 package tidegate
 
-// The golden frames, which decide any doubt about the protocol.
+// The golden frames, the reference of the protocol.
 
 import (
 	"encoding/binary"
@@ -56,7 +56,7 @@ func TestReadsEveryGoodFrame(t *testing.T) {
 	}
 }
 
-// plain makes both codecs' types alike.
+// plain converts the types of both codecs.
 func plain(decoded any) any {
 	switch v := decoded.(type) {
 	case value:
@@ -150,7 +150,7 @@ func TestReadsEveryDecision(t *testing.T) {
 	}
 }
 
-// An encoder of the client's writes what every canonical request says, from its meaning.
+// The client encodes every canonical request from its meaning.
 func TestWritesEveryRequest(t *testing.T) {
 	t.Parallel()
 	var good []vector
@@ -160,7 +160,7 @@ func TestWritesEveryRequest(t *testing.T) {
 		meaning := v.Meaning.(map[string]any)
 		op := ops[fmt.Sprint(meaning["op"])]
 		if !v.Canonical || v.Direction != "request" || meaning["op"] == "hello" || v.Name == "hit_frame_largest" {
-			// That one has a short id; the client leaves room for the longest, and so shortens it.
+			// That frame has a short id; the client reserves room for the longest, and so shortens it.
 			continue
 		}
 		domain, _ := meaning["domain"].(string)
@@ -186,7 +186,7 @@ func TestWritesEveryRequest(t *testing.T) {
 		case opPing:
 			q.body = nil
 		default:
-			if !said(t, q, meaning) {
+			if !setOptions(t, q, meaning) {
 				continue
 			}
 			if bad := q.check(); bad != nil {
@@ -228,8 +228,8 @@ func integer(v any) int64 {
 	return n
 }
 
-// said gives the request what the meaning has beside its descriptors; false: this client never says so.
-func said(t *testing.T, q *request, meaning map[string]any) bool {
+// setOptions sets the request's options from the meaning; false: this client never sends it.
+func setOptions(t *testing.T, q *request, meaning map[string]any) bool {
 	for _, descriptor := range q.descriptors {
 		for _, pair := range descriptor {
 			if pair[1] == "" {
@@ -241,7 +241,7 @@ func said(t *testing.T, q *request, meaning map[string]any) bool {
 		switch cost := meaning[name].(type) {
 		case json.Number:
 			if _, err := cost.Int64(); err != nil {
-				return false // beyond what Cost takes
+				return false // beyond the range of Cost
 			}
 			Cost(integer(cost))(q)
 		case map[string]any:
@@ -274,9 +274,9 @@ func said(t *testing.T, q *request, meaning map[string]any) bool {
 				Of(string(unhex(t, of.(map[string]any)["bin"])))(q)
 			}
 		case "missed":
-			q.unsaid = Units{}
+			q.unreported = Units{}
 			for reason, n := range value.(map[string]any) {
-				q.unsaid[reason] = integer(n)
+				q.unreported[reason] = integer(n)
 			}
 		case "abandoned":
 			q.abandoned = [][2]int64{}
@@ -286,25 +286,25 @@ func said(t *testing.T, q *request, meaning map[string]any) bool {
 		case "queued_us", "max_wait_us":
 			n, err := strconv.ParseInt(fmt.Sprint(value), 10, 64)
 			if err != nil {
-				return false // beyond what Go's durations have
+				return false // beyond the range of Go's durations
 			}
 			q.option(name, appendInt(nil, n))
 		default:
 			return false
 		}
 	}
-	if told := q.options; q.unsaid != nil || q.abandoned != nil {
+	if encoded := q.options; q.unreported != nil || q.abandoned != nil {
 		q.report() // always both; a vector may have one of them
 		for _, name := range []string{"missed", "abandoned"} {
 			if _, is := options[name]; !is {
-				delete(told, name)
+				delete(encoded, name)
 			}
 		}
 	}
 	return true
 }
 
-func TestWhatIsMalformedForTheDaemonIsSoForUs(t *testing.T) {
+func TestRefusesMalformedFrames(t *testing.T) {
 	t.Parallel()
 	var bad []vector
 	vectors(t, "bad.json", &bad)
@@ -328,7 +328,7 @@ func TestWhatIsMalformedForTheDaemonIsSoForUs(t *testing.T) {
 			if len(rest) > 0 {
 				panic("trailing")
 			}
-			// Left is what only a reader of requests can see: the op or the id is no unsigned integer, or too large.
+			// Only a reader of requests detects the rest: op or id is no unsigned integer, or too large.
 			message = append(message, nil, nil)
 			op, isOp := message[0].(uint64)
 			id, isID := message[1].(uint64)

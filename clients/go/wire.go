@@ -1,4 +1,4 @@
-// The protocol: MessagePack, requests and replies, within the bounds of version 1.
+// The protocol: MessagePack, requests and replies, within the limits of version 1.
 
 package tidegate
 
@@ -15,17 +15,17 @@ import (
 	"unicode/utf8"
 )
 
-const ( // bounds, operations and kinds of replies
+const ( // limits, operations and kinds of replies
 	valueMax, valueKept, digested, frameMax, levelsMax        = 1_024, 960, 33, 16_384, 4
 	idemMax, idemKept, nameMax, descriptorsMax, pairsMax      = 64, 30, 64, 8, 16
-	unitsMax                                                  = frameMax / 3 // no frame has more
+	unitsMax                                                  = frameMax / 3 // no frame holds more
 	opAcquire, opRelease, opHit, opCharge, opPing             = 1, 2, 3, 5, 8
 	isWelcome, isDecision, isDone, isError, isGoodbye, silent = 0, 1, 2, 3, 4, 5
 
 	nameHelp = `use 1 to 64 bytes without control characters, ":" or "/"`
 )
 
-// A form is how a number or a size is written: in the first byte, or behind one of several, each for twice the width.
+// A form is the encoding of a number or size: below a bound in the first byte, else after a byte for each width.
 type form struct {
 	short byte
 	below uint64
@@ -64,7 +64,7 @@ func appendText(b []byte, s string) []byte {
 	return append(aText.append(b, int64(len(s))), s...)
 }
 
-// fields are names and values that are encoded already.
+// fields are names and encoded values.
 type fields map[string][]byte
 
 func (f fields) append(b []byte) []byte {
@@ -75,7 +75,7 @@ func (f fields) append(b []byte) []byte {
 	return b
 }
 
-// A value was decoded: nil, bool, uint, int, x (bytes), string, array or map by its kind. Bytes are those of the frame.
+// A value is decoded; kind: nil, bool, uint, int, x (bytes), string, array or map. Its bytes alias the frame.
 type value struct {
 	kind  byte
 	n     uint64
@@ -83,10 +83,10 @@ type value struct {
 	list  []value // of a map: key, value, key, value, …
 }
 
-// The kind that each first byte from 0xC0 on begins, and the width of the number behind it.
+// The kind of each first byte from 0xC0 on, and the width of the following number.
 const firsts, widths = "n?bbxxx?????uuuuiiii?????sssaamm", "00001240000012481248000001242424"
 
-// decode reads one value and returns the bytes behind it. It panics at anything that the protocol forbids.
+// decode reads one value and returns the following bytes. It panics if the protocol forbids the value.
 func (v *value) decode(data []byte, levels int) []byte {
 	c, width := data[0], 0
 	v.kind, v.n = 'i', uint64(int8(c))
@@ -116,7 +116,7 @@ func (v *value) decode(data []byte, levels int) []byte {
 		return data
 	case 'x', 's':
 		if v.bytes = data[:v.n]; v.kind == 's' && !utf8.Valid(v.bytes) {
-			panic(errDoubt)
+			panic(errMalformed)
 		}
 		return data[v.n:]
 	case 'a', 'm':
@@ -133,7 +133,7 @@ func (v *value) decode(data []byte, levels int) []byte {
 					keys = map[string]bool{}
 				}
 				if one.kind != 's' || keys[string(one.bytes)] {
-					panic(errDoubt)
+					panic(errMalformed)
 				}
 				keys[string(one.bytes)] = true
 			}
@@ -142,35 +142,35 @@ func (v *value) decode(data []byte, levels int) []byte {
 			return data
 		}
 	}
-	panic(errDoubt)
+	panic(errMalformed)
 }
 
-// of is the value itself. It panics if that is of another kind.
-func (v *value) of(kind byte) *value {
+// expect returns the value, or panics if it has another kind.
+func (v *value) expect(kind byte) *value {
 	if v.kind != kind {
-		panic(errDoubt)
+		panic(errMalformed)
 	}
 	return v
 }
 
 var none value // stands for nil; never written
 
-// A request is judged, or asks for something else. Its first fields are those of every request.
+// A request of any operation. The fields from decision on are of judged requests only.
 type request struct {
 	ctx                   context.Context
-	began, sent, deadline time.Time // sent: the daemon has had time since; zero while it waits for a connection
+	began, sent, deadline time.Time // sent: start of the daemon's time; zero while it waits for a connection
 	op                    byte
 	refuse, ok            bool // ok: of a DONE
-	wanted, count         int  // the kind of the reply, or silent; how many elements body has
+	wanted, count         int  // kind of the reply, or silent; number of elements in body
 	body                  []byte
-	bad                   *fault   // instead of an answer
+	bad                   *fault   // instead of a reply
 	asked, lease          [2]int64 // connection and id: of this request; of the request whose lease it releases
 
-	turn        chan *connection // of a request that waits for a connection; the next two are under the pool's lock
-	leads, gone bool             // it uses the connection, for others too; it waits no more
-	fresh, busy bool             // it takes no idle connection; the daemon took no connection for it
+	turn           chan *connection // of a request that waits for a connection; the pool's lock guards the next two
+	leads, expired bool             // it leads an exchange; its caller has stopped waiting
+	fresh, busy    bool             // it needs a new connection; the daemon refused one
 
-	decision    *Decision // of a judgement, with the following
+	decision    *Decision
 	domain      string
 	amount      int64
 	units       Units // instead of amount
@@ -181,7 +181,7 @@ type request struct {
 	descriptors []Attributes
 	texts       []string // names and values of all descriptors, which end at ends
 	ends        []int
-	unsaid      Units
+	unreported  Units
 	abandoned   [][2]int64
 }
 
@@ -194,11 +194,11 @@ func newRequest(ctx context.Context, op byte, wanted int, domain string, a Attri
 	return q
 }
 
-// setDeadline is that of the context or the client, whichever is sooner. Time that was lost in this process, waiting
-// for a connection or for a processor, is not the daemon's: it has a quarter of the timeout at least.
+// setDeadline sets the earlier deadline of context and client. Time lost in this process, waiting for a connection or a
+// processor, is not the daemon's: it gets at least a quarter of the timeout.
 func (q *request) setDeadline(timeout time.Duration) {
-	if q.wanted == silent { // the caller waits for no answer, so there is time to write alone
-		timeout = moment
+	if q.wanted == silent { // time for the write only
+		timeout = silentTimeout
 	}
 	q.deadline = q.began.Add(timeout)
 	if least := q.sent.Add(timeout / 4); least.After(q.deadline) {
@@ -216,14 +216,14 @@ func (q *request) option(name string, encoded []byte) {
 	q.options[name] = encoded
 }
 
-// check takes the attributes as texts and refuses a request that is wrong by itself, before any I/O. The texts of its
-// faults have no value of the caller's.
+// check converts the attributes to texts and refuses an invalid request before any I/O. The texts of its faults contain
+// no values of the request.
 func (q *request) check() *fault {
 	switch {
 	case q.problem != "":
 		return invalid(q.problem)
 	case !IsName(q.domain):
-		return invalid("the domain is no name; help: " + nameHelp)
+		return invalid("the domain is not a name; help: " + nameHelp)
 	case q.amount < 0 && q.units == nil && q.op != opCharge:
 		return invalid("the cost is negative; help: use 0 or more, and Charge to refund")
 	case len(q.units) > unitsMax:
@@ -233,7 +233,7 @@ func (q *request) check() *fault {
 	}
 	for unit, n := range q.units {
 		if !IsName(unit) {
-			return invalid("a unit of the cost is no name; help: " + nameHelp)
+			return invalid("a unit of the cost is not a name; help: " + nameHelp)
 		} else if n < 0 && q.op != opCharge {
 			return invalid("the cost is negative; help: use 0 or more, and Charge to refund")
 		}
@@ -247,7 +247,7 @@ func (q *request) check() *fault {
 			}
 			name := text(pair[0])
 			if !IsName(name) {
-				return invalid("the name of an attribute is no name; help: " + nameHelp)
+				return invalid("the name of an attribute is invalid; help: " + nameHelp)
 			}
 			if q.texts = append(q.texts, name, value); len(q.texts)-from > 2*pairsMax {
 				return invalid(fmt.Sprintf("more than %d attributes; help: send fewer", pairsMax))
@@ -255,13 +255,13 @@ func (q *request) check() *fault {
 		}
 		q.ends = append(q.ends, len(q.texts))
 	}
-	if !IsName(q.priority) { // an unknown priority is none
+	if !IsName(q.priority) { // an invalid priority counts as none
 		q.priority = ""
 	}
 	return nil
 }
 
-// IsName tells whether a text may be the name of a domain, pool, attribute, unit or priority.
+// IsName reports whether a text may be the name of a domain, pool, attribute, unit or priority.
 func IsName(s string) bool {
 	if s == "" || len(s) > nameMax {
 		return false
@@ -278,7 +278,7 @@ func IsName(s string) bool {
 	return !wide || utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
 }
 
-// write encodes a judgement or a charge, with reports to the daemon where those cost no attribute its text.
+// write encodes a request or a charge, with reports to the daemon if the request is short: no value becomes a digest.
 func (q *request) write(c *Client) *fault {
 	if !q.encode() {
 		return invalid("the request does not fit into a frame; help: send less")
@@ -286,7 +286,7 @@ func (q *request) write(c *Client) *fault {
 		return nil
 	}
 	c.mu.Lock()
-	q.unsaid, q.abandoned, c.unsaid, c.abandoned = c.unsaid, c.abandoned, Units{}, nil
+	q.unreported, q.abandoned, c.unreported, c.abandoned = c.unreported, c.abandoned, Units{}, nil
 	c.news.Store(false)
 	c.mu.Unlock()
 	q.report()
@@ -294,10 +294,10 @@ func (q *request) write(c *Client) *fault {
 	return nil
 }
 
-// report puts decisions without the daemon and abandoned requests into the options.
+// report adds decisions without the daemon and abandoned requests to the options.
 func (q *request) report() {
 	missed, abandoned := fields{}, anArray.append(nil, int64(len(q.abandoned)))
-	for reason, n := range q.unsaid {
+	for reason, n := range q.unreported {
 		missed[reason] = appendInt(nil, n)
 	}
 	for _, which := range q.abandoned {
@@ -307,7 +307,7 @@ func (q *request) report() {
 	q.option("abandoned", abandoned)
 }
 
-// encode leaves out trailing nils, and shortens the longest values until the request fits; false: it does not.
+// encode omits trailing nils, and replaces the longest values by digests until the request fits; false: it does not.
 func (q *request) encode() bool {
 	for {
 		b, from := anArray.append(appendText(q.body[:0], q.domain), int64(len(q.ends))), 0
@@ -327,7 +327,7 @@ func (q *request) encode() bool {
 			}
 			b, q.count = q.options.append(b), when(q.op == opCharge, 4, 5)
 		}
-		if q.body = b; len(b) <= frameMax-11 { // beside the op and the longest id
+		if q.body = b; len(b) <= frameMax-11 { // array, op and the longest id
 			return true
 		}
 		longest, size := -1, digested
@@ -354,7 +354,7 @@ func (q *request) appendCost(b []byte) []byte {
 	return b
 }
 
-// appendFrame adds the request as a frame under its id.
+// appendFrame appends the request's frame with its id.
 func (q *request) appendFrame(b []byte) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, byte(0x92+q.count), q.op)
@@ -369,7 +369,7 @@ func (q *request) appendFrame(b []byte) []byte {
 	return b
 }
 
-// text is an attribute as it is sent.
+// text converts an attribute to the text that is sent.
 func text(value any) (s string) {
 	switch v := value.(type) {
 	case nil:
@@ -384,7 +384,7 @@ func text(value any) (s string) {
 			}
 			switch value.(type) {
 			case fmt.Stringer, error:
-			default: // its address would be another key every time
+			default: // its address would differ every time
 				value = pointer.Elem().Interface()
 			}
 		}
@@ -396,7 +396,7 @@ func text(value any) (s string) {
 	return s
 }
 
-// digest is the beginning of s, of at most kept bytes, and the digest of the whole.
+// digest returns at most kept bytes of s, and the digest of all of s.
 func digest(s string, kept int) string {
 	for whole := utf8.ValidString(s); whole && kept > 0 && !utf8.RuneStart(s[kept]); kept-- {
 	}
@@ -404,20 +404,20 @@ func digest(s string, kept int) string {
 	return fmt.Sprintf("%s~%x", s[:kept], sum[:16])
 }
 
-// read takes the elements behind the id. It panics at anything that the protocol forbids.
+// read fills the decision from the elements after the id. It panics if the protocol forbids them.
 func (d *Decision) read(elements []value) {
 	at := func(i int, kind byte) *value {
 		if i >= len(elements) || elements[i].kind == 'n' {
 			return &none
 		}
-		return elements[i].of(kind)
+		return elements[i].expect(kind)
 	}
 	number := func(i int) uint64 { return at(i, 'u').n }
-	duration := func(i int) time.Duration { // at most what Go has, 292 years
+	duration := func(i int) time.Duration { // at most Go's maximum, 292 years
 		us := number(i)
 		return when(us < math.MaxInt64/1_000, time.Duration(us)*time.Microsecond, math.MaxInt64)
 	}
-	verdict := elements[0].of('u').n
+	verdict := elements[0].expect('u').n
 	d.Verdict = [...]string{"allow", "limit", "shed", "wait", "deny"}[verdict]
 	d.Status = [...]int{200, 429, 503, 200, 403}[verdict]
 	d.Allowed, d.Rule, d.HasLimit = d.Status == 200, string(at(1, 's').bytes), at(2, 'u') != &none
@@ -429,24 +429,24 @@ func (d *Decision) read(elements []value) {
 		d.RetryAfter = Never
 	}
 	for notes := at(8, 'a').list; len(notes) > 0; notes = notes[2:] {
-		d.Notes = append(d.Notes, [2]string{string(notes[0].of('s').bytes), string(notes[1].of('s').bytes)})
+		d.Notes = append(d.Notes, [2]string{string(notes[0].expect('s').bytes), string(notes[1].expect('s').bytes)})
 	}
 	at(9, 'a')
 	d.Unit = "requests"
 	for extra := at(10, 'm').list; len(extra) > 0; extra = extra[2:] {
-		switch name, said := string(extra[0].bytes), &extra[1]; {
-		case said.kind == 'n':
+		switch name, field := string(extra[0].bytes), &extra[1]; {
+		case field.kind == 'n':
 		case name == "unit":
-			d.Unit = string(said.of('s').bytes)
+			d.Unit = string(field.expect('s').bytes)
 		case name == "help":
-			d.Help = string(said.of('s').bytes)
+			d.Help = string(field.expect('s').bytes)
 		case name == "hide":
-			d.Hidden = said.of('b').n == 1
+			d.Hidden = field.expect('b').n == 1
 		}
 	}
 }
 
-// errorOf is the fault that an ERROR means: a refusal, or a daemon that cannot answer.
+// errorOf returns the fault of an ERROR: a refusal, or a failure of the daemon.
 func errorOf(elements []value) *fault {
 	f := &fault{text: "the daemon failed", reason: "protocol"}
 	code, message := uint64(0), ""
@@ -459,7 +459,7 @@ func errorOf(elements []value) *fault {
 	switch code {
 	case 6, 7, 11:
 		f.reason, f.refused, f.kept = map[uint64]string{6: "invalid", 7: "quota", 11: "not_allowed"}[code], true, true
-	case 8: // it has judged nothing
+	case 8: // the daemon is full; it has processed no request
 		f.busy, f.again = true, true
 	case 9:
 		f.reason, f.refused = "forbidden", true

@@ -6,7 +6,7 @@ Gem::Specification.new do |spec|
   spec.name = "tidegate"
   spec.version = Tidegate::VERSION
   spec.summary = "Client of tidegate, the rate limiting daemon of this host"
-  spec.description = "Asks tidegate whether a piece of work may start: Rack, Sidekiq, Active Job, or plain Ruby."
+  spec.description = "Limits the requests of Rack, Sidekiq, Active Job or plain Ruby programs through tidegate."
   spec.authors = ["tidegate"]
   spec.license = "MIT"
   spec.required_ruby_version = ">= 3.1"

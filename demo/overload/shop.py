@@ -1,4 +1,4 @@
-"""A shop that works 50 ms on each request. What asks the daemon is the four lines at the end."""
+"""A shop that works 50 ms on each request. The last four lines limit it."""
 
 import time
 
@@ -13,10 +13,10 @@ def shop(environ, start_response):
 
 
 def user(environ):
-    """Who calls. A real application takes this from its session or token, never from what a caller may make up."""
+    """Returns the caller. A real application takes it from its session or token, never from a header of the caller."""
     return environ.get("HTTP_X_USER")
 
 
-# The proxy in front, which says when a request came. Here the callers are their own.
+# The proxy that sets X-Request-Start. In the demonstration the callers set it themselves.
 PROXIES = ["127.0.0.1/32"]
 application = Middleware(shop, tidegate.Client(pool="shop"), domain="shop", user=user, trusted_proxies=PROXIES)

@@ -1,7 +1,7 @@
-"""Draws the pictures of docs/algorithms.md from what `tidegate replay` decides. It knows no algorithm itself.
+"""Draws the pictures of docs/algorithms.md from decisions of `tidegate replay`. It implements no algorithm itself.
 
 Usage: draw.py PATH-OF-TIDEGATE [DIRECTORY]. The same decisions always make the same bytes; a test compares them.
-Each dot is a request at the time when it came; those that came together stand on one another.
+Each dot is a request at its arrival time; simultaneous ones are stacked.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 HERE = pathlib.Path(__file__).resolve().parent
 WIDTH, LEFT, RIGHT = 760, 20, 52
-DOT = 7  # from one dot of a stack to the next
+DOT = 7  # distance of dots in a stack
 
-# Each picture brings its own paper, so that it can be read on a page of any colour.
+# Each picture has its own background, so that it is readable on a page of any colour.
 STYLE = """\
 svg{--paper:#fff;--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--pass:#0969da;--stop:#cf222e;--over:#9a6700}
 @media (prefers-color-scheme:dark){svg{--paper:#0d1117;--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;\
@@ -35,7 +35,7 @@ path{fill:none;stroke-width:1.5}.pass{stroke:var(--pass)}.stop{stroke:var(--stop
 
 @dataclass
 class Event:
-    """One request, in milliseconds, and what became of it: pass, over, wait or stop."""
+    """One request: its time in milliseconds and its result: pass, over, wait or stop."""
 
     at: int
     kind: str
@@ -44,7 +44,7 @@ class Event:
 
 @dataclass
 class Run:
-    """A trace under one rule: the requests, and at many moments the limit and what of it is used."""
+    """A trace under one rule: the requests, and the limit and its use over time."""
 
     rule: str
     events: list[Event]
@@ -52,7 +52,7 @@ class Run:
     limit: int
 
     def in_the_last(self, window: int) -> list[tuple[int, int]]:
-        """How many really passed in the last so many milliseconds."""
+        """Returns, at each change, how many requests passed in the last `window` ms."""
         passed = [event.at for event in self.events if event.kind != "stop"]
         steps = Counter(passed)
         steps.subtract(at + window for at in passed)
@@ -65,14 +65,14 @@ class Tidegate:
         self.path = path
 
     def replay(self, rule: str, hits: Iterable[int], until: int) -> Run:
-        """Judges requests at these milliseconds, and asks now and then where the key stands."""
+        """Judges requests at these milliseconds, and samples the key's state between them."""
         hits = sorted(hits)
         moments = sorted(set(hits) | set(range(0, until + 1, max(until // 500, 1))))
         lines = [(at, "hit") for at in hits] + [(at, "peek") for at in moments]
-        # What comes at one moment is judged first, then looked at.
+        # Simultaneous requests are judged before a sample.
         lines.sort(key=lambda line: (line[0], line[1] == "peek"))
-        question = '{"t": %d.%03d, "op": "%s", "domain": "d", "descriptors": [["user", "u"]]}\n'
-        trace = "".join(question % (at // 1000, at % 1000, op) for at, op in lines)
+        request = '{"t": %d.%03d, "op": "%s", "domain": "d", "descriptors": [["user", "u"]]}\n'
+        trace = "".join(request % (at // 1000, at % 1000, op) for at, op in lines)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as rules:
             rules.write(f"domain: d\nlimits: [{{name: r, key: [user], {rule}}}]\n")
             rules.flush()
@@ -112,7 +112,7 @@ class Picture:
             self.parts.append(f'<path class="{kind}" d="{joined}"/>')
 
     def dots(self, y: float, events: list[Event]) -> None:
-        """Stacks of requests: full dots passed, rings wait, crosses are refused."""
+        """Draws stacks of requests: full dots passed, rings wait, crosses are refused."""
         heights: Counter[int] = Counter()
         shapes: dict[str, list[str]] = {}
         for event in events:
@@ -126,7 +126,7 @@ class Picture:
             self.path(f"{kind} {'ring' if kind in ('wait', 'stop') else 'dots'}", data)
 
     def steps(self, bottom: float, scale: float, points: list[tuple[int, float]]) -> list[str]:
-        """A staircase through these points."""
+        """Draws a staircase through these points."""
         data, last = [], None
         for at, value in points:
             if at < self.until and value != last:
@@ -136,7 +136,7 @@ class Picture:
         return [*data, f"H{self.x(self.until):.1f}"]
 
     def level(self, y: float, height: float, run: Run, top: float, words: str) -> None:
-        """What is used of the limit, beneath the dots, on a scale up to `top`."""
+        """Draws the used part of the limit, beneath the dots, on a scale up to `top`."""
         bottom, scale = y + height, height / top
         data = self.steps(bottom, scale, run.used)
         self.path("area", [*data, f"V{bottom:.0f}H{LEFT}z"])
@@ -250,7 +250,7 @@ def sliding_window(tidegate: Tidegate) -> Picture:
         most = max(count for _, count in really)
         picture.text(LEFT, top + 24, run.rule, "rule")
         picture.dots(top + 64, run.events)
-        # Beneath the estimate, so that it shows where the two differ.
+        # Beneath the estimate, to show the difference.
         picture.path("over", picture.steps(top + 180, scale := 84 / 20, [(0, 0), *really]))
         picture.level(top + 96, 84, run, 20, "estimated for the last 60 seconds")
         at = next(at for at, count in really if count == most)

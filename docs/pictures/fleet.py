@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/fleet.md from what the simulator leaves behind. It knows no budget itself.
+"""Draws the pictures of docs/fleet.md from tables of the simulator. It computes no budget itself.
 
 Usage: fleet.py DIRECTORY-OF-TABLES [DIRECTORY]. The tables are those that `cargo test --test fleet csv -- --ignored`
 writes to target/tmp/fleet; the same tables always make the same bytes. Each line is a mean over a fifth of a second.
@@ -14,7 +14,7 @@ from panels import Panels, Scale
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS, MEAN = 24, 0.2
-ROWS = 2  # of the table, in one mean: tenths of a second
+ROWS = 2  # rows per mean: tenths of a second
 Table = dict[str, list[float]]
 
 

@@ -1,5 +1,5 @@
-"""Photographs the daemon's page, as docs/operate.md shows it: two daemons that share a Redis, an application of eight
-slots that has too much to do for a while, and a headless Chromium. It takes as long as what it shows: ten minutes.
+"""Takes the pictures of the daemon's page for docs/operate.md: two daemons that share a Redis, an application of eight
+slots that is overloaded for a while, and a headless Chromium. It runs in real time: ten minutes.
 
 Usage: page.py TIDEGATE [DIRECTORY [MINUTES]]
 """
@@ -55,34 +55,34 @@ def run(command: list[str], **options):
         process.wait()
 
 
-def asked_for(share: float) -> float:
-    """Requests a second at a share of the time: a calm morning, too much, and calm again."""
+def rate_at(share: float) -> float:
+    """Requests per second at a fraction of the time: a calm morning, an overload, and calm again."""
     return 15 if share < 0.35 else 62 if share < 0.75 else 22
 
 
-async def work(client: AsyncClient, slots: asyncio.Semaphore, dice: random.Random) -> None:
-    user = f"u{min(int(dice.expovariate(0.25)), 40)}"
-    attributes = {"user": user, "plan": dice.choice(["gold", "free", "free"]), "method": dice.choice(["GET", "POST"])}
-    attributes["path"] = dice.choice(["/v1/charges", "/v1/orders", "/v1/orders", "/healthz"])
-    attributes |= dice.choice([{}, {}, {"mode": "test"}])
+async def work(client: AsyncClient, slots: asyncio.Semaphore, rng: random.Random) -> None:
+    user = f"u{min(int(rng.expovariate(0.25)), 40)}"
+    attributes = {"user": user, "plan": rng.choice(["gold", "free", "free"]), "method": rng.choice(["GET", "POST"])}
+    attributes["path"] = rng.choice(["/v1/charges", "/v1/orders", "/v1/orders", "/healthz"])
+    attributes |= rng.choice([{}, {}, {"mode": "test"}])
     async with slots:
         decision = await client.acquire("api", attributes)
         if decision:
-            await asyncio.sleep(dice.uniform(0.08, 0.28))
+            await asyncio.sleep(rng.uniform(0.08, 0.28))
             decision.release()
 
 
 async def load(socket: str, seconds: float) -> None:
-    dice, began = random.Random(1), time.monotonic()
-    slots, under_way = asyncio.Semaphore(SLOTS), set()
+    rng, began = random.Random(1), time.monotonic()
+    slots, pending = asyncio.Semaphore(SLOTS), set()
     async with AsyncClient(socket, timeout=1.0, pool="web", slots=SLOTS) as client:
-        while (gone := time.monotonic() - began) < seconds:
-            if len(under_way) < 200:  # who has waited for long goes away
-                task = asyncio.create_task(work(client, slots, dice))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-            await asyncio.sleep(dice.expovariate(asked_for(gone / seconds)))
-        await asyncio.gather(*under_way)
+        while (elapsed := time.monotonic() - began) < seconds:
+            if len(pending) < 200:  # callers that waited for long hang up
+                task = asyncio.create_task(work(client, slots, rng))
+                pending.add(task)
+                task.add_done_callback(pending.discard)
+            await asyncio.sleep(rng.expovariate(rate_at(elapsed / seconds)))
+        await asyncio.gather(*pending)
 
 
 def daemon(tidegate: str, home: pathlib.Path, redis: pathlib.Path, stack: contextlib.ExitStack) -> pathlib.Path:
@@ -102,7 +102,7 @@ def daemon(tidegate: str, home: pathlib.Path, redis: pathlib.Path, stack: contex
 
 
 async def show(tidegate: str, home: pathlib.Path, directory: pathlib.Path, seconds: float) -> None:
-    """The pictures are taken a little before the work ends."""
+    """The pictures are taken shortly before the end of the load."""
     at_work = asyncio.create_task(load(str(home / "tidegate.sock"), seconds + 120))
     await asyncio.sleep(seconds)
     await asyncio.to_thread(photograph, tidegate, home / "tidegate.admin.sock", directory)
@@ -118,7 +118,7 @@ def photograph(tidegate: str, admin: pathlib.Path, directory: pathlib.Path) -> N
                 browser.look(width, dark=dark)
                 browser.open(address)
                 browser.listen(3)
-                # A name of a host is nobody's business.
+                # Hides the name of this host.
                 browser.get("document.querySelector('.host').textContent = 'web-3'")
                 browser.picture(directory / f"{name}.png", height)
         finally:

@@ -1,4 +1,4 @@
-"""Curves over time, drawn one beneath the other. Decides nothing."""
+"""Curves over time, drawn one beneath the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from draw import LEFT, Picture
 
 @dataclass(frozen=True)
 class Scale:
-    """How long a run is and of how long a span one point is the mean, in seconds; moments that are marked and the step
+    """Length of a run and span of one mean, in seconds; marked times and the step
     of the axis, in milliseconds."""
 
     seconds: int
@@ -19,14 +19,14 @@ class Scale:
 
 
 class Panels(Picture):
-    """Curves over the same time, one panel beneath the other."""
+    """Draws curves over the same time, one panel beneath the other."""
 
     def __init__(self, name: str, about: str, panels: int, scale: Scale) -> None:
         super().__init__(name, about, 1_000 * scale.seconds, 64 + 104 * panels)
         self.scale, self.top = scale, 52
 
     def panel(self, words: str, ends: tuple[float, float], marks: list[float], curves: dict[str, list[float]]) -> None:
-        """Curves by their kind on a scale between `ends`, with a line at each of `marks`."""
+        """Draws curves by kind on a scale between `ends`, with a line at each of `marks`."""
         (low, high), height = ends, 66
         bottom = self.top + height
 

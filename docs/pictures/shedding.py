@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/shedding.md from what the simulator leaves behind. It knows no shedder itself.
+"""Draws the pictures of docs/shedding.md from tables of the simulator. It implements no shedder itself.
 
 Usage: shedding.py DIRECTORY-OF-TABLES [DIRECTORY]. `cargo test --test shedding csv -- --ignored` writes the tables to
 target/tmp/shedding; the same tables always make the same bytes. Each line is a mean over five seconds.
@@ -13,9 +13,9 @@ import sys
 from panels import Panels, Scale
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECONDS = 660  # of a run that goes on until its last request is answered
+SECONDS = 660  # of a run, which lasts until the reply to its last request
 MEAN = 5  # seconds
-SCALE = Scale(SECONDS, MEAN, [60_000, 360_000])  # in milliseconds: when more comes, and when less again
+SCALE = Scale(SECONDS, MEAN, [60_000, 360_000])  # in milliseconds: start and end of the overload
 PRIORITIES = ["critical", "post", "get", "test"]
 
 
@@ -33,7 +33,7 @@ class Table:
         return [sum(span) / len(span) for span in spans]
 
     def share(self, priority: str) -> list[float]:
-        """Of what came, what was answered in time, in percent."""
+        """Percentage of arrived requests that were answered in time."""
         pairs = zip(self.means(f"succeeded_{priority}"), self.means(f"offered_{priority}"), strict=True)
         return [100 * answered / max(offered, 1e-9) for answered, offered in pairs]
 

@@ -1,8 +1,8 @@
-"""The same small application in every language: how each is started, and why one cannot be here.
+"""The same small application in every language: its command, and the reason if it cannot run here.
 
-Each answers GET /item/N from its path alone, /boom with 500, /slow?ms=N late, /stream in three parts, and says in
-X-Judged-Us how long it took until the application itself was entered; of one that does not say it, HTTP and all count.
-WITHOUT_LIMITER=1 is the application without the middleware, TIDEGATE_DISABLE=1 with one that asks nobody.
+Each derives GET /item/N from its path alone, answers /boom with 500, /slow?ms=N late, /stream in three parts, and sets
+X-Judged-Us to the time before the application was entered; without it, the time includes HTTP.
+WITHOUT_LIMITER=1 removes the middleware, TIDEGATE_DISABLE=1 keeps it without requests to the daemon.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from servers import OWN_GROUP, end, free_port
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests/clients/apps"
 THREADS = 4  # in each process
-KEPT = 60  # seconds that an idle connection is kept, also on a slow machine
+KEPT = 60  # seconds that an idle connection stays open, on slow machines too
 
 
 @dataclasses.dataclass(frozen=True)
 class Application:
-    """`command(port, workers)`: one process, or so many that were forked from one that had loaded it."""
+    """`command(port, workers)`: one process, or forked workers of a process that had loaded the application."""
 
     name: str
     command: Callable[[int, int], list[str]]
     forks: bool
-    needs: Callable[[], str]  # why it cannot be here; empty if it can
+    needs: Callable[[], str]  # the reason if it cannot run here; empty if it can
 
     def __str__(self) -> str:
         return self.name
 
     @contextlib.contextmanager
     def serving(self, path, workers=1, **environment):
-        """The port of the application, whose client asks at `path`."""
+        """Serves the application, whose client uses the socket at `path`; yields the port."""
         port = free_port()
         environment = {
             "TIDEGATE_SOCKET": str(path),
@@ -74,7 +74,7 @@ class Application:
                 yield port
             except BaseException:
                 log.seek(0)
-                print(f"{self.name} said:", *[line for line in log if line.startswith("tidegate: ")][-20:], sep="\n")
+                print(f"log of {self.name}:", *[line for line in log if line.startswith("tidegate: ")][-20:], sep="\n")
                 raise
             finally:
                 end(process)
@@ -87,7 +87,7 @@ def answers(port):
 
 
 def ask(port, path, user):
-    """Status, headers (lower case), body; on a connection of its own, so that no answer can be another's."""
+    """Returns status, headers (lower case), body, over a new connection, so that no response can be another's."""
     with contextlib.closing(Line(port)) as line:
         answer = line.ask(path, user, close=True)
         return answer.status, answer.headers, answer.body
@@ -116,7 +116,7 @@ def _go(port, workers):
 
 @functools.cache
 def built():
-    """The application of Go, built once."""
+    """The Go application, built once."""
     place = tempfile.mkdtemp(prefix="tg-go-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     subprocess.run(["go", "build", "-o", f"{place}/application", "."], cwd=APPS / "go", check=True)
@@ -125,10 +125,10 @@ def built():
 
 def _missing(*paths, tools=(), modules=()):
     def why():
-        gone = [path for path in paths if not (ROOT / path).exists()]
-        gone += [tool for tool in tools if shutil.which(tool) is None]
-        gone += [module for module in modules if importlib.util.find_spec(module) is None]
-        return f"missing: {', '.join(gone)}" if gone else ""
+        missing = [path for path in paths if not (ROOT / path).exists()]
+        missing += [tool for tool in tools if shutil.which(tool) is None]
+        missing += [module for module in modules if importlib.util.find_spec(module) is None]
+        return f"missing: {', '.join(missing)}" if missing else ""
 
     return why
 

@@ -1,11 +1,11 @@
 import pytest
 
-# The daemons, real and played, are those of the other suites.
+# Uses the daemon fixtures, real and scripted, of the other suites.
 from daemons import daemon, directory, played  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
 def here(application):
-    """Each test is of one application, and skipped where that cannot be."""
+    """Parametrizes by application; skips those that cannot run here."""
     if why := application.needs():
         pytest.skip(f"{application} is not tried: {why}")

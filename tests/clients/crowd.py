@@ -1,4 +1,4 @@
-"""Callers of one application that is served twice: limited, and without the limiter. Each request goes to both."""
+"""Callers of an application that is served twice: with the limiter, and without. Each request goes to both."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import threading
 import time
 
 from exchange import Answer, Line
-from rules import BURST, USERS, told
+from rules import BURST, USERS, limit_of
 from servers import metrics
 
 CALLERS = 2
-# Lines that may differ: they tell the time. What the limiter adds may stand in its own answers alone.
+# Headers that may differ, since they contain times. The limiter's headers may be only in its own responses.
 NEUTRAL = ("date", "x-judged-us")
 ADDED = ("ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining")
-FREE = 4  # seconds: a session that has no connections would end, and its leases, after 5 s
-PATIENCE = 120  # seconds, with what never ends, on a busy machine
-# Seconds between two requests of a caller while the limiter does not ask: nothing is tried then, and every few hundred
-# requests there is to be a fault.
+FREE = 4  # seconds: after 5 s without connections a session ends, and its leases
+PATIENCE = 120  # seconds, against endless waits, on a busy machine
+# Seconds between two requests of a caller while the breaker is open: nothing is tested then, and a fault is
+# due after every few hundred requests.
 UNHURRIED = 0.003
-IDLE = 20  # seconds: who was held up for longer comes anew to both, for servers end what is idle
+IDLE = 20  # seconds: a caller delayed for longer reconnects to both, since servers close idle connections
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """One request: when it began, how long it took and was judged (seconds), limited and not."""
+    """One request: its start, durations and times of the decision (seconds), limited and not."""
 
     began: float
     path: str
-    judged: bool  # by the daemon: the answer has limits
+    judged: bool  # decided by the daemon: the response has limits
     took: tuple[float, float]
-    judging: tuple[float, float] | None  # before the application was entered, of plain requests
+    judging: tuple[float, float] | None  # before the application was entered, for plain requests
 
     @property
     def ended(self) -> float:
@@ -39,13 +39,13 @@ class Pair:
 
 
 class Caller:
-    """Has a connection to each of the two, kept as long as they keep it."""
+    """Has a connection to each of the two, open as long as they keep it open."""
 
     def __init__(self, ports: tuple[int, int]) -> None:
         self.lines = [Line(port) for port in ports]
 
     def pair(self, number: int) -> tuple[Pair, str | None]:
-        """What came of it, and how the answers differ."""
+        """Returns the request's result, and the differences of the responses."""
         path, user, how = path_of(number), 1 + number % (USERS - 1), KINDS.get(number % CYCLE, {})
         began, answers, took = time.monotonic(), [None, None], [0.0, 0.0]
         if began > min(line.last for line in self.lines) + IDLE:
@@ -58,7 +58,7 @@ class Caller:
             asked = time.monotonic()
             try:
                 answers[which] = self.lines[which].ask(path, f"u{user}", **how)
-            except Exception as error:  # no answer is a difference too
+            except Exception as error:  # a missing response is a difference, too
                 answers[which] = Answer(0, {}, b"", [repr(error).encode()], b"", False, True)
                 self.lines[which].close()
             took[which] = time.monotonic() - asked
@@ -66,9 +66,10 @@ class Caller:
         different = f"{path} of u{user} {how}: {limited} limited, {plain} without"
         same = comparable(limited, ADDED) == comparable(plain) and plain.status == (500 if path == "/boom" else 200)
         same = same and rightly_limited(limited, user)
-        said = [int(each.headers.get("x-judged-us", took[i] * 1e6)) / 1e6 for i, each in enumerate(answers)]
-        judging = tuple(said) if path.startswith("/item") else None
-        return Pair(began, path, told(limited.headers) is not None, tuple(took), judging), None if same else different
+        delays = [int(each.headers.get("x-judged-us", took[i] * 1e6)) / 1e6 for i, each in enumerate(answers)]
+        judging = tuple(delays) if path.startswith("/item") else None
+        judged = limit_of(limited.headers) is not None
+        return Pair(began, path, judged, tuple(took), judging), None if same else different
 
     def close(self) -> None:
         for line in self.lines:
@@ -76,7 +77,7 @@ class Caller:
 
 
 class Crowd:
-    """CALLERS in threads of their own. `different` has whatever the limiter changed; `pairs` everything."""
+    """CALLERS in threads. `different` has all changes by the limiter; `pairs` all requests."""
 
     def __init__(self, limited: int, plain: int) -> None:
         self.ports = (limited, plain)
@@ -114,12 +115,12 @@ class Crowd:
         return pair
 
     def wait_for_more(self, count: int) -> None:
-        """Until so many more requests have been answered."""
+        """Waits for further responses."""
         wanted = len(self.pairs) + count
         self.wait_until(lambda: len(self.pairs) >= wanted)
 
     def wait_until_limited(self, when: str) -> None:
-        """Until the daemon is asked again: the client's breaker may have up to 6 s left."""
+        """Waits until requests reach the daemon again: the client's breaker may have up to 6 s left."""
         since = time.monotonic()
 
         def limited():
@@ -134,24 +135,23 @@ class Crowd:
             assert time.monotonic() < until, f"{what}: never; {self.news()}"
             time.sleep(0.002)
 
-
     def news(self) -> str:
-        """What tells a machine that is busy from a client that no longer asks."""
+        """Distinguishes a busy machine from a client that sends no more requests."""
         last = self.pairs[-200:]
         judged, took = sum(pair.judged for pair in last), sorted(pair.took for pair in last)[len(last) // 2 :][:1]
         return f"{len(self.pairs)} answers, of the last {len(last)} {judged} judged, {took} s; {self.different[-3:]}"
 
 
 def free(daemon, request, after):
-    """Nothing is held any more: at once, or when the daemon has been told, with requests, of those given up."""
+    """Waits until no lease remains: immediately, or after the daemon has the report of abandoned requests."""
     until = time.monotonic() + FREE
     while held := metrics(daemon)["tidegate_leases"]:
         assert time.monotonic() < until, f"{held:.0f} leases are still held after {after}"
         request()
-        time.sleep(0.02)  # a place is given back after the answer was sent
+        time.sleep(0.02)  # the lease is released after the response was sent
 
 
-# Most requests are plain GETs on a connection that is kept; these of every twenty are asked in another way.
+# Most requests are plain GETs on a persistent connection; these of every twenty are sent differently.
 CYCLE = 20
 KINDS = {
     3: {"method": "HEAD"},
@@ -160,27 +160,27 @@ KINDS = {
     13: {"version": "1.0"},
     15: {"version": "1.0"},
 }
-HUNG_UP = 19  # and who asks this one does not stay for the whole answer
+HUNG_UP = 19  # this caller does not wait for the whole response
 
 
 def path_of(number: int) -> str:
-    """Most are plain; in every twenty one fails, one is slow, four come in parts."""
+    """Most are plain; of twenty, one fails, one is slow, four are streamed."""
     paths = {5: "/boom", 9: "/stream", 11: "/slow?ms=2", 15: "/stream", 17: "/stream", HUNG_UP: "/stream?ms=5"}
     return paths.get(number % CYCLE, f"/item/{number}")
 
 
 def comparable(answer, added=()):
-    """All that came at the socket, and whether the connection goes on, without the lines that may differ."""
+    """Returns all bytes from the socket, and whether the connection persists, without headers that may differ."""
     left = [line for line in answer.head if name_of(line) not in (*NEUTRAL, *added)]
-    # Puma writes Content-Length where it counts, and lower case where Rack 3's rules made somebody else count before.
+    # Puma writes Content-Length if it counts itself; under Rack 3's rules the application may write it in lower case.
     left = [line.replace(b"Content-Length", b"content-length") for line in left]
     return answer.status, left, answer.framed, answer.reused, answer.ended
 
 
 def rightly_limited(answer, user):
-    """All lines of the limiter's, once each, about this user; or none of them."""
+    """True if the response has all headers of the limiter once, for this user, or none."""
     names = sorted(name for name in map(name_of, answer.head) if name in ADDED)
-    return not names or (names == sorted(ADDED) and told(answer.headers) == BURST + user)
+    return not names or (names == sorted(ADDED) and limit_of(answer.headers) == BURST + user)
 
 
 def name_of(line):

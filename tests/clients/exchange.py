@@ -1,4 +1,4 @@
-"""HTTP at the socket: every byte that a server writes, how it frames a body, and whether its connection goes on."""
+"""HTTP over a plain socket: every byte that a server writes, the framing of bodies, and persistence of connections."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import socket
 import struct
 import time
 
-TIMEOUT = 60  # seconds, on a machine that stops now and then
-PATIENCE = 0.005  # of one who will not stay
+TIMEOUT = 60  # seconds, on a machine that pauses at times
+PATIENCE = 0.005  # of a caller that hangs up
 CHUNK = 65_536
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """`head` and `framed` are the bytes as they came; `body` is what they mean."""
+    """`head` and `framed` are raw bytes; `body` is decoded."""
 
     status: int
-    headers: dict[str, str]  # by lower case
+    headers: dict[str, str]  # names in lower case
     body: bytes
     head: list[bytes]
     framed: bytes
-    reused: bool  # the connection had answered before
+    reused: bool  # the connection had a response before
     ended: bool  # the server has closed it
 
 
 class Line:
-    """A connection to the server at `port`, for one caller, kept as long as the server keeps it."""
+    """A connection to the server at `port`, for one caller, open as long as the server keeps it open."""
 
     def __init__(self, port: int) -> None:
         self.port, self.socket, self.came = port, None, b""
-        self.last = 0.0  # when the last answer was whole
+        self.last = 0.0  # time of the last complete response
 
     def ask(self, path, user, method="GET", version="1.1", close=False) -> Answer:
         leaves = close and version == "1.1"
@@ -59,7 +59,7 @@ class Line:
         return Answer(int(first.split()[1]), headers, body, [first, *lines], framed, reused, not kept)
 
     def hang_up_on(self, path, user) -> None:
-        """Asks, on a connection of its own, and resets it in the middle of the answer, which Puma sends at its end."""
+        """Sends a request on a new connection, and resets it within the response, which Puma sends at its end."""
         with socket.create_connection(("127.0.0.1", self.port), TIMEOUT) as other:
             other.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nX-User: {user}\r\n\r\n".encode())
             other.settimeout(PATIENCE)
@@ -73,14 +73,14 @@ class Line:
         self.socket, self.came = None, b"" if forget else self.came
 
     def _begun(self, request: bytes) -> bool:
-        """Whether an answer begins; a connection that was kept may have been closed since."""
+        """True if a response begins; a persistent connection may have been closed."""
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             self.socket.sendall(request)
             self.came += self.socket.recv(CHUNK)
         return self.came != b""
 
     def _body(self, headers: dict[str, str], method: str, kept: bool) -> tuple[bytes, int]:
-        """What it means, and how many bytes it takes."""
+        """Decodes a framed body; returns it and its size in bytes."""
         if method == "HEAD":
             return b"", 0
         if headers.get("transfer-encoding") == "chunked":
@@ -100,7 +100,7 @@ class Line:
             while (end := self.came.find(b"\r\n", at)) < 0:
                 self._more()
             size = int(self.came[at:end], 16)
-            at = end + 2 + size + 2  # after the last, of no bytes, the same end: none of these servers has trailers
+            at = end + 2 + size + 2  # after the last chunk, of 0 bytes, the same end: no server here sends trailers
             while len(self.came) < at:
                 self._more()
             assert self.came[at - 2 : at] == b"\r\n", "a chunk longer than it says"

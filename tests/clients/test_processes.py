@@ -1,4 +1,4 @@
-"""No answer reaches a wrong process or a wrong request, and a daemon that fails is asked once an interval."""
+"""No response reaches a wrong process or request, and a failing daemon gets one probe per interval."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 
 from applications import APPLICATIONS, ask
 from crowd import free
-from rules import BURST, CONCURRENCY, RULES, USERS, told
+from rules import BURST, CONCURRENCY, RULES, USERS, limit_of
 from servers import wait_until
 
 CHILDREN = 4
 REQUESTS = int(os.environ.get("FORKED_REQUESTS", "250"))  # for each child; `make nightly`: 10 000
-FLIPS = int(os.environ.get("FLIPS", "80"))  # how often the daemon is stopped; `make nightly`: 5 000
+FLIPS = int(os.environ.get("FLIPS", "80"))  # stops of the daemon; `make nightly`: 5 000
 SILENCE = 2.5  # seconds: four probes
-FAILURES = 3  # after which a client stops asking
+FAILURES = 3  # after which a client's breaker opens
 PAUSES = [0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 100]  # seconds, at least: half of 0.1 s, which is doubled up to 2 s
 
 
 @pytest.mark.parametrize("application", [one for one in APPLICATIONS if one.forks], ids=str)
 def test_no_reply_reaches_another_process(application, played, directory):
-    """Children of a process that had asked before, each with threads; every reply is made of its request."""
+    """Children of a process that had sent a request before, each with threads; every reply derives from its request."""
     granted, numbers = [], itertools.count(1)
 
     def reply(connection, message):
@@ -40,7 +40,7 @@ def test_no_reply_reaches_another_process(application, played, directory):
 
     def one(number):
         answer = ask(port, f"/item/{number}", f"u{number}")
-        return number, answer[0], told(answer[1]), answer[2] == comparison(number)
+        return number, answer[0], limit_of(answer[1]), answer[2] == comparison(number)
 
     played.script = reply
     with application.serving(played.path, workers=CHILDREN, TIDEGATE_TIMEOUT_MS="2000") as port:
@@ -58,12 +58,12 @@ def test_no_reply_reaches_another_process(application, played, directory):
     hellos = [message[3] for message in played.seen if message[0] == 0]
     processes, sessions = {hello["pid"] for hello in hellos}, {hello["session"] for hello in hellos}
     print(f"\n{application}: {len(answers)} requests, {len(hellos)} connections of {len(processes)} processes")
-    assert len(processes) > CHILDREN  # and the one that had loaded it
+    assert len(processes) > CHILDREN  # and their parent
     assert len(sessions) == len(processes)
 
 
 def user_of(message):
-    """The number of the user, whom the message names."""
+    """Returns the number of the user, which the message has."""
     (attributes,) = message[3]
     users = dict(zip(attributes[::2], attributes[1::2])).get("user", "u0")
     return int(users.removeprefix("u")) if users.startswith("u") and users[1:].isdigit() else 0
@@ -71,7 +71,7 @@ def user_of(message):
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=str)
 def test_no_late_verdict_reaches_another_request(application, daemon, directory):
-    """Stopped for longer than the deadline and woken up again, the daemon answers what nobody waits for any more."""
+    """Stopped for longer than the deadline and continued, the daemon replies to requests that no caller waits for."""
     (daemon.rules / "api.yaml").write_text(RULES + CONCURRENCY)
     daemon.start()
     with application.serving(daemon.socket) as port:
@@ -90,7 +90,7 @@ def test_no_late_verdict_reaches_another_request(application, daemon, directory)
         for caller in callers:
             caller.start()
         for _ in range(FLIPS):
-            until_one(judged)  # the breaker may be open, if it was slow to wake up
+            until_one(judged)  # the breaker may be open, if the daemon continued slowly
             daemon.process.send_signal(signal.SIGSTOP)
             until_one(unjudged)
             daemon.process.send_signal(signal.SIGCONT)
@@ -102,12 +102,12 @@ def test_no_late_verdict_reaches_another_request(application, daemon, directory)
         print(f"\n{application}: stopped {FLIPS} times, {len(answers)} answers, {missed} of them not judged")
         assert wrong == []
         assert FLIPS <= missed < len(answers)
-        wait_until(lambda: judged(1, ask(port, "/item/1", "u1")))  # the breaker may be open: nobody is told anything
+        wait_until(lambda: judged(1, ask(port, "/item/1", "u1")))  # the breaker may be open: requests have no decision
         free(daemon, lambda: ask(port, "/item/0", "u1"), after="it was stopped")
 
 
 def judged(user, answer):
-    return told(answer[1]) is not None or answer[0] == 403
+    return limit_of(answer[1]) is not None or answer[0] == 403
 
 
 def unjudged(user, answer):
@@ -115,14 +115,14 @@ def unjudged(user, answer):
 
 
 def rightly(user, answer):
-    """What the user's own rule says, or nothing at all, with 200."""
+    """A response has its own user's limit, or none, with 200."""
     if user == 0:
-        return (answer[0], told(answer[1])) in ((403, None), (200, None))
-    return answer[0] == 200 and told(answer[1]) in (BURST + user, None)
+        return (answer[0], limit_of(answer[1])) in ((403, None), (200, None))
+    return answer[0] == 200 and limit_of(answer[1]) in (BURST + user, None)
 
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=str)
-def test_a_silent_daemon_is_asked_once_an_interval(application, played):
+def test_a_silent_daemon_gets_one_probe_per_pause(application, played):
     asked = []
     played.hears = lambda message: asked.append(time.monotonic()) if message[0] else None
     played.silent = True
@@ -135,8 +135,8 @@ def test_a_silent_daemon_is_asked_once_an_interval(application, played):
                 last = time.monotonic()
                 time.sleep(0.01)
     took = last - began
-    # Three failures, of up to four requests at once each; then one probe after each pause, twice as long as the last,
-    # of which jitter takes up to a half.
+    # Three failures, each of up to four concurrent requests; then one probe after each pause, which doubles
+    # and is shortened by jitter to half.
     probes = sum(end <= took for end in itertools.accumulate(PAUSES))
     # Waits that overlap count as one failure: on a slow machine a round can overlap the one before.
     promised = (FAILURES + 1) * 4 + probes

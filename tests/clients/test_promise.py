@@ -1,6 +1,6 @@
-"""The promise: whatever happens to the daemon, an application answers as it would without the limiter, and in time.
+"""The promise: whatever happens to the daemon, an application responds as without the limiter, and in time.
 
-REQUESTS=N: so many through each application (all faults once; `make nightly`: 50 000), each beside the same request to
+REQUESTS=N: requests to each application (all faults once; `make nightly`: 50 000), each sent also to
 the same application without the limiter.
 """
 
@@ -23,16 +23,15 @@ from servers import wait_until
 from yardstick import measuring
 
 REQUESTS = int(os.environ.get("REQUESTS", "0"))
-EACH = 90 if REQUESTS else 40  # requests before a fault, and at least so many while it lasts
-DEADLINE, GRACE, ADDED = 0.020, 0.005, 0.001  # seconds that are promised; the second and third over the first, and p99
-# A fault's onset: three failures in a row, after which the client stops asking, of each of the callers.
+EACH = 90 if REQUESTS else 40  # requests before a fault, and minimum during it
+DEADLINE, GRACE, ADDED = 0.020, 0.005, 0.001  # promised seconds; the second and third over the first, and p99
+# The onset of a fault: three failures in a row of each caller, after which the breaker opens.
 ONSET = 3 * CALLERS
-# A machine that is busy with other things takes the processor away for longer than what is measured. Requests beside a
-# pause of a processor are not timed. Who waits for two
-# processes, the roulette and the daemon, and shares his own with other threads, has to get it back up to eight times:
-# so many round trips of the yardstick are the machine's, not the limiter's; or twice what it takes from the same
-# request without the limiter, which waits for one process. And a few calls may be late beside as many as are late so
-# without the limiter, none by more than a moment, or than twice the longest of those.
+# A busy machine takes the processor away for longer than the measured times. Requests during a pause of a processor are
+# not timed. A request that waits for two processes, the roulette and the daemon, and shares its own with other threads,
+# may lose the processor up to eight times: this number of round trips of the yardstick is the machine's part; or twice
+# the time of the same request without the limiter, which waits for one process. And a few calls may be late, as many as
+# are late without the limiter, none by more than a moment, or than twice the longest of those.
 ROUND_TRIPS, WAITS, SLACK_CALLS, SLACK_CALL = 8, 2, 0.01, 1
 # Most requests are faster. Of few requests, probes of a breaker that wait for the deadline are one in a hundred.
 MOST = 0.99 if REQUESTS else 0.97
@@ -71,12 +70,12 @@ def spoilt(fault):
 
 
 FAULTS = [killed, stopped, restarted, *map(spoilt, ("removed", "full", *REPLIES, "seldom"))]
-ANSWERED = ("restarted", "seldom")  # while these last there are good replies
+ANSWERED = ("restarted", "seldom")  # good replies exist during these
 
 
 @dataclasses.dataclass
 class Spell:
-    """A fault: from when it held until it was ended."""
+    """A fault, from its start to its end."""
 
     name: str
     began: float
@@ -104,7 +103,7 @@ def test_an_application_answers_as_without_the_limiter(application, daemon, dire
 
 
 def suffer(crowd, fault, spells, daemon, turn):
-    """One fault, from a limiter that works to one that works again and holds nothing."""
+    """Plays one fault, from a working limiter to a working one without leases."""
     name = fault.__name__
     with crowd:
         crowd.wait_until_limited(f"before {name}")
@@ -119,9 +118,9 @@ def suffer(crowd, fault, spells, daemon, turn):
         next(steps, None)
         crowd.wait_until_limited(f"after {name}")
     met = [pair for pair in crowd.pairs[first:] if pair.judging]
-    assert name == "restarted" or not all(pair.judged for pair in met), f"{name} was met by nobody"
+    assert name == "restarted" or not all(pair.judged for pair in met), f"{name} met no request"
     believed = [pair for pair in met if pair.judged and spell.held <= pair.began and pair.ended <= spell.ended]
-    if name in ("late", "dripping"):  # whole by then, for a client off the processor
+    if name in ("late", "dripping"):  # complete by then, for a client without a processor
         believed = [pair for pair in believed if pair.judging[0] < LATE]
     assert name in ANSWERED or not believed, f"{name}: what the daemon did not say was believed: {believed[:3]}"
     free(daemon, lambda: crowd.pair(0), after=name)
@@ -129,7 +128,7 @@ def suffer(crowd, fault, spells, daemon, turn):
 
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=str)
-def test_a_limiter_that_is_switched_off_changes_nothing(application, played):
+def test_a_disabled_limiter_changes_nothing(application, played):
     with (
         application.serving(played.path, TIDEGATE_DISABLE="1") as disabled,
         application.serving(played.path, WITHOUT_LIMITER="1", ASK_FIRST="0") as plain,
@@ -150,10 +149,10 @@ def timely(application, pairs, spells, machine):
     with_limits, without = ([pair.judging[i] for pair in calm] for i in (0, 1))
     whole, alone = ([pair.took[i] for pair in calm] for i in (0, 1))
     added, longest = at(MOST, with_limits) - at(MOST, without), max(pair.judging[0] for pair in timed)
-    waited = [pair.judging[0] for pair in timed if pair.judging[0] > 0.75 * DEADLINE]  # for what never came
+    waited = [pair.judging[0] for pair in timed if pair.judging[0] > 0.75 * DEADLINE]  # for missing ones
     late = sum(pair.judging[0] > DEADLINE + GRACE for pair in timed)
     usual = at(0.5, alone)
-    waits = [pair.took[1] - usual for pair in timed]  # for the machine alone
+    waits = [pair.took[1] - usual for pair in timed]  # for the machine
     noise, lost = sum(wait > GRACE for wait in waits), max(ROUND_TRIPS * machine.round_trip, WAITS * at(0.99, waits))
     print(
         f"\n{application}: {len(pairs)} requests, {len(spells)} faults, {sum(not p.judged for p in asked)} not judged,"
@@ -178,7 +177,7 @@ def outside_onsets(pairs, spells):
     for spell in spells:
         failed = [i for i, pair in enumerate(pairs) if not pair.judged and pair.ended > spell.began]
         onset = [i for i in failed if i not in onsets][:ONSET]
-        if spell.name == "seldom":  # every spoilt reply is a fault of its own
+        if spell.name == "seldom":  # every malformed reply is a separate fault
             onset = [i for i in failed if pairs[i].began <= spell.ended]
         onsets.update(onset)
     return [pair for i, pair in enumerate(pairs) if i not in onsets]

@@ -1,7 +1,7 @@
-"""What this machine, now, adds to anything that is timed.
+"""Measures the delays that this machine currently adds to timed operations.
 
-A process of its own, that prints when its input ends: the 99th percentile of a round trip through `cat`, in seconds,
-for a client of another process waits for a processor that others use too; and the pauses, in which a processor ran
+A separate process that prints when its input ends: the 99th percentile of a round trip through `cat`, in seconds,
+since a client of another process waits for a shared processor; and pauses, in which a processor ran
 nothing although a thread was ready, as that of a virtual machine may for a second.
 """
 
@@ -16,11 +16,11 @@ import time
 from typing import NamedTuple
 
 PAUSE = 0.002  # seconds between two round trips
-PERIOD, SHORT = 0.005, 0.02  # seconds that a watcher sleeps; what a scheduler that is merely busy adds
+PERIOD, SHORT = 0.005, 0.02  # seconds that a watcher sleeps; delay of a busy scheduler
 
 
 class Machine(NamedTuple):
-    """What was measured, in seconds; pauses by the monotonic clock, which all processes share."""
+    """Measurements in seconds; pauses by the monotonic clock, which all processes share."""
 
     round_trip: float
     pauses: list[tuple[float, float]]
@@ -44,7 +44,7 @@ def main():
 
 
 def watch(cpu, pauses):
-    os.sched_setaffinity(0, {cpu})  # of this thread alone
+    os.sched_setaffinity(0, {cpu})  # by this thread
     while True:
         began = time.monotonic()
         time.sleep(PERIOD)
@@ -55,7 +55,7 @@ def watch(cpu, pauses):
 
 @contextlib.contextmanager
 def measuring():
-    """Yields the function that ends the measurement and gives its result."""
+    """Yields a function that ends the measurement and returns its result."""
     command, pipe = [sys.executable, __file__], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 

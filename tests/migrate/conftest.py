@@ -1,6 +1,6 @@
 import pytest
 
-# The daemon, and how a server ends, are those of the other suites.
+# Uses the daemon fixtures of the other suites.
 from daemons import daemon, directory, make_client  # noqa: F401
 from reader import Reader
 

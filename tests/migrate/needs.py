@@ -1,4 +1,4 @@
-"""Skips a test, with the reason, where a program, a Python module or a Ruby library is missing."""
+"""Skips a test, with the reason, if a program, a Python module or a Ruby library is missing."""
 
 import functools
 import importlib.util
@@ -17,9 +17,9 @@ def ruby_has(library):
 
 
 def need(programs=(), modules=(), libraries=()):
-    gone = [program for program in programs if shutil.which(program) is None]
-    gone += [module for module in modules if importlib.util.find_spec(module) is None]
-    if not gone:
-        gone = [name for name in libraries if not ruby_has(name)]
-    if gone:
-        pytest.skip(f"missing: {', '.join(gone)} (scripts/setup test)")
+    missing = [program for program in programs if shutil.which(program) is None]
+    missing += [module for module in modules if importlib.util.find_spec(module) is None]
+    if not missing:
+        missing = [name for name in libraries if not ruby_has(name)]
+    if missing:
+        pytest.skip(f"missing: {', '.join(missing)} (scripts/setup test)")

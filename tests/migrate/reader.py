@@ -1,13 +1,13 @@
-"""A reader of a page: writes its files, types its commands, and holds what comes against what the page shows.
+"""A reader of a page: writes its files, runs its commands, and compares the output with the page.
 
-Of the blocks of a page three kinds are read, in their order; others (`sh`) are for people alone:
+It reads three kinds of blocks, in their order; others (`sh`) are for people alone:
 
-* one whose first line is a comment with a path, `# rules/web.yaml`, is that file;
-* `console` has commands behind `$ `, each followed by what it prints. There `…` stands for anything in a line, and
+* a block whose first line is a comment with a path, `# rules/web.yaml`, is that file;
+* `console` has commands after `$ `, each followed by its output. There `…` stands for any text in a line, and
   alone for any lines;
-* a command of `console` that starts a server runs in a terminal of its own; the same server again takes its place.
+* a command of `console` that starts a server runs in its own terminal; the same server again replaces it.
 
-Port 8000 is one that is free.
+Port 8000 is replaced by a free one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from servers import OWN_GROUP, SOURCE, end, free_port
 RUBY = Path(__file__).resolve().parents[2] / "clients/ruby/lib"
 SERVERS = ("tidegate serve", "gunicorn", "uvicorn", "puma")
 PATIENT = 30.0
-# A machine that is busy is not to be taken for a dead daemon: else requests would pass unjudged.
+# A busy machine must not count as a failed daemon: else requests would pass without a decision.
 TIMEOUT_MS = 5000
 
 
@@ -48,7 +48,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(text: str) -> list[Command]:
-    """Of a block of `console`. A command goes on behind a backslash."""
+    """Parses a block of `console`. A backslash continues a command."""
     found: list[Command] = []
     for line in text.splitlines():
         if line.startswith("$ "):
@@ -60,16 +60,16 @@ def commands(text: str) -> list[Command]:
     return found
 
 
-def agrees(shown: list[str], said: str) -> bool:
-    """Whether the page shows what was said, but for blanks at ends of lines."""
+def agrees(shown: list[str], output: str) -> bool:
+    """True if the page shows this output, ignoring blanks at the end of lines."""
     any_lines = "(?:.*\n)*?"
     lines = [re.escape(line.rstrip()).replace("…", ".*") + "\n" if line != "…" else any_lines for line in shown]
-    said = "".join(line.rstrip() + "\n" for line in said.splitlines())
-    return re.fullmatch("".join(lines), said) is not None
+    output = "".join(line.rstrip() + "\n" for line in output.splitlines())
+    return re.fullmatch("".join(lines), output) is not None
 
 
 def server(line: str) -> str | None:
-    """Which server a command starts, if it starts one."""
+    """Returns the server that a command starts, if any."""
     words = [word for word in shlex.split(line) if "=" not in word]
     return next((name for name in SERVERS if words[: len(name.split())] == name.split()), None)
 
@@ -86,7 +86,7 @@ class Reader:
             "PYTHONPATH": str(SOURCE),
             "RUBYLIB": str(RUBY),
             "HOME": str(directory),
-            "LC_ALL": "C.UTF-8",  # the order in which `sort` puts lines
+            "LC_ALL": "C.UTF-8",  # the order of `sort`
         }
 
     def __enter__(self) -> Reader:
@@ -97,7 +97,7 @@ class Reader:
             end(process)
 
     def read(self, page: str) -> int:
-        """Does what the page says, and fails where it shows what is not so. How many commands that were."""
+        """Follows the page, and fails if an output differs. Returns the number of commands."""
         count = 0
         for block in blocks(page):
             name = re.match(r"# (\S+\.\w+)\n", block.text)
@@ -124,8 +124,8 @@ class Reader:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
         )  # fmt: skip
         shown = [self.here(each) for each in command.shown]
-        told = "\n".join([f"$ {line}", ended.stdout, "the page shows:", *shown])
-        assert agrees(shown, ended.stdout), told + self.logs()
+        difference = "\n".join([f"$ {line}", ended.stdout, "the page shows:", *shown])
+        assert agrees(shown, ended.stdout), difference + self.logs()
 
     def serve(self, name: str, line: str) -> None:
         if name in self.running:

@@ -1,6 +1,6 @@
-"""A reader of pages on which more runs than an application and the daemon: nginx, Redis, envoyproxy's ratelimit.
+"""A reader of pages that also run nginx, Redis, or envoyproxy's ratelimit.
 
-Their ports are free ones, whatever the page says; what scripts/setup has put into target/migrate is found there.
+Their ports are replaced by free ones; scripts/setup has put programs into target/migrate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reader import PATIENT, Command, Reader
 from servers import OWN_GROUP, end, free_port
 
 MADE = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "migrate"
-# What each listens on, as the pages have it.
+# Listening addresses in the pages.
 PORTS = {"redis-server": 6379, "service_cmd": 8080, "nginx": 8080}
 ALSO = (6070, 8081)
 
@@ -49,7 +49,7 @@ class Stack(Reader):
         elif "-s" not in words:
             self.start(words[0], self.here(command.line))
         else:
-            # It only says that it is to be done.
+            # Only checks the configuration.
             before = self.workers()
             super().type(command)
             until = time.monotonic() + PATIENT

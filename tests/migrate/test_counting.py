@@ -1,6 +1,6 @@
-"""What the tables of docs/migrate call the same counts the same: one trace, judged by the old limiter and by replay.
+"""Algorithms that docs/migrate calls equal count equally: one trace, decided by the old limiter and by replay.
 
-Time is the trace's own in both, so that a day's windows with their edges take a moment.
+Both use the time of the trace, so that a day's windows with their edges take a moment.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ import pytest
 from needs import need
 
 HOUR = 3600
-BEGIN = 1_767_225_600 + 111 * 60  # a time that begins no window
+BEGIN = 1_767_225_600 + 111 * 60  # a time within a window
 CALLERS = ("192.0.2.1", "192.0.2.2")
 
 
 def trace(seed, count=400, span=6 * HOUR):
-    """(time, caller) in order, uneven: a crowd and a pause after each other. To ten microseconds, as floats hold it."""
-    dice = random.Random(seed)
-    moments = sorted(int(1000 * (dice.random() if i % 3 else dice.randrange(6) / 6) * span) for i in range(count))
-    return [(BEGIN + moment / 1000 + i / 1e5, dice.choice(CALLERS)) for i, moment in enumerate(moments)]
+    """(time, caller) in order, uneven: alternating bursts and pauses. Rounded to 10 µs for floats."""
+    rng = random.Random(seed)
+    moments = sorted(int(1000 * (rng.random() if i % 3 else rng.randrange(6) / 6) * span) for i in range(count))
+    return [(BEGIN + moment / 1000 + i / 1e5, rng.choice(CALLERS)) for i, moment in enumerate(moments)]
 
 
 def judged(daemon, directory, requests, rule, costs=None):
-    """Which of them pass under a rule, as the daemon's engine decides."""
+    """Returns the requests that pass under a rule, by the daemon's engine."""
     rules, lines = directory / "one.yaml", directory / "trace.jsonl"
     rules.write_text(f"domain: web\nlimits: [{{name: r, key: [ip], {rule}}}]\n")
     asked = [{"t": round(t, 5), "domain": "web", "descriptors": [["ip", caller]]} for t, caller in requests]
@@ -35,13 +35,13 @@ def judged(daemon, directory, requests, rule, costs=None):
         one["cost"] = cost
     lines.write_text("".join(json.dumps(one) + "\n" for one in asked))
     command = [str(daemon.binary), "replay", str(lines), "--rules", str(rules), "--decisions", "-"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [json.loads(line)["verdict"] == "allow" for line in said.splitlines()]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [json.loads(line)["verdict"] == "allow" for line in output.splitlines()]
 
 
 @contextlib.contextmanager
 def at_our_time(*modules):
-    """These modules read a clock that we set."""
+    """Sets the clock of these modules."""
     clock = types.SimpleNamespace(now=float(BEGIN))
     clock.time = lambda: clock.now
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +51,7 @@ def at_our_time(*modules):
 
 
 def by_limits(strategy, requests, limit, costs=None):
-    """Which of them pass under a strategy of limits, which flask-limiter and slowapi count by."""
+    """Returns the requests that pass under a strategy of limits, which flask-limiter and slowapi use."""
     import limits
     import limits.storage.memory
     import limits.strategies
@@ -61,7 +61,7 @@ def by_limits(strategy, requests, limit, costs=None):
         passed = []
         for (clock.now, caller), cost in zip(requests, costs or [1] * len(requests)):
             passed.append(limiter.hit(limits.parse(limit), caller, cost=cost))
-        clock.now += 1e9  # all of it is over, for the thread that clears it away
+        clock.now += 1e9  # all are expired, for the thread that removes them
     return passed
 
 
@@ -82,7 +82,7 @@ def test_the_strategies_of_limits(daemon, directory, strategy):
         assert judged(daemon, directory, requests, f"{SAME[strategy]}, rate: 20/h") == old, f"seed {seed}"
 
 
-def test_other_algorithms_would_be_told_apart(daemon, directory):
+def test_distinguishes_other_algorithms(daemon, directory):
     need(modules=["limits"])
     old = {strategy: by_limits(strategy, trace(1), "20 per hour") for strategy in SAME}
     new = {strategy: judged(daemon, directory, trace(1), f"{rule}, rate: 20/h") for strategy, rule in SAME.items()}
@@ -90,10 +90,10 @@ def test_other_algorithms_would_be_told_apart(daemon, directory):
     assert judged(daemon, directory, trace(1), "algorithm: fixed_window, rate: 20/h") != old["fixed-window"]
 
 
-def test_what_is_refused_costs_as_much_where_it_is_counted(daemon, directory):
+def test_refused_requests_cost_the_same_where_counted(daemon, directory):
     need(modules=["limits"])
-    requests, dice = trace(2), random.Random(2)
-    costs = [dice.choice((1, 1, 1, 6)) for _ in requests]
+    requests, rng = trace(2), random.Random(2)
+    costs = [rng.choice((1, 1, 1, 6)) for _ in requests]
     old = by_limits("fixed-window", requests, "20 per hour", costs)
     rule = "algorithm: fixed_window, align: first, rate: 20/h"
     assert judged(daemon, directory, requests, f"{rule}, refused: counted", costs) == old
@@ -120,8 +120,8 @@ def by_rack_attack(requests, *options, script=THROTTLES):
     need(programs=["ruby"], libraries=["rack/attack", "active_support"])
     lines = "".join(f"{t:.5f} {caller}\n" for t, caller in requests)
     command = ["ruby", "-e", script, *map(str, options)]
-    said = subprocess.run(command, input=lines, check=True, capture_output=True, text=True).stdout
-    return [line == "passed" for line in said.split()]
+    output = subprocess.run(command, input=lines, check=True, capture_output=True, text=True).stdout
+    return [line == "passed" for line in output.split()]
 
 
 NIGHTLY = pytest.mark.nightly
@@ -133,7 +133,7 @@ NIGHTLY = pytest.mark.nightly
         (HOUR, "20/h", True),
         pytest.param(600, "20/10min", True, marks=NIGHTLY),
         pytest.param(24 * HOUR, "20/day", True, marks=NIGHTLY),
-        # What divides no day begins anew at midnight here, and a week on Monday.
+        # Periods that do not divide a day restart at midnight here, and a week on Monday.
         pytest.param(11 * 60, "20/11min", False, marks=NIGHTLY),
         pytest.param(7 * 24 * HOUR, "20/week", False, marks=NIGHTLY),
     ],
@@ -161,7 +161,7 @@ end
 
 @NIGHTLY
 def test_bans_of_rack_attack(daemon, directory):
-    """Allow2Ban's begins with the last request that passes, ours with the first that does not: one request apart."""
+    """A ban of Allow2Ban begins with the last request that passes, ours with the next: one request apart."""
     requests = [(BEGIN + 2.0 * i, CALLERS[0]) for i in range(3 * HOUR // 2)]
     old = by_rack_attack(requests, script=BANS)
     new = judged(daemon, directory, requests, "algorithm: fixed_window, rate: 20/min, block: 1h")
@@ -171,7 +171,7 @@ def test_bans_of_rack_attack(daemon, directory):
 
 
 def test_windows_of_django_ratelimit(daemon, directory):
-    """As many in a window, but each caller's begin at another time: neither kind of ours has the same edges."""
+    """As many in a window, but each caller's window begins at another time: no algorithm of ours has the same edges."""
     need(modules=["django_ratelimit"])
     from django_ratelimit import core
 
@@ -182,7 +182,7 @@ def test_windows_of_django_ratelimit(daemon, directory):
             ends.append((caller, core._get_window(caller, HOUR)))
     edges = {caller: {end % HOUR for of, end in ends if of == caller} for caller in CALLERS}
     assert all(len(edge) == 1 for edge in edges.values()) and edges[CALLERS[0]] != edges[CALLERS[1]]
-    old = [ends[: i + 1].count(window) <= 20 for i, window in enumerate(ends)]  # `count > limit` is refused
+    old = [ends[: i + 1].count(window) <= 20 for i, window in enumerate(ends)]  # `count > limit` refuses
     for align in ("first", "utc"):
         new = judged(daemon, directory, requests, f"algorithm: fixed_window, align: {align}, rate: 20/h")
-        assert new != old and abs(sum(new) - sum(old)) <= 40  # a window more or less for each
+        assert new != old and abs(sum(new) - sum(old)) <= 40  # at most one window of difference each

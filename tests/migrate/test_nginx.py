@@ -1,4 +1,4 @@
-"""docs/migrate/nginx.md, worked through with a real nginx; then its arithmetic, request by request."""
+"""docs/migrate/nginx.md, followed with a real nginx; then its arithmetic, request by request."""
 
 import collections
 import http.client
@@ -26,7 +26,7 @@ def stack(daemon, directory):
 
 
 @pytest.fixture
-def dice():
+def rng():
     seed = int(os.environ.get("SEED", str(random.randrange(1 << 32))))
     print(f"SEED={seed}")
     return random.Random(seed)
@@ -36,7 +36,7 @@ def test_the_page(stack):
     assert stack.read(PAGE.read_text()) > 15
 
 
-# As on the page, but for the numbers; and nginx answers by itself, so that its log has the moment at which it judged.
+# As on the page, with other numbers; nginx responds itself, so that its log has the time of its decision.
 RATE, BURST = 20, 5
 RULES = f"""
 domain: web
@@ -54,24 +54,24 @@ def configuration(stack):
 
 
 @pytest.mark.nightly
-def test_nginx_and_the_rule_refuse_the_same_requests(stack, dice):
-    """At random moments around the limit, for two addresses. Both count in the milliseconds of nginx's log:
-    they agree but for a request that nginx judged in one millisecond and logged in the next."""
+def test_nginx_and_the_rule_refuse_the_same_requests(stack, rng):
+    """At random times around the limit, for two addresses. Both count in the milliseconds of nginx's log:
+    they agree except for a request that nginx decided in one millisecond and logged in the next."""
     (stack.directory / "nginx.conf").write_text(configuration(stack))
     (stack.directory / "rules.yaml").write_text(RULES)
     stack.start("nginx", "nginx -p . -e error.log -c nginx.conf")
     port = stack.ports["8080"]
     callers = [http.client.HTTPConnection("127.0.0.1", port, source_address=(f"127.0.0.{last}", 0)) for last in (2, 3)]
     for number in range(400):
-        caller = dice.choice(callers)
+        caller = rng.choice(callers)
         caller.request("GET", f"/page?{number}")
         caller.getresponse().read()
-        time.sleep(dice.expovariate(1 / 0.012))
+        time.sleep(rng.expovariate(1 / 0.012))
     trace = stack.directory / "trace.jsonl"
     command = [stack.daemon, "replay", trace, "--rules", stack.directory / "rules.yaml", "--decisions", "-"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     met = collections.Counter()
-    for line in said.splitlines():
+    for line in output.splitlines():
         decision = json.loads(line)
         limited, _, _ = decision["id"]
         met[limited, decision["verdict"]] += 1

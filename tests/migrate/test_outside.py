@@ -1,4 +1,4 @@
-"""What the pages of docs/migrate say of the old limiters, and no command there shows: failures, proxies, routes."""
+"""Statements of docs/migrate on the old limiters that no command there shows: failures, proxies, routes."""
 
 import asyncio
 import subprocess
@@ -12,7 +12,7 @@ from servers import free_port
 
 @pytest.fixture
 def nowhere():
-    """The address of a Redis that is not there."""
+    """The address of a missing Redis."""
     return f"redis://127.0.0.1:{free_port()}"
 
 
@@ -35,17 +35,17 @@ def test_flask_limiter_without_its_redis(nowhere):
     assert [fallen_back.get("/").status_code for _ in range(6)] == [200] * 5 + [429]
 
 
-def test_flask_limiter_says_nothing_unless_asked():
+def test_flask_limiter_sends_no_headers_by_default():
     need(modules=["flask_limiter"])
-    quiet, told = (flask_app(storage_uri="memory://", headers_enabled=each) for each in (False, True))
-    answers = [quiet.get("/") for _ in range(6)]
+    plain, with_headers = (flask_app(storage_uri="memory://", headers_enabled=each) for each in (False, True))
+    answers = [plain.get("/") for _ in range(6)]
     assert answers[-1].status_code == 429
     assert not any({"X-RateLimit-Limit", "Retry-After"} & set(answer.headers.keys()) for answer in answers)
-    assert {"X-RateLimit-Limit", "X-RateLimit-Reset", "Retry-After"} <= set(told.get("/").headers.keys())
+    assert {"X-RateLimit-Limit", "X-RateLimit-Reset", "Retry-After"} <= set(with_headers.get("/").headers.keys())
 
 
 def test_flask_limiter_judges_routes_only(daemon, make_client):
-    """What no route has, `protect` judges as well, unless it is exempt."""
+    """`protect` also checks requests without a route, unless they are exempt."""
     need(modules=["flask_limiter"])
     import tidegate.flask
 
@@ -85,7 +85,7 @@ def slow_app(middleware=False, **options):
 
 
 def asked(app, path="/"):
-    """The status that an ASGI application answers with; 500 for what it raises, as its server does."""
+    """Returns the status of an ASGI application; 500 for an exception, as its server does."""
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
     scope |= {"client": ("192.0.2.1", 1), "server": ("x", 80), "scheme": "http", "http_version": "1.1", "headers": ()}
     sent = []
@@ -150,11 +150,11 @@ for address in ("192.0.2.1", ""):
 
 
 def test_django_ratelimit_without_its_cache(nowhere):
-    """In a process of its own, for the settings of Django are those of a process."""
+    """In another process, since Django's settings are global."""
     need(modules=["django_ratelimit", "redis"])
     command = [sys.executable, "-c", DJANGO, nowhere]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert said == "True False\nFalse True\n"
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output == "True False\nFalse True\n"
 
 
 RACK = """
@@ -178,5 +178,5 @@ print Rack::Attack::Request.new(env).ip
 def test_rack_attack_without_its_redis_and_behind_a_private_address(nowhere):
     need(programs=["ruby"], libraries=["rack/attack", "redis"])
     command = ["ruby", "-W0", "-e", RACK, nowhere]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert said == "missing 200 200 192.0.2.9"
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output == "missing 200 200 192.0.2.9"

@@ -1,4 +1,4 @@
-"""Each page of docs/migrate, worked through: tidegate beside the old limiter, compared, switched to, and back."""
+"""Each page of docs/migrate, followed: tidegate beside the old limiter, compared, switched to, and back."""
 
 import importlib.metadata
 
@@ -16,7 +16,7 @@ def work_through(reader, name, **needs):
 
 
 def speaks_of(name, *distributions):
-    """The page says of which versions it speaks: those that it is tried with."""
+    """The page names the tested versions."""
     page = (PAGES / name).read_text()
     assert all(f"{each} {importlib.metadata.version(each)}" in page for each in distributions)
 
@@ -40,8 +40,8 @@ def test_rack_attack(reader):
     work_through(reader, "rack-attack.md", programs=["ruby", "puma"], libraries=["rack/attack", "active_support"])
 
 
-def test_what_a_page_does_not_show_rightly_is_seen(reader):
-    """Each form that a page may have, and that a wrong word in any of them is found."""
+def test_finds_wrong_pages(reader):
+    """Every form of a page works, and a wrong word in any of them is found."""
     page = "# P\n```sh\nfalse\n```\n```text\nno\n```\n```yaml\n# a/b.yaml\nx: 8000\n```\n"
     page += "```console\n$ cat \\\n    a/b.yaml\n…\nx: 8000\n```\n"
     assert [block.kind for block in blocks(page)] == ["sh", "text", "yaml", "console"]
@@ -49,6 +49,6 @@ def test_what_a_page_does_not_show_rightly_is_seen(reader):
     assert reader.read(page) == 1
     with pytest.raises(AssertionError, match="the page shows:\nx: 9"):
         reader.read(page.replace("x: 8000\n```\n", "x: 9\n```\n").replace("…\n", ""))
-    for shown, said, right in ((["a … d"], "a b c d", True), (["…", "z"], "a\nb\nz", True), (["…"], "", True),
+    for shown, output, right in ((["a … d"], "a b c d", True), (["…", "z"], "a\nb\nz", True), (["…"], "", True),
                                (["a"], "a\nb", False), (["a.b"], "axb", False), ([], "a", False)):  # fmt: skip
-        assert agrees(shown, said) is right
+        assert agrees(shown, output) is right

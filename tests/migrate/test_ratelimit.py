@@ -1,4 +1,4 @@
-"""docs/migrate/ratelimit.md, worked through with the real service and a real Redis."""
+"""docs/migrate/ratelimit.md, followed with the real service and a real Redis."""
 
 import time
 
@@ -21,7 +21,7 @@ def stack(daemon, directory):
 def test_the_page(stack):
     need_program("service_cmd")
     need_program("redis-server")
-    # Windows of both turn at midnight, and what falls between the two questions about one message would be told apart.
+    # Windows of both restart at midnight: avoid it between the two requests of one message.
     if (left := DAY - time.time() % DAY) < 120:
         time.sleep(left)
     assert stack.read(PAGE.read_text()) > 15

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The RPM in a machine of its own, by the rpm that Debian has; says what it saw as lines `name=value`. What it depends on is not
-# looked at: to this rpm nothing else is installed.
+# The RPM in a separate machine, by Debian's rpm; prints its findings as lines `name=value`. Dependencies are not
+# checked: this rpm knows no other installed package.
 set -u
 export LC_ALL=C.UTF-8 HOME=/root
 fact() { echo "$1=$2"; }

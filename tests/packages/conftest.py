@@ -1,4 +1,4 @@
-"""The package that the tests look at, made once, and what of it is unpacked."""
+"""The tested package, made once, and its unpacked files."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The container recipe, built and run; the Kubernetes files, held against the schema and what they promise."""
+"""The container recipe, built and run; the Kubernetes files, checked against the schema and their promises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KUBERNETES = PROJECT / "packaging/kubernetes"
 
 
 def documents(name: str) -> dict[str, Any]:
-    """What a file declares, by kind."""
+    """Returns the objects of a file, by kind."""
     found = {each["kind"]: each for each in yaml.safe_load_all((KUBERNETES / name).read_text())}
     assert set(found) in ({"ConfigMap", "Deployment"}, {"ConfigMap", "DaemonSet"})
     return found
@@ -36,10 +36,10 @@ FILES = ["sidecar.yaml", "daemonset.yaml"]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_kubernetes_would_take_it(name: str) -> None:
+def test_kubernetes_schema_accepts_it(name: str) -> None:
     schema = pytest.importorskip("kubernetes_validate")
     for document in documents(name).values():
-        # Fields that no schema knows are an error, too. 1.29 is the first with native sidecars by default.
+        # Unknown fields are errors, too. 1.29 is the first with native sidecars by default.
         for version in ("1.29", schema.latest_version()):
             schema.validate(document, version, strict=True)
     wrong = documents(name)
@@ -50,7 +50,7 @@ def test_kubernetes_would_take_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_daemon_would_take_its_settings_and_rules(name: str, tmp_path: Path) -> None:
+def test_the_daemon_accepts_settings_and_rules(name: str, tmp_path: Path) -> None:
     found = documents(name)
     [volume] = [each for each in pod(found)["volumes"] if "configMap" in each]
     assert volume["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
@@ -58,8 +58,8 @@ def test_the_daemon_would_take_its_settings_and_rules(name: str, tmp_path: Path)
         path = tmp_path / item["path"]
         path.parent.mkdir(exist_ok=True)
         path.write_text(found["ConfigMap"]["data"][item["key"]])
-    said = run(BINARY, "check", tmp_path / "tidegate.yaml")
-    assert "1 domain, 1 rule; 0 errors, 0 warnings" in said, said
+    output = run(BINARY, "check", tmp_path / "tidegate.yaml")
+    assert "1 domain, 1 rule; 0 errors, 0 warnings" in output, output
     assert "mode: shadow" in (tmp_path / "tidegate.yaml").read_text(), "its first day refuses no request"
 
 
@@ -74,13 +74,13 @@ def test_it_may_do_little_and_shares_a_directory(name: str) -> None:
     assert may["runAsGroup"] == 65532
     all_of_them = [*spec.get("initContainers", []), *spec["containers"]]
     sockets = [mount for each in all_of_them for mount in each["volumeMounts"] if mount["name"] == "socket"]
-    # Of a socket that is mounted by itself the old one would stay after the first restart.
+    # A socket mounted by itself would be stale after the first restart.
     assert all(mount["mountPath"] == "/run/tidegate" and "subPath" not in mount for mount in sockets), sockets
     [volume] = [each for each in spec["volumes"] if each["name"] == "socket"]
     assert "emptyDir" in volume or volume["hostPath"]["type"] == "DirectoryOrCreate"
 
 
-def test_the_sidecar_is_one_and_its_startup_asks_only_whether_the_socket_listens(tmp_path: Path) -> None:
+def test_the_sidecars_startup_probe_only_connects(tmp_path: Path) -> None:
     spec = pod(documents("sidecar.yaml"))
     [daemon] = spec["initContainers"]
     assert daemon["restartPolicy"] == "Always"
@@ -94,8 +94,8 @@ def test_the_sidecar_is_one_and_its_startup_asks_only_whether_the_socket_listens
     def listens() -> bool:
         return subprocess.run([BINARY, *probe[1:]], env=here, capture_output=True).returncode == 0
 
-    assert not listens(), "nobody is there"
-    # Rules that cannot be read at all keep no application from starting.
+    assert not listens(), "no process listens"
+    # Unreadable rules keep no application from starting.
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules/broken.yaml").write_text("domain: shop\nlimits: [{name: x, rat: 1/s}]\n")
     words = [BINARY, "serve", "--rules", tmp_path / "rules"]
@@ -123,8 +123,8 @@ def eventually(condition: Any, seconds: float = 20) -> bool:
 
 @pytest.mark.nightly
 @pytest.mark.xdist_group("package")
-def test_the_recipe_makes_a_container_that_lives(package: Package, tmp_path: Path) -> None:
-    """On a base made here of the C library alone: nothing is pulled, and the stage that compiles is not run."""
+def test_the_recipe_makes_a_live_container(package: Package, tmp_path: Path) -> None:
+    """On a base made here of the C library alone: pulls no image, and skips the stage that compiles."""
     need("buildah", "ldd")
     if os.geteuid() != 0:
         pytest.skip("only root can build a container without more ado")
@@ -143,9 +143,9 @@ def test_the_recipe_makes_a_container_that_lives(package: Package, tmp_path: Pat
     own = {"env": os.environ | {"BUILDAH_ISOLATION": "chroot"}}
     run(*tool, "bud", *policy, "-t", "base", "-f", tmp_path / "Base", tmp_path, **own)
     recipe = PROJECT / "packaging/container/Containerfile"
-    said = run(*tool, "bud", "--format", "docker", *policy, "--build-context", f"build={tmp_path}/made", "--build-arg",
-               "BASE=localhost/base", "-t", "tidegate", "-f", recipe, PROJECT, **own)
-    assert "Successfully tagged" in said, said
+    built = run(*tool, "bud", "--format", "docker", *policy, "--build-context", f"build={tmp_path}/made", "--build-arg",
+                "BASE=localhost/base", "-t", "tidegate", "-f", recipe, PROJECT, **own)
+    assert "Successfully tagged" in built, built
     image = json.loads(run(*tool, "inspect", "--type", "image", "tidegate"))["Docker"]["config"]
     assert image["User"] == "65532:65532"
     container = run(*tool, "from", *policy, "--pull-never", "localhost/tidegate", **own).splitlines()[-1]
@@ -163,7 +163,7 @@ def test_the_recipe_makes_a_container_that_lives(package: Package, tmp_path: Pat
         assert "mode shadow" in run(*inside, "/usr/bin/tidegate", "status", **own)
         assert "no rule" in run(*inside, "/usr/bin/tidegate", "hit", "api", "user=u1", **own)
     finally:
-        # The daemon alone is told: buildah would end it by SIGKILL.
+        # Signals only the daemon: buildah would end it by SIGKILL.
         of_its_session = ["pgrep", "-s", str(daemon.pid), "-x", "tidegate"]
         for pid in subprocess.run(of_its_session, capture_output=True).stdout.split():
             os.kill(int(pid), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The pages: each is in the map, and every link leads somewhere."""
+"""The pages: each is in the map, and every link has a target."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PAGES = sorted([*(PROJECT / "docs").rglob("*.md"), *PROJECT.glob("*.md"), *(PROJ
 
 @functools.cache
 def prose(page: Path) -> str:
-    """Without blocks, in which nothing is a link."""
+    """Without code blocks, which contain no links."""
     return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
 
 
 @functools.cache
 def headings(page: Path) -> set[str]:
-    """The fragments that a heading is reached by: small letters, digits and hyphens of it."""
+    """Returns the fragments of headings: their lower-case letters, digits and hyphens."""
     found = re.findall(r"^#+ (.*)$", prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", each)).strip().lower().replace(" ", "-") for each in found}
 
@@ -41,7 +41,7 @@ def faults(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(PROJECT)) for page in PAGES])
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     assert not faults(page)
 
 

@@ -1,4 +1,4 @@
-"""The package in a machine of its own: installed, upgraded, removed; and docs/install.md, typed as it stands there."""
+"""The package in a separate machine: installed, upgraded, removed; and the commands of docs/install.md."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HERE = Path(__file__).resolve().parent
 
 
 def machine(packages: Path) -> dict[str, str]:
-    """Runs `packages/checks.sh` in a machine, and gives the facts that it found."""
-    said = heard_from(packages)
-    return dict(re.findall(r"^([a-z_]+)=(.*)$", said, re.M))
+    """Runs `packages/checks.sh` in a machine, and returns its findings."""
+    output = run_checks(packages)
+    return dict(re.findall(r"^([a-z_]+)=(.*)$", output, re.M))
 
 
-def heard_from(packages: Path) -> str:
-    """What such a machine says."""
+def run_checks(packages: Path) -> str:
+    """Returns the findings of such a machine."""
     words = ["bash", str(PROJECT / "tests/daemon/systemd/outside.sh"), "/bin/true", str(PROJECT), str(packages)]
     ended = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
     if ended.returncode == 77:
@@ -33,7 +33,7 @@ def heard_from(packages: Path) -> str:
 
 
 def next_version(package: Package, path: Path) -> None:
-    """The same as a later version, with another settings file."""
+    """The package as a later version, with another settings file."""
     tree = path.with_suffix("")
     run("dpkg-deb", "-R", package.path, tree)
     control = tree / "DEBIAN/control"
@@ -71,7 +71,7 @@ EXPECTED = {
     "verify": "0",
     "man": "1",
     "shadow": "allow",
-    # An upgrade answers everybody and forgets nothing.
+    # An upgrade answers every request and loses no state.
     "upgrades": "0",
     "upgraded": "installed,99.0",
     "unanswered": "0",
@@ -80,7 +80,7 @@ EXPECTED = {
     "kept_settings": "1",
     "offered_settings": "yes",
     "kept_counts": "limit",
-    # What it must not do.
+    # Forbidden capabilities.
     "upgrades_all_the_same": "0",
     "left_running": "1",
     "upgrades_stopped": "0",
@@ -88,7 +88,7 @@ EXPECTED = {
     "note_gone": "no",
     "upgrades_disabled": "0",
     "stays_disabled": "disabled,disabled,inactive,inactive",
-    # Removed, and back.
+    # Removed, and installed again.
     "removes": "0",
     "removed": "config-files,FIRST",
     "stopped": "inactive,inactive",
@@ -126,7 +126,7 @@ def test_the_rpm_is_installed_upgraded_and_removed(tmp_path: Path) -> None:
     facts = machine(tmp_path)
     assert facts == {
         "installs": "0",
-        # As is the custom there: enabled, and started by a person.
+        # By convention: enabled, and started by hand.
         "enabled": "enabled,enabled",
         "states": "inactive,inactive",
         "rules": "root:root:755",
@@ -143,18 +143,18 @@ def test_the_rpm_is_installed_upgraded_and_removed(tmp_path: Path) -> None:
     }
 
 
-# What needs a network or a compiler is done before: here there are neither.
+# Steps that need a network or a compiler are done before: neither is available here.
 NOT_TYPED = ("cargo build", "apt-get update")
 
 
 def blocks(page: str) -> list[tuple[int, str, str]]:
-    """The blocks of the page: the line, the kind and the text of each."""
+    """Returns the blocks of the page: the line, the kind and the text of each."""
     found = re.finditer(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S)
     return [(page.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
 
 
 @pytest.mark.xdist_group("package")
-def test_the_page_for_newcomers_does_what_it_says(package: Package, tmp_path: Path) -> None:
+def test_the_page_for_newcomers_works(package: Package, tmp_path: Path) -> None:
     found = blocks((PROJECT / "docs/install.md").read_text())
     typed, expected = [], []
     for line, kind, text in found:
@@ -168,11 +168,11 @@ def test_the_page_for_newcomers_does_what_it_says(package: Package, tmp_path: Pa
     prelude = "export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 HOME=/root; mkdir -p /opt; cd /packages; set -e\n"
     (tmp_path / "page.sh").write_text(prelude + "\n".join(typed) + "echo '##### end'\n")
     (tmp_path / "checks.sh").write_text("bash /packages/page.sh 2>&1 </dev/null; echo ended=$?\n")
-    output = heard_from(tmp_path)
+    output = run_checks(tmp_path)
     assert "##### end\nended=0" in output, output
-    said = dict(re.findall(r"^##### (\d+)\n(.*?)(?=^##### )", output, re.M | re.S))
+    outputs = dict(re.findall(r"^##### (\d+)\n(.*?)(?=^##### )", output, re.M | re.S))
     for line, text in expected:
         for wanted in filter(None, text.splitlines()):
             pattern = "^" + ".*".join(re.escape(part) for part in wanted.split("…")) + "[ \r]*$"
-            came = said[str(line)]
+            came = outputs[str(line)]
             assert re.search(pattern, came, re.M), f"docs/install.md:{line}: no line `{wanted}` in\n{came}"

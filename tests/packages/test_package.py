@@ -1,4 +1,4 @@
-"""What is in the package, and that Debian's own judge has nothing to say of it."""
+"""The content of the package, and lintian, which reports nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools import BINARY, PROJECT, Package, need, run
 
 
 def members(package: Package) -> dict[str, tarfile.TarInfo]:
-    """Every entry of the archive, as it would be installed."""
+    """Returns every entry of the archive with its path."""
     packed = subprocess.run(["dpkg-deb", "--fsys-tarfile", package.path], check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
         return {member.name.removeprefix(".").rstrip("/"): member for member in archive}
@@ -71,12 +71,12 @@ def test_every_page_is_there_and_the_units_name_one_of_them(package: Package) ->
 
 
 @pytest.mark.xdist_group("package")
-def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) -> None:
+def test_settings_refuse_no_request_and_are_a_conffile(package: Package) -> None:
     assert (package.control / "conffiles").read_text() == "/etc/tidegate/tidegate.yaml\n"
     settings = package.root / "etc/tidegate/tidegate.yaml"
-    said = [line for line in settings.read_text().splitlines() if line and not line.startswith("#")]
-    assert said == ["mode: shadow", "admin: {socket: /run/tidegate/admin.sock}"], "everything else is a default"
-    # Its rules are an absolute path: below this root they are said to be elsewhere.
+    text = [line for line in settings.read_text().splitlines() if line and not line.startswith("#")]
+    assert text == ["mode: shadow", "admin: {socket: /run/tidegate/admin.sock}"], "everything else is a default"
+    # The rules have an absolute path, which is replaced by one below this root.
     (package.root / "etc/tidegate/rules").mkdir(exist_ok=True)
     for_here = package.root.parent / "here.yaml"
     for_here.write_text(settings.read_text() + f"rules: {package.root}/etc/tidegate/rules\n")
@@ -86,16 +86,16 @@ def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) 
 
 
 @pytest.mark.xdist_group("package")
-def test_control_says_what_it_needs(package: Package) -> None:
-    said = (package.control / "control").read_text()
-    fields = dict(line.split(": ", 1) for line in said.splitlines() if not line.startswith(" "))
+def test_control_file_is_complete(package: Package) -> None:
+    text = (package.control / "control").read_text()
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith(" "))
     version = re.search(r'^version = "(.*)"', (PROJECT / "Cargo.toml").read_text(), re.M)
     assert version and fields["Version"] == version[1]
     assert run(BINARY, "--version").split() == ["tidegate", version[1]]
     assert (PROJECT / "packaging/deb/changelog").read_text().startswith(f"tidegate ({version[1]}) ")
     assert "systemd (>= 247)" in fields["Depends"], fields["Depends"]
     assert re.search(r"libc6 \(>= ", fields["Depends"]), fields["Depends"]
-    for line in said.splitlines():
+    for line in text.splitlines():
         assert len(line) <= 120, line
 
 
@@ -111,7 +111,7 @@ def test_man_pages_and_completions_are_read_by_their_readers(package: Package) -
 
 
 @pytest.mark.xdist_group("package")
-def test_the_clients_can_be_used_from_where_they_are(package: Package) -> None:
+def test_the_packaged_clients_can_be_used(package: Package) -> None:
     share = package.root / "usr/share/tidegate"
     imported = f"import sys; sys.path.insert(0, '{share}/python')\nimport tidegate.wsgi; print(tidegate.__file__)"
     assert run(sys.executable, "-I", "-B", "-c", imported).startswith(str(share))
@@ -120,17 +120,17 @@ def test_the_clients_can_be_used_from_where_they_are(package: Package) -> None:
 
 
 @pytest.mark.xdist_group("package")
-def test_debian_has_nothing_to_say_of_it(package: Package) -> None:
+def test_lintian_reports_nothing(package: Package) -> None:
     need("lintian")
-    said = run("lintian", "--fail-on", "error,warning,info", "--allow-root", *SUPPRESSED, package.path)
-    assert not [line for line in said.splitlines() if line[:2] in ("E:", "W:", "I:")], said
+    text = run("lintian", "--fail-on", "error,warning,info", "--allow-root", *SUPPRESSED, package.path)
+    assert not [line for line in text.splitlines() if line[:2] in ("E:", "W:", "I:")], text
 
 
 @pytest.mark.nightly
 @pytest.mark.xdist_group("package")
 def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
     need("cargo-deb")
-    # It asks for the binary where a release build puts it.
+    # It needs the binary at the path of a release build.
     target = tmp_path / "target"
     (target / "release").mkdir(parents=True)
     shutil.copy(BINARY, target / "release/tidegate")
@@ -138,12 +138,12 @@ def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
     run(sys.executable, PROJECT / "packaging/build", "pages", "--binary", BINARY, env=here)
     run("cargo", "deb", "--no-build", "--locked", "--fast", "--output", tmp_path / "other.deb", cwd=PROJECT, env=here)
     other = Package(tmp_path / "other.deb", tmp_path, tmp_path)
-    said = {path: member.mode for path, member in members(other).items() if member.isfile()}
+    text = {path: member.mode for path, member in members(other).items() if member.isfile()}
     ours = {path: member.mode for path, member in members(package).items() if member.isfile()}
-    assert said == ours
+    assert text == ours
     for field in ("Package", "Version", "Architecture", "Maintainer", "Section", "Priority", "Depends"):
         fields = [run("dpkg-deb", "-f", path, field).strip().split(", ") for path in (other.path, package.path)]
-        # It leaves out what every Debian has.
+        # It omits packages that every Debian has.
         theirs, ours_here = [{word for word in words if not word.startswith("libgcc-s1 ")} for words in fields]
         assert theirs == ours_here, field
     run("dpkg-deb", "-e", other.path, tmp_path / "control")
@@ -151,11 +151,11 @@ def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
         assert (tmp_path / "control" / name).read_text().strip() == (package.control / name).read_text().strip(), name
 
 
-# Each is information, not a warning, and has a reason.
+# Each tag is information, not a warning, and has a reason.
 SUPPRESSED = [
     "--suppress-tags",
-    # Rust has no use for the checks of the C library's calls that the C compiler puts in; letters in a binary that look
-    # like a word; and a unit is all there is to start it by.
+    # Rust does not use the C compiler's hardening of calls to the C library; random bytes of a binary look
+    # like a word; and the unit is the only way to start it.
     "hardening-no-fortify-functions,spelling-error-in-binary,package-supports-alternative-init-but-no-init.d-script",
 ]
 

@@ -1,4 +1,4 @@
-"""Who is seen from where: what docs/install.md says of another space of process numbers, as in a container."""
+"""Visible processes in another PID namespace, as in a container: docs/install.md."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Daemon:
     socket: Path
 
     def leases(self) -> int:
-        said = run(BINARY, "status", "--json", "--socket", self.socket)
-        return int(json.loads(said)["leases"]["held"])
+        output = run(BINARY, "status", "--json", "--socket", self.socket)
+        return int(json.loads(output)["leases"]["held"])
 
     def watched(self) -> int:
-        """Processes that it holds a descriptor of."""
+        """Processes of which it holds a descriptor."""
         links = [os.readlink(link) for link in Path(f"/proc/{self.process.pid}/fd").iterdir() if link.is_symlink()]
         return sum("pidfd" in link for link in links)
 
@@ -52,13 +52,13 @@ def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def work(daemon: Daemon, *before: str) -> subprocess.Popen[bytes]:
-    """A command under a lease."""
+    """Runs a command under a lease."""
     words = [*before, str(BINARY), "acquire", "api", "user=u1", "--socket", str(daemon.socket), "--", "sleep", "60"]
     return subprocess.Popen(words, stderr=subprocess.DEVNULL)
 
 
-def test_a_process_of_another_space_of_numbers_is_not_watched(daemon: Daemon) -> None:
-    # In a group of its own, all of it ends with its first process.
+def test_a_process_of_another_pid_namespace_is_not_watched(daemon: Daemon) -> None:
+    # Its first process ends all of its group.
     apart = ["unshare", "--pid", "--fork", "--kill-child"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
         pytest.skip("no space of process numbers of its own can be had here")
@@ -74,6 +74,6 @@ def test_a_process_of_another_space_of_numbers_is_not_watched(daemon: Daemon) ->
     killed = time.monotonic()
     there.kill()
     there.wait()
-    # No lease is for ever: five seconds after the last connection it ends all the same, and not before.
+    # Every lease ends: 5 s after the last connection, not before.
     eventually(lambda: daemon.leases() == 0)
     assert time.monotonic() - killed >= 4.5

@@ -1,4 +1,4 @@
-"""The binary at hand (TIDEGATE_BIN), the package that is made of it, and how programs are run."""
+"""The tested binary (TIDEGATE_BIN), its package, and helpers to run programs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BINARY = Path(os.environ.get("TIDEGATE_BIN") or PROJECT / "target/debug/tidegate
 
 
 def need(*programs: str) -> None:
-    """Skips, with a word, where a program is missing."""
+    """Skips, with a message, if a program is missing."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"there is no {program} here")
 
 
 def run(*words: object, **options: object) -> str:
-    """Runs a program to its end. What it said, on both outputs; fails with that if it failed."""
+    """Runs a program to its end, and returns its output; fails with the output if it failed."""
     ended = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            **options)  # type: ignore[call-overload]
     assert ended.returncode == 0, f"{words[0]} ended with {ended.returncode}:\n{ended.stdout}"

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over a pipe in its own protocol: no driver and no port are needed."""
+"""A headless Chromium, driven over a pipe by its own protocol, without a driver or a port."""
 
 import base64
 import contextlib
@@ -12,17 +12,17 @@ import tempfile
 import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENT = 60.0  # a browser is slow to start on a busy machine
+PATIENT = 60.0  # browsers start slowly on a busy machine
 
 
 class Browser:
-    """One page of one browser. What it complains of is in `complaints`, every answer it had in `requests`."""
+    """One page of one browser. `complaints` has its errors and warnings, `requests` all its responses."""
 
     def __init__(self):
         self.home = tempfile.TemporaryDirectory(prefix="tidegate-chromium-")
         theirs_in, self.to = os.pipe()
         self.back, theirs_out = os.pipe()
-        # Not root's: as root it has no sandbox of its own, and pages of this daemon alone are opened.
+        # As root it runs without its sandbox; it opens only pages of this daemon.
         options = [
             "--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--hide-scrollbars",
             "--disable-background-networking", "--disable-dev-shm-usage", "--disable-extensions",
@@ -61,7 +61,7 @@ class Browser:
                 return answer["result"]
 
     def listen(self, seconds):
-        """Notes what happens meanwhile."""
+        """Records events."""
         limit = time.monotonic() + seconds
         while (left := limit - time.monotonic()) > 0:
             self._next(left)
@@ -75,18 +75,18 @@ class Browser:
             self.data += piece
         message, self.data = self.data.split(b"\0", 1)
         message = json.loads(message)
-        self._note(message.get("method"), message.get("params", {}))
+        self._record(message.get("method"), message.get("params", {}))
         return message
 
-    def _note(self, event, told):
+    def _record(self, event, details):
         if event == "Page.loadEventFired":
             self.loads += 1
         elif event == "Network.responseReceived":
-            self.requests.append((told["response"]["url"], told["response"]["status"]))
+            self.requests.append((details["response"]["url"], details["response"]["status"]))
         elif event == "Runtime.exceptionThrown":
-            self.complaints.append(str(told["exceptionDetails"]))
-        elif event == "Log.entryAdded" and told["entry"]["level"] == "error":
-            self.complaints.append(told["entry"]["text"])
+            self.complaints.append(str(details["exceptionDetails"]))
+        elif event == "Log.entryAdded" and details["entry"]["level"] == "error":
+            self.complaints.append(details["entry"]["text"])
 
     def open(self, url):
         loads = self.loads
@@ -101,18 +101,18 @@ class Browser:
         return found
 
     def get(self, expression):
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
 
     def look(self, width, height=900, dark=False):
-        """How wide the window is, and which colours its user prefers."""
+        """Sets the width of the window and the preferred colour scheme."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self, path, height=None):
-        """The page from its top, whole or so far."""
+        """Takes a picture of the page from its top, in full or up to a height."""
         height = height or self.get("document.documentElement.scrollHeight")
         clip = {"x": 0, "y": 0, "width": self.get("innerWidth"), "height": height, "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)

@@ -1,4 +1,4 @@
-"""One daemon after the other: ending one, starting the next, and how long that may take."""
+"""Restarts of the daemon: ending one, starting the next, and their times."""
 
 import math
 import os
@@ -6,17 +6,17 @@ import statistics
 import subprocess
 import time
 
-ROUNDS = int(os.environ.get("KILLS", "5"))  # how often each test ends the daemon; `make nightly`: a hundred times
+ROUNDS = int(os.environ.get("KILLS", "5"))  # number of restarts in each test; `make nightly`: 100
 SERVER = ["--workers", "2", "--worker-class", "gthread", "--threads", "8"]
-# Seconds that are promised, and by how much a busy machine and a debug build may exceed them now and then. Their twin
-# is a process that only says its version: as many of its times are the machine's.
+# Promised seconds, and the excess that a busy machine and a debug build may cause in some restarts. A twin process that
+# only prints the daemon's version measures the machine's part.
 START, END, SLACK, TWINS = 0.3, 1.0, 10, 5
 twins = []
-PATIENCE = 60  # with what never ends, on a machine that is busy
+PATIENCE = 60  # against endless waits, on a busy machine
 
 
 def start(daemon, *listener):
-    """How long it took until it answered, in seconds."""
+    """Returns the seconds until its first answer."""
     began = time.monotonic()
     subprocess.run([daemon.binary, "--version"], check=True, capture_output=True)
     twins.append(time.monotonic() - began)
@@ -26,14 +26,14 @@ def start(daemon, *listener):
 
 
 def end(daemon):
-    """How long it took from TERM to the end of the process, in seconds."""
+    """Returns the seconds from TERM to the exit of the process."""
     began = time.monotonic()
     assert daemon.stop() == 0, daemon.log.read_text()
     return time.monotonic() - began
 
 
 def say(what, seconds, promised=math.inf):
-    """Prints a figure, and sees to it that it is what was promised: mostly, and never by far more."""
+    """Prints a figure, and asserts the promise: kept mostly, and never missed by much."""
     most, median = max(seconds), statistics.median(seconds)
     print(f"{what}: at most {most * 1000:.0f} ms, median {median * 1000:.0f} ms of {len(seconds)}")
     promised += TWINS * statistics.median(twins)
@@ -41,7 +41,7 @@ def say(what, seconds, promised=math.inf):
 
 
 def wait_for(crowd, is_wanted, since):
-    """Until somebody has such an answer to what was asked since then; how long that took from now, in seconds."""
+    """Waits for such an answer to a later request; returns the seconds from now."""
     began = time.monotonic()
     while not any(answer.asked > since and is_wanted(answer) for answer in crowd.latest(since)):
         assert time.monotonic() < began + PATIENCE, f"{type(crowd).__name__}: {crowd.answers[-20:]}"

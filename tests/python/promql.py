@@ -1,4 +1,4 @@
-"""What a query of Prometheus names, and whether a scrape has it. It knows no more of PromQL than names and labels."""
+"""Names in a Prometheus query, compared with a scrape. Parses only names and labels of PromQL."""
 
 import re
 
@@ -7,11 +7,11 @@ SERIES = re.compile(rf"([a-zA-Z_:][\w:]*)(?:{{((?:{STRING}|[^}}\"])*)}})?")
 LABEL = re.compile(rf"(\w+)=({STRING})")
 MATCHER = re.compile(rf"(\w+)\s*(=~|!~|!=|=)\s*({STRING})")
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
-OF_PROMETHEUS = {"job", "instance"}  # of its targets, whatever they serve
+OF_PROMETHEUS = {"job", "instance"}  # of its targets, regardless of their content
 
 
 def scraped(text):
-    """By name of a metric: the labels of each of its series, as a scrape has them."""
+    """Maps names of metrics to the labels of their series in a scrape."""
     found = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -21,7 +21,7 @@ def scraped(text):
 
 
 def selectors(query):
-    """Each metric that a query names, with its matchers. Functions and words of the language have no such names."""
+    """Returns each metric of a query with its matchers. Functions and keywords do not match."""
     bare = GROUPING.sub(" ", query)
     for name, matchers in SERIES.findall(re.sub(r"\[[^]]*\]", " ", bare)):
         if name.startswith("tidegate_") or ":" in name:
@@ -29,7 +29,7 @@ def selectors(query):
 
 
 def faults(query, known):
-    """What the query names and `known` does not have: metrics, labels, values of labels."""
+    """Returns names in the query that `known` lacks: metrics, labels, values of labels."""
     labels = set(OF_PROMETHEUS)
     for name, matchers in selectors(query):
         if name not in known:

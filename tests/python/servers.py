@@ -1,4 +1,4 @@
-"""gunicorn and uvicorn with an application of the test's, on a port of its own, beside the daemon; and callers."""
+"""gunicorn and uvicorn with an application of the test on a free port, with the daemon; and callers."""
 
 import contextlib
 import http.client
@@ -13,14 +13,14 @@ import time
 import tidegate
 
 SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
-# Options of a process with a group of its own. Not a session: Linux shares the processor by session (autogroups), and
-# one whose processes mostly sleep may wait for seconds beside a busy one.
+# Options for a process in its own group. Not a session: Linux divides the processor by sessions (autogroups), and
+# one with mostly sleeping processes may wait for seconds beside a busy one.
 OWN_GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
-TIMEOUT = 0.25  # generous beside the default, so that a busy machine is not taken for a dead daemon
+TIMEOUT = 0.25  # longer than the default, so that a busy machine does not degrade decisions
 
 
 def free_port():
-    """A port for a server that binds it itself: below those that the kernel gives to others meanwhile."""
+    """A port for a server that binds it itself: below the range from which the kernel assigns ports."""
     for port in random.sample(range(10_000, 30_000), 1000):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -28,13 +28,13 @@ def free_port():
 
 
 def gunicorn(daemon, directory, app, *options):
-    """The port of `app`, the source of a module."""
+    """Serves `app`, the source of a module; yields the port."""
     command = ["gunicorn", *options, "--chdir", str(directory)]
     return served(daemon, directory, app, command, "--bind=fd://{}", "app:app")
 
 
 def uvicorn(daemon, directory, app, *options):
-    """The port of `app`, the source of a module."""
+    """Serves `app`, the source of a module; yields the port."""
     command = ["uvicorn", *options, "--app-dir", str(directory), "--log-level", "warning"]
     return served(daemon, directory, app, command, "--fd={}", "app:app")
 
@@ -74,7 +74,7 @@ def end(process):
 
 
 def get(port, user, path="/v1/orders", **headers):
-    """Status, headers, body; 0 if there is no answer."""
+    """Returns status, headers, body; status 0 without a response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
         connection.request("GET", path, headers={"X-User": user} | headers)
@@ -84,17 +84,17 @@ def get(port, user, path="/v1/orders", **headers):
 
 
 def metrics(daemon):
-    """What the daemon tells at its admin socket, by series."""
+    """Returns the metrics of the admin socket, by series."""
     with socket.socket(socket.AF_UNIX) as admin:
         admin.connect(daemon.socket.removesuffix(".sock") + ".admin.sock")
         admin.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        told = b"".join(iter(lambda: admin.recv(65_536), b"")).decode()
-    lines = (line.rpartition(" ") for line in told.splitlines() if line.startswith("tidegate_"))
+        text = b"".join(iter(lambda: admin.recv(65_536), b"")).decode()
+    lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith("tidegate_"))
     return {series: float(value) for series, _, value in lines}
 
 
 def wait_until(true, seconds=60):
-    """Looks at once, then less and less often, for looking takes time from what is waited for."""
+    """Polls immediately, then at growing intervals, since polling slows down the awaited process."""
     until, pause = time.monotonic() + seconds, 0.001
     while not true():
         assert time.monotonic() < until

@@ -1,13 +1,13 @@
-"""Connections that a burst left idle take the place of no other process."""
+"""Idle connections after a burst do not exclude other processes."""
 
 import subprocess
 import sys
 
 import tidegate
 
-PROCESSES, THREADS = 17, 64  # together more connections than the daemon takes
+PROCESSES, THREADS = 17, 64  # together more connections than the daemon accepts
 RULES = "domain: api\nlimits: [{name: per-user, key: [user], rate: 1000000/s, burst: 2000000}]\n"
-# The connections that 64 waiting threads leave, made one by one so that their number does not depend on the machine.
+# Opens the connections of 64 waiting threads one by one, so that their number does not depend on the machine.
 PROCESS = """
 import sys, time, tidegate
 client = tidegate.Client(sys.argv[1], timeout=10)
@@ -34,7 +34,7 @@ def test_processes_with_idle_connections_leave_room_for_another(daemon, make_cli
             processes.append(subprocess.Popen(command, text=True, **pipes))
         assert [process.stdout.readline() for process in processes] == [f"{THREADS}\n"] * PROCESSES
         assert make_client(socket=daemon.socket).hit("api", {"user": "u2"}).reason is None
-        for process in processes:  # and those whose connections were closed are judged as before
+        for process in processes:  # clients with closed connections get decisions as before
             process.stdin.write("go\n")
             process.stdin.flush()
         assert [process.stdout.readline() for process in processes] == ["0 {}\n"] * PROCESSES

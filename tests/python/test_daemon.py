@@ -1,4 +1,4 @@
-"""The client and the real daemon: the promise of a token bucket, restarts, bad input, many at once."""
+"""The client and the real daemon: the bound of a token bucket, restarts, bad input, concurrent requests."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def asked(daemon, make_client):
     return make_client(socket=daemon.socket, timeout=30.0)
 
 
-def test_what_a_decision_says(asked):
+def test_fields_of_a_decision(asked):
     assert asked.check()
     decision = asked.hit("api", {"user": "u1"})
     assert (decision.verdict, decision.rule, decision.limit, decision.window) == ("allow", "per-user", 40, 2.0)
@@ -43,11 +43,11 @@ def test_what_a_decision_says(asked):
     assert asked.hit("api").rule is None
 
 
-def test_all_are_charged_or_none(asked):
+def test_charges_all_rules_or_none(asked):
     write = {"user": "u1", "method": "POST", "path": "/v1/charges"}
     assert [asked.acquire("api", write).allowed for _ in range(4)] == [True, True, False, False]
     assert asked.acquire("api", write).rule == "writes"
-    assert asked.peek("api", {"user": "u1"}).remaining >= 38  # the refused ones cost nothing here
+    assert asked.peek("api", {"user": "u1"}).remaining >= 38  # refused requests cost nothing here
 
 
 def test_a_shadow_rule_is_noted(asked):
@@ -66,7 +66,7 @@ def test_admitted_in_any_span_is_at_most_burst_and_rate(asked):
             assert 0 < decision.retry_after <= 0.05
     for i, (first, _) in enumerate(admitted):
         for j in range(i, len(admitted)):
-            # From before the first was asked to after the last was answered: the span is no longer than this.
+            # From before the first request to after the last reply: the span is at most this.
             assert j - i + 1 <= 40 + 20 * (admitted[j][1] - first) + 1e-6
     assert len(admitted) >= 40 + 20 * 1.5
 
@@ -74,7 +74,7 @@ def test_admitted_in_any_span_is_at_most_burst_and_rate(asked):
 def test_refused_until_retry_after_and_admitted_then(asked):
     assert asked.hit("api", {"user": "u1"}, cost=40)
     for _ in range(5):
-        # A machine that stood still has given the caller more: it is spent first.
+        # After a pause of the machine the caller has more tokens: spend them first.
         refused = next(one for one in (asked.hit("api", {"user": "u1"}, cost=2) for _ in range(100)) if not one)
         time.sleep(refused.retry_after)
         assert asked.hit("api", {"user": "u1"}, cost=2)
@@ -124,17 +124,17 @@ def test_a_restart(asked, daemon, kill):
     assert decision.allowed and decision.reason == "unreachable"
     daemon.start()
     until = time.monotonic() + 60
-    while asked.hit("api", {"user": "u1"}).degraded:  # for 50 to 100 ms after nothing listened
+    while asked.hit("api", {"user": "u1"}).degraded:  # for 50 to 100 ms after a refused connection
         assert time.monotonic() < until
         time.sleep(0.005)
     daemon.stop(kill)
     daemon.start()
-    assert not asked.hit("api", {"user": "u1"}).degraded  # an idle connection that died costs nothing
+    assert not asked.hit("api", {"user": "u1"}).degraded  # a closed idle connection degrades no decision
     missed = asked.stats()["missed"]
     assert missed["unreachable"] == 1 and set(missed) <= {"unreachable", "breaker"}
 
 
-def test_children_of_a_fork_ask_by_themselves(asked):
+def test_forked_children_send_their_own_requests(asked):
     assert asked.hit("api", {"user": "u1"})
     pids = []
     for _ in range(4):
@@ -151,9 +151,9 @@ def test_children_of_a_fork_ask_by_themselves(asked):
     assert not asked.hit("api", {"user": "u1"}).degraded
 
 
-def test_what_the_daemon_does_not_know_yet_is_no_trouble(asked):
+def test_unknown_requests_degrade_without_opening_the_breaker(asked):
     decision = asked.acquire("api", {"user": "u1"})
-    decision.lease = 77  # as one of another daemon
+    decision.lease = 77  # a field of a newer daemon
     decision.release()
     assert asked.hit("api", {"user": "u1"}).degraded is False and asked.stats()["breaker_open"] is False
 
@@ -162,11 +162,11 @@ def test_a_stopped_daemon_costs_the_deadline_and_then_nothing(daemon, make_clien
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     client = make_client(socket=daemon.socket, timeout=0.05)
-    os.kill(daemon.process.pid, 19)  # SIGSTOP: the kernel still accepts connections for it
+    os.kill(daemon.process.pid, 19)  # SIGSTOP: the kernel still accepts connections for the daemon
     try:
         started = time.monotonic()
         decisions = [client.hit("api", {"user": "u1"}) for _ in range(1_000)]
-        assert time.monotonic() - started < 1_000 * 0.05 / 5  # a fifth of what it would be without the breaker
+        assert time.monotonic() - started < 1_000 * 0.05 / 5  # a fifth of the time without the breaker
         reasons = [decision.reason for decision in decisions]
         assert reasons[:3] == ["timeout"] * 3 and reasons.count("breaker") > 900
     finally:
@@ -177,8 +177,8 @@ def test_a_stopped_daemon_costs_the_deadline_and_then_nothing(daemon, make_clien
         time.sleep(0.05)
 
 
-def test_no_client_is_needed_to_be_refused_politely(asked, daemon):
-    """Bytes that are no frame cost only their own connection."""
+def test_a_malformed_frame_gets_an_error(asked, daemon):
+    """A malformed frame costs only its own connection."""
     with socket.socket(socket.AF_UNIX) as rude:
         rude.settimeout(5)
         rude.connect(daemon.socket)

@@ -1,7 +1,7 @@
 """The middlewares in real applications of their frameworks, under real servers, with the real daemon.
 
-Each application is the same: an open route, one that raises, one that streams, one that is slow and holds its place;
-and work in the background where its framework has that. What is refused, what is said, and that no place is kept.
+Each application has the same routes: open, raising, streaming, slow under a lease;
+and a background task if its framework has them. Tests refusals, headers, and that no lease remains.
 """
 
 import concurrent.futures
@@ -173,7 +173,7 @@ APPLICATIONS = {
 
 @pytest.fixture
 def asking(daemon, make_client):
-    """A client that sees how many places are free."""
+    """A client that reads the number of free permits."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     return make_client(socket=daemon.socket)
@@ -184,14 +184,14 @@ def all_free(client):
 
 
 def hang_up(port, path, user):
-    """As a caller who goes away in the middle of the answer."""
+    """A caller that hangs up in the middle of the response."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nX-User: {user}\r\n\r\n".encode())
         assert connection.recv(1_000)
 
 
 def at_once(port, path, count):
-    """The statuses of so many callers."""
+    """Returns the statuses of concurrent requests."""
     with concurrent.futures.ThreadPoolExecutor(count) as callers:
         return list(callers.map(lambda i: get(port, f"caller{i}", path)[0], range(count)))
 
@@ -224,7 +224,7 @@ def test_a_real_application(daemon, directory, asking, name):
 
 
 @pytest.mark.parametrize("name", ["asgi", "fastapi", "starlette"])
-def test_the_background_holds_no_place(daemon, directory, asking, name):
+def test_background_tasks_have_no_lease(daemon, directory, asking, name):
     with uvicorn(daemon, directory, APPLICATIONS[name][1], "--timeout-graceful-shutdown", "1") as port:
         for turn in range(2 * MAX):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -237,7 +237,7 @@ def test_the_background_holds_no_place(daemon, directory, asking, name):
 
 
 @pytest.mark.parametrize("server", [gunicorn, uvicorn])
-def test_django_sends_the_route_if_asked(daemon, directory, make_client, server):
+def test_django_sends_the_route_if_configured(daemon, directory, make_client, server):
     rules = ["{name: by-route, key: [route], rate: 1/min, burst: 2}", "{name: all, key: [], rate: 1/min, burst: 99}"]
     (daemon.rules / "api.yaml").write_text(f"domain: api\nlimits: [{', '.join(rules)}]\n")
     daemon.start()
@@ -245,20 +245,20 @@ def test_django_sends_the_route_if_asked(daemon, directory, make_client, server)
     with server(daemon, directory, app) as port:
         assert [get(port, "u1", f"/v1/orders/{number}")[0] for number in range(3)] == [200, 200, 429]
         status, fields, _ = get(port, "u1", "/v1/nothing")
-        assert status == 404 and "ratelimit" in {name.lower() for name in fields}  # it was judged, without a route
+        assert status == 404 and "ratelimit" in {name.lower() for name in fields}  # it was checked, without a route
     asking = make_client(socket=daemon.socket)
     left = {route: asking.peek("api", {"route": route}).remaining for route in ("v1/orders", "v1/orders/<int:number>")}
     assert left["v1/orders"] < 2 and left["v1/orders/<int:number>"] == 0
 
 
-def test_a_hundred_slow_answers_hold_up_no_loop(daemon, directory, asking):
-    """A daemon that is stopped costs each request its deadline and no other anything."""
+def test_slow_replies_do_not_block_the_loop(daemon, directory, asking):
+    """A stopped daemon delays each request by its own deadline only."""
     with uvicorn(daemon, directory, ASGI) as port:
         daemon.process.send_signal(signal.SIGSTOP)
         try:
             started = time.monotonic()
             assert at_once(port, "/", 20) == [200] * 20
-            assert time.monotonic() - started < 20 * 0.25  # one after the other it would be that
+            assert time.monotonic() - started < 20 * 0.25  # the time if they waited one after the other
         finally:
             with contextlib.suppress(ProcessLookupError):
                 daemon.process.send_signal(signal.SIGCONT)

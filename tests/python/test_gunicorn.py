@@ -29,7 +29,7 @@ app = Middleware(app, client, domain="api", user=lambda environ: environ.get("HT
 
 @pytest.fixture
 def served(daemon, directory):
-    """The port of the application, with three workers forked from a process that has already asked."""
+    """The port of the application, with three workers forked from a process that has already sent a request."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     with gunicorn(
@@ -39,7 +39,7 @@ def served(daemon, directory):
 
 
 class Caller(threading.Thread):
-    """Sends `rate` requests a second until it is stopped; keeps (when, how long, status, worker)."""
+    """Sends `rate` requests a second until it is stopped; records (time, duration, status, worker)."""
 
     def __init__(self, port, user, rate):
         super().__init__(daemon=True)
@@ -89,7 +89,7 @@ def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limi
         caller.start()
     wait_until(lambda: any(429 in caller.statuses() for caller in callers))
     daemon.stop(kill=True)
-    killed = time.monotonic() + TIMEOUT  # what was asked before may still be answered after
+    killed = time.monotonic() + TIMEOUT  # earlier requests may still get their replies
     meanwhile = lambda: [answer for caller in callers for answer in list(caller.answers) if killed < answer[0]]  # noqa: E731
     wait_until(lambda: len(meanwhile()) > 60)
     back = time.monotonic()
@@ -101,22 +101,22 @@ def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limi
     assert {status for _, _, status, _ in answers} == {200, 429}
     meanwhile = [answer for answer in meanwhile() if answer[0] + answer[1] < back]
     assert len(meanwhile) > 50 and {status for _, _, status, _ in meanwhile} == {200}
-    # The deadline, plus what HTTP takes on this machine, as while the daemon answered.
+    # The deadline plus the time of HTTP on this machine, measured with a running daemon.
     usual = [took for asked, took, _, _ in answers if asked + took < killed - TIMEOUT]
     assert max(took for _, took, _, _ in meanwhile) < TIMEOUT + max(1.0, 3 * max(usual))
     assert statistics.median(took for _, took, _, _ in meanwhile) < max(TIMEOUT, 2 * statistics.median(usual))
 
 
-def test_under_gevent_a_stopped_daemon_holds_up_no_other_request(daemon, directory):
+def test_under_gevent_a_stopped_daemon_delays_no_other_request(daemon, directory):
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     with gunicorn(daemon, directory, APP, "--workers", "1", "--worker-class", "gevent") as port:
-        assert "RateLimit" in get(port, "u0")[1]  # it is judged
+        assert "RateLimit" in get(port, "u0")[1]  # a decision of the daemon
         daemon.process.send_signal(signal.SIGSTOP)
         try:
             started = time.monotonic()
             with concurrent.futures.ThreadPoolExecutor(20) as callers:
                 assert list(callers.map(lambda i: get(port, f"u{i}")[0], range(20))) == [200] * 20
-            assert time.monotonic() - started < 20 * TIMEOUT  # which one after the other would take
+            assert time.monotonic() - started < 20 * TIMEOUT  # the time if they waited one after the other
         finally:
             daemon.process.send_signal(signal.SIGCONT)

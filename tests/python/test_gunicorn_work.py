@@ -1,4 +1,4 @@
-"""Work in progress under a real gunicorn: requests of every kind give their place back, and so does a killed worker."""
+"""Leases under a real gunicorn: requests of every kind, and a killed worker, free their permits."""
 
 import contextlib
 import os
@@ -60,7 +60,7 @@ SERVERS = [
 
 @pytest.fixture
 def asking(daemon, make_client):
-    """A client that sees how many places are free."""
+    """A client that reads the number of free permits."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     return make_client(socket=daemon.socket)
@@ -71,14 +71,14 @@ def free(client):
 
 
 def hang_up_in(port, path):
-    """As a caller who goes away in the middle of the answer."""
+    """A caller that hangs up in the middle of the response."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert connection.recv(1_000)
 
 
 @pytest.mark.parametrize("options", SERVERS, ids=["sync", "threads", "preloaded"])
-def test_every_request_gives_its_place_back(daemon, directory, asking, options):
+def test_every_request_releases_its_lease(daemon, directory, asking, options):
     with gunicorn(daemon, directory, APP, *options) as port:
         for _ in range(2 * MAX):
             assert get(port, "u1")[0] == 200
@@ -91,19 +91,19 @@ def test_every_request_gives_its_place_back(daemon, directory, asking, options):
         assert len(get(port, "u1", "/stream")[2]) == 65_536_000
 
 
-def test_what_waited_too_long_before_the_application_is_refused(daemon, directory, asking):
+def test_refuses_requests_queued_too_long(daemon, directory, asking):
     with gunicorn(daemon, directory, APP, *SERVERS[0]) as port:
         ago = lambda seconds: {"X-Request-Start": f"t={time.time() - seconds:.3f}"}  # noqa: E731
         assert get(port, "u1", **ago(0.0))[0] == 200
         status, fields, _ = get(port, "u1", **ago(3))
         assert status == 503 and int(fields["Retry-After"]) >= 1
-        assert get(port, "u1", **ago(100))[0] == 200  # its clock is wrong
-        wait_until(lambda: free(asking) == MAX)  # the place is given back when the answer has been sent
+        assert get(port, "u1", **ago(100))[0] == 200  # a wrong clock
+        wait_until(lambda: free(asking) == MAX)  # the lease is released after the response was sent
 
 
 @pytest.mark.parametrize("path", ["/hold", "/hold-with-a-child"])
 @pytest.mark.parametrize("options", SERVERS, ids=["sync", "threads", "preloaded"])
-def test_a_killed_worker_gives_its_places_back(daemon, directory, asking, options, path):
+def test_a_killed_worker_frees_its_leases(daemon, directory, asking, options, path):
     with gunicorn(daemon, directory, APP, *options) as port, ended(directory):
         callers = [threading.Thread(target=get, args=(port, f"u{i}", path), daemon=True) for i in range(2)]
         for caller in callers:
@@ -112,7 +112,7 @@ def test_a_killed_worker_gives_its_places_back(daemon, directory, asking, option
         assert free(asking) == MAX - 2
         held = [int(file.name.split("-")[1]) for file in directory.glob("held-*")]
         os.kill(held[0], signal.SIGKILL)
-        # Because the process has died, which the kernel tells at once; its session alone would end after five seconds.
+        # Because the process has exited, which the kernel reports immediately; its session would end only after 5 s.
         wait_until(lambda: free(asking) == MAX - 2 + held.count(held[0]), 4)
         (directory / "go").touch()
         wait_until(lambda: free(asking) == MAX)
@@ -120,7 +120,7 @@ def test_a_killed_worker_gives_its_places_back(daemon, directory, asking, option
 
 @contextlib.contextmanager
 def ended(directory: pathlib.Path):
-    """Ends the children that workers have left behind."""
+    """Ends children that the workers left."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A caller that paces itself, at a real application under a real limit."""
+"""A caller that paces itself, with a real application and a real limit."""
 
 import http.client
 import time
@@ -21,7 +21,7 @@ app = Middleware(app, tidegate.Client(), domain="api", user=lambda environ: envi
 """
 
 
-def test_it_is_hardly_ever_refused_and_always_served(daemon, directory):
+def test_paced_calls_are_rarely_refused_and_always_served(daemon, directory):
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     with gunicorn(daemon, directory, APP, "--threads", "2") as port:
@@ -38,9 +38,9 @@ def test_it_is_hardly_ever_refused_and_always_served(daemon, directory):
 
         started, pace = time.monotonic(), Pace()
         assert [pace.call(lambda: send("paced")).status_code for _ in range(20)] == [200] * 20
-        assert time.monotonic() - started >= (20 - 10) / 5 - 0.1  # no faster than the limit
+        assert time.monotonic() - started >= (20 - 10) / 5 - 0.1  # at most as fast as the limit
         assert statuses.count(429) <= 5
         statuses.clear()
         for _ in range(50):
             send("greedy")
-        assert statuses.count(429) > 5  # without it
+        assert statuses.count(429) > 5  # without pacing

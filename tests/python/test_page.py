@@ -1,5 +1,5 @@
-"""The daemon's page as a browser reads it: its text by the standard's own rules always, and in Chromium where there is
-one (`make nightly` installs it)."""
+"""The daemon's page in a browser: its text by the rules of the HTML standard always, and in Chromium if installed
+(`make nightly` installs it)."""
 
 import contextlib
 import itertools
@@ -74,7 +74,7 @@ def read(address):
 
 def test_it_is_html_as_the_standard_has_it(address):
     text = read(address)
-    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)  # any error is raised
+    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)  # raises for any error
     page = parser.parse(text, scripting=False)
     identities = [element.get("id") for element in page.iter() if element.get("id")]
     assert len(identities) == len(set(identities))
@@ -108,7 +108,7 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_words_can_be_read_by_day_and_by_night(address):
+def test_texts_have_contrast_in_both_colour_schemes(address):
     """WCAG 2.1, AA: 4.5 for text, 3 for lines."""
     style = read(address).split("<style", 1)[1].split("</style>", 1)[0]
     by_day, by_night = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", part)) for part in style.split("@media", 2)[:2])
@@ -142,7 +142,7 @@ def test_it_fits_narrow_and_wide(address, browser, dark):
         browser.look(width, dark=dark)
         browser.open(address)
         assert browser.get("document.documentElement.scrollWidth") <= width
-        # Nothing is cut off either: what does not fit scrolls within its own frame.
+        # Nothing is clipped: wide content scrolls within its own frame.
         cut = """[...document.querySelectorAll('#page *')].filter(element => {
             const box = element.getBoundingClientRect();
             return box.width > 1 && box.right > innerWidth + 1 && !element.closest('.wide');
@@ -156,7 +156,7 @@ def test_it_fits_narrow_and_wide(address, browser, dark):
     assert browser.complaints == []
 
 
-def test_it_follows_without_losing_its_place(address, browser):
+def test_updates_keep_the_scroll_position(address, browser):
     browser.look(800, height=400)
     browser.open(address)
     browser.get("window.unchanged = true; document.querySelector('summary').click(); scrollTo(0, 300)")
@@ -171,7 +171,7 @@ def test_it_follows_without_losing_its_place(address, browser):
     assert browser.complaints == []
 
 
-def test_it_says_when_nobody_answers_and_when_somebody_does_again(served, address, browser):
+def test_shows_a_lost_daemon_and_its_return(served, address, browser):
     browser.open(address)
     served.stop(kill=True)
     silence = "document.querySelector('#silence')"
@@ -183,12 +183,12 @@ def test_it_says_when_nobody_answers_and_when_somebody_does_again(served, addres
     assert "no answer" not in browser.get("document.title")
 
 
-def test_a_page_that_nobody_sees_does_not_ask(address, browser):
+def test_a_hidden_page_sends_no_request(address, browser):
     browser.open(address)
     hide = "Object.defineProperty(document, 'hidden', {get: () => HIDDEN, configurable: true});"
     hide += "document.dispatchEvent(new Event('visibilitychange'))"
     browser.get(hide.replace("HIDDEN", "true"))
-    browser.listen(1)  # what was on its way
+    browser.listen(1)  # requests in flight
     asked = len(browser.requests)
     browser.listen(5)
     assert len(browser.requests) == asked
@@ -196,7 +196,7 @@ def test_a_page_that_nobody_sees_does_not_ask(address, browser):
     browser.until("it looks again", lambda: len(browser.requests) > asked)
 
 
-def test_without_a_script_it_loads_itself_anew(address, browser):
+def test_reloads_without_a_script(address, browser):
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(address)
     loads = browser.loads

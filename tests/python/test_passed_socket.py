@@ -1,4 +1,4 @@
-"""A daemon that is passed its socket, as by systemd, and killed: who connects meanwhile waits, and is answered."""
+"""A daemon that is passed its socket, as by systemd, and killed: connections meanwhile wait, and get replies."""
 
 import socket
 import threading
@@ -15,8 +15,8 @@ RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1000/s}\n
 ASKED = [[0, 0, 1, {}], [3, 1, "api", [["user", "u1"]]]]
 
 
-class Knocker:
-    """Connects and asks; `replies` has what is heard until there are two, or until the daemon hangs up."""
+class Waiter:
+    """Connects and sends a request; collects `replies` until there are two, or until the daemon hangs up."""
 
     def __init__(self, path):
         self.peer, self.replies = socket.socket(socket.AF_UNIX), []
@@ -24,10 +24,10 @@ class Knocker:
         self.peer.connect(path)
         for message in map(msgpack.packb, ASKED):
             self.peer.sendall(len(message).to_bytes(4, "big") + message)
-        self.heard = threading.Thread(target=self._hear, daemon=True)
-        self.heard.start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
-    def _hear(self):
+    def _read(self):
         data = b""
         with self.peer:
             while len(self.replies) < 2 and (chunk := self.peer.recv(4_096)):
@@ -39,26 +39,26 @@ class Knocker:
 
 @pytest.fixture
 def listener(daemon):
-    """The socket, held by who starts the daemon."""
+    """The socket, held by the parent that starts the daemon."""
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(daemon.socket)
         held.listen(4_096)
         yield held
 
 
-def test_whoever_connects_while_no_daemon_is_there_is_answered_by_the_next(daemon, directory, listener):
+def test_the_next_daemon_answers_waiting_connections(daemon, directory, listener):
     (daemon.rules / "api.yaml").write_text(RULES)
     starts, waits = [start(daemon, listener)], []
     with gunicorn(daemon, directory, APP, *SERVER) as port, Callers(port) as callers:
         wait_for(callers, decided, 0)
         for _ in range(ROUNDS):
             daemon.stop(kill=True)
-            knockers = [Knocker(daemon.socket) for _ in range(50)]
+            waiters = [Waiter(daemon.socket) for _ in range(50)]
             starts.append(start(daemon, listener))
-            for knocker in knockers:
-                knocker.heard.join(20)
-                kinds = [(reply[0], reply[1]) for reply in knocker.replies]
-                assert kinds == [(0, 0), (1, 1)] and knocker.replies[1][2] == 0, knocker.replies
+            for waiter in waiters:
+                waiter.reader.join(20)
+                kinds = [(reply[0], reply[1]) for reply in waiter.replies]
+                assert kinds == [(0, 0), (1, 1)] and waiter.replies[1][2] == 0, waiter.replies
             waits.append(wait_for(callers, decided, now()))
     assert {answer.status for answer in callers.answers} == {200}, "the application answered every request"
     say("serving after the start", starts, START)

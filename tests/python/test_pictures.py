@@ -1,4 +1,4 @@
-"""The pictures in docs/: what is committed is what `make pictures` draws from this daemon's decisions and the
+"""The committed pictures in docs/ equal those that `make pictures` draws from this daemon's decisions and the
 simulator's runs."""
 
 import os
@@ -14,7 +14,7 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", DOCS.parent / "target"))
 
 
-def test_the_pictures_show_what_is_decided(daemon, tmp_path):
+def test_pictures_match_decisions(daemon, tmp_path):
     subprocess.run([sys.executable, DOCS / "pictures/draw.py", daemon.binary, tmp_path], check=True)
     drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (DOCS / "pictures").glob("*.svg")}
@@ -25,7 +25,7 @@ def test_the_pictures_show_what_is_decided(daemon, tmp_path):
 
 @pytest.mark.simulated
 @pytest.mark.parametrize("what", ["shedding", "fleet"])
-def test_the_pictures_show_what_the_simulator_saw(what, tmp_path):
+def test_pictures_match_the_simulator(what, tmp_path):
     script, tables = DOCS / f"pictures/{what}.py", TARGET / "tmp" / what
     assert tables.is_dir(), "no tables: make test-rust has the simulator write them"
     subprocess.run([sys.executable, script, tables, tmp_path], check=True)
@@ -41,7 +41,7 @@ def test_every_picture_is_shown_and_every_shown_one_is_there():
     assert shown == {path.name for path in (DOCS / "pictures").glob("*.svg")}
 
 
-def test_the_pictures_are_small_and_stand_alone():
+def test_pictures_are_small_and_self_contained():
     for path in (DOCS / "pictures").rglob("*.svg"):
         text = path.read_text(encoding="utf-8")
         root = xml.dom.minidom.parseString(text).documentElement

@@ -1,6 +1,6 @@
-"""config/prometheus, config/grafana and docs/runbooks.md beside a real daemon, Redis and Prometheus: that nothing
-is named there which is not served, that each alert comes when it must and not from an idle daemon, and that each panel
-shows something."""
+"""config/prometheus, config/grafana and docs/runbooks.md with a real daemon, Redis and Prometheus: they name only
+existing series, each alert is raised when required and not by an idle daemon, and each panel
+has data."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ RUNBOOKS = ROOT / "docs/runbooks.md"
 DASHBOARD = json.loads((ROOT / "config/grafana/tidegate.json").read_text())
 GROUPS = yaml.safe_load(ALERTS.read_text())["groups"]
 RULES = [rule for group in GROUPS for rule in group["rules"]]
-# What must be there, whatever else is.
+# Required series.
 MUST = [
     "Down",
     "NoClients",
@@ -52,8 +52,8 @@ ROWS = [
     "Fleet",
     "Daemon",
 ]
-UNITS = {"short", "reqps", "ops", "percentunit", "s", "bytes"}  # as Grafana calls them
-PATIENCE = 60  # with what never ends, on a machine that is busy
+UNITS = {"short", "reqps", "ops", "percentunit", "s", "bytes"}  # with the names of Grafana
+PATIENCE = 60  # against endless waits, on a busy machine
 
 APP = """
 domain: app
@@ -75,7 +75,7 @@ shed:
 """
 
 
-# What needs the one daemon runs in one process; the others run beside it.
+# Tests of the shared daemon run in one process; the others run in parallel.
 beside_one_daemon = pytest.mark.xdist_group("prometheus")
 
 
@@ -109,8 +109,8 @@ def eventually(what, look):
 
 @contextlib.contextmanager
 def running(command, log):
-    with open(log, "w") as told:
-        process = subprocess.Popen(command, stdout=told, stderr=told, stdin=subprocess.DEVNULL)
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -124,7 +124,7 @@ def running(command, log):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    # Sockets stand in it, whose paths may not be long.
+    # It contains sockets, so its path must be short.
     path = pathlib.Path(f"/tmp/tg-{os.getpid()}")
     path.mkdir(mode=0o700)
     yield path
@@ -133,7 +133,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def host(place):
-    """A daemon with every kind of rule and a Redis, that nobody has asked yet; where it is scraped."""
+    """A daemon with every kind of rule and a Redis, without requests so far; yields its address for scrapes."""
     redis = shutil.which("redis-server") or pytest.skip("redis-server is missing: scripts/setup test")
     (place / "secret").write_bytes(os.urandom(32))
     (place / "secret").chmod(0o600)
@@ -153,10 +153,10 @@ def host(place):
         (daemon.rules / "app.yaml").write_text(APP)
         try:
             daemon.start()
-            told = r"metrics are served address=(\S+)"
-            daemon.metrics = eventually("metrics are served", lambda: re.search(told, daemon.log.read_text()))[1]
+            pattern = r"metrics are served address=(\S+)"
+            daemon.metrics = eventually("metrics are served", lambda: re.search(pattern, daemon.log.read_text()))[1]
             linked = "tidegate_fleet_linked 1\n"
-            eventually("Redis is heard", lambda: linked in fetch(daemon.metrics, "/metrics"))
+            eventually("Redis is linked", lambda: linked in fetch(daemon.metrics, "/metrics"))
             yield daemon
         finally:
             daemon.stop(kill=True)
@@ -164,13 +164,13 @@ def host(place):
 
 @pytest.fixture(scope="module")
 def idle(host):
-    """What it says then."""
+    """Returns its series then."""
     return fetch(host.metrics, "/metrics")
 
 
 @pytest.fixture(scope="module")
 def known(idle):
-    """What it serves, and what alerts.yaml records of it."""
+    """Returns its series, and the records of alerts.yaml on them."""
     series = scraped(idle)
     for rule in RULES:
         if "record" in rule:
@@ -181,7 +181,7 @@ def known(idle):
 
 
 def drive(host):
-    """A little of everything: granted, refused, shadowed, denied, shed, under a lease."""
+    """Traffic of every kind: granted, refused, shadowed, denied, shed, under a lease."""
     with contextlib.closing(tidegate.Client(host.socket, timeout=5, pool="web", slots=4)) as client:
         for number in range(40):
             client.hit("app", {"user": f"u{number % 3}", "tenant": "t"})
@@ -197,7 +197,7 @@ def panels():
 
 
 def queries():
-    """Every query of the dashboard, by where it stands, with its variables filled in."""
+    """Returns every query of the dashboard by its panel, with variables replaced."""
     every = {f"{one['title']} {t['refId']}": t["expr"] for one in panels() for t in one["targets"]}
     every |= {one["name"]: one["expr"] for one in DASHBOARD["annotations"]["list"]}
     for where, query in every.items():
@@ -206,7 +206,7 @@ def queries():
         yield where, filled
 
 
-def test_a_query_that_names_what_is_not_served_is_found():
+def test_finds_queries_of_missing_series():
     served = scraped('a_total{x="1",y="/"} 0\ntidegate_a_total{domain="app",rule="web/fleet",verdict="shed"} 0\n')
     good = 'sum without (domain) (rate(tidegate_a_total{verdict="shed", rule=~".+/fleet", job="{"}[5m])) > 0'
     assert not list(faults(good, served))
@@ -221,7 +221,7 @@ def test_a_query_that_names_what_is_not_served_is_found():
 
 
 @beside_one_daemon
-def test_all_that_alerts_and_panels_name_is_served(known):
+def test_series_of_alerts_and_panels_exist(known):
     named = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in RULES] + list(queries())
     wrong = [f"{where}: {fault}" for where, query in named for fault in faults(query, known)]
     assert not wrong, "\n".join(wrong)
@@ -230,7 +230,7 @@ def test_all_that_alerts_and_panels_name_is_served(known):
 
 
 @beside_one_daemon
-def test_what_the_runbooks_name_is_there(known):
+def test_names_in_runbooks_exist(known):
     page = RUNBOOKS.read_text()
     for name in re.findall(r"tidegate_\w+", page):
         assert {name, f"{name}_bucket"} & set(known), name
@@ -259,7 +259,7 @@ def test_commands_of_the_runbooks_are_those_of_the_command_line(host):
             assert option in helps[words[1]], command
 
 
-def test_each_alert_says_how_urgent_it_is_and_where_to_read_on():
+def test_each_alert_has_severity_and_runbook():
     alerts = [rule for rule in RULES if "alert" in rule]
     assert {f"Tidegate{name}" for name in MUST} <= {rule["alert"] for rule in alerts}
     for rule in alerts:
@@ -267,10 +267,10 @@ def test_each_alert_says_how_urgent_it_is_and_where_to_read_on():
         texts = rule["annotations"]
         assert set(texts) == {"summary", "description", "runbook_url"}
         assert texts["runbook_url"] == f"docs/runbooks.md#{rule['alert'].lower()}"
-        # It is said where it is, as far as the alert knows.
+        # The alert names the host, if it can.
         is_everywhere = "without (instance" in rule["expr"] or "job_domain" in rule["expr"]
         assert is_everywhere or "labels.instance" in texts["summary"], rule["alert"]
-    # The command that the file shows makes addresses of them.
+    # The command shown in the file turns them into addresses.
     line = next(line for line in ALERTS.read_text().splitlines() if line.startswith("#   sed -i"))
     command = line[1:].replace(" -i", "").replace("alerts.yaml", str(ALERTS))
     shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
@@ -285,11 +285,11 @@ def test_the_examples_are_good():
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
-def test_alerts_come_when_they_must(path):
+def test_alerts_are_raised_when_required(path):
     promtool("test", "rules", path)
 
 
-def test_each_alert_is_tested_where_it_comes_and_where_it_does_not():
+def test_each_alert_has_a_positive_and_a_negative_test():
     groups = [group for path in TESTS for group in yaml.safe_load(path.read_text())["tests"]]
     for alert in {rule["alert"] for rule in RULES if "alert" in rule}:
         cases = [case for group in groups for case in group["alert_rule_test"] if case["alertname"] == alert]
@@ -298,8 +298,8 @@ def test_each_alert_is_tested_where_it_comes_and_where_it_does_not():
 
 
 @beside_one_daemon
-def test_an_idle_daemon_gives_no_alarm(idle, place):
-    """From its start on, for two hours in which it says the same all the while."""
+def test_an_idle_daemon_raises_no_alert(idle, place):
+    """From its start on, for two hours with constant metrics."""
     target = 'job="tidegate", instance="idle"'
     values = [(f"up{{{target}}}", "1")]
     for line in idle.splitlines():
@@ -320,7 +320,7 @@ def test_an_idle_daemon_gives_no_alarm(idle, place):
     path = place / "idle.yaml"
     path.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "5m", "tests": [test]}))
     promtool("test", "rules", path)
-    # The same file with a switch on: it does look.
+    # The same file with a switch on: the alert is raised.
     switched = path.read_text().replace(
         'reach=\\"everything\\"}", "values": "0x', 'reach=\\"everything\\"}", "values": "1x'
     )
@@ -330,7 +330,7 @@ def test_an_idle_daemon_gives_no_alarm(idle, place):
 
 
 @beside_one_daemon
-def test_what_is_switched_is_counted_by_who_said_so(host, place, idle):
+def test_switches_are_counted_by_source(host, place, idle):
     def switches():
         series = re.findall(r'tidegate_switches{by="(\w+)",reach="(\w+)"} (\d+)', fetch(host.metrics, "/metrics"))
         return {f"{by} {reach}": int(count) for by, reach, count in series if count != "0"}
@@ -356,7 +356,7 @@ def test_what_is_switched_is_counted_by_who_said_so(host, place, idle):
 
 @beside_one_daemon
 def test_prometheus_takes_all_of_it(host, place, idle):
-    """A Prometheus in a hurry: it scrapes the daemon, evaluates the rules, and is asked what each panel asks."""
+    """A Prometheus with short intervals: it scrapes the daemon, evaluates rules, and gets the queries of each panel."""
     drive(host)
     (place / "alerts.yaml").write_text(re.sub(r"interval: 1\w", "interval: 1s", ALERTS.read_text()))
     job = {"job_name": "tidegate", "static_configs": [{"targets": [host.metrics]}]}
@@ -368,8 +368,8 @@ def test_prometheus_takes_all_of_it(host, place, idle):
     command += [f"--{name}={place / value if ':' not in value else value}" for name, value in options.items()]
     log = place / "prometheus.log"
     with running(command, log):
-        told = r'msg="Listening on" address=(\S+)'
-        address = eventually("Prometheus listens", lambda: re.search(told, log.read_text()))[1]
+        pattern = r'msg="Listening on" address=(\S+)'
+        address = eventually("Prometheus listens", lambda: re.search(pattern, log.read_text()))[1]
         ask = lambda path, **parameters: json.loads(fetch(address, path, **parameters))["data"]  # noqa: E731
         query = lambda text: ask("/api/v1/query", query=text)["result"]  # noqa: E731
         eventually("Prometheus is ready", lambda: "Server is ready" in log.read_text())

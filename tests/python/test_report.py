@@ -1,4 +1,4 @@
-"""The page that `tidegate replay --report` writes: as the standard reads it always, and in Chromium where one is."""
+"""The page of `tidegate replay --report`: by the HTML standard always, and in Chromium if installed."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def line(second):
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """Pages of one rule set, of two, and of a trace in which nothing happens."""
+    """Pages of one rule set, of two, and of a trace without events."""
     home = tmp_path_factory.mktemp("reports")
     (home / "api.yaml").write_text(RULES)
     (home / "stricter.yaml").write_text(STRICTER)
@@ -54,7 +54,7 @@ PAGES = ["one", "two", "empty"]
 @pytest.mark.parametrize("name", PAGES)
 def test_it_is_html_as_the_standard_has_it(reports, name):
     text = reports[name].read_text()
-    page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)  # any error is raised
+    page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)  # raises for any error
     identities = [element.get("id") for element in page.iter() if element.get("id")]
     assert len(identities) == len(set(identities))
     for section in page.iter("section"):
@@ -79,7 +79,7 @@ def browser():
     browser.close()
 
 
-# What is cut off, and texts of a picture that stand on one another.
+# Returns clipped content, and overlapping texts of a picture.
 CUT = """[...document.querySelectorAll('#page *')].filter(element => {
     const box = element.getBoundingClientRect();
     return box.width > 1 && (box.right > innerWidth + 1 || box.left < -1) && !element.closest('.wide');
@@ -96,7 +96,7 @@ ON_ONE_ANOTHER = """[...document.querySelectorAll('figure')].flatMap(figure => {
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_it_fits_narrow_and_wide_and_asks_for_nothing(reports, browser, name, dark):
+def test_fits_any_width_without_other_requests(reports, browser, name, dark):
     browser.complaints.clear()
     for width in (360, 768, 1280, 2560):
         browser.look(width, dark=dark)

@@ -1,5 +1,5 @@
-"""The daemon ended again and again under a real application's traffic: nobody's request fails, and nothing is given
-twice but what a kill takes away."""
+"""The daemon is ended repeatedly under a real application's traffic: no request fails, and no token is granted
+twice except those that a kill loses."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ from servers import get, gunicorn, metrics, wait_until
 from traffic import Callers, Pipes, now
 
 BURST, RATE = 30, 2
-SHARE = 300  # of each user while the daemon is ended in order
+SHARE = 300  # per user while the daemon is ended orderly
 PLACES = 3
 RULES = f"""
 domain: api
@@ -57,12 +57,12 @@ def kept(daemon):
 def served(kept, directory):
     with gunicorn(kept, directory, APP, *SERVER) as port:
         yield port
-    # With the processes goes all their work.
+    # Closing the processes' sessions ends all their leases.
     wait_until(lambda: metrics(kept)["tidegate_leases"] == 0)
 
 
 def written_at(daemon):
-    """When the tables that stand there began to be copied, from their head: see src/state/snapshot.rs."""
+    """Returns the time at which the copy of the tables began, from their head: see src/state/snapshot.rs."""
     tables = (daemon.state / "tables").read_bytes()[:64]
     assert tables[:16] == b"tidegate" + (2).to_bytes(8, "little")
     # The lists of the head and of the clocks, the clock's identity in 16 bytes, and its reading.
@@ -71,7 +71,7 @@ def written_at(daemon):
     return int.from_bytes(at, "big")
 
 
-def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and_no_more(kept, served, dice):
+def test_a_kill_regrants_only_tokens_since_the_last_write(kept, served, rng):
     kept.options += ["--write-state-every", "100"]
     kept.stop()
     starts, waits, doubtful = [start(kept)], [], []
@@ -79,7 +79,7 @@ def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and
         wait_for(callers, refused, 0)
         began = 0
         for _ in range(ROUNDS):
-            time.sleep(dice.uniform(0, 0.25))
+            time.sleep(rng.uniform(0, 0.25))
             kept.stop(kill=True)
             doubtful.append((max(written_at(kept), began), now()))
             began = now()
@@ -88,7 +88,7 @@ def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and
     answers = callers.answers
     assert {answer.status for answer in answers} == {200, 429}, "the application answered every request"
     admitted, span = [answer for answer in answers if answer.admitted], answers[-1].answered - answers[0].asked
-    # What was answered before the copy is in the file; what came later may be or not.
+    # Decisions before the copy are in the file; later ones may be or not.
     again = sum(copied <= it.answered and it.asked <= killed for copied, killed in doubtful for it in admitted)
     bound = BURST + RATE * span / 1e9 + again
     print(f"{ROUNDS} kills: {len(admitted)} admitted, at most {bound:.0f} of which {again} may be given again")
@@ -98,14 +98,14 @@ def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and
     assert not (kept.state / "tables.bad").exists()
 
 
-def test_ended_in_order_it_answers_all_it_has_received_and_gives_nothing_again(kept, served, dice, directory):
+def test_orderly_restarts_answer_all_and_regrant_nothing(kept, served, rng, directory):
     ends, starts = [], []
     with Callers(served, user="u0") as callers, Callers(served, 6, "/work") as workers, Pipes(kept, user="u0") as pipes:
         for number in range(ROUNDS):
-            # A user's share lies on both sides of an end.
+            # A user's tokens are spent before and after an end.
             began, callers.user, pipes.user = now(), f"u{number}", f"u{number}"
             wait_for(pipes, lambda answer, user=pipes.user: answer.user == user and answer.admitted, began)
-            time.sleep(dice.uniform(0, 0.1))
+            time.sleep(rng.uniform(0, 0.1))
             if number % 2:
                 hold_up(kept.process)
             ends.append(end(kept))
@@ -117,11 +117,11 @@ def test_ended_in_order_it_answers_all_it_has_received_and_gives_nothing_again(k
     assert {answer.status for answer in answers + workers.answers} == {200, 429}, "the application answered everything"
     admitted = [sum(answer.admitted and answer.user == f"u{number}" for answer in answers) for number in range(ROUNDS)]
     assert max(admitted) <= SHARE and min(admitted) > 0, admitted
-    # The last connections were ended from this side.
+    # This side closed the last connections.
     broken = [(taken, replies) for taken, replies, _ in pipes.ends if taken != replies]
     assert not broken and sum(is_goodbye for _, _, is_goodbye in pipes.ends) >= ROUNDS, broken
     assert most_at_once(directory / "work") == PLACES
-    # Who ended work while no daemon was there says so with his next request.
+    # A client whose lease ended without a daemon reports it with its next request.
     wait_until(lambda: metrics(kept)["tidegate_leases"] == 0 or not get(served, "last", "/last"))
     requests = sum(taken for taken, _, _ in pipes.ends)
     print(f"{ROUNDS} ends, {requests} requests written without waiting, {len(answers)} judged")
@@ -131,14 +131,14 @@ def test_ended_in_order_it_answers_all_it_has_received_and_gives_nothing_again(k
 
 
 def hold_up(process):
-    """Lets requests pile up that the daemon has not read, until just after it is asked to end."""
+    """Lets requests queue unread by the daemon until just after the signal to end."""
     process.send_signal(signal.SIGSTOP)
     time.sleep(0.02)
     threading.Timer(0.01, process.send_signal, [signal.SIGCONT]).start()
 
 
 def most_at_once(notes):
-    """How much work was under way at once under leases of the daemon, as the application saw it."""
+    """Returns the maximum number of concurrent leases of the daemon, as seen by the application."""
     under_way, most = 0, 0
     for _, change in sorted((int(at), int(change)) for at, change in map(str.split, notes.read_text().splitlines())):
         under_way += change

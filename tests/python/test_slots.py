@@ -1,4 +1,4 @@
-"""Under gunicorn the client finds by itself how many requests a worker works on at once."""
+"""Under gunicorn the client finds the number of concurrent requests of a worker."""
 
 import pytest
 
@@ -8,12 +8,12 @@ APP = """
 import os, tidegate
 
 client = tidegate.Client()
-client.hit("api")  # when it is preloaded: in the master, which serves nobody
+client.hit("api")  # when it is preloaded: in the master, which serves no request
 later = []
 
 def app(environ, start_response):
     if environ["PATH_INFO"] == "/made-later":
-        globals()["client"] = None  # told to that one, the slots are to be told anew
+        globals()["client"] = None  # its client had the slots, which the next one gets
         later[:] = [tidegate.Client()]
     if environ["PATH_INFO"] == "/forked":
         read, write = os.pipe()
@@ -22,11 +22,11 @@ def app(environ, start_response):
             os.write(write, str((client or later[0])._info["slots"] + child._info["slots"]).encode())
             os._exit(0)
         os.wait()
-        said = os.read(read, 10)
+        slots = os.read(read, 10)
     else:
-        said = str((client or later[0])._info["slots"]).encode()
-    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(said)))])
-    return [said]
+        slots = str((client or later[0])._info["slots"]).encode()
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(slots)))])
+    return [slots]
 """
 
 
@@ -36,5 +36,5 @@ def test_slots(daemon, directory, options, slots, preload):
     daemon.start()
     with gunicorn(daemon, directory, APP, "--workers", "1", *options, *preload) as port:
         assert get(port, "u1")[2] == slots
-        assert get(port, "u1", "/forked")[2] == b"0"  # a child of the worker's own serves nobody either
+        assert get(port, "u1", "/forked")[2] == b"0"  # a worker's child serves no requests either
         assert get(port, "u1", "/made-later")[2] == slots

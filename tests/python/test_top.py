@@ -1,4 +1,4 @@
-"""`tidegate top` as somebody looks at it: in a terminal, which it gives back as it was, whatever ends it."""
+"""`tidegate top` in a terminal, which it restores, however it ends."""
 
 import contextlib
 import fcntl
@@ -19,15 +19,15 @@ PIECE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]|\x1b[^\[]|.", re.DOTALL)
 
 
 class Terminal:
-    """A pseudo terminal in which a command runs, and what stands on its screen."""
+    """A pseudo terminal that runs a command, and its screen."""
 
     def __init__(self, command, columns=100, lines=30):
-        self.columns, self.lines, self.said, self.ended = columns, lines, b"", False
+        self.columns, self.lines, self.output, self.ended = columns, lines, b"", False
         self.master, self.slave = os.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.before = termios.tcgetattr(self.slave)
         environment = {**os.environ, "TERM": "xterm-256color"}
-        # A session of its own, with the terminal as the one that controls it.
+        # A new session, with the terminal as its controlling one.
         self.process = subprocess.Popen(
             command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=environment,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
@@ -38,7 +38,7 @@ class Terminal:
     def _read(self):
         with contextlib.suppress(OSError):
             while piece := os.read(self.master, 65_536):
-                self.said += piece
+                self.output += piece
 
     def press(self, keys):
         os.write(self.master, keys.encode())
@@ -48,9 +48,9 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def screen(self):
-        """What a terminal shows that understands as much as `top` says."""
+        """Emulates a terminal as far as `top` needs it."""
         rows, row, column = {}, 0, 0
-        for piece in PIECE.findall(self.said.decode(errors="replace")):
+        for piece in PIECE.findall(self.output.decode(errors="replace")):
             if piece.startswith("\x1b["):
                 numbers = [int(number or 1) for number in re.findall(r"\d+", piece)] or [1]
                 if piece[-1] == "H":
@@ -68,23 +68,23 @@ class Terminal:
         return "\n".join(line(rows[row]) if row in rows else "" for row in range(max(rows, default=-1) + 1))
 
     def text(self):
-        """All that was drawn so far, without blanks: also what stood on the screen for a second alone."""
-        return "".join(ESCAPE.sub("", self.said.decode(errors="replace")).split())
+        """Returns all drawn text without blanks, including text that was on the screen only for a second."""
+        return "".join(ESCAPE.sub("", self.output.decode(errors="replace")).split())
 
     def until(self, what, holds):
         limit = time.monotonic() + PATIENT
         while not (found := holds()):
-            assert time.monotonic() < limit, f"{what}: {self.screen()}\n{self.said[-2000:]!r}"
+            assert time.monotonic() < limit, f"{what}: {self.screen()}\n{self.output[-2000:]!r}"
             time.sleep(0.02)
         return found
 
     def shows(self, words):
         self.until(f"it shows {words}", lambda: words in self.screen())
 
-    def is_given_back(self):
-        """The screen of before, the cursor, and keys as they were."""
-        self.until("it leaves its own screen", lambda: b"\x1b[?1049l" in self.said and b"\x1b[?25h" in self.said)
-        assert self.said.rindex(b"\x1b[?1049l") > self.said.rindex(b"\x1b[?1049h")
+    def is_restored(self):
+        """The previous screen, the cursor and the keys are restored."""
+        self.until("it leaves its own screen", lambda: b"\x1b[?1049l" in self.output and b"\x1b[?25h" in self.output)
+        assert self.output.rindex(b"\x1b[?1049l") > self.output.rindex(b"\x1b[?1049h")
         assert termios.tcgetattr(self.slave) == self.before
 
     def code(self):
@@ -101,7 +101,7 @@ class Terminal:
 
 @pytest.fixture
 def top(daemon):
-    """Starts it, beside a daemon that serves."""
+    """Starts it with a running daemon."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     admin = daemon.socket.removesuffix(".sock") + ".admin.sock"
@@ -118,7 +118,7 @@ def top(daemon):
 
 @contextlib.contextmanager
 def traffic(make_client, daemon):
-    """Somebody asks all the while."""
+    """Sends requests continuously."""
     client, stopped = make_client(socket=daemon.socket), threading.Event()
 
     def ask():
@@ -132,42 +132,42 @@ def traffic(make_client, daemon):
     thread.join(PATIENT)
 
 
-def test_it_draws_and_what_it_shows_changes(top, daemon, make_client):
+def test_draws_and_updates(top, daemon, make_client):
     terminal = top()
     terminal.until("its first words", lambda: "lookingforasecond;qendsit" in terminal.text())
     terminal.shows("0 allowed, 0 limited")
     assert termios.tcgetattr(terminal.slave) != terminal.before, "keys come one by one"
     with traffic(make_client, daemon):
         terminal.shows("api/per-user")
-        terminal.until("refusals are told", lambda: re.search(r" [1-9]\d* limited", terminal.screen()))
-        # More have been refused by the next look: the caller's sum is another.
+        terminal.until("refusals are shown", lambda: re.search(r" [1-9]\d* limited", terminal.screen()))
+        # More requests are refused before the next look: the caller's sum changes.
         seen = terminal.screen()
         terminal.until("another second", lambda: terminal.screen() != seen)
     terminal.shows("0 allowed, 0 limited")
     terminal.press("q")
     assert terminal.code() == 0
-    terminal.is_given_back()
+    terminal.is_restored()
 
 
 @pytest.mark.parametrize("key", ["q", "\x1b", "\x03"], ids=["q", "escape", "control-c"])
 def test_a_key_ends_it(top, key):
     terminal = top()
     terminal.until("its first words", lambda: "qendsit" in terminal.text())
-    terminal.press("xy")  # these do not
+    terminal.press("xy")  # these are not
     terminal.shows("0 allowed")
     terminal.press(key)
     assert terminal.code() == 0
-    terminal.is_given_back()
+    terminal.is_restored()
 
 
-def test_it_ends_when_the_daemon_goes_and_says_why(top, daemon):
+def test_exits_with_a_message_when_the_daemon_exits(top, daemon):
     terminal = top()
     terminal.shows("0 allowed")
     daemon.stop()
     assert terminal.code() == 1
-    terminal.is_given_back()
-    # On the screen of before, where it stays.
-    terminal.until("it says why", lambda: b"is the daemon running" in terminal.said.split(b"\x1b[?1049l")[-1])
+    terminal.is_restored()
+    # On the previous screen, where it remains.
+    terminal.until("it has the cause", lambda: b"is the daemon running" in terminal.output.split(b"\x1b[?1049l")[-1])
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(20, 5), (1, 1), (400, 2)])
@@ -176,12 +176,12 @@ def test_a_small_terminal_is_enough(top, daemon, make_client, columns, lines):
     with traffic(make_client, daemon):
         terminal.until("it is drawn", lambda: terminal.text().startswith("l"))
         terminal.until("it is drawn again", lambda: terminal.screen().startswith("t"))
-        # Smaller and larger while it runs.
+        # Resized while it runs.
         for size in [(20, 5), (3, 2), (100, 30)]:
             terminal.resize(*size)
             terminal.press("x")
         terminal.shows("api/per-user")
     terminal.press("q")
     assert terminal.code() == 0
-    terminal.is_given_back()
-    assert b"panicked" not in terminal.said
+    terminal.is_restored()
+    assert b"panicked" not in terminal.output

@@ -1,4 +1,4 @@
-"""State of another version and of the same again, under an application's traffic: a daemon does not read the former."""
+"""State of another version and of the same again, under an application's traffic: a daemon ignores the former."""
 
 import subprocess
 
@@ -23,7 +23,7 @@ def operate(daemon, *words):
 
 
 def age(state):
-    """Edits the files of a stopped daemon so that they are of a later version. No checksum covers their versions."""
+    """Edits the files of a stopped daemon to have a later version, which no checksum covers."""
     for name, before, after in (
         ("tables", b"tidegate\x02", b"tidegate\x03"),
         ("rules", b"tidegate rules 1 ", b"tidegate rules 2 "),
@@ -31,19 +31,19 @@ def age(state):
     ):
         path = state / name
         kept = path.read_bytes()
-        # The daemon writes switches at a change alone, so they may still be of the later version.
+        # The daemon writes switches only on a change, so they may still have the later version.
         assert before in kept or name == "switches", name
         path.write_bytes(kept.replace(before, after, 1))
 
 
 def is_off(client, rule):
-    """Whether a rule that lets one request pass lets three."""
+    """True if a rule for one request allows three."""
     asked = [client.hit("api", {"path": f"/{rule}", "user": "u"}) for _ in range(3)]
     assert not any(decision.degraded for decision in asked)
     return all(asked)
 
 
-def test_over_upgrades_and_back_nobody_is_hurt_and_what_was_switched_stays_so(daemon, directory, make_client):
+def test_upgrades_and_downgrades_keep_switches_and_refuse_nothing(daemon, directory, make_client):
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.state.mkdir()
     daemon.start()
@@ -54,7 +54,7 @@ def test_over_upgrades_and_back_nobody_is_hurt_and_what_was_switched_stays_so(da
         with Callers(port) as callers, Callers(port, path="/work") as workers:
             wait_for(callers, refused, 0)
             for number in range(ROUNDS):
-                # Now the state is another version's, now its own once more.
+                # Alternately with state of another version and of its own.
                 is_change = number % 2 == 0
                 changes += is_change
                 gap = end(daemon)
@@ -62,9 +62,10 @@ def test_over_upgrades_and_back_nobody_is_hurt_and_what_was_switched_stays_so(da
                     age(daemon.state)
                 gaps.append(gap + start(daemon))
                 wait_for(callers, refused, now())
-                told = metrics(daemon)
+                counts = metrics(daemon)
                 bad = {
-                    file: told[f'tidegate_state_bad_total{{file="{file}"}}'] for file in ("tables", "switches", "rules")
+                    file: counts[f'tidegate_state_bad_total{{file="{file}"}}']
+                    for file in ("tables", "switches", "rules")
                 }
                 assert bad == {"tables": is_change, "switches": 0, "rules": is_change}
                 if is_change:

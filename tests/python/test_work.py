@@ -1,4 +1,4 @@
-"""Work in progress, counted by the real daemon: every place that is taken is given back, whatever becomes of it."""
+"""Leases, counted by the real daemon: every permit is freed, however the work ends."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def free(client, job="export"):
     return client.peek("api", {"job": job}).remaining
 
 
-def test_a_place_is_held_and_given_back(client):
+def test_a_lease_holds_and_frees_a_permit(client):
     with client.limit("api", EXPORT) as decision:
         assert decision.lease and (decision.rule, decision.remaining) == ("at-once", MAX - 1)
         assert free(client) == MAX - 1
@@ -51,7 +51,7 @@ def test_when_all_are_taken_the_next_is_refused(client):
 
 
 def ends():
-    """How work may end, as functions of a client."""
+    """Ends of work, as functions of a client."""
 
     def returns(client):
         with client.limit("api", EXPORT):
@@ -84,16 +84,16 @@ def ends():
 
         work()
 
-    def said(client):
+    def set_outcome(client):
         with client.limit("api", EXPORT) as decision:
             decision.release("error")
             decision.release()
 
-    return [returns, raises, nested, generator, left_generator, decorated, said]
+    return [returns, raises, nested, generator, left_generator, decorated, set_outcome]
 
 
 @pytest.mark.parametrize("end", ends(), ids=lambda end: end.__name__)
-def test_every_end_gives_the_place_back(client, end):
+def test_every_end_releases_the_lease(client, end):
     for _ in range(3):
         with contextlib.suppress(LookupError, KeyboardInterrupt):
             end(client)
@@ -122,12 +122,12 @@ def test_a_child_has_leases_of_its_own_that_end_with_it(client):
 
 @pytest.fixture
 def paused(daemon):
-    """Stops the daemon for a block, as a machine that swaps does."""
+    """Stops the daemon for a block, like a swapping machine."""
 
     @contextlib.contextmanager
     def pause():
         daemon.process.send_signal(signal.SIGSTOP)
-        os.waitpid(daemon.process.pid, os.WUNTRACED)  # all of its threads stand
+        os.waitpid(daemon.process.pid, os.WUNTRACED)  # all of its threads have stopped
         try:
             yield
         finally:
@@ -143,30 +143,30 @@ def test_a_connection_closed_on_a_timeout_frees_nothing_else_of_its_session(clie
         given_up = client.acquire("api", EXPORT)
     assert (given_up.reason, client.stats()["connections"]) == ("timeout", 0)
     client._timeout = 5.0
-    # What was held is still; what was given up on, and granted all the same, is not.
+    # Held leases remain; abandoned requests that were granted all the same have none.
     wait_until(lambda: free(client) == MAX - 1)
     assert held.renew()
     held.release()
     assert free(client) == MAX
 
 
-def test_a_release_while_the_daemon_is_left_alone_is_made_up_for(client, paused):
+def test_a_release_with_open_breaker_is_reported_later(client, paused):
     held = client.acquire("api", EXPORT)
     client._timeout = 0.05
     with paused():
         assert [client.hit("api").reason for _ in range(3)] == ["timeout"] * 3
         held.release()
     client._timeout = 5.0
-    client._until = time.monotonic()  # the breaker's pause is over
+    client._until = time.monotonic()  # ends the breaker's pause
     wait_until(lambda: free(client) == MAX)
 
 
-def test_renewed_work_keeps_its_place_beyond_the_time_of_its_rule(client):
+def test_renewed_leases_outlast_the_rules_time(client):
     decision, started = client.acquire("api", {"job": "report"}), time.monotonic()
     while time.monotonic() < started + 1.5:
         assert decision.renew() and free(client, "report") == MAX - 1
         time.sleep(0.05)
-    wait_until(lambda: free(client, "report") == MAX, 5)  # nobody renews it any more
+    wait_until(lambda: free(client, "report") == MAX, 5)  # no renewal follows
     assert not decision.renew()
 
 
@@ -175,7 +175,7 @@ def test_charges(client):
     assert tokens() == 1000
     assert client.charge("api", {"job": "model"}, {"tokens": 812}, idem="answer-1")
     assert tokens() == 188
-    assert not client.charge("api", {"job": "model"}, {"tokens": -500})  # it names nothing that it returns
+    assert not client.charge("api", {"job": "model"}, {"tokens": -500})  # a refund without `of` is refused
     assert client.charge("api", {"job": "model"}, {"tokens": -500}, of="answer-1")
     assert not client.charge("api", {"job": "model"}, {"tokens": -300}, of="answer-1")  # once
     assert tokens() == 688

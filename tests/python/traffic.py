@@ -1,5 +1,5 @@
-"""Traffic that goes on while the daemon is restarted beside it: callers of an application, and peers of the daemon's
-own socket who ask without waiting for answers. Each keeps what it was answered."""
+"""Traffic during restarts of the daemon: callers of an application, and clients of the daemon's
+own socket that pipeline requests. Each records its replies."""
 
 import contextlib
 import itertools
@@ -15,10 +15,10 @@ from servers import get
 
 class Answer(typing.NamedTuple):
     user: str
-    asked: int  # nanoseconds of the boot-time clock, which is the daemon's
+    asked: int  # nanoseconds of the boot-time clock, which the daemon uses
     answered: int
     status: int
-    decided: bool  # by the daemon, not without it
+    decided: bool  # a decision of the daemon
 
     @property
     def admitted(self):
@@ -30,14 +30,14 @@ def now():
 
 
 class Crowd:
-    """Threads that do the same until the end; `answers` are of them all."""
+    """Threads that run the same function until the end; `answers` has the results of all."""
 
     def __init__(self, size, user="greedy"):
         self.user, self.answers, self.stopped = user, [], threading.Event()
         self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(size)]
 
     def latest(self, since):
-        """What was answered since then, and a little more: they stand in the order of that, but for a moment."""
+        """Returns results since then, and slightly earlier ones: they are in the order of their end, nearly."""
         return itertools.takewhile(lambda answer: answer.answered > since - 1e9, reversed(self.answers))
 
     def __enter__(self):
@@ -52,7 +52,7 @@ class Crowd:
 
 
 class Callers(Crowd):
-    """Callers of an application, each one request after the other."""
+    """Callers of an application, each with one request at a time."""
 
     def __init__(self, port, size=4, path="/v1/orders", **more):
         super().__init__(size, **more)
@@ -67,9 +67,9 @@ class Callers(Crowd):
 
 
 class Pipes(Crowd):
-    """Peers of the daemon's own socket that write requests one behind the other until the daemon hears no more, and
-    come again. `ends` has for each connection the requests that were taken off its hands, the replies, and whether the
-    last of them was GOODBYE."""
+    """Clients of the daemon's own socket that write requests without waiting until the daemon stops reading, and
+    reconnect. `ends` has, for each connection, the requests read from it, the replies, and whether the last of them was
+    GOODBYE."""
 
     def __init__(self, daemon, size=2, **more):
         super().__init__(size, **more)
@@ -114,11 +114,11 @@ class Pipes(Crowd):
                 else:
                     asked[number] = self.user, now()
                     self._send(peer, taken, [3, number, "api", [["path", "/v1/orders", "user", self.user]]])
-                    time.sleep(0.005)  # the others are to be heard too
+                    time.sleep(0.005)  # lets the other threads run
         return None
 
     def _send(self, peer, taken, message):
         payload = msgpack.packb(message)
-        # So few bytes are taken whole or not at all.
+        # So few bytes are written in full or not at all.
         peer.sendall(len(payload).to_bytes(4, "big") + payload)
         taken[0] += 1

@@ -1,4 +1,4 @@
-"""Random faults of a whole host, from a seed: docs/testing.md says what it does and how to read it."""
+"""Random faults of a whole host, from a seed: docs/testing.md describes usage and output."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def arguments() -> argparse.Namespace:
 
 
 def apart() -> None:
-    """Goes on in namespaces of its own: with this process every other one ends, and every mount."""
+    """Continues in new namespaces: when this process exits, all others exit and all mounts vanish."""
     if os.geteuid() == 0 and "ROULETTE_APART" not in os.environ:
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
         os.execvpe(command[0], command, os.environ | {"ROULETTE_APART": "1"})
-    if os.getpid() == 1 and (child := os.fork()):  # the first process: orphans are its own to wait for
+    if os.getpid() == 1 and (child := os.fork()):  # PID 1: it must reap orphans
         while (ended := os.wait())[0] != child:
             pass
         os._exit(os.waitstatus_to_exitcode(ended[1]) & 255)
@@ -62,7 +62,7 @@ def command_of(args: argparse.Namespace, seed: int, faults: list[Fault]) -> str:
 
 
 def lie(rules: str) -> str:
-    """Rules of which each is wrong by a little."""
+    """Rules that each differ slightly from the correct ones."""
     for true, other in [
         ("kind: denied", "kind: nothing"),
         ("burst: 30", "burst: 45"),
@@ -77,7 +77,7 @@ def lie(rules: str) -> str:
 
 
 def one(args: argparse.Namespace, seed: int) -> bool:
-    """Plays one seed, and says what came of it."""
+    """Plays one seed, and prints the result."""
     faults = plan(seed, args.seconds, args.faults, ["a", "b"], set(args.kinds.split(",")) if args.kinds else None)
     if args.only is not None:
         faults = [fault for fault in faults if str(fault.number) in args.only.split(",")]

@@ -15,7 +15,7 @@ from world import Wrong, give
 KEYS = ("steady", "window", "work")
 
 
-# The state directory, while the daemon runs.
+# The state directory of a running daemon.
 
 
 @kind("state", unkept=True, needs="root")
@@ -53,7 +53,7 @@ def state_emptied(world, host, rng):
 
 @kind("state", unkept=True)
 def state_strewn_with_directories(world, host, rng):
-    """Where files are to be made."""
+    """Directories in which the daemon creates files."""
     made = [host.state / name for name in ("tables.new", "switches.new", "tables.tmp")]
     for path in made:
         with contextlib.suppress(FileExistsError):
@@ -64,7 +64,7 @@ def state_strewn_with_directories(world, host, rng):
         shutil.rmtree(path, ignore_errors=True)
 
 
-# The state directory, over a restart.
+# The state directory during a restart.
 
 
 def damaged_while_away(host, damage):
@@ -146,7 +146,7 @@ def hash_key_lost(world, host, rng):
 
 @kind("process state", restarts=True, seconds=SOON)
 def small_files_damaged(world, host, rng):
-    """Of those that hold no counts."""
+    """Damages small state files, which hold no counts."""
 
     def damage():
         for name in ("switches", "fleet-overrides", "rules", "rules-proven", "crashes"):
@@ -173,7 +173,7 @@ def state_locked_by_another(world, host, rng):
 
 
 def traced(host, what):
-    """Restarts the daemon with a disk that strace plays."""
+    """Restarts the daemon with a disk whose calls strace fails."""
     host.stop()
     wrap = "strace -D -f -qq -e signal=none -o /dev/null --seccomp-bpf -e trace=fsync,fdatasync"
     wrap = f"{wrap} -e inject=fsync,fdatasync:{what}"
@@ -195,7 +195,7 @@ def disk_fails(world, host, rng):
     yield from traced(host, rng.choice(["error=EIO", "error=ENOSPC:when=2+"]))
 
 
-# The rules. What cannot be read leaves the last good ones in force.
+# The rules. Unreadable ones leave the last good ones in force.
 
 
 @kind("rules")
@@ -254,7 +254,7 @@ def rules_invalid(world, host, rng):
 
 @kind("rules")
 def rules_bomb(world, host, rng):
-    """Aliases of aliases of aliases, and a file of some megabytes."""
+    """Nested aliases, and a file of some megabytes."""
     other = host.rules / "bomb.yaml"
     lines = [f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]" for i in range(1, 12)]
     texts = ["domain: bomb\nx0: &x0 [1]\n" + "\n".join(lines), "domain: bomb\nlimits:\n" + "#" * (9 << 20)]
@@ -316,7 +316,7 @@ def rules_rewritten_all_the_time(world, host, rng):
 
 @kind("rules", loose=EVERY)
 def rules_gone(world, host, rng):
-    """Every file of the domain: it has no limits."""
+    """All files of the domain: it has no limits."""
     files = list(host.rules.glob("*.yaml"))
     links = {path: os.readlink(path) for path in files}
     for path in files:
@@ -336,7 +336,7 @@ def numbers_changed(world, host, rng):
 
 @kind("rules")
 def overrides_wrong(world, host, rng):
-    """A table whose rows are of no use, of callers that there are not, and of one too many."""
+    """A table with invalid rows, with unknown callers, and with one row too many."""
     table = host.api.parent / "table.csv"
     rows = rng.choice(
         ["user,rate\n" + "".join(f"x{i},7/s\n" for i in range(2000)), "user,rate\nx1,7/s,,\n", "\0\0", "user\n", ""]
@@ -351,7 +351,7 @@ def overrides_wrong(world, host, rng):
 
 @kind("rules process state", restarts=True)
 def started_with_bad_rules(world, host, rng):
-    """The rules that were last good are in the state directory."""
+    """The state directory has the last good rules."""
     text, path = host.api.read_text(), host.api
     path.write_text("domain: api\nlimits: nothing\n")
     host.stop()

@@ -1,4 +1,4 @@
-"""Faults of the process, of what it may use, of its log, its sockets and its clock."""
+"""Faults of the process, its resources, its log, its sockets and its clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servers import OWN_GROUP
 from kinds import kind
 from world import IS_ROOT, UIDS, Wrong, await_true, give, run_as
 
-KEYS = ("steady", "window", "work")  # what a crash gives back: what came since the last copy
+KEYS = ("steady", "window", "work")  # tokens that a crash grants again: those since the last copy
 SOON = (0.0, 0.6)  # seconds between an end and a start
 
 
@@ -72,14 +72,14 @@ def terminated_twice(world, host, rng):
 
 @kind("process", restarts=True, seconds=(0.0, 0.1))
 def upgraded(world, host, rng):
-    """Another binary takes over at once, and waits for nobody."""
+    """Another binary takes over immediately, without waiting."""
     new = host.place / "tidegate-new"
     if not new.exists():
         new.symlink_to(host.binary)
     host.process.terminate()
     before, host.binary = host.process, new.resolve()
     until = time.monotonic() + 20
-    while True:  # 75: the old one still has the socket, and may answer on it
+    while True:  # 75: the old one still has the socket, and may reply on it
         host.process = host.spawn()
         with contextlib.suppress(Wrong):
             host.await_answer()
@@ -102,7 +102,7 @@ def stopped(world, host, rng):
 
 @kind("process")
 def stopped_for_moments(world, host, rng):
-    """Shorter than any client waits, so each is answered."""
+    """Shorter than any client's deadline, so each gets its reply."""
     for _ in range(8):
         host.process.send_signal(signal.SIGSTOP)
         time.sleep(rng.uniform(0.001, 0.03))
@@ -120,14 +120,14 @@ def second_daemon(world, host, rng):
         raise Wrong(f"a second daemon at one path ended with {code}")
 
 
-# What it may use.
+# Its resources.
 
 
 LIMITS = {"nofile": "Max open files", "nproc": "Max processes", "as": "Max address space", "fsize": "Max file size"}
 
 
 def limit(host, name, soft=None):
-    """Lowers a limit of the running process, or sets it back; as its own user, for that needs no capability."""
+    """Lowers a limit of the running process, or restores it; as its own user, which needs no capability."""
     if soft is None:
         lines = pathlib.Path(f"/proc/{host.pid}/limits").read_text().splitlines()
         soft = next(line.removeprefix(LIMITS[name]).split()[1] for line in lines if line.startswith(LIMITS[name]))
@@ -152,7 +152,7 @@ def no_thread(world, host, rng):
 
 @kind("process limits", restarts=True, needs="root", seconds=(0.5, 2.0))
 def few_threads_at_the_start(world, host, rng):
-    """Its user has another daemon. One decision thread is enough to serve; without one it does not start."""
+    """Its user runs another daemon. One decision thread is enough to serve; without one it does not start."""
     host.stop()
     others = sum(1 for _ in threads_of(UIDS["daemon"]))
     host.process = host.spawn(wrap=["prlimit", f"--nproc={others + rng.randint(2, 9)}:"])
@@ -176,7 +176,7 @@ def threads_of(uid):
 
 @kind("process limits", blind=True, loses=KEYS, exits=(-signal.SIGABRT,))
 def no_memory(world, host, rng):
-    """An allocation that fails ends the process."""
+    """A failed allocation ends the process."""
     size = int(pathlib.Path(f"/proc/{host.pid}/statm").read_text().split()[0]) * 4096
     limit(host, "as", size + (rng.choice([0, 1, 8]) << 20))
     flood = world.stranger(host.socket, "silent_peers", 1)
@@ -292,7 +292,7 @@ def path_forbidden(world, host, rng):
 
 @kind("path process", restarts=True)
 def path_left_dead(world, host, rng):
-    """A file of a socket that nobody listens at, and a start in its place."""
+    """A stale socket file, and a start that replaces it."""
     host.stop()
     with contextlib.suppress(FileNotFoundError):
         host.socket.unlink()
@@ -303,13 +303,13 @@ def path_left_dead(world, host, rng):
     host.start()
 
 
-@kind("admin process")  # a daemon that is away has no socket to rename
+@kind("admin process")  # a stopped daemon has no socket to rename
 def admin_path_removed(world, host, rng):
     away = host.place / "admin.away"
-    await_true(host.admin.exists, f"the admin socket of {host.name}")  # a daemon that just started binds it last
+    await_true(host.admin.exists, f"the admin socket of {host.name}")  # a daemon that is starting binds it last
     host.admin.rename(away)
     yield
-    if host.admin.exists() or not away.exists():  # a restart made it anew
+    if host.admin.exists() or not away.exists():  # a restart created it again
         away.unlink(missing_ok=True)
     else:
         away.rename(host.admin)

@@ -1,4 +1,4 @@
-"""Faults of those who ask: hostile peers of another user, storms of operators, and clients that end or stand still."""
+"""Faults of clients and operators: hostile clients of another user, storms of commands, clients that exit or stop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from world import Wrong, await_true
 
 
 def peer(mode):
-    """A kind for each way of being hostile. It may cost others nothing.
+    """A kind for each hostile behaviour. It may not affect others.
 
-    But who connects while the backlog is full of connections that nobody keeps waits for its turn behind them.
+    But a client waits if the backlog is full of connections that hostile peers opened.
     """
 
     def play(world, host, rng):
@@ -71,15 +71,15 @@ def client_stopped(world, host, rng):
 @kind("client", seconds=(0.2, 2.0))
 def client_forked(world, host, rng):
     name = client_of(world, host, rng, ("python", "ruby"))
-    world.tell_client(name, signal.SIGUSR1)
+    world.signal_client(name, signal.SIGUSR1)
     yield
 
 
 @kind("client", seconds=(0.2, 1.0))
 def client_forked_and_killed(world, host, rng):
-    """The child keeps what it has inherited."""
+    """The child has inherited connections."""
     name = client_of(world, host, rng, ("python", "ruby"))
-    world.tell_client(name, signal.SIGUSR1)
+    world.signal_client(name, signal.SIGUSR1)
     time.sleep(0.1)
     world.clients[name].kill()
     world.clients[name].wait()
@@ -99,7 +99,7 @@ def clients_killed_together(world, host, rng):
 
 
 def misled(fault):
-    """A kind for each way in which what holds the daemon's path may spoil its replies, for one client."""
+    """A kind for each way in which a process at the daemon's path may corrupt the replies of one client."""
 
     def play(world, host, rng):
         path, language = host.place / "front", rng.choice(world.languages)
@@ -169,7 +169,7 @@ def reload_storm(world, host, rng):
 
 @kind("storm switch")
 def switch_storm(world, host, rng):
-    """Of a rule that refuses no request."""
+    """For a rule that refuses no request."""
 
     def act():
         host.ask("/switch", {"rule": "others/any", "mode": rng.choice(["shadow", "disabled", "enforce"])})
@@ -191,7 +191,7 @@ def block_storm(world, host, rng):
 
 @kind("storm switch block")
 def wrong_verbs(world, host, rng):
-    """What the admin socket is to refuse."""
+    """Requests that the admin socket must refuse."""
     bodies = [
         {},
         {"rule": "nothing", "mode": "shadow"},
@@ -205,7 +205,7 @@ def wrong_verbs(world, host, rng):
 
 @kind("storm")
 def admin_unread(world, host, rng):
-    """Connections to the admin socket that say little or nothing, and read nothing."""
+    """Connections to the admin socket that send little or nothing, and read nothing."""
     with contextlib.ExitStack() as stack:
         for _ in range(150):
             with contextlib.suppress(OSError):
@@ -218,7 +218,7 @@ def admin_unread(world, host, rng):
 
 @kind("storm", seconds=(0.1, 0.5))
 def commands(world, host, rng):
-    """Those that people type; none may panic."""
+    """Commands of operators; none may panic."""
     for words in (
         ["status"],
         ["doctor"],
@@ -268,7 +268,7 @@ def disable_file(world, host, rng):
 
 @kind("switch! process! admin!", loose=("window",))
 def rule_switched_in_the_fleet(world, host, rng):
-    """As far as Redis is heard, else the switch ends by itself."""
+    """As long as Redis is reachable, else the switch expires."""
     body, until = {"rule": "window", "fleet": True}, time.monotonic() + 8
     host.ask("/switch", body | {"mode": "shadow", "for_s": 3})
     yield

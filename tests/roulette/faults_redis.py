@@ -1,4 +1,4 @@
-"""Faults of Redis, and of the way to it. Hosts may not hear it, and the fleet's rule has its allowance for that."""
+"""Faults of Redis, and of the path to it. Hosts may lose it, which the fleet's rule has an allowance for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some(rng, host):
 
 @kind("redis!", disturbs=True, empties=True)
 def redis_killed(world, host, rng):
-    """It comes back without its data."""
+    """It restarts without its data."""
     world.redis.kill(world.redis.first)
     yield
     world.redis.start(world.redis.first)
@@ -86,7 +86,7 @@ def redis_full(world, host, rng):
 
 @kind("redis!", disturbs=True, seconds=(0.3, 1.0))
 def redis_read_only(world, host, rng):
-    """The way leads to the replica, which nobody has made the first."""
+    """The path leads to the replica, which is still read-only."""
     world.redis.front("target", world.redis.socket(1 - world.redis.first))
     yield
     world.redis.front("target", world.redis.socket(world.redis.first))
@@ -94,7 +94,7 @@ def redis_read_only(world, host, rng):
 
 @kind("redis!", disturbs=True)
 def redis_failed_over(world, host, rng):
-    """The replica lacks what came last."""
+    """The replica lacks the last writes."""
     replica = world.redis.servers[1 - world.redis.first]
     replica.send_signal(signal.SIGSTOP)
     time.sleep(rng.uniform(0, 0.5))
@@ -108,7 +108,7 @@ def redis_failed_over(world, host, rng):
 
 @kind("redis!", disturbs=True, seconds=(0.2, 0.8))
 def redis_wants_another_password(world, host, rng):
-    """Those who are connected stay; who comes is refused, and tries again after 30 s."""
+    """Existing connections stay; new ones are refused, and retry after 30 s."""
     world.redis.say(world.redis.first, "CONFIG", "SET", "requirepass", "other")
     fronts(world, [host.name], "drop")
     yield
@@ -169,7 +169,7 @@ def replies_endless(world, host, rng):
 
 @kind("redis!", disturbs=True)
 def replica_killed(world, host, rng):
-    """It is nobody's business but the replica's."""
+    """It affects only the replica."""
     world.redis.kill(1 - world.redis.first)
     yield
     world.redis.start(1 - world.redis.first)

@@ -1,8 +1,8 @@
-"""Holds the path that applications use, hands everything on to the real daemon, and misbehaves when it is told to.
+"""Listens at the path that applications use, forwards to the real daemon, and injects faults on command.
 
-    python front.py PATH SOCKET_OF_THE_DAEMON    then a fault a line; each is answered once it holds
+    python front.py PATH SOCKET_OF_THE_DAEMON    then one fault per line; confirms each once it is active
 
-A process of its own, so that what it does costs its driver no time. It never judges and never makes up a good reply.
+A separate process, so that it costs its driver no time. It never decides and never invents a valid reply.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import sys
 
 import msgpack
 
-# What becomes of the daemon's replies, and what becomes of the path.
+# Faults of the daemon's replies, and faults of the path.
 REPLIES = ("garbage", "dripping", "oversized", "wrong_id", "stale", "half", "late")
 PATHS = ("gone", "removed", "full")
-LATE, DROP = 0.030, 0.005  # seconds: behind the deadline of 20 ms; between two bytes
-NOBODYS = 5  # so many ids on nobody waits: a client cannot tell the id of another request from a right one
-SELDOM = 7  # one reply of so many is spoilt, so that a client goes on asking
+LATE, DROP = 0.030, 0.005  # seconds: after the deadline of 20 ms; between two bytes
+ID_OFFSET = 5  # offset of a wrong id; pending ids are avoided, which a client could not tell from correct ones
+CORRUPT_ONE_IN = 7  # one reply of this number is corrupted, so that a client continues
 
 
 class Front:
     def __init__(self, path: str, daemon: str) -> None:
-        self.path, self.daemon, self.fault, self.dice = path, daemon, "forward", random.Random(7)
+        self.path, self.daemon, self.fault, self.rng = path, daemon, "forward", random.Random(7)
         self.listener, self.fillers = self._listen(64), list[socket.socket]()
         self.open, self.tasks = set[socket.socket](), set[asyncio.Task]()
 
     def turn(self, fault: str) -> None:
-        """From now on this is what goes wrong."""
+        """Activates this fault."""
         if self.fault in PATHS:
             self._close()
             self.listener = self._listen(64)
@@ -41,11 +41,11 @@ class Front:
             self._close()
             for connection in self.open:
                 hang_up(connection)
-        if fault == "gone":  # a path without anybody behind it, as a daemon that was killed leaves it
+        if fault == "gone":  # a path without a listener, as a killed daemon leaves it
             unheard = socket.socket(socket.AF_UNIX)
             unheard.bind(self.path)
             unheard.close()
-        if fault == "full":  # who connects would have to wait: nobody accepts, and others wait already
+        if fault == "full":  # connections would wait: the backlog is full and the socket does not accept
             self.listener = self._listen(0, accepts=False)
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -75,7 +75,7 @@ class Front:
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = listener.accept()
-                self.open.add(connection)  # at once: a fault of the path hangs up on it from here on
+                self.open.add(connection)  # immediately: a fault of the path closes it from here on
                 self._spawn(self._serve(connection))
 
     def _spawn(self, work) -> None:
@@ -103,7 +103,7 @@ class Front:
             reply = length + await up.readexactly(int.from_bytes(length, "big"))
             fault = self.fault
             if fault == "seldom":
-                fault = "forward" if self.dice.randrange(SELDOM) else self.dice.choice(REPLIES)
+                fault = "forward" if self.rng.randrange(CORRUPT_ONE_IN) else self.rng.choice(REPLIES)
             if fault == "dripping":
                 for i in range(len(reply)):
                     writer.write(reply[i : i + 1])
@@ -115,31 +115,31 @@ class Front:
                 writer.write(reply[: len(reply) // 2])
                 return
             else:
-                sent = self._spoilt(fault, reply, given)
+                sent = self._corrupt(fault, reply, given)
                 writer.write(sent)
                 given = sent if sent is reply else given
 
-    def _spoilt(self, fault: str, reply: bytes, given: bytes | None) -> bytes:
+    def _corrupt(self, fault: str, reply: bytes, given: bytes | None) -> bytes:
         if fault == "garbage":
-            whole = self.dice.randbytes(len(reply) - 4)
-            return self.dice.choice([self.dice.randbytes(len(reply)), reply[:4] + whole, framed(self._nonsense(reply))])
+            whole = self.rng.randbytes(len(reply) - 4)
+            return self.rng.choice([self.rng.randbytes(len(reply)), reply[:4] + whole, framed(self._nonsense(reply))])
         if fault == "oversized":
-            return self.dice.choice([16_385, 1 << 20, (1 << 32) - 1]).to_bytes(4, "big") + bytes(65_536)
+            return self.rng.choice([16_385, 1 << 20, (1 << 32) - 1]).to_bytes(4, "big") + bytes(65_536)
         if fault == "wrong_id":
             message = msgpack.unpackb(reply[4:])
-            return framed([message[0], (message[1] or 0) + self.dice.choice([NOBODYS, 1 << 40]), *message[2:]])
-        if fault == "stale" and given:  # what answered another request already
+            return framed([message[0], (message[1] or 0) + self.rng.choice([ID_OFFSET, 1 << 40]), *message[2:]])
+        if fault == "stale" and given:  # an earlier reply
             return given
         return reply
 
     def _nonsense(self, reply: bytes) -> list:
-        """A frame that can be read, of what the protocol has not."""
+        """A well-formed frame that the protocol does not have."""
         kind, number, *rest = msgpack.unpackb(reply[4:])
-        return self.dice.choice([[9, number, *rest], [kind, number, 77, *rest[1:]], [kind, number, 0.5], []])
+        return self.rng.choice([[9, number, *rest], [kind, number, 77, *rest[1:]], [kind, number, 0.5], []])
 
 
 def hang_up(connection: socket.socket) -> None:
-    """Nothing more is written or taken; what was taken still reaches the daemon, for nobody could know of its loss."""
+    """Writes and reads no more; bytes already read still reach the daemon, since their loss would be undetectable."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -159,7 +159,7 @@ async def main(path: str, daemon: str) -> None:
 
 @contextlib.contextmanager
 def spinning(path, daemon):
-    """A front at `path`; yields the function that tells it what goes wrong from now on."""
+    """A front at `path`; yields the function that sets its fault."""
     command = [sys.executable, __file__, str(path), str(daemon)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 

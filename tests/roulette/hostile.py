@@ -1,8 +1,8 @@
-"""A peer of another user that means no good.
+"""A hostile client of another user.
 
     hostile.py SOCKET MODE SEED     until it is killed
 
-Modes are the functions below whose names do not begin with `_`. None asks about what the oracle counts.
+Modes are the functions below whose names do not begin with `_`. None uses keys that the oracle counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _connect(path, hello=True) -> socket.socket:
 
 
 def _again(path, act, pause=0.0, hello=True):
-    """A connection after another, whatever becomes of each."""
+    """Yields connections one after the other, ignoring errors of each."""
     while True:
         with contextlib.suppress(OSError), _connect(path, hello) as peer:
             act(peer)
@@ -63,7 +63,7 @@ def random_frames(path, rng):
 
 
 def near_frames(path, rng):
-    """Good requests with a byte changed."""
+    """Good requests with one changed byte."""
 
     def act(peer):
         for number in range(50):
@@ -114,7 +114,7 @@ def connecting(path, rng):
 
 
 def greeting(path, rng):
-    """Sessions by the thousand, each of another name."""
+    """Thousands of sessions, each with another name."""
 
     def act(peer):
         peer.sendall(
@@ -150,12 +150,12 @@ def large_frames(path, rng):
 
 
 def keys(path, rng):
-    """A key for each request, while tables have room and after."""
+    """A new key for each request, beyond the capacity of the tables."""
     _flood(path, lambda number: _hit(number, f"k{rng.getrandbits(60)}"))
 
 
 def unread(path, rng):
-    """Asks and never reads."""
+    """Sends requests and never reads."""
     peers = []
     while True:
         with contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ def unread(path, rng):
 
 
 def hoarding(path, rng):
-    """Takes leases and never ends them."""
+    """Acquires leases and never releases them."""
 
     def act(peer):
         for number in range(1, 3000):
@@ -188,7 +188,7 @@ def abandoning(path, rng):
 
 
 def releasing(path, rng):
-    """Ends and renews leases that it never had."""
+    """Releases and renews leases of others."""
     _flood(path, lambda number: _frame([rng.choice([2, 6]), number, rng.getrandbits(62), 0][: 4 if number % 2 else 3]))
 
 
@@ -218,7 +218,7 @@ def descriptors(path, rng):
 
 
 def hanging_up(path, rng):
-    """Asks and is gone before the answer."""
+    """Sends requests and closes before the reply."""
     _again(path, lambda peer: peer.sendall(b"".join(_hit(n, "u1", 1, hold="1") for n in range(30))), 0.001)
 
 

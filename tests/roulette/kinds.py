@@ -1,8 +1,8 @@
-"""The kinds of faults: what each one takes, and what it may cost while it lasts.
+"""The kinds of faults: their resources, and their permitted effects while they last.
 
-A fault is a generator of one `yield`: what stands before it does the harm, what follows undoes it. Its keywords are all
-that the oracle knows of it, and they say what docs/failure-modes.md says. A fault without any may cost nothing: every
-request is judged, and every bound holds.
+A fault is a generator with one `yield`: the part before it injects the fault, the part after it ends it. Its keywords
+are all that the oracle knows of it, and agree with docs/failure-modes.md. A fault without any may have no effect: every
+request gets a decision, and every bound holds.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ EVERY = ("steady", "window", "calm", "fleet", "work", "nobody")  # the rules, an
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """`takes`: of two faults with a word in common only one lasts at a time, on a host or, with `!`, on all."""
+    """`takes`: two faults with a common resource are never active together, on a host or, with `!`, on all."""
 
     name: str
     play: Play
     takes: frozenset[str]
-    blind: bool  # requests of this host may pass unjudged
-    loose: tuple[str, ...]  # rules that may admit anything
-    loses: tuple[str, ...]  # rules whose keys may be as good as new once
-    restarts: bool  # the daemon ends in order and starts: nothing is lost if its state directory is well
-    unkept: bool  # the state directory may not be written
-    disturbs: bool  # the fleet: Redis is not heard, or a host is not
+    blind: bool  # requests of this host may pass without a decision
+    loose: tuple[str, ...]  # rules that may admit any number
+    loses: tuple[str, ...]  # rules whose keys may once start fresh
+    restarts: bool  # the daemon exits orderly and restarts: it loses nothing if its state directory works
+    unkept: bool  # the state directory may not be writable
+    disturbs: bool  # the fleet: Redis or a host is unreachable
     empties: bool  # Redis loses its data
     exits: frozenset[int]  # exit codes that may occur
     needs: tuple[str, ...]
-    seconds: tuple[float, float]  # how long it lasts
+    seconds: tuple[float, float]  # its duration
 
 
 KINDS: dict[str, Kind] = {}
@@ -85,7 +85,7 @@ def kind(
 
 
 def is_here(need: str) -> bool:
-    """Whether the machine has what a kind needs: root, or a tool."""
+    """True if the machine has root or the tool that a kind needs."""
     return os.geteuid() == 0 if need == "root" else shutil.which(need) is not None
 
 
@@ -107,24 +107,24 @@ class Fault:
         return host == self.host or any(place[-1] == "!" for place in self.kind.takes)
 
     def places(self, hosts: list[str]) -> set[tuple[str, str]]:
-        """What it takes, and where."""
+        """Returns its resources with their hosts."""
         takes = self.kind.takes
         return {(place.rstrip("!"), each) for place in takes for each in hosts if place[-1] == "!" or each == self.host}
 
 
 def plan(seed: int, seconds: float, count: int, hosts: list[str], only: set[str] | None = None) -> list[Fault]:
-    """`count` faults drawn from the seed. Each kind comes once before any comes again."""
+    """Draws `count` faults from the seed. Each kind occurs once before any occurs again."""
     rng = random.Random(seed)
     names = sorted(only or KINDS)
     deck: list[str] = []
     faults: list[Fault] = []
-    busy: dict[tuple[str, str], float] = {}  # until when a resource is taken
+    busy: dict[tuple[str, str], float] = {}  # end of the use of each resource
     for number in range(count):
         if not deck:
             deck = rng.sample(names, len(names))
         name, host = deck.pop(), rng.choice(hosts)
         kind = KINDS[name]
-        host = hosts[-1] if "faketime" in kind.needs else host  # the one whose clock can be set
+        host = hosts[-1] if "faketime" in kind.needs else host  # the process whose clock can be set
         fault = Fault(number, name, host, seconds * (number + rng.random()) / count, rng.uniform(*kind.seconds))
         places = fault.places(hosts)
         fault = dataclasses.replace(fault, at=max([fault.at, *(busy.get(place, 0.0) for place in places)]))

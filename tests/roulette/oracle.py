@@ -1,6 +1,6 @@
-"""What may have happened: from the faults that were, what clients were answered is right or wrong.
+"""Judges the replies of clients: correct or wrong, given the faults of the run.
 
-It shares nothing with the daemon but the numbers of the rules, and counts in seconds of the machine's monotonic clock.
+It shares only the numbers of the rules with the daemon, and counts in seconds of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kinds import EVERY, Fault
 from world import BURST, FLEET_BURST, FLEET_RATE, MAX, RATE, TIMEOUT, WINDOW, WINDOW_S
 
 RECOVERY = 4.0  # seconds: after a fault a client's breaker may pause for 2 s, and the probe fail once
-SETTLED = 1.5  # seconds until a switch, a file or a reload holds for sure
-KEPT = 8.0  # seconds after which a state directory that is well again has the rules that are in force
-UNKEPT = 3.0  # seconds after which a state directory that is well again has a copy
-QUIET = 15.0  # seconds after the last disturbance after which the fleet's bound holds without an allowance
-SHARP = 0.1  # seconds: a request that took longer counts for no bound, as nobody knows when it was judged
-SLACK = 0.020  # seconds that a call may outlast its deadline by, beside what the machine takes
+SETTLED = 1.5  # seconds until a switch, a file or a reload is certainly in force
+KEPT = 8.0  # seconds until a repaired state directory has the rules in force
+UNKEPT = 3.0  # seconds until a repaired state directory has a copy
+QUIET = 15.0  # seconds after the last disturbance until the fleet's bound holds without an allowance
+SHARP = 0.1  # seconds: a slower request counts for no bound, since the time of its decision is unknown
+SLACK = 0.020  # seconds by which a call may exceed its deadline, besides delays of the machine
 FREE_S = 7.0  # seconds after the end of its clients until a lease is free
 
 
@@ -53,7 +53,7 @@ class Call:
 
 @dataclasses.dataclass
 class Applied:
-    """A fault as it was, and between which moments."""
+    """A fault that was played, and its time span."""
 
     fault: Fault
     began: float
@@ -62,13 +62,13 @@ class Applied:
 
 @dataclasses.dataclass
 class Seen:
-    """All that a run has seen."""
+    """All records of a run."""
 
     calls: list[Call]
     released: dict[tuple[str, int], float]
     exceptions: list[str]
     applied: list[Applied]
-    late: list[tuple[float, float, float]]  # from, to, how long
+    late: list[tuple[float, float, float]]  # from, to, duration
     began: float
     ended: float
 
@@ -92,7 +92,7 @@ def read_calls(place: pathlib.Path) -> tuple[list[Call], dict[tuple[str, int], f
 
 
 class Spans:
-    """Spans of time, and whether another touches one of them."""
+    """Time spans, and whether another one touches one of them."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
         merged: list[list[float]] = []
@@ -127,7 +127,7 @@ class Oracle:
     def _read_faults(self, host: str) -> None:
         faults = [one for one in self.seen.applied if one.fault.reaches(host)]
         unkept = Spans((one.began, one.ended + UNKEPT) for one in faults if one.fault.kind.unkept)
-        # Bad rules at a start are replaced by the last good ones, where those could be kept.
+        # Invalid rules at a start are replaced by the last good ones, if those could be stored.
         lost = Spans((one.began, one.ended + KEPT) for one in faults if "state" in one.fault.kind.takes)
         bare = []
         for start in faults:
@@ -168,7 +168,7 @@ class Oracle:
         return self.wrong
 
     def lateness(self, began: float, ended: float) -> float:
-        """How long the machine kept some process from running then."""
+        """Returns how long the machine kept some process from running then."""
         first, total = bisect.bisect_left(self.late_at, began - 0.05), 0.0
         for since, _, late in self.seen.late[first:]:
             if since > ended + 1.0:
@@ -181,7 +181,7 @@ class Oracle:
         return f"{call.ended - call.began:.3f} s, of which the machine took {taken:.3f} s"
 
     def _verdicts(self, host: str, calls: list[Call]) -> None:
-        """Callers who stay below their limit are not refused, those on a list are, and each answer names its rule."""
+        """Callers below their limit are not refused, those on a list are, and each reply names its rule."""
         names = {"denied": "nobody"}
         for call in calls:
             rule = names.get(call.kind, call.kind)
@@ -198,17 +198,17 @@ class Oracle:
                 self.wrong.append(f"no limit: {at} was judged by {call.rule}, not {rule}: {call.verdict}")
             most = {"steady": BURST / RATE, "window": WINDOW_S, "fleet": FLEET_BURST / FLEET_RATE}.get(call.kind)
             if most and call.retry > most + 1:
-                self.wrong.append(f"told to wait too long: {at}: {call.retry} s")
+                self.wrong.append(f"retry time too long: {at}: {call.retry} s")
 
     def _unjudged(self, host: str, calls: list[Call]) -> None:
-        """Nothing passes unjudged while the daemon is well, but for what the machine takes."""
+        """While the daemon works, no request passes without a decision, except for delays of the machine."""
         explained = dict[str, float]()
         for call in calls:
             if call.judged:
                 continue
             is_blind = "misled" in call.client or self.blind[host].touch(call.began, call.ended)
             is_late = call.reason in ("timeout", "unreachable") and self.lateness(call.began, call.ended) > TIMEOUT / 4
-            is_late = is_late or call.ended - call.began > 2 * TIMEOUT  # it was itself held up
+            is_late = is_late or call.ended - call.began > 2 * TIMEOUT  # the client itself was delayed
             follows = call.reason == "breaker" and call.began < explained.get(call.client, -9.0) + RECOVERY
             if is_blind or is_late or (call.reason == "breaker" and follows):
                 explained[call.client] = max(
@@ -219,7 +219,7 @@ class Oracle:
             self.wrong.append(f"unjudged: {at}: {call.reason} after {self.spent(call)}")
 
     def _bucket(self, host: str, rule: str, user: str, most: int, rate: float, calls: list[Call]) -> None:
-        """Admitted in any span: a burst, the rate, and a burst for each loss in it."""
+        """Admitted in any span: at most a burst, the rate, and a burst for each loss in it."""
         loose, losses = self.loose[host, rule], self.losses[host, rule]
         admitted = []
         for call in calls:
@@ -240,7 +240,7 @@ class Oracle:
             self._false_refusals(host, user, most, rate, calls)
 
     def _false_refusals(self, host: str, user: str, most: int, rate: float, calls: list[Call]) -> None:
-        """A bucket of which everything was taken that may have been taken has more than a refused request needs."""
+        """A refused request cannot fit into a bucket from which all possible grants were taken."""
         level, before = 0.0, 0.0
         for call in calls:
             level = max(0.0, level - rate * (call.ended - before))
@@ -256,7 +256,7 @@ class Oracle:
                 self.wrong.append(f"false refusal: {user} of {host} by {at}, with {most - level:.1f} left")
 
     def _work(self, host: str, calls: list[Call]) -> None:
-        """What surely went on at once."""
+        """Requests that were certainly concurrent."""
         edges = []
         losses, loose = self.losses[host, "work"], self.loose[host, "work"]
         for call in calls:
@@ -274,7 +274,7 @@ class Oracle:
                 break
 
     def _deadlines(self) -> None:
-        """Kept by each client that is let run."""
+        """Calls end by their deadline, except while their client is stopped."""
         stopped = [
             (one.fault.host, one.began, one.ended) for one in self.seen.applied if one.fault.name == "client_stopped"
         ]
@@ -286,9 +286,9 @@ class Oracle:
                 self.wrong.append(f"deadline: {at} took {self.spent(call)}: {call.verdict} {call.reason}")
 
     def _fleet(self) -> None:
-        """Over all hosts: B + R·W while all is well; in all of a run one B more, and 1.5 R.
+        """Over all hosts: B + R·W without faults; in a whole run one B more, and 1.5 R.
 
-        One B more where each host restarted after Redis lost its data: none may know what was spent.
+        One B more if every host restarted after Redis lost its data: none may know the spent tokens.
         """
         loose = [self.loose[host, "fleet"] for host in self.hosts]
         disturbed = Spans((one.began - 0.5, one.ended + QUIET) for one in self.seen.applied if one.fault.kind.disturbs)
@@ -322,7 +322,7 @@ class Oracle:
 
 
 def most_admitted(calls: list[Call], most: int, rate: float, losses: list[float]) -> tuple[float, float]:
-    """The most that any span has beyond the rate and what was lost in it, and when: a bucket that never refuses."""
+    """Returns the largest excess of any span over the rate and the losses in it, and its time, by a bucket."""
     level, before, worst, when, losses = 0.0, 0.0, 0.0, 0.0, sorted(losses)
     for call in calls:
         while losses and losses[0] < call.ended:
@@ -336,7 +336,7 @@ def most_admitted(calls: list[Call], most: int, rate: float, losses: list[float]
 
 
 def most_in_window(calls: list[Call], losses: list[tuple[float, float]]) -> tuple[float, float]:
-    """The most that was surely admitted in a window, from one loss to the next."""
+    """Returns the most that was certainly admitted in a window, from one loss to the next."""
     worst, when, first = 0, 0.0, 0
     edges = [ended for _, ended in losses]
     for at, call in enumerate(calls):

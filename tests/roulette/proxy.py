@@ -1,9 +1,9 @@
-"""Stands between each host and Redis, and does to what comes back what it is told.
+"""Forwards between each host and Redis, and injects faults into the replies on command.
 
     proxy.py SOCKET_OF_REDIS HOST=PORT…     then lines: `HOST MODE [NUMBER]`, `target SOCKET`, `HOST drop`
 
-Each line is answered by itself once it holds. The modes: forward; slow (milliseconds); silent; refuse (no connection);
-lose (replies of Redis are lost, of one in NUMBER reads, and the connection ends); mangle (bytes are changed in one in
+Confirms each line once it is active. The modes: forward; slow (milliseconds); silent; refuse (no connection);
+lose (replies of Redis are lost in one of NUMBER reads, and the connection ends); mangle (bytes are changed in one of
 NUMBER reads); drip (a byte at a time); huge (an endless reply).
 """
 

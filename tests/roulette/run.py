@@ -24,10 +24,10 @@ from kinds import Fault
 from oracle import FREE_S, Applied, Oracle, Seen, read_calls
 from world import RULES, World, Wrong, metric
 
-RESIDENT_MAX = 200 << 20  # bytes of memory of its own
+RESIDENT_MAX = 200 << 20  # bytes of its private memory
 DESCRIPTORS_MAX = 64  # once all clients have ended
 CALM = 5.0  # seconds without a fault at the end
-# Errors that the faults give cause for; any other one is a finding.
+# Errors that the faults explain; any other one is a finding.
 ERRORS = re.compile(
     "|".join(
         [
@@ -62,14 +62,14 @@ class Result:
 
     @property
     def families(self) -> set[str]:
-        """What kinds of things were wrong."""
+        """Kinds of findings."""
         return {text.split(":")[0] for text in self.wrong}
 
 
 def run(
     seed: int, faults: Sequence[Fault], seconds: float, binary: pathlib.Path, pause_ms: float = 25, rules: str = RULES
 ) -> Result:
-    """`rules` may be others than the oracle believes, to see that it notices."""
+    """`rules` may differ from those of the oracle, to test that it notices."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tg-", ignore_cleanup_errors=True) as directory:
         world = World(pathlib.Path(directory), binary, seed, pause_ms, rules)
@@ -81,7 +81,7 @@ def run(
 
 def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, created: float) -> Result:
     wrong, applied, resident = list[str](), list[Applied](), 0
-    time.sleep(1.0)  # hosts hear of each other, clients connect
+    time.sleep(1.0)  # hosts exchange heartbeats, clients connect
     began, order = time.monotonic(), itertools.count()
     due = [(fault.at, next(order), fault, None, None) for fault in faults]
     heapq.heapify(due)
@@ -93,7 +93,7 @@ def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, crea
             resident = max(resident, *(host.resident() for host in world.hosts.values()))
             wrong += _ended(world, applied)
         places = fault.places(list(world.hosts))
-        if steps is None and not places.isdisjoint(taken):  # another one lasts longer than it was to
+        if steps is None and not places.isdisjoint(taken):  # another one lasts longer than planned
             heapq.heappush(due, (time.monotonic() - began + 0.1, next(order), fault, None, None))
             continue
         try:
@@ -110,7 +110,7 @@ def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, crea
                 taken -= places
         except Wrong as what:
             wrong.append(f"{fault.name}: {what}")
-        except Exception:  # a mistake of the roulette's own is to be told with its seed
+        except Exception:  # report an error of the roulette itself with its seed
             wrong.append(f"{fault.name}: {traceback.format_exc()}")
     if not wrong:
         time.sleep(max(CALM, began + seconds - time.monotonic()))
@@ -144,7 +144,7 @@ def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, crea
 
 
 def abridged(wrong: list[str], most: int = 4) -> list[str]:
-    """The first of each family, and how many more there are."""
+    """Returns the first finding of each family, and the number of others."""
     families = collections.defaultdict[str, list[str]](list)
     for text in wrong:
         families[text.split(":")[0]].append(text)
@@ -156,7 +156,7 @@ def abridged(wrong: list[str], most: int = 4) -> list[str]:
 
 
 def _ended(world: World, applied: list[Applied]) -> list[str]:
-    """Processes that have ended by themselves."""
+    """Processes that have exited unexpectedly."""
     wrong = []
     for host in world.hosts.values():
         code = host.process.poll()
@@ -171,7 +171,7 @@ def _ended(world: World, applied: list[Applied]) -> list[str]:
 
 
 def _finish(world: World) -> list[str]:
-    """Everybody is judged again; clients end, and nothing is left; daemons end in order."""
+    """All requests get decisions again; clients exit without leaving state; daemons exit orderly."""
     wrong = []
     for name in world.clients:
         try:
@@ -198,7 +198,7 @@ def _finish(world: World) -> list[str]:
 
 def _logs(world: World, applied: Sequence[Applied]) -> list[str]:
     wrong = []
-    # The standard library panics where it finds no memory for a new thread, and the process ends.
+    # The standard library panics without memory for a new thread, and the process exits.
     expected = "stack_overflow.rs" if any(one.fault.name == "no_memory" for one in applied) else None
     for host in world.hosts.values():
         counted = collections.Counter()
@@ -214,7 +214,7 @@ def _logs(world: World, applied: Sequence[Applied]) -> list[str]:
 
 
 def _errors(world: World) -> list[str]:
-    """What clients wrote beside the lines of their library."""
+    """Output of clients other than the lines of client.py."""
     wrong = []
     for path in world.place.glob("*.err"):
         lines = [

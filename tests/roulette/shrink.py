@@ -1,4 +1,4 @@
-"""Delta debugging: a shorter list of faults after which the same is wrong."""
+"""Delta debugging: finds a shorter list of faults with the same finding."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 def shrink(
     faults: Sequence[Fault], families: set[str], again: Callable[[Sequence[Fault]], Result], most: int
 ) -> list[Fault]:
-    """Drops parts of the list, half of it first, as long as one of `families` is still wrong; at most `most` runs.
+    """Drops parts of the list, first half of it, as long as one of `families` remains a finding; at most `most` runs.
 
-    Faults keep their times, so that the rest goes on as it did. The machine takes part, so a failure may stay away by
-    chance: then more faults are left than had to be.
+    Faults keep their times, so that the rest is unchanged. Failures also depend on the machine, so one may be missed by
+    chance: then more faults remain than necessary.
     """
     left, parts, runs = list(faults), 2, 0
     while len(left) > 1 and runs < most:

@@ -1,4 +1,4 @@
-"""Some seeds of the roulette, and whether its oracle notices what is wrong. By itself: `make test-roulette`."""
+"""Some seeds of the roulette, and tests that its oracle detects errors. Alone: `make test-roulette`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ def play(*options: str) -> str:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_fault_costs_more_than_stated(seed):
     length = str(SEEDS[seed])
-    said = play("--seed", str(seed), "--seconds", length, "--faults", length, "--shrink", os.environ.get("SHRINK", "0"))
-    assert "1 of 1 runs passed" in said
+    shrink = ["--shrink", os.environ.get("SHRINK", "0")]
+    output = play("--seed", str(seed), "--seconds", length, "--faults", length, *shrink)
+    assert "1 of 1 runs passed" in output
 
 
-TOLD = ["too much: steady", "too much: window", "too much at once: ", "not denied: ", "false refusal: ", "fleet: "]
+FINDINGS = ["too much: steady", "too much: window", "too much at once: ", "not denied: ", "false refusal: ", "fleet: "]
 
 
-def test_oracle_notices_other_rules():
-    said = play("--seconds", "12", "--only", "", "--lie")
-    missing = [told for told in TOLD if told not in said]
-    assert not missing, said
+def test_oracle_reports_other_rules():
+    output = play("--seconds", "12", "--only", "", "--lie")
+    missing = [text for text in FINDINGS if text not in output]
+    assert not missing, output
 
 
-def test_oracle_notices_what_it_does_not_allow_for():
-    """Faults of which the oracle is told that they cost nothing."""
+def test_oracle_reports_unexpected_effects():
+    """Faults that the oracle believes to have no effect."""
     kinds = ["--kinds", "state_lost,stopped,rules_gone", "--strict", "--shrink", "0"]
-    said = play("--seed", "7", "--seconds", "18", "--faults", "18", *kinds)
-    missing = [told for told in ("too much: steady", "unjudged: ", "no limit: ") if told not in said]
-    assert not missing, said
+    output = play("--seed", "7", "--seconds", "18", "--faults", "18", *kinds)
+    missing = [text for text in ("too much: steady", "unjudged: ", "no limit: ") if text not in output]
+    assert not missing, output

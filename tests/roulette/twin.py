@@ -1,10 +1,10 @@
-"""Measures what this machine takes from every process, so that nothing else has to allow for it.
+"""Measures the delays that the machine adds to every process, so that other parts need no allowance.
 
     twin.py OUT     until its input ends
 
-Writes `FROM TO SECONDS` for what is above 5 ms: how long a round trip through another process took, how long a thread
-of a daemon or of a client was ready to run and was not let, how long some process waited for a disk or for memory, and
-how long a processor ran nothing, as that of a virtual machine may.
+Writes `FROM TO SECONDS` for delays above 5 ms: of a round trip through another process, of a ready
+thread of a daemon or a client that did not run, of a process that waited for a disk or for memory, and
+of a processor that ran nothing, as that of a virtual machine may.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import time
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "clients"))
 from yardstick import watch
 
-PAUSE, TOLD = 0.020, 0.005
+PAUSE, REPORTED_MIN = 0.020, 0.005
 WATCHED = ("tidegate", "ruby", "python3", "roulette", "redis-server")
 
 
 def threads():
-    """The threads of every process here whose delay counts."""
+    """The threads of all processes whose delays count."""
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{process}/comm") as file:
@@ -36,7 +36,7 @@ def threads():
 
 
 def stalls() -> dict[str, float]:
-    """How long some process here waited for a disk or for memory, in seconds since the machine started."""
+    """Returns how long some process here waited for a disk or for memory, in seconds since the machine started."""
     found = {}
     for what in ("io", "memory"):
         with contextlib.suppress(OSError), open(f"/proc/pressure/{what}") as file:
@@ -47,7 +47,7 @@ def stalls() -> dict[str, float]:
 def delays(paths: list[str]) -> dict[str, float]:
     found = {}
     for path in paths:
-        with contextlib.suppress(OSError, IndexError), open(path) as stat:  # empty, of one that ends just now
+        with contextlib.suppress(OSError, IndexError), open(path) as stat:  # empty, if the process is exiting
             found[path] = int(stat.read().split()[1]) / 1e9
     return found
 
@@ -71,11 +71,11 @@ def main(out: str) -> None:
                 since, looked = looked, time.monotonic()
                 watched = list(threads()) if turn % 8 == 0 else watched
                 now = stalls() | delays(watched)
-                # A thread that is seen for the first time has waited since then, but for those of the beginning.
+                # A new thread has waited since it was first seen, except those present at the start.
                 most = max([most, *(total - before.get(name, 0.0 if turn else total) for name, total in now.items())])
                 before = now if turn % 8 == 0 else before | now
             turn += 1
-            if most > TOLD:
+            if most > REPORTED_MIN:
                 file.write(f"{since} {time.monotonic()} {most}\n")
             while pauses:
                 since, until = pauses.pop()

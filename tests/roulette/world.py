@@ -1,4 +1,4 @@
-"""Everything that a run consists of: hosts with a daemon each, Redis and its replica, clients, and the twin."""
+"""All parts of a run: hosts with a daemon each, Redis and its replica, clients, and the twin."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ import tidegate  # noqa: E402
 from servers import OWN_GROUP, free_port  # noqa: E402
 
 IS_ROOT = os.geteuid() == 0
-# Runs beside each other need users of their own: the kernel counts the threads of a user over all of them.
+# Parallel runs need separate users: the kernel counts the threads of a user over all of them.
 UID = int(os.environ.get("ROULETTE_UID", "64000"))
 UIDS = {"daemon": UID + 1, "python": UID + 11, "ruby": UID + 12, "go": UID + 13, "stranger": UID + 20}
-TIMEOUT = 0.2  # seconds: the deadline of clients, generous so that a busy machine is not taken for a dead daemon
-PATIENCE = 40  # seconds, with what never ends
+TIMEOUT = 0.2  # seconds: the deadline of clients, long so that a busy machine does not degrade decisions
+PATIENCE = 40  # seconds, against endless waits
 COPIES = 1.0  # seconds from one copy of the tables to the next
 LANGUAGES = ("python", "ruby", "go")
 
@@ -59,7 +59,7 @@ QUIET.disabled = True
 
 
 class Wrong(Exception):
-    """What a run found wrong while it went on."""
+    """A finding during a run."""
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def python() -> str:
 
 
 def run_as(who: str) -> dict:
-    """The options of Popen by which a process belongs to a user of its own, where this is root."""
+    """Returns options of Popen that run a process under its own user, if this is root."""
     return {"user": UIDS[who], "group": UIDS[who], "extra_groups": []} if IS_ROOT else {}
 
 
@@ -97,7 +97,7 @@ def metric(page: str, name: str) -> float:
 
 
 class Host:
-    """A daemon with its files. `exits` has each exit code that nobody waited for."""
+    """A daemon with its files. `exits` has exit codes of unexpected exits."""
 
     def __init__(
         self, name: str, binary: pathlib.Path, place: pathlib.Path, redis_port: int, is_faked: bool, rules: str
@@ -107,7 +107,7 @@ class Host:
         self.rules, self.password = place / "rules", place / "password"
         self.lines, self.exits, self.wraps = list[tuple[float, str]](), list[int](), list[str]()
         self.process: subprocess.Popen | None = None
-        self.hears = threading.Event()  # cleared: nobody reads the log
+        self.hears = threading.Event()  # cleared: the log has no reader
         self.hears.set()
         self.pages: list[tuple[float, int]] = []  # resident bytes over time
         place.mkdir()
@@ -128,14 +128,14 @@ class Host:
             give(path)
 
     def write_rules(self) -> None:
-        """As a mounted config map has them: links into a directory that a link names."""
+        """Like a mounted config map: links into a directory that is itself linked."""
         self.rules.mkdir()
         self.put_version("v1")
         for name in ("api.yaml", "others.yaml"):
             (self.rules / name).symlink_to(f"..data/{name}")
 
     def put_version(self, version: str) -> None:
-        """Swaps in a directory of rules that mean the same."""
+        """Swaps in another directory with the same rules."""
         new = self.rules / f"..{version}"
         new.mkdir(exist_ok=True)
         (new / "api.yaml").write_text(f"# {version}\n{self.text}")
@@ -153,7 +153,7 @@ class Host:
         return self.process.pid
 
     def spawn(self, log: int | None = None, wrap: list[str] | None = None) -> subprocess.Popen:
-        """A process of the daemon. `log`: its standard error, else what this host collects."""
+        """A process of the daemon. `log`: its standard error, default: this host's pipe."""
         command = [str(self.binary), "serve", "--config", str(self.place / "settings.yaml")]
         command += ["--write-state-every", str(int(COPIES * 1000))]
         environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
@@ -208,7 +208,7 @@ class Host:
         return [*loud[-4:], *(line for _, line in self.lines[-6:])]
 
     def stop(self, how: int = signal.SIGTERM, expected: tuple[int, ...] = (0,)) -> None:
-        """Waits for its end, and says what is wrong with it."""
+        """Waits for its exit, and returns findings on it."""
         process, began = self.process, time.monotonic()
         if process.poll() is None:
             process.send_signal(how)
@@ -231,7 +231,7 @@ class Host:
         return (self.process.returncode,) if self.process.poll() is not None else ()
 
     def ask(self, path: str, body: dict | None = None) -> str:
-        """What the admin socket answers; empty without an answer."""
+        """Returns the response of the admin socket; empty without one."""
         with contextlib.suppress(OSError, http.client.HTTPException), socket.socket(socket.AF_UNIX) as raw:
             raw.settimeout(3)
             raw.connect(str(self.admin))
@@ -243,7 +243,7 @@ class Host:
         return ""
 
     def resident(self) -> int:
-        """Bytes of memory of its own: a debug build maps 100 MB of file besides."""
+        """Bytes of private memory: a debug build also maps 100 MB of file."""
         with contextlib.suppress(OSError, AttributeError):
             for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines():
                 if line.startswith("RssAnon:"):
@@ -255,18 +255,18 @@ class Host:
 def fake_library() -> str:
     if shutil.which("faketime") is None:
         return ""
-    said = subprocess.run(["faketime", "-f", "+0", "sh", "-c", "echo $LD_PRELOAD"], capture_output=True, text=True)
-    return said.stdout.strip()
+    output = subprocess.run(["faketime", "-f", "+0", "sh", "-c", "echo $LD_PRELOAD"], capture_output=True, text=True)
+    return output.stdout.strip()
 
 
 def faked(offset: pathlib.Path) -> dict[str, str]:
-    """A wall clock that a file sets, of a process and none of its other clocks."""
+    """Sets the wall clock of a process from a file, and no other clock of it."""
     names = {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
     return names | {"LD_PRELOAD": fake_library(), "FAKETIME_TIMESTAMP_FILE": str(offset)}
 
 
 class Redis:
-    """Two servers of which the second follows the first, until they change places; and the way to them."""
+    """Two servers of which the second replicates the first, until they switch roles; and the paths to them."""
 
     def __init__(self, place: pathlib.Path, hosts: list[str]) -> None:
         self.place, self.servers, self.first = place, dict[int, subprocess.Popen](), 0
@@ -296,7 +296,7 @@ class Redis:
         await_true(lambda: b"PONG" in self.say(number, "PING"), "Redis answers")
 
     def say(self, number: int, *words: str, password: str = "good") -> bytes:
-        """What a server answers; empty without an answer."""
+        """Returns the reply of a server; empty without one."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(2)
             connection.connect(str(self.socket(number)))
@@ -308,7 +308,7 @@ class Redis:
         return b""
 
     def front(self, *words: object) -> None:
-        """Tells the proxy what to do from now on."""
+        """Sends a command to the proxy."""
         line = " ".join(map(str, words))
         self.proxy.stdin.write(f"{line}\n")
         if self.proxy.stdout.readline().strip() != line:
@@ -319,7 +319,7 @@ class Redis:
         self.servers[number].wait()
 
     def fail_over(self) -> int:
-        """The other one is the first from now on; returns the former."""
+        """Makes the other server the primary; returns the former."""
         former, self.first = self.first, 1 - self.first
         self.say(self.first, "REPLICAOF", "NO", "ONE")
         self.front("target", self.socket(self.first))
@@ -327,7 +327,7 @@ class Redis:
 
 
 class World:
-    """All of it. `hosts` and `clients` by name."""
+    """All parts. `hosts` and `clients` by name."""
 
     def __init__(self, place: pathlib.Path, binary: pathlib.Path, seed: int, pause_ms: float, rules: str) -> None:
         self.place, self.pause_ms, self.rng = place, pause_ms, random.Random(seed)
@@ -353,7 +353,7 @@ class World:
                 self.start_client(f"{language}-{host}")
 
     def start_client(self, name: str, path: pathlib.Path | None = None) -> None:
-        """`path`: in place of the socket of its host."""
+        """`path`: instead of the socket of its host."""
         language, host = name.split("-")[:2]
         count = sum(each.name.startswith(name) for each in self.calls.iterdir())
         out = self.outs[name] = self.calls / f"{name}-{count}"
@@ -372,13 +372,13 @@ class World:
                 **run_as(language),
             )
 
-    def tell_client(self, name: str, signal_number: int) -> None:
-        """Once it has asked, and so hears signals."""
+    def signal_client(self, name: str, signal_number: int) -> None:
+        """After its first request it handles signals."""
         await_true(lambda: self.outs[name].stat().st_size or self.clients[name].poll() is not None, f"{name} asks")
         self.clients[name].send_signal(signal_number)
 
     def end_client(self, name: str) -> None:
-        self.tell_client(name, signal.SIGTERM)
+        self.signal_client(name, signal.SIGTERM)
         if (code := self.clients[name].wait(PATIENCE)) != 0:
             raise Wrong(f"the client {name} ended with {code} after TERM")
 
@@ -396,7 +396,7 @@ class World:
         process.wait()
 
     def close(self) -> None:
-        """Ends every process that is left."""
+        """Ends all remaining processes."""
         processes = [*self.clients.values(), *self.helpers, self.twin, self.redis.proxy, *self.redis.servers.values()]
         for process in [*processes, *(host.process for host in self.hosts.values() if host.process)]:
             with contextlib.suppress(OSError):
@@ -411,14 +411,14 @@ class World:
 
 @functools.cache
 def commands() -> dict[str, list[str]]:
-    """How a client of each language is started; empty where the language is not here."""
+    """Returns the command of a client in each language; empty if the language is missing."""
     found = {"python": [python(), str(HERE / "clients/client.py")], "ruby": [], "go": []}
     if ruby := shutil.which("ruby"):
         found["ruby"] = [ruby, str(HERE / "clients/client.rb")]
     if shutil.which("go"):
         built = ROOT / "target/go/roulette"
         built.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when it is whole: another run may start the program at this moment.
+        # Renamed when complete: another run may start the program at this moment.
         with tempfile.TemporaryDirectory(dir=built.parent) as place:
             command = ["go", "build", "-buildvcs=false", "-o", f"{place}/roulette", "."]
             subprocess.run(command, cwd=HERE / "clients/go", check=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes answers.json: what a client makes of a decision for HTTP and gRPC, byte for byte the same in every language.
+"""Writes answers.json: the HTTP and gRPC response to each decision, byte for byte the same in every language.
 
-Every answer is written down here by hand; no client had a part in making them. `answers.py --check` changes nothing and
-fails when the file differs. README.md says what the keys mean.
+All responses are written here by hand, without a client's code. `answers.py --check` changes nothing and
+fails if the file differs. README.md describes the keys.
 """
 
 import json
@@ -18,10 +18,10 @@ ROWS = []
 
 
 def answer(name, verdict, fields, *, message, headers=(), body=None, grpc=None, style="both", status=None, reason=None):
-    """One row: a DECISION or, with a `reason`, what was made without the daemon; and all that comes of it."""
+    """Adds one row: a DECISION or, with a `reason`, a decision without the daemon; and its response."""
     refused = verdict in ("limit", "shed", "deny")
     code = {"allow": 200, "wait": 200, "limit": 429, "shed": 503, "deny": 403}[verdict]
-    # How the answer of an allowed request looks depends on the status the application gave it.
+    # The response to an allowed request depends on the application's status.
     assert refused or status is not None, name
     assert refused == (body is not None) == (grpc is not None), name
     decision = frame(pack([1, 7, VERDICTS.index(verdict), *(fields.get(field) for field in FIELDS)])).hex()
@@ -67,7 +67,7 @@ ALLOWED = [
 ]
 PLENTY = over("per-user", 40, 2_000_000, 39, 50_000, 0)
 
-# -- allowed: the application's answer, with what is left ---------------------------------------------------------- #
+# -- allowed: the application's response, with limit headers ------------------------------------------------------ #
 answer("allowed", "allow", PLENTY, status=200, message="Allowed.", headers=ALLOWED)
 answer("allowed_draft", "allow", PLENTY, status=200, style="draft", message="Allowed.", headers=ALLOWED[:2])
 answer("allowed_legacy", "allow", PLENTY, status=200, style="legacy", message="Allowed.", headers=ALLOWED[2:])
@@ -207,7 +207,7 @@ answer(
     grpc={"code": "RESOURCE_EXHAUSTED"} | NO_RETRY,
 )
 
-# -- the host is full: 503, and nothing about a limit ------------------------------------------------------------- #
+# -- the host is full: 503, without limit headers ------------------------------------------------------------------ #
 SAYS = "The service is at its capacity. Try again in 1 s."
 answer(
     "shed", "shed", {"rule": "web/workers", "retry_us": 730_000},
@@ -233,7 +233,7 @@ answer(
 )
 answer("allowed_without_the_daemon", "allow", {}, reason="timeout", status=200, message="Allowed.")
 
-# -- on a deny list: 403, and no time ------------------------------------------------------------------------------ #
+# -- on a deny list: 403, without a retry time --------------------------------------------------------------------- #
 SAYS = "This request is not allowed."
 answer(
     "denied", "deny", {"rule": "bots"},

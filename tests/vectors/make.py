@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes good.json and bad.json, the golden frames of protocol version 1.
 
-The frames are written down here by hand, with an encoder of their own: no suite that reads them had a part in
-making them. `make.py --check` changes nothing and fails when the files differ; where the PyPI package `msgpack` is
-installed, every well-formed frame is also held against it.
+All frames are written here by hand, with an independent encoder: no tested code makes
+them. `make.py --check` changes nothing and fails if the files differ; if the PyPI package `msgpack` is
+installed, it also decodes every well-formed frame.
 """
 
 import json
@@ -15,14 +15,14 @@ HERE = pathlib.Path(__file__).parent
 
 
 class Raw:
-    """Bytes that go into a frame as they are, and the value they stand for, if any."""
+    """Raw bytes of a frame, and their value, if any."""
 
     def __init__(self, data, value=None):
         self.data, self.value = bytes.fromhex(data) if isinstance(data, str) else data, value
 
 
 def pack(value):
-    """MessagePack in its shortest form."""
+    """Encodes the shortest MessagePack."""
     if isinstance(value, Raw):
         return value.data
     if value is None or isinstance(value, bool):
@@ -65,7 +65,7 @@ def frame(payload):
 
 
 def plain(value):
-    """The value that a frame stands for, the raw parts included."""
+    """Returns the value of a frame, raw parts included."""
     if isinstance(value, Raw):
         return value.value
     if isinstance(value, (list, tuple)):
@@ -134,12 +134,12 @@ def map32(items):
 
 
 def twice(*pairs):
-    """A map whose keys need not differ."""
+    """A map that may have duplicate keys."""
     return Raw(bytes([0x80 | len(pairs)]) + b"".join(pack(key) + pack(item) for key, item in pairs))
 
 
 def join(*parts):
-    """A payload put together by hand."""
+    """Joins the parts of a payload."""
     return Raw(b"".join(part if isinstance(part, bytes) else pack(part) for part in parts))
 
 
@@ -231,7 +231,7 @@ request("hit_cost_nil", [3, 7, "api", U1, None], judged("hit", 7), False)
 request("hit_all_nils_written", [3, 7, "api", U1, None, None, None], judged("hit", 7), False)
 request("hit_cost_zero", [3, 7, "api", U1, 0], judged("hit", 7, cost=0))
 request("hit_cost_largest", [3, 7, "api", U1, COST_MAX], judged("hit", 7, cost=COST_MAX))
-# What is above the largest cost is written and read as it is, and refused for good by the rules.
+# Costs above the largest are encoded unchanged; every rule refuses them for good.
 for cost in (2**32, 2**63, 2**64 - 1):
     request(f"hit_cost_{cost}", [3, 7, "api", U1, cost], judged("hit", 7, cost=cost))
 request("hit_cost_unit_2_32", [3, 7, "api", U1, {"requests": 1, "tokens": 2**32}],
@@ -242,7 +242,7 @@ request("hit_cost_no_unit", [3, 7, "api", U1, {}], judged("hit", 7, cost={}))
 SEVENTEEN = {f"unit {n:02}": n * 1000 for n in range(17)}
 request("hit_cost_many_units", [3, 7, "api", U1, SEVENTEEN], judged("hit", 7, cost=SEVENTEEN))
 request("hit_priority", [3, 7, "api", U1, 1, "get"], judged("hit", 7, priority="get"))
-# A priority that is no name says nothing.
+# An invalid priority counts as none.
 for name, value in {"empty": "", "65": "p" * 65, "colon": "a:b", "control": "a\n", "integer": 1, "bool": True, "bin": b"get",
                     "array": ["get"], "map": {"get": 1}}.items():
     request(f"acquire_priority_{name}", [1, 7, "api", U1, 1, value, {"all": True}], judged("acquire", 7, all=True), False)
@@ -335,7 +335,7 @@ request("charge_refund_of_lease_largest", [5, 10, "api", U1, -1, {"of": ID_MAX}]
 request("charge_refund_with_idem", [5, 10, "api", U1, -2, {"idem": "refund-3", "of": "order-17"}],
         charged(10, -2, idem="refund-3", of="order-17"))
 request("charge_refund_of_nil", [5, 10, "api", U1, 2, {"of": None}], charged(10, 2), False)
-# An amount above the largest, either way, is cut to it by who reads it: no rule counts further.
+# A reader clamps amounts beyond the largest, in both directions: no rule counts further.
 for name, amount, cut in (("2_32", 2**32, COST_MAX), ("minus_2_32", -(2**32), -COST_MAX), ("least", -(2**63), -COST_MAX),
                           ("largest", 2**64 - 1, COST_MAX)):
     request(f"charge_{name}", [5, 10, "api", U1, amount], charged(10, cut), False)
@@ -449,7 +449,7 @@ ANY = object()
 
 
 def bad(name, payload, code, meaning, after_hello=True, id=None, reply=True, framed=True):
-    """`id` is the id that the ERROR carries; `reply` is false where not even an ERROR is sent."""
+    """`id` is the id of the ERROR; `reply` is false if no ERROR is sent."""
     data = payload if isinstance(payload, bytes) else pack(payload)
     BAD.append((name, frame(data) if framed else data, code, meaning, after_hello, id, reply))
 
@@ -512,7 +512,7 @@ malformed("float32_cost", join(b"\x95", 3, 7, "api", U1, b"\xca\x3f\x80\x00\x00"
 malformed("float64_cost", join(b"\x95", 3, 7, "api", U1, b"\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00"), "cost 1.0")
 malformed("float_nan", join(b"\x95", 3, 7, "api", U1, b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00"), "cost not a number")
 malformed("float_id", bytes.fromhex("9208ca3f800000"), "id 1.0")
-malformed("float_in_ignored_element", join(b"\x93", 8, 1, b"\xca\x00\x00\x00\x00"), "a float that nobody reads")
+malformed("float_in_ignored_element", join(b"\x93", 8, 1, b"\xca\x00\x00\x00\x00"), "a float in an ignored element")
 malformed("float_in_unknown_option", join(b"\x97", 3, 7, "api", U1, 1, None, b"\x81\xa1x\x91\xca\x00\x00\x00\x00"),
           "a float inside an unknown option")
 malformed("ext_timestamp", join(b"\x93", 8, 1, b"\xd6\xff\x00\x00\x00\x00"), "a timestamp")
@@ -537,7 +537,7 @@ for name, data in {"lone_continuation": "80", "cut": "c3", "overlong": "c0af", "
 malformed("utf8_domain", join(b"\x94", 3, 7, b"\xa1\xff", []), "a domain that is not UTF-8")
 malformed("utf8_key", join(b"\x95", 3, 7, "api", b"\x91\x92\xa1\xff\xa1v", 1), "an attribute key that is not UTF-8")
 malformed("utf8_map_key", join(b"\x97", 3, 7, "api", U1, 1, None, b"\x81\xa1\xff\xc0"), "an option's key is not UTF-8")
-malformed("utf8_in_ignored_element", join(b"\x93", 8, 1, b"\xa1\xff"), "a text that nobody reads")
+malformed("utf8_in_ignored_element", join(b"\x93", 8, 1, b"\xa1\xff"), "a text in an ignored element")
 malformed("utf8_beats_invalid", join(b"\x95", 3, 7, "", [["v", Raw(b"\xa1\xff")]], 1),
           "a bad field comes first, the bad text decides")
 
@@ -554,7 +554,7 @@ malformed("key_twice_amount", [5, 7, "api", U1, twice(("tokens", 1), ("tokens", 
 malformed("key_twice_info", [0, 0, 1, twice(("pool", "a"), ("pool", "a"))], "a HELLO key twice", after_hello=False)
 malformed("key_twice_missed", [3, 7, "api", U1, 1, None, {"missed": twice(("timeout", 1), ("timeout", 1))}], "a reason twice")
 malformed("key_twice_nil", [3, 7, "api", U1, 1, None, twice(("idem", None), ("idem", "x"))], "an option twice, once nil")
-malformed("key_twice_in_ignored", [8, 1, [twice(("", 1), ("", 2))]], "an empty key twice where nobody reads")
+malformed("key_twice_in_ignored", [8, 1, [twice(("", 1), ("", 2))]], "a repeated empty key in an ignored element")
 THOUSANDS = [(f"{n:x}", None) for n in range(2500)]
 malformed("key_twice_of_2500", join(b"\x93", 8, 1, struct.pack(">BH", 0xDE, 2501),
                                     *[part for pair in THOUSANDS + [("9c3", None)] for part in pair]),
@@ -590,7 +590,7 @@ bad("first_hit", [3, 7, "api", U1, 1], "hello_required", "HIT before HELLO", aft
 bad("first_ping", [8, 7], "hello_required", "PING before HELLO", after_hello=False, id=7)
 bad("first_unknown_op", [9, 7], "hello_required", "an unknown op before HELLO", after_hello=False, id=7)
 bad("first_invalid_hit", [3, 7, "", [["user"]], -1], "hello_required", "its fields are not looked at", after_hello=False, id=7)
-bad("first_release_without_reply", [2, None, 5, 0], "hello_required", "closing is always said", after_hello=False, id=None)
+bad("first_release_without_reply", [2, None, 5, 0], "hello_required", "an ERROR before a close is always sent", after_hello=False, id=None)
 malformed("first_malformed_hit", join(b"\x94", 3, 7, "api", b"\xca\x00\x00\x00\x00"), "bytes come first", after_hello=False)
 malformed("first_op_text", ["hello", 0, 1], "the op is not an unsigned integer", after_hello=False)
 bad("version_0", [0, 5, 0], "version", "version 0", after_hello=False, id=5)
@@ -652,7 +652,7 @@ for name, value in {"3": 3, "negative": -1, "text": "ok", "bool": True}.items():
 invalid("release_silent", [2, None, "5", 0], "invalid, and without an id: nothing is sent", id=None, reply=False)
 invalid("charge_silent", [5, None, "api", U1, "5"], "invalid, and without an id: nothing is sent", id=None, reply=False)
 invalid("signal_silent", [7, None, "web", "lag", 1001], "invalid, and without an id: nothing is sent", id=None, reply=False)
-malformed("release_malformed_without_id", join(b"\x94", 2, None, 5, b"\xca\x00\x00\x00\x00"), "closing is always said")
+malformed("release_malformed_without_id", join(b"\x94", 2, None, 5, b"\xca\x00\x00\x00\x00"), "an ERROR before a close is always sent")
 for name, value in {"text": "5", "bool": True, "unit_nil": {"tokens": None}, "unit_colon": {"a:b": 1}}.items():
     invalid(f"charge_{name}", [5, 7, "api", U1, value], "the amount is neither an integer in range nor a map of units to such")
 invalid("charge_options_array", [5, 7, "api", U1, 1, []], "the options are no map")
@@ -697,7 +697,7 @@ def check_good(name, data, value, canonical):
     if msgpack is None:
         return
     assert msgpack.unpackb(data) == value, name
-    # The package writes the shortest form too, and nothing else is canonical.
+    # The package writes the shortest form too; no other form is canonical.
     assert (not canonical) or msgpack.packb(value) == data, name
 
 
@@ -712,7 +712,7 @@ def render(rows):
 
 
 def put(path, text):
-    """Writes it, or with --check fails where the file is another."""
+    """Writes a file, or with --check fails if it differs."""
     if "--check" not in sys.argv[1:]:
         path.write_text(text)
     elif path.read_text() != text:

@@ -1,6 +1,6 @@
 package tidegategrpc
 
-// Every option, and what an application can get wrong with it.
+// Every option, and mistakes with it.
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate/clients/go"
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
 
-// What the daemon is asked, word for word: over TCP, where the peer has an address.
-func TestWhatIsAsked(t *testing.T) {
+// The exact request to the daemon: over TCP, where the peer has an address.
+func TestSendsTheRequest(t *testing.T) {
 	t.Parallel()
 	daemon, err := peer.New(func(_ net.Conn, message []any) []any { return []any{1, message[1], 0} })
 	if err != nil {
@@ -81,7 +81,7 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-// A function that panics: the call passes, its handler runs, it is logged once by name, and counted.
+// If a function panics, the call passes, its handler runs, and the panic is logged once by name and counted.
 func TestEveryFunctionMayPanic(t *testing.T) {
 	t.Parallel()
 	for name, with := range map[string]Options{
@@ -96,11 +96,11 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 		"outcome":     {Outcome: func(context.Context, *tidegate.Decision, error) tidegate.Outcome { panic("secret") }},
 		"instrument":  {Instrument: func(*tidegate.Decision, time.Duration) { panic("secret") }},
 	} {
-		fake, heard, runs := tidegatetest.New(t), &told.Lines{}, 0
+		fake, logged, runs := tidegatetest.New(t), &logs.Lines{}, 0
 		if name == "on_refused" {
 			fake.Force("per-user", "limit")
 		}
-		c := fake.Client(tidegate.WithLogger(heard))
+		c := fake.Client(tidegate.WithLogger(logged))
 		health := served(t, c, with, &service{check: func(ctx context.Context) error {
 			runs++
 			if d := tidegate.FromContext(ctx); d == nil || !d.Allowed {
@@ -114,7 +114,7 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 			}
 		}
 		fake.AssertReleased()
-		lines := heard.All()
+		lines := logged.All()
 		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name+" panicked") ||
 			strings.Contains(lines[0], "secret") {
 			t.Fatalf("%s: ran %d times, %v %v", name, runs, c.Stats().Missed, lines)
@@ -143,7 +143,7 @@ func TestOnRefused(t *testing.T) {
 
 func TestOnFailureByMethod(t *testing.T) {
 	t.Parallel()
-	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&told.Lines{}))
+	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&logs.Lines{}))
 	for suffix, want := range map[string]codes.Code{"/Check": codes.Unavailable, "/Watch": codes.OK} {
 		suffix := suffix
 		with := Options{OnFailure: func(method string) bool { return strings.HasSuffix(method, suffix) }}
@@ -154,7 +154,7 @@ func TestOnFailureByMethod(t *testing.T) {
 	}
 }
 
-func TestAWaitIsSleptOff(t *testing.T) {
+func TestSleepsOnWait(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("hooks", "wait") // 10 ms
@@ -166,8 +166,8 @@ func TestAWaitIsSleptOff(t *testing.T) {
 	}
 	fake.AssertReleased()
 
-	// Who does not wait as long: the handler does not run, and the place is free. The interceptor alone, because a caller
-	// learns of its own deadline by itself.
+	// If the wait exceeds the deadline, the handler does not run, and the permit is free. Calls the interceptor
+	// directly, because a client ends at its own deadline.
 	l, ran := newLimiter(fake.Client(), Options{}), false
 	short, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -240,8 +240,8 @@ func TestTheHandlerOfAStreamFindsTheDecision(t *testing.T) {
 	}
 }
 
-// A name that would have every call refused is found where the interceptor is made.
-func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
+// Unary and Stream panic for an invalid name, because of which every call would be refused.
+func TestInterceptorPanicsForAnInvalidDomain(t *testing.T) {
 	t.Parallel()
 	for _, made := range []func(){
 		func() { Unary(tidegate.New(), Options{Domain: "a/b"}) }, func() { Stream(tidegate.New(), Options{Domain: "a:b"}) },
@@ -257,8 +257,8 @@ func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
 	}
 }
 
-// A caller that has gone is not told of a limit.
-func TestACallThatIsCancelled(t *testing.T) {
+// A cancelled call is not refused by a limit.
+func TestACancelledCall(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)
 	l := newLimiter(fake.Client(), Options{})

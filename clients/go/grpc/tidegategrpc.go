@@ -4,8 +4,8 @@
 //		grpc.ChainUnaryInterceptor(tidegategrpc.Unary(client, tidegategrpc.Options{Domain: "api"})),
 //		grpc.ChainStreamInterceptor(tidegategrpc.Stream(client, tidegategrpc.Options{Domain: "api"})))
 //
-// Over a limit a call ends with RESOURCE_EXHAUSTED, where the host is full with UNAVAILABLE, both with RetryInfo and
-// pushback, so that clients with a retry policy wait as long as they should. The lease of a call ends with its handler.
+// Over a limit a call ends with RESOURCE_EXHAUSTED, on a full host with UNAVAILABLE, both with RetryInfo and pushback,
+// which clients with a retry policy obey. The lease of a call ends with its handler.
 package tidegategrpc
 
 import (
@@ -26,25 +26,25 @@ import (
 	"github.com/tidegate/tidegate/clients/go"
 )
 
-// Options say how a server is limited; every field may be left out. `method` is the full one, "/package.Service/Method".
-// A function that panics lets the call pass.
+// Options of an interceptor; all are optional. `method` is the full one, "/package.Service/Method". If a function
+// panics, the call passes.
 //
-// The daemon gets path (the method), ip, user, user_agent and then Attributes, in this order.
+// The attributes are path (the method), ip, user, user_agent and then Attributes, in this order.
 type Options struct {
 	Domain      string                                                       // "web" if empty
-	User        func(ctx context.Context, method string) string              // who calls, as the application knows it
-	Attributes  func(ctx context.Context, method string) tidegate.Attributes // more of them
+	User        func(ctx context.Context, method string) string              // the caller; "": unknown
+	Attributes  func(ctx context.Context, method string) tidegate.Attributes // further attributes
 	Descriptors func(ctx context.Context, method string) []tidegate.Attributes
 	Cost        func(ctx context.Context, method string) tidegate.CallOption
-	Priority    func(ctx context.Context, method string) string // never from a caller's metadata as it stands
+	Priority    func(ctx context.Context, method string) string // never unchanged from a caller's metadata
 	Exempt      func(ctx context.Context, method string) bool
 	Outcome     func(ctx context.Context, d *tidegate.Decision, err error) tidegate.Outcome
-	OnRefused   func(ctx context.Context, d *tidegate.Decision) error // nil: the usual one
+	OnRefused   func(ctx context.Context, d *tidegate.Decision) error // nil: the default
 	OnFailure   func(method string) bool                              // true: refuse when the daemon does not answer
 	Instrument  func(d *tidegate.Decision, judging time.Duration)
 }
 
-// Unary limits calls of one request and one answer. It panics if the domain is no name.
+// Unary limits unary calls. It panics if the domain is invalid.
 func Unary(c *tidegate.Client, with Options) grpc.UnaryServerInterceptor {
 	l := newLimiter(c, with)
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -58,25 +58,25 @@ func Unary(c *tidegate.Client, with Options) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream limits streams: one decision for the whole of each. It panics if the domain is no name.
+// Stream limits streams, each with one decision. It panics if the domain is invalid.
 func Stream(c *tidegate.Client, with Options) grpc.StreamServerInterceptor {
 	l := newLimiter(c, with)
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		return l.call(stream.Context(), info.FullMethod, stream.SetTrailer, func(ctx context.Context) error {
-			return next(server, &judged{stream, ctx})
+			return next(server, &streamWithDecision{stream, ctx})
 		})
 	}
 }
 
-// judged is a stream whose context has the decision.
-type judged struct {
+// streamWithDecision adds the decision to the context of a stream.
+type streamWithDecision struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (j *judged) Context() context.Context { return j.ctx }
+func (j *streamWithDecision) Context() context.Context { return j.ctx }
 
-// Status is what a refusal is for gRPC. Pushback is the trailer grpc-retry-pushback-ms, -1 for never.
+// Status returns the gRPC status of a refusal. Pushback is the trailer grpc-retry-pushback-ms, -1 for never.
 func Status(d *tidegate.Decision) (refusal *status.Status, pushback string) {
 	code := codes.Unavailable
 	switch d.Verdict {
@@ -109,7 +109,7 @@ func newLimiter(c *tidegate.Client, with Options) *limiter {
 		with.Domain = "web"
 	}
 	if !tidegate.IsName(with.Domain) {
-		panic(fmt.Sprintf("tidegategrpc: Options.Domain %.99q is no name; help: use 1 to 64 bytes without control characters, %q or %q",
+		panic(fmt.Sprintf("tidegategrpc: Options.Domain %.99q is not a name; help: use 1 to 64 bytes without control characters, %q or %q",
 			with.Domain, ":", "/"))
 	}
 	return &limiter{c, with}
@@ -119,7 +119,7 @@ func (l *limiter) call(
 	ctx context.Context, method string, trailer func(metadata.MD), next func(context.Context) error,
 ) error {
 	began := time.Now()
-	d := l.judge(ctx, method)
+	d := l.decide(ctx, method)
 	if d == nil {
 		return next(ctx)
 	}
@@ -128,7 +128,7 @@ func (l *limiter) call(
 	if l.Instrument != nil {
 		l.guarded("instrument", func() { l.Instrument(d, time.Since(began)) })
 	}
-	if err := ctx.Err(); err != nil && !d.Allowed { // the caller waits no more
+	if err := ctx.Err(); err != nil && !d.Allowed { // the caller hung up, or its deadline passed
 		return status.FromContextError(err).Err()
 	}
 	if !d.Allowed {
@@ -153,7 +153,7 @@ func (l *limiter) call(
 	}
 	err := next(tidegate.NewContext(ctx, d))
 	switch code := status.Code(err); {
-	case ctx.Err() != nil || code == codes.Canceled || code == codes.DeadlineExceeded: // nobody has got the answer
+	case ctx.Err() != nil || code == codes.Canceled || code == codes.DeadlineExceeded: // remains Dropped
 	case code == codes.OK:
 		outcome = tidegate.OK
 	default:
@@ -165,12 +165,12 @@ func (l *limiter) call(
 	return err
 }
 
-// judge asks the daemon; nil: exempt.
-func (l *limiter) judge(ctx context.Context, method string) (d *tidegate.Decision) {
+// decide returns the decision; nil if the call is exempt.
+func (l *limiter) decide(ctx context.Context, method string) (d *tidegate.Decision) {
 	step := "exempt"
 	defer func() {
-		if why := recover(); why != nil {
-			d = l.client.CallbackFailed(step, why)
+		if thrown := recover(); thrown != nil {
+			d = l.client.CallbackFailed(step, thrown)
 		}
 	}()
 	if l.Exempt != nil && l.Exempt(ctx, method) {
@@ -203,21 +203,21 @@ func call[T any](function func(context.Context, string) T, ctx context.Context, 
 	return t
 }
 
-// guarded runs what the application gave; after a panic, the decision there is then.
-func (l *limiter) guarded(what string, function func()) (failed *tidegate.Decision) {
+// guarded runs a callback; after a panic it returns an allowing decision.
+func (l *limiter) guarded(name string, function func()) (failed *tidegate.Decision) {
 	defer func() {
-		if why := recover(); why != nil {
-			failed = l.client.CallbackFailed(what, why)
+		if thrown := recover(); thrown != nil {
+			failed = l.client.CallbackFailed(name, thrown)
 		}
 	}()
 	function()
 	return nil
 }
 
-// address of the peer, which behind a proxy is the proxy's.
+// address returns the host of the peer: behind a proxy, the proxy's.
 func address(ctx context.Context) string {
-	if who, is := peer.FromContext(ctx); is && who.Addr != nil {
-		if host, _, err := net.SplitHostPort(who.Addr.String()); err == nil {
+	if p, is := peer.FromContext(ctx); is && p.Addr != nil {
+		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
 			return host
 		}
 	}
@@ -226,8 +226,8 @@ func address(ctx context.Context) string {
 
 func agent(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
-	if said := md.Get("user-agent"); len(said) > 0 {
-		return said[0]
+	if values := md.Get("user-agent"); len(values) > 0 {
+		return values[0]
 	}
 	return ""
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
 
-// The server: gRPC's own health service, whose handlers do as they are told.
+// The server: gRPC's own health service with handlers of the test.
 type service struct {
 	grpc_health_v1.UnimplementedHealthServer
 	check func(context.Context) error
@@ -43,7 +43,7 @@ func (s *service) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc_health
 	return s.watch(stream)
 }
 
-// served is a client of a server that is limited so, over a connection in memory.
+// served returns a client of a limited server, over a connection in memory.
 func served(t *testing.T, c *tidegate.Client, with Options, s *service, dial ...grpc.DialOption) grpc_health_v1.HealthClient {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
@@ -156,8 +156,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A client with a retry policy waits as long as pushback says, and then passes.
-func TestPushbackIsKeptTo(t *testing.T) {
+// A client with a retry policy waits for the pushback, and then passes.
+func TestClientsObeyPushback(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("host/workers", "shed")
@@ -239,7 +239,7 @@ func TestCallbacksThatPanicAndNoDaemon(t *testing.T) {
 	}
 }
 
-// What is refused, byte for byte as in every other language.
+// Refusals are byte for byte as in every other language.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../../tests/vectors/answers.json")
@@ -292,7 +292,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// played is the decision of this payload, from a daemon that says it whatever is asked.
+// played returns a decision from a daemon that always replies with this payload.
 func played(t *testing.T, payload []byte) *tidegate.Decision {
 	t.Helper()
 	script, err := peer.Saying(payload)

@@ -1,5 +1,5 @@
-// Package tidegatetest is a daemon for the tests of applications: in this process, on a socket of its own, allowing
-// everything until it is told otherwise. At the end of the test it asserts that every lease was released.
+// Package tidegatetest is a daemon for the tests of applications: in this process, on its own socket. It allows all
+// requests unless Force changes that. At the end of the test it asserts that every lease was released.
 //
 //	fake := tidegatetest.New(t)
 //	app := NewApp(fake.Client())
@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
 )
 
-// Asked is a judgement that was asked for.
+// Asked is a recorded request.
 type Asked struct {
 	Op         string // acquire, hit or peek
 	Domain     string
@@ -25,7 +25,7 @@ type Asked struct {
 	Priority   string
 }
 
-// Fake is such a daemon.
+// Fake is a daemon for tests.
 type Fake struct {
 	t    testing.TB
 	peer *peer.Peer
@@ -43,7 +43,7 @@ type forced struct {
 	when          func(Asked) bool
 }
 
-// New starts one, and stops it at the end of the test.
+// New starts a Fake, and stops it at the end of the test.
 func New(t testing.TB) *Fake {
 	t.Helper()
 	f := &Fake{t: t, leases: map[uint64]Asked{}}
@@ -60,10 +60,10 @@ func New(t testing.TB) *Fake {
 	return f
 }
 
-// Socket is where it listens, for TIDEGATE_SOCKET of a process that is tested.
+// Socket returns the path of its socket, for TIDEGATE_SOCKET of a tested process.
 func (f *Fake) Socket() string { return f.peer.Path }
 
-// Client asks it, patiently: a busy machine is no reason for a test to see a decision without an answer.
+// Client returns a client with a timeout of 10 s, so that a busy machine does not cause degraded decisions.
 func (f *Fake) Client(options ...tidegate.Option) *tidegate.Client {
 	options = append([]tidegate.Option{tidegate.WithSocket(f.peer.Path), tidegate.WithTimeout(10 * time.Second)}, options...)
 	c := tidegate.New(options...)
@@ -71,8 +71,8 @@ func (f *Fake) Client(options ...tidegate.Option) *tidegate.Client {
 	return c
 }
 
-// Force has the rule decide with this verdict from now on: allow, limit, shed, wait (10 ms), deny, or silence, which is
-// no answer at all. With when, only about what that is true of. The last one that fits counts.
+// Force sets the verdict of a rule: allow, limit, shed, wait (10 ms), deny, or silence (no reply); with when, only for
+// requests that satisfy it. The last matching call applies.
 func (f *Fake) Force(rule, verdict string, when ...func(Asked) bool) {
 	f.t.Helper()
 	switch verdict {
@@ -93,21 +93,21 @@ func (f *Fake) Force(rule, verdict string, when ...func(Asked) bool) {
 	f.forced = append(f.forced, forced{rule, verdict, about})
 }
 
-// Allow takes back what was forced.
+// Allow removes all forced verdicts.
 func (f *Fake) Allow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forced = nil
 }
 
-// Asked is everything that was, in order.
+// Asked returns all requests, in order.
 func (f *Fake) Asked() []Asked {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]Asked(nil), f.asked...)
 }
 
-// Held is what works under a lease now.
+// Held returns the requests whose lease has not been released.
 func (f *Fake) Held() []Asked {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,14 +118,14 @@ func (f *Fake) Held() []Asked {
 	return held
 }
 
-// Ended is how the work under each lease ended, in that order.
+// Ended returns the outcomes of released leases, in order.
 func (f *Fake) Ended() []tidegate.Outcome {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]tidegate.Outcome(nil), f.ended...)
 }
 
-// AssertReleased fails the test if a lease is held still; a release that is under way is waited for.
+// AssertReleased fails the test if a lease remains after 2 s.
 func (f *Fake) AssertReleased() {
 	f.t.Helper()
 	for until := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {

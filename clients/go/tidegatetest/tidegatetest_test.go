@@ -43,7 +43,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A test that fails if it should.
+// A testing.TB that records failures.
 type watched struct {
 	testing.TB
 	failed string
@@ -76,7 +76,7 @@ func TestALeaseThatIsNotReleasedFailsTheTest(t *testing.T) {
 	}
 }
 
-// How an application's own test looks.
+// An example of an application's test.
 func ExampleNew() {
 	t := &watched{} // the *testing.T of a test
 	fake := tidegatetest.New(t)

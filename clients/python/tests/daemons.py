@@ -1,4 +1,4 @@
-"""A daemon played by the test, and the real one, on a socket in a temporary directory; the fixtures of both suites."""
+"""A scripted daemon, and the real one, on a socket in a temporary directory; the fixtures of both suites."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def frame(message: object) -> bytes:
 
 
 class Played:
-    """A daemon that answers as it is told: `script(connection, message)` gets every request but HELLO.
+    """A scripted daemon: `script(connection, message)` gets every request but HELLO.
 
     `seen` has every message, HELLO too; replies of `script` that are lists or bytes are framed and sent. `silent`:
-    nothing is answered, not even HELLO and PING.
+    sends no reply, not even to HELLO and PING.
     """
 
     def __init__(self, path: str) -> None:
         self.path, self.seen, self.connections, self.stopped, self.silent = path, [], [], False, False
-        self.served, self.most, self.refused = set(), 1_000, 0  # further connections are busy
+        self.served, self.most, self.refused = set(), 1_000, 0  # further connections get the error `busy`
         self.script = lambda connection, message: [1, message[1], *ALLOW]
         self.hears = self.seen.append
         self.listener = socket.socket(socket.AF_UNIX)
@@ -55,7 +55,7 @@ class Played:
                     continue
                 self.served.add(connection)
                 self.connections.append(connection)
-                if self.stopped:  # since it was accepted
+                if self.stopped:  # since the accept
                     connection.close()
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
@@ -76,8 +76,8 @@ class Played:
                     else:
                         answer = self.script(connection, message)
                         if message[1] is None and not isinstance(answer, bytes):
-                            answer = None  # without an id there is no reply, not even an error
-                    if isinstance(answer, list) and answer[:1] == [1]:  # written whole, as the real one does
+                            answer = None  # without an id there is no reply, not even an ERROR
+                    if isinstance(answer, list) and answer[:1] == [1]:  # in full, like the real daemon
                         answer += (13 - len(answer)) * [None]
                     if answer is not None:
                         connection.sendall(answer if isinstance(answer, bytes) else frame(answer))
@@ -86,15 +86,15 @@ class Played:
         return [message for message in self.seen if message[0] != 0]
 
     def last_report(self):
-        """The last that came with a request. A request that its caller gave up may be read after a later one."""
+        """The last message with a request. The daemon may read an abandoned request after a later one."""
         return [message[6] for message in list(self.seen) if len(message) > 6][-1]
 
     def of(self, op: int) -> list:
-        """Every message of one kind. Those of different connections may have come in another order than they went."""
+        """Returns all messages of one kind, in the order of arrival, which may differ between connections."""
         return [message for message in list(self.seen) if message[0] == op]
 
     def releases(self, count: int = 1) -> list:
-        """The lease and outcome of every RELEASE, of which so many are awaited: the client does not wait for them."""
+        """Waits for RELEASEs, which the client does not wait for, and returns their leases and outcomes."""
         until = time.monotonic() + PATIENT
         while sum(message[0] == 2 for message in list(self.seen)) < count and time.monotonic() < until:
             time.sleep(0.001)
@@ -120,7 +120,7 @@ class Played:
 
 @pytest.fixture
 def directory():
-    # Not pytest's own, whose paths may be too long for a socket.
+    # Not pytest's tmp_path, which may be too long for a socket.
     with tempfile.TemporaryDirectory(prefix="tg-") as path:
         yield pathlib.Path(path)
 
@@ -151,7 +151,7 @@ def make_client(directory, monkeypatch):
 
 @pytest.fixture
 def long_pauses(monkeypatch):
-    """A breaker that opens stays open for the test, however slow the machine is."""
+    """Keeps an open breaker open for the whole test, on slow machines too."""
     monkeypatch.setattr(tidegate, "PAUSE_MIN", 60.0)
     monkeypatch.setattr(tidegate, "PAUSE_MAX", 120.0)
 
@@ -162,7 +162,7 @@ def client(make_client):
 
 
 class Daemon:
-    """The real one. `options` are of `serve`; it keeps its state in `state`, if there is such a directory."""
+    """A real daemon. `options` are those of `serve`; it keeps its state in the directory `state`, if that exists."""
 
     def __init__(self, binary: pathlib.Path, directory: pathlib.Path) -> None:
         self.binary, self.socket, self.rules = binary, str(directory / "tidegate.sock"), directory / "rules"
@@ -171,7 +171,7 @@ class Daemon:
         self.process: subprocess.Popen | None = None
 
     def start(self, listener: socket.socket | None = None) -> None:
-        """Waits until it answers. `listener` is passed to it, as systemd does."""
+        """Waits until it answers. `listener` is passed to it as by systemd."""
         command = [str(self.binary), "serve", "--socket", self.socket, "--rules", str(self.rules), *self.options]
         if listener is not None:
             command = ["sh", "-c", 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@" 3<&0 0</dev/null', "sh", *command]
@@ -190,7 +190,7 @@ class Daemon:
         probe.close()
 
     def stop(self, kill: bool = False) -> int | None:
-        """The exit code, if it was there."""
+        """Returns the exit code, if it ran."""
         process, self.process = self.process, None
         if process is None:
             return None
@@ -203,7 +203,7 @@ def daemon(directory):
     places = [ROOT / "target/release/tidegate", ROOT / "target/debug/tidegate"]
     if "TIDEGATE_BIN" in os.environ:
         places = [pathlib.Path(os.environ["TIDEGATE_BIN"])]
-    # Of what was built the newest: an older one may be of another version.
+    # The newest build: an older one may be of another version.
     binary = max((place for place in places if place.exists()), key=lambda place: place.stat().st_mtime, default=None)
     if binary is None:
         pytest.fail("no tidegate to test with: cargo build, or set TIDEGATE_BIN")

@@ -1,6 +1,6 @@
-"""Flask, FastAPI and Django, in this process: a WAIT is slept off, and every end of a request gives the place back.
+"""Flask, FastAPI and Django in this process: sleep on WAIT, and a released lease at every end of a request.
 
-What their real servers make of it: tests/python/test_frameworks.py.
+Their real servers: tests/python/test_frameworks.py.
 """
 
 import asyncio
@@ -59,19 +59,19 @@ def flask_app(request, client):
     return app
 
 
-def test_flask_sleeps_a_wait_off(played, flask_app):
+def test_flask_sleeps_on_wait(played, flask_app):
     played.script = wait
     assert took(lambda: flask_app.test_client().get("/x").close()) >= WAIT and played.releases() == [[77, 0]]
 
 
 @pytest.mark.parametrize(("path", "outcome"), [("/x", 0), ("/404", 1), ("/503", 1)])
-def test_flask_tells_how_it_ended(played, flask_app, path, outcome):
+def test_flask_reports_the_outcome(played, flask_app, path, outcome):
     played.script = grant
     flask_app.test_client().get(path).close()
     assert played.releases() == [[77, outcome]]
 
 
-def test_flask_shows_the_decision_to_whoever_looks_at_the_answer(played, flask_app):
+def test_flask_has_the_decision_after_the_response(played, flask_app):
     import flask
 
     seen = []
@@ -87,8 +87,8 @@ def test_flask_shows_the_decision_to_whoever_looks_at_the_answer(played, flask_a
     assert seen == [(200, "allow"), (429, "limit")]
 
 
-def test_flask_gives_back_what_no_answer_was_made_of(played, flask_app):
-    played.script, flask_app.testing = grant, True  # what is raised goes through
+def test_flask_releases_without_a_response(played, flask_app):
+    played.script, flask_app.testing = grant, True  # exceptions pass
     with pytest.raises(ZeroDivisionError):
         flask_app.test_client().get("/raise")
     assert played.releases() == [[77, 2]]
@@ -117,19 +117,19 @@ def ask(app, path):
     return call(app, HTTP | {"path": path, "query_string": b"", "http_version": "1.1", "scheme": "http"})
 
 
-def test_fastapi_sleeps_a_wait_off(played, fast_app):
+def test_fastapi_sleeps_on_wait(played, fast_app):
     played.script = wait
     assert took(lambda: ask(fast_app, "/x")) >= WAIT and played.releases() == [[77, 0]]
 
 
 @pytest.mark.parametrize(("path", "outcome"), [("/x", 0), ("/404", 1), ("/302", 0)])
-def test_fastapi_tells_how_it_ended(played, fast_app, path, outcome):
+def test_fastapi_reports_the_outcome(played, fast_app, path, outcome):
     played.script = grant
     ask(fast_app, path)
     assert played.releases() == [[77, outcome]]
 
 
-def test_fastapi_gives_back_what_no_answer_was_made_of(played, fast_app):
+def test_fastapi_releases_without_a_response(played, fast_app):
     played.script = grant
     with pytest.raises(ZeroDivisionError):
         ask(fast_app, "/raise")
@@ -141,7 +141,7 @@ def test_fastapi_gives_back_what_no_answer_was_made_of(played, fast_app):
 
 @pytest.fixture
 def django_request(client, ac):
-    """Asks a middleware before `get_response`, plain or asynchronous; the answer is closed as a server does."""
+    """Runs a middleware around `get_response`, plain or asynchronous; closes the response as a server does."""
     pytest.importorskip("django")
     from django.conf import settings
     from django.http import HttpResponse
@@ -170,7 +170,7 @@ def django_request(client, ac):
                 response.close()
                 return response
             finally:
-                await ac.check()  # behind what was released
+                await ac.check()  # after the lease's release
 
         if asynchronous:
             return asyncio.run(main())
@@ -182,14 +182,14 @@ def django_request(client, ac):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_django_sleeps_a_wait_off(played, django_request, asynchronous):
+def test_django_sleeps_on_wait(played, django_request, asynchronous):
     played.script = wait
     assert took(lambda: django_request(asynchronous)) >= WAIT and played.releases() == [[77, 0]]
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(200, 0), (302, 0), (404, 1), (500, 1)])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_django_tells_how_it_ended(played, django_request, asynchronous, status, outcome):
+def test_django_reports_the_outcome(played, django_request, asynchronous, status, outcome):
     played.script = grant
     response = django_request(asynchronous, status)
     assert played.releases() == [[77, outcome]] and ("RateLimit" in response.headers) == (status != 302)
@@ -197,7 +197,7 @@ def test_django_tells_how_it_ended(played, django_request, asynchronous, status,
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("error", [RuntimeError("mine"), asyncio.CancelledError()])
-def test_django_gives_back_what_no_answer_was_made_of(played, django_request, asynchronous, error):
+def test_django_releases_without_a_response(played, django_request, asynchronous, error):
     played.script = grant
     with pytest.raises(type(error)):
         django_request(asynchronous, error=error)

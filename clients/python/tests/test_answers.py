@@ -1,4 +1,4 @@
-"""What is made of each decision for HTTP, byte for byte as in every other language: tests/vectors/answers.json."""
+"""HTTP responses of all decisions, byte for byte as in every other language: tests/vectors/answers.json."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ OWN = [("Content-Type", "text/plain")]
 
 
 class Decided:
-    """A client to whom the decision was given."""
+    """A client that always gets this decision."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -35,15 +35,15 @@ def decided(answer):
 @pytest.mark.parametrize("answer", ANSWERS, ids=[answer["name"] for answer in ANSWERS])
 def test_an_answer(answer, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    told = []
+    started = []
 
     def application(environ, start_response):
         start_response(f"{answer['status']} As It Is", list(OWN))
         return [b"its own"]
 
     limited = Middleware(application, Decided(answer), headers=answer["style"])
-    body = b"".join(limited({"REQUEST_METHOD": "GET"}, lambda status, headers: told.append((status, headers))))
-    [(status, headers)] = told
+    body = b"".join(limited({"REQUEST_METHOD": "GET"}, lambda status, headers: started.append((status, headers))))
+    [(status, headers)] = started
     own = [] if answer["body"] else OWN
     assert int(status.split()[0]) == answer["status"]
     assert headers == own + [tuple(field) for field in answer["headers"]]
@@ -51,7 +51,7 @@ def test_an_answer(answer, monkeypatch):
     assert decided(answer).message == answer["message"]
 
 
-def test_the_answers_are_what_their_maker_writes():
+def test_answers_are_generated():
     done = subprocess.run(
         [sys.executable, VECTORS / "answers.py", "--check"], capture_output=True, text=True, check=False
     )

@@ -29,7 +29,7 @@ async def plain(scope, receive, send):
 
 
 def call(app, scope=HTTP, sent=None, **more):
-    """Every message that is sent."""
+    """Returns all sent messages."""
     messages = [] if sent is None else sent
 
     async def receive():
@@ -82,7 +82,7 @@ def test_an_answer_of_the_vectors(answer):
     assert body["body"].decode() == (answer["body"] or "its own")
 
 
-def test_what_is_asked(played, ac):
+def test_sends_the_request(played, ac):
     options = {
         "user": lambda scope: "u1",
         "attributes": {"tenant": "X-Tenant", "plan": lambda scope: "free"},
@@ -91,7 +91,7 @@ def test_what_is_asked(played, ac):
         "trusted_proxies": 1,
     }
     headers = [(b"user-agent", b"curl"), (b"X-Tenant", b"t1"), (b"x-forwarded-for", b"203.0.113.9")]
-    headers += [(b"x-forwarded-for", b"192.0.2.7")]  # a second field continues the first
+    headers += [(b"x-forwarded-for", b"192.0.2.7")]  # a second header of the same name extends the first
     call(Middleware(plain, ac, "api", **options), method="PUT", path="//v1/./a/../é", headers=headers)
     pairs = ["method", "PUT", "path", "/v1/é", "ip", "192.0.2.7", "user", "u1", "user_agent", "curl"]
     assert played.seen[1][2:] == ["api", [[*pairs, "tenant", "t1", "plan", "free"]], 5, "post"]
@@ -166,12 +166,12 @@ def test_a_function_that_raises_lets_the_request_pass(played, ac, caplog, name):
 
 
 @pytest.mark.parametrize("odd", ["text", 7, [1, 2], [("a", "b", "c")]])
-def test_attributes_that_are_none_let_the_request_pass(played, ac, caplog, odd):
+def test_invalid_attributes_let_the_request_pass(played, ac, caplog, odd):
     assert call(Middleware(plain, ac, attributes=lambda scope: odd)) == call(plain)
     assert ac.stats()["missed"] == {"callback": 1} and "attributes raised" in caplog.text
 
 
-def test_the_wrong_kind_of_client_is_refused_where_it_is_made(ac, client):
+def test_the_wrong_kind_of_client_raises(ac, client):
     from tidegate import wsgi
 
     with pytest.raises(TypeError, match="AsyncClient"):
@@ -180,7 +180,7 @@ def test_the_wrong_kind_of_client_is_refused_where_it_is_made(ac, client):
         wsgi.Middleware(plain, ac)
 
 
-def test_functions_that_only_look_on_may_raise(played, ac, caplog):
+def test_instrument_and_outcome_may_raise(played, ac, caplog):
     def broken(*_):
         raise KeyError("secret-user-name")
 
@@ -190,10 +190,10 @@ def test_functions_that_only_look_on_may_raise(played, ac, caplog):
 
 
 def test_instrument_and_outcome(played, ac):
-    played.script, told = grant, []
-    options = {"instrument": lambda decision, took: told.append((decision.rule, took))}
+    played.script, calls = grant, []
+    options = {"instrument": lambda decision, took: calls.append((decision.rule, took))}
     call(Middleware(plain, ac, outcome=lambda status: "error" if status == 200 else None, **options))
-    [(rule, took)] = told
+    [(rule, took)] = calls
     assert rule == "per-user" and 0 < took < PATIENT and played.releases() == [[77, 1]]
 
 
@@ -218,7 +218,7 @@ def test_without_a_daemon(make_client, on_failure, path, status):
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(200, 0), (404, 1), (503, 1)])
-def test_the_lease_ends_with_the_last_body_and_the_background_holds_nothing(played, ac, status, outcome):
+def test_the_lease_ends_with_the_last_body_before_background_tasks(played, ac, status, outcome):
     played.script, at = grant, []
 
     async def app(scope, receive, send):
@@ -263,7 +263,7 @@ def test_the_lease_ends_with_whatever_ends_the_request(played, ac, when):
     assert played.releases() == [[77, 2]]
 
 
-def test_a_wait_holds_up_nobody_else(played, ac):
+def test_a_wait_does_not_delay_other_requests(played, ac):
     played.script = lambda connection, message: [1, message[1], 3, "hooks", 21, 1, 20, 1, 300_000]
     started = []
 
@@ -303,14 +303,14 @@ def test_a_refused_websocket_is_closed_before_it_is_accepted(played, ac):
     assert call(Middleware(plain, ac), SOCKET) == [{"type": "websocket.close", "code": 1013, "reason": ""}]
 
 
-def test_a_refused_websocket_is_answered_where_it_can_be(played, ac):
+def test_a_refused_websocket_gets_a_response_if_supported(played, ac):
     played.script = limit
     start, body = call(Middleware(plain, ac), SOCKET, extensions={"websocket.http.response": {}})
     assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
     assert dict(start["headers"])[b"retry-after"] == b"1" and json.loads(body["body"])["status"] == 429
 
 
-def test_the_application_sees_the_decision_and_garbage_hurts_nobody(played, ac):
+def test_the_application_sees_the_decision_despite_garbage(played, ac):
     played.script = lambda connection, message: frame(b"\xc1")
     seen = []
 

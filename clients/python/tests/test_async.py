@@ -1,4 +1,4 @@
-"""AsyncClient: what `Client` promises, for many tasks on one connection; cancelled ones leave nothing behind."""
+"""AsyncClient: the promises of `Client`, for many tasks on one connection; cancelled tasks leave no lease."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ async def until(true):
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_and_answered(played, ac):
+def test_sends_the_request_and_reads_the_reply(played, ac):
     async def main():
         decision = await ac.acquire("api", {"user": "u1"})
         assert (decision.rule, decision.remaining, decision.degraded, bool(decision)) == ("per-user", 39, False, True)
@@ -70,14 +70,14 @@ def test_what_is_asked_and_answered(played, ac):
     assert played.seen[2][2:] == ["api", [["user", "u1"]], 3, "post", {"queued_us": 500_000}]
 
 
-def test_it_is_there_by_its_name_and_loaded_when_used():
+def test_is_loaded_on_first_use():
     assert tidegate.AsyncClient.__name__ == "AsyncClient"
     with pytest.raises(AttributeError):
         _ = tidegate.Nonsense
 
 
 def test_tasks_share_a_connection_and_no_answer(played, ac):
-    """Replies come in another order than the requests did."""
+    """Replies arrive in another order than the requests."""
     held = []
 
     def turned(connection, message):
@@ -101,7 +101,7 @@ def test_tasks_share_a_connection_and_no_answer(played, ac):
     assert len([message for message in played.seen if message[0] == 0]) == 1
 
 
-def test_what_is_in_flight_is_bounded(played, ac, monkeypatch):
+def test_requests_in_flight_are_bounded(played, ac, monkeypatch):
     monkeypatch.setattr(pipe, "IN_FLIGHT_MAX", 8)
     held = []
     played.script = lambda connection, message: held.append((connection, message))
@@ -133,7 +133,7 @@ def test_every_loop_has_a_connection_of_its_own(played, ac):
     hellos = [message[3] for message in played.seen if message[0] == 0]
     assert sorted(hello["connection"] for hello in hellos) == [1, 2, 3, 4]
     assert len({hello["session"] for hello in hellos}) == 1
-    assert ac.stats()["connections"] == 1  # those of loops that are closed are, too
+    assert ac.stats()["connections"] == 1  # and those of closed loops
 
 
 # -- without the daemon ------------------------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ def test_hostile_daemons(played, make_async, script, reason, on_failure):
         assert await hits(ac, 2) == [None, None]
 
     asyncio.run(main())
-    told, plain = played.of(HIT)
-    assert told[6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(plain) == 5
+    report, plain = played.of(HIT)
+    assert report[6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(plain) == 5
 
 
-def test_many_that_wait_in_vain_are_one_failure(played, make_async, long_pauses):
+def test_many_timeouts_count_once(played, make_async, long_pauses):
     ac = make_async(timeout=0.1)
     played.script = lambda connection, message: None
 
@@ -214,8 +214,8 @@ def test_no_daemon_then_one(directory, make_async, caplog, long_pauses):
     made.stop()
 
 
-def test_a_reply_that_is_there_after_the_deadline_counts(played, make_async):
-    """As when something else has held up the loop."""
+def test_a_reply_that_arrived_in_time_counts(played, make_async):
+    """Simulates a busy loop."""
     ac = make_async(timeout=0.1)
     played.script = lambda connection, message: [1, message[1], *LIMIT]
 
@@ -223,7 +223,7 @@ def test_a_reply_that_is_there_after_the_deadline_counts(played, make_async):
         await hits(ac)
         asked = asyncio.ensure_future(ac.hit("api"))
         await asyncio.sleep(0)
-        await asyncio.sleep(0)  # it was written
+        await asyncio.sleep(0)  # the request was written
         time.sleep(0.3)
         return (await asked).verdict
 
@@ -231,7 +231,7 @@ def test_a_reply_that_is_there_after_the_deadline_counts(played, make_async):
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
-def test_an_orderly_restart_costs_nobody_a_decision(played, ac, goodbye):
+def test_an_orderly_restart_loses_no_decision(played, ac, goodbye):
     async def main():
         await hits(ac)
         if goodbye:
@@ -242,7 +242,7 @@ def test_an_orderly_restart_costs_nobody_a_decision(played, ac, goodbye):
     assert asyncio.run(main()) == [None] * 10 and ac.stats()["missed"] == {}
 
 
-def test_after_a_goodbye_what_was_not_answered_is_asked_elsewhere(played, ac):
+def test_retries_unanswered_requests_after_a_goodbye(played, ac):
     async def main():
         await hits(ac)
 
@@ -258,12 +258,12 @@ def test_after_a_goodbye_what_was_not_answered_is_asked_elsewhere(played, ac):
     assert ac.stats()["missed"] == {}
 
 
-def test_hanging_up_without_a_welcome_is_not_tried_for_ever(make_async, monkeypatch):
+def test_a_hangup_without_welcome_is_not_retried_forever(make_async, monkeypatch):
     made = []
 
     def connected(path):
         made.append(socket.socketpair())
-        made[-1][1].close()  # before a byte could be written
+        made[-1][1].close()  # before the first byte could be written
         return made[-1][0]
 
     monkeypatch.setattr(pipe, "connect", connected)
@@ -289,7 +289,7 @@ def test_disabled(played, make_async):
     assert played.seen == []
 
 
-def test_what_cannot_be_asked_is_refused(played, ac, caplog):
+def test_an_unreadable_request_is_refused(played, ac, caplog):
     async def main():
         return [(await ac.acquire(domain)).reason for domain in ("a/b", None, "a/b")]
 
@@ -319,7 +319,7 @@ def test_limit(played, ac, error, outcome):
     assert played.releases() == [[77, outcome]]
 
 
-def test_a_wait_does_not_hold_up_the_loop(played, ac):
+def test_a_wait_does_not_block_the_loop(played, ac):
     played.script = lambda connection, message: [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000, 77]
 
     async def main():
@@ -335,7 +335,7 @@ def test_a_wait_does_not_hold_up_the_loop(played, ac):
     asyncio.run(main())
 
 
-def test_a_cancelled_task_gives_its_late_grant_back_and_the_daemon_is_told(played, ac):
+def test_a_cancelled_task_releases_its_late_grant(played, ac):
     held = []
     played.script = lambda connection, message: held.append((connection, message))
 
@@ -355,24 +355,24 @@ def test_a_cancelled_task_gives_its_late_grant_back_and_the_daemon_is_told(playe
     assert played.of(HIT)[-1][6] == {"abandoned": [[1, 1]]} and ac.stats()["missed"] == {}
 
 
-def test_a_task_cancelled_between_its_grant_and_its_turn_gives_it_back(played, ac, monkeypatch):
+def test_a_task_cancelled_after_its_grant_releases_it(played, ac, monkeypatch):
     played.script = grant
-    answered = pipe.Pipe._answered
+    answered = pipe.Pipe._finish
 
     async def main():
         await ac.check()
         asked = asyncio.ensure_future(ac.acquire("export"))
-        monkeypatch.setattr(pipe.Pipe, "_answered", lambda *given: (answered(*given), asked.cancel()))
+        monkeypatch.setattr(pipe.Pipe, "_finish", lambda *given: (answered(*given), asked.cancel()))
         with pytest.raises(asyncio.CancelledError):
             await asked
-        monkeypatch.setattr(pipe.Pipe, "_answered", answered)
+        monkeypatch.setattr(pipe.Pipe, "_finish", answered)
         await ac.check()
 
     asyncio.run(main())
     assert [lease for lease, outcome in played.releases()] == [78]
 
 
-def test_a_release_where_the_connection_has_ended_takes_another(played, ac):
+def test_a_release_on_a_closed_connection_takes_another(played, ac):
     played.script = grant
 
     async def main():
@@ -387,7 +387,7 @@ def test_a_release_where_the_connection_has_ended_takes_another(played, ac):
     assert played.releases() == [[77, 1]]
 
 
-def test_a_release_without_a_loop_or_a_daemon_is_told_later(played, ac):
+def test_a_release_without_loop_or_daemon_is_reported_later(played, ac):
     played.script = grant
 
     async def main():
@@ -478,7 +478,7 @@ def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, ac, 
     assert "ann" not in caplog.text
 
 
-# -- forks, and what is forgotten --------------------------------------------------------------------------------------
+# -- forks, and dropped clients ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fork", [os.fork, fork_past_python])
@@ -489,7 +489,7 @@ def test_a_child_has_its_own_connection_and_session(played, ac, fork):
         return await hits(ac, 2)
 
     def child():
-        asyncio._set_running_loop(None)  # the child has the loop of its parent on its stack, and runs another
+        asyncio._set_running_loop(None)  # the child has its parent's loop on its stack, and runs another
         return asyncio.run(hits(ac, 2)) == [None, None]
 
     assert asyncio.run(main()) == [None, None]
@@ -498,12 +498,12 @@ def test_a_child_has_its_own_connection_and_session(played, ac, fork):
     assert [message[1] for message in played.requests()] == [1, 2, 1, 2, 3, 4]
 
 
-def test_loops_that_have_ended_are_forgotten(played, ac):
+def test_closed_loops_are_dropped(played, ac):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         assert asyncio.run(hits(ac)) == [None]
     gc.collect()
-    assert len(ac._core._pipes) == 1 and len(os.listdir("/proc/self/fd")) <= before + 25  # 20 are the daemon's
+    assert len(ac._core._pipes) == 1 and len(os.listdir("/proc/self/fd")) <= before + 25  # 20 of the daemon
 
 
 def test_async_with_closes(played, make_async):
@@ -511,14 +511,14 @@ def test_async_with_closes(played, make_async):
         async with make_async() as ac:
             await ac.hit("api")
         assert ac.stats()["connections"] == 0
-        assert await hits(ac) == [None]  # it may be used again
+        assert await hits(ac) == [None]  # the client may be used again
         ac.close()
 
     asyncio.run(main())
 
 
 def test_a_hundred_tasks_are_at_least_twice_as_fast_as_one(daemon, make_async):
-    """On one connection, in one process, on however busy a machine: a ratio of the same run, the best of five."""
+    """On one connection, in one process: a ratio of one run, the best of five, since machines are busy."""
     (daemon.rules / "api.yaml").write_text("domain: api\nlimits: [{name: r, key: [user], rate: 900/s, burst: 90000}]\n")
     daemon.start()
     ac = make_async(socket=daemon.socket)

@@ -1,4 +1,4 @@
-"""A slow moment lets next to nothing pass unjudged: of the daemon, of this process, or of its event loop."""
+"""A short delay of the daemon, this process or its event loop degrades almost no decision."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from daemons import ALLOW, PATIENT, Played, frame
 import tidegate
 import tidegate.connection
 
-TIMEOUT, PAUSES = 0.4, 2  # seconds; how often the daemon is stopped
+TIMEOUT, PAUSES = 0.4, 2  # seconds; how often the test stops the daemon
 RULES = "domain: api\nlimits: [{name: per-user, key: [user], rate: 1000000/s, burst: 2000000}]\n"
 
 
@@ -24,7 +24,7 @@ def reasons(decisions):
 
 
 def test_a_pause_of_the_daemon_costs_few_decisions(daemon, make_client):
-    """SIGSTOP for a deadline and a half while 8 threads ask: each may lose a few calls, none because another did."""
+    """SIGSTOP for 1.5 deadlines while 8 threads call: each may lose a few calls, but none because of another thread."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     client, stop, counts = make_client(socket=daemon.socket, timeout=TIMEOUT), threading.Event(), []
@@ -49,12 +49,12 @@ def test_a_pause_of_the_daemon_costs_few_decisions(daemon, make_client):
         thread.join()
     asked, missed = map(sum, zip(*counts))
     print(f"\n{PAUSES} pauses: {missed} of {asked} calls unjudged, {missed / PAUSES:.1f} each")
-    # Were the breaker open for a tenth of a second, thousands would be.
+    # a breaker open for 0.1 s would add thousands
     assert 8 <= missed <= 80 * PAUSES
     assert client.stats()["missed"].get("breaker", 0) <= missed / 2
 
 
-def test_failures_whose_waits_overlap_are_one(played, make_client):
+def test_overlapping_failures_count_once(played, make_client):
     client = make_client(timeout=0.1)
     played.script = lambda connection, message: None
     got, start = [], threading.Barrier(8)
@@ -75,7 +75,7 @@ def test_failures_whose_waits_overlap_are_one(played, make_client):
     assert client.hit("api").reason is None and client._failures == 0
 
 
-def test_it_opens_at_once_where_nothing_listens(directory, make_client, long_pauses):
+def test_opens_immediately_without_a_listener(directory, make_client, long_pauses):
     for path in ("/nowhere", str(directory / "refused")):
         if path != "/nowhere":
             with socket.socket(socket.AF_UNIX) as left:
@@ -93,7 +93,7 @@ def test_a_probe_is_a_ping_on_its_own_connection(played, make_client, monkeypatc
     client._until += 60
     client._pause = 60.0
     assert client.hit("api").reason == "breaker"
-    for probes in (1, 2):  # which is not answered
+    for probes in (1, 2):  # without a reply
         client._until = time.monotonic()
         assert reasons(client.acquire("api") for _ in range(2)) == ["timeout", "breaker"]
         assert len(played.of(8)) == probes and played.of(1) == []
@@ -102,7 +102,7 @@ def test_a_probe_is_a_ping_on_its_own_connection(played, make_client, monkeypatc
     assert len(played.of(8)) == 3 and client._pause == 0
 
 
-def test_a_daemon_that_answers_probes_alone_is_left_alone_for_longer_and_longer(played, make_client):
+def test_pauses_grow_while_only_probes_succeed(played, make_client):
     client, pauses = make_client(timeout=0.05), []
     played.script = lambda connection, message: None
     for _ in range(7):
@@ -110,12 +110,12 @@ def test_a_daemon_that_answers_probes_alone_is_left_alone_for_longer_and_longer(
             client.hit("api")
         pauses.append(client._pause)
         client._until = time.monotonic()
-        assert client.hit("api").reason == "timeout"  # behind a ping
+        assert client.hit("api").reason == "timeout"  # after a ping
     assert pauses == sorted(pauses) and pauses[0] == 0.1 and pauses[-1] == 2.0
 
 
-def test_a_full_backlog_is_waited_for(directory, make_client):
-    """Until the deadline: a daemon that has no room for a connection yet was busy for a moment."""
+def test_waits_for_a_full_backlog(directory, make_client):
+    """Until the deadline: a daemon without room for a connection was busy for a moment."""
     made = socket.socket(socket.AF_UNIX)
     made.bind(str(directory / "s"))
     made.listen(0)
@@ -136,7 +136,7 @@ def test_a_full_backlog_is_waited_for(directory, make_client):
                     end.sendall(frame([1, 1, *ALLOW, *[None] * 4]) if b"\x95\x03\x01" in data or data else b"")
 
     for one in fill[:-1]:
-        one.shutdown(socket.SHUT_RDWR)  # so that its end is read at once
+        one.shutdown(socket.SHUT_RDWR)  # so that the client reads the end immediately
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     assert make_client(timeout=PATIENT).hit("api").reason is None
@@ -154,8 +154,8 @@ def test_a_full_backlog_is_waited_for(directory, make_client):
 
 
 @pytest.mark.parametrize("closed_before_writing", [False, True])
-def test_threads_share_the_connections_that_the_daemon_takes(played, make_client, monkeypatch, closed_before_writing):
-    """Where it takes one, the seven other threads are `busy`: they wait for it, and none passes unjudged."""
+def test_threads_share_the_accepted_connections(played, make_client, monkeypatch, closed_before_writing):
+    """The daemon accepts one connection; the seven other threads get `busy`, wait for it, and all get decisions."""
     played.most, client, start, got = 1, make_client(), threading.Barrier(8), []
     if closed_before_writing:
         make = tidegate.connection.connect
@@ -164,7 +164,7 @@ def test_threads_share_the_connections_that_the_daemon_takes(played, make_client
             made = make(*arguments)
             if played.served:
                 (poll := select.poll()).register(made, select.POLLHUP)
-                poll.poll(50)  # until a daemon that is full has closed it
+                poll.poll(50)  # until a full daemon has closed it
             return made
 
         monkeypatch.setattr(tidegate.connection, "connect", connect)
@@ -184,8 +184,8 @@ def test_threads_share_the_connections_that_the_daemon_takes(played, make_client
 
 
 def test_tasks_wait_for_room_for_a_connection(played):
-    """`busy` is no decision: the tasks of a loop ask again until their deadline, then it counts as one failure, also
-    where they began one after another: their waits overlap."""
+    """`busy` is no decision: the tasks of a loop retry until their deadline, then count as one failure, also
+    if they began one after another, since their waits overlap."""
     played.most = 0
 
     async def ask():
@@ -209,8 +209,8 @@ def test_tasks_wait_for_room_for_a_connection(played):
     asyncio.run(ask())
 
 
-def test_tasks_that_keep_the_loop_busy_are_judged(daemon, make_client):
-    """Sixty pages by twenty tasks, each rendered for 4 to 25 ms: their loop sleeps through its own deadlines."""
+def test_tasks_of_a_busy_loop_get_decisions(daemon, make_client):
+    """60 pages by 20 tasks, each rendered for 4 to 25 ms: the loop misses its own deadlines."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     rng = random.Random(7)
@@ -240,13 +240,13 @@ def test_tasks_that_keep_the_loop_busy_are_judged(daemon, make_client):
     assert unjudged <= 1
 
 
-def test_a_loop_that_was_busy_before_it_wrote_does_not_take_the_daemons_time(played):
+def test_a_busy_loop_does_not_shorten_the_daemons_time(played):
     async def main():
         ac = tidegate.AsyncClient(played.path, timeout=0.1)
         await ac.check()
         played.script = lambda connection, message: (time.sleep(0.03), [1, message[1], *ALLOW])[1]
         asked = asyncio.ensure_future(ac.hit("api"))
-        await asyncio.sleep(0)  # it is asked, and not yet written
+        await asyncio.sleep(0)  # the request is queued, and not yet written
         time.sleep(0.3)
         reason = (await asked).reason
         ac.close()
@@ -269,7 +269,7 @@ def test_a_cancelled_caller_is_no_failure(played):
     asyncio.run(main())
 
 
-def test_waiting_for_a_place_in_flight_is_no_failure(played, monkeypatch):
+def test_waiting_in_the_clients_queue_is_no_failure(played, monkeypatch):
     monkeypatch.setattr(tidegate.pipe, "IN_FLIGHT_MAX", 1)
 
     async def main():
@@ -302,7 +302,7 @@ def test_in_asyncio_a_probe_is_a_ping(played, long_pauses):
     asyncio.run(main())
 
 
-def test_the_daemon_is_back_and_soon_asked_again(directory, make_client):
+def test_uses_a_returned_daemon_soon(directory, make_client):
     client = make_client()
     assert client.hit("api").reason == "unreachable" and client.stats()["breaker_open"]
     made, began = Played(str(directory / "s")), time.monotonic()

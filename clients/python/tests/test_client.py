@@ -1,4 +1,4 @@
-"""What a client must do, one by one, with a daemon that is played."""
+"""The promises of a client, against a scripted daemon."""
 
 import ctypes
 import errno
@@ -17,7 +17,7 @@ import tidegate
 from tidegate import HIT
 from tidegate.answers import problem
 
-SLACK = 2.0  # seconds that a busy machine may add to a deadline before a test calls it late
+SLACK = 2.0  # seconds beyond a deadline that a busy machine may cause
 
 
 # In no path of a temporary folder, whose names are random.
@@ -35,7 +35,7 @@ def reasons(decisions):
 # -- a request and its reply -------------------------------------------------------------------------------------------
 
 
-def test_hello_goes_out_with_the_first_request(played, client):
+def test_sends_hello_with_the_first_request(played, client):
     assert client.acquire("api", {"user": "u1"}).rule == "per-user"
     assert client.hit("api", {"user": "u1"}, cost=3, priority="post")
     assert client.peek("api", {"user": "u1"}, idem="x", queued=0.5, max_wait=0)
@@ -49,13 +49,13 @@ def test_hello_goes_out_with_the_first_request(played, client):
     assert peek == [4, 3, "api", [["user", "u1"]], 1, None, {"idem": "x", "queued_us": 500_000, "max_wait_us": 0}]
 
 
-def test_pool_and_slots_are_said(played, make_client):
+def test_sends_pool_and_slots(played, make_client):
     assert make_client(pool="web", slots=8).check()
     assert (played.seen[0][3]["pool"], played.seen[0][3]["slots"]) == ("web", 8)
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": -1}, {"slots": -1}, {"pool": "a/b"}, {"pool": ""}])
-def test_a_client_that_cannot_be_is_refused_where_it_is_made(options):
+def test_invalid_options_of_a_client_raise(options):
     with pytest.raises(ValueError):
         tidegate.Client(**options)
 
@@ -77,7 +77,7 @@ def test_a_large_reply(played, client):
     assert client.stats()["connections"] == 1
 
 
-def test_nothing_is_opened_before_the_first_question(directory, make_client):
+def test_connects_with_the_first_request(directory, make_client):
     make_client()
     assert tidegate.Client("relative").stats() == {"missed": {}, "refused": {}, "connections": 0, "breaker_open": False}
     assert not list(directory.iterdir())
@@ -89,7 +89,7 @@ def test_connections_are_used_again_and_closed(played, client):
     client.close()
     client.close()
     assert client.stats()["connections"] == 0
-    assert reasons(hits(client)) == [None]  # it may be used again
+    assert reasons(hits(client)) == [None]  # the client may be used again
     assert [m[3]["connection"] for m in played.seen if m[0] == 0] == [1, 2]
 
 
@@ -99,7 +99,7 @@ def test_check(played, client):
     assert not client.check()
 
 
-# -- 1, 2: the deadline, and doubt -------------------------------------------------------------------------------------
+# -- 1, 2: the deadline, and malformed replies -------------------------------------------------------------------------
 
 
 def drip(connection, message):
@@ -150,14 +150,14 @@ def test_hostile_daemons(played, make_client, script, reason, on_failure):
     else:
         assert (decision.allowed, decision.status) == (False, 503)
         assert decision.headers()["Retry-After"] == "1" and b"could not be judged" in problem(decision)
-    # Never used again; and the daemon hears of what was given up on, and of what was missed.
+    # The connection is not reused; the next request reports abandoned and missed ones.
     assert client.stats() == {"missed": {reason: 1}, "refused": {}, "connections": 0, "breaker_open": False}
     played.script = lambda connection, message: [1, message[1], *ALLOW]
     client._timeout = PATIENT
     assert not client.hit("api", {"user": "u1"}).degraded
     assert played.of(HIT)[-1][6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]}
     assert not client.hit("api", {"user": "u1"}).degraded
-    assert len(played.of(HIT)[-1]) == 5  # told once
+    assert len(played.of(HIT)[-1]) == 5  # reported once
 
 
 def test_a_daemon_that_does_not_read_or_accept(directory, make_client):
@@ -165,7 +165,7 @@ def test_a_daemon_that_does_not_read_or_accept(directory, make_client):
     listener.bind(str(directory / "s"))
     listener.listen(0)
     clients = [make_client(timeout=0.1) for _ in range(6)]
-    for client in clients:  # the first ones wait in the backlog, for the others it is full
+    for client in clients:  # the first ones wait in the backlog, which is full for the others
         started = time.monotonic()
         assert hits(client)[0].reason in ("timeout", "unreachable")
         assert time.monotonic() - started < 0.1 + SLACK
@@ -173,7 +173,7 @@ def test_a_daemon_that_does_not_read_or_accept(directory, make_client):
     listener.close()
 
 
-def test_a_reply_that_is_there_when_the_deadline_has_passed_counts(played, client, monkeypatch):
+def test_an_arrived_reply_counts_after_the_deadline(played, client, monkeypatch):
     hits(client)
     arrived = threading.Event()
 
@@ -182,7 +182,7 @@ def test_a_reply_that_is_there_when_the_deadline_has_passed_counts(played, clien
         arrived.set()
 
     played.script = answer
-    # As if the process had been put to sleep after the request was written.
+    # The process sleeps after the write of the request.
     clock = iter([0.0, 100.0])
 
     def asleep():
@@ -217,16 +217,16 @@ def test_an_error_that_keeps_the_connection(played, make_client, caplog, code):
     assert client.acquire("api").degraded
     played.script = lambda connection, message: [1, message[1], *ALLOW]
     assert not client.hit("api").degraded
-    assert "abandoned" not in played.of(HIT)[-1][6]  # it was answered
+    assert "abandoned" not in played.of(HIT)[-1][6]  # a reply arrived
 
 
-def test_only_who_asks_to_refuse_is_refused_without_a_daemon(make_client):
+def test_refuses_without_a_daemon_only_if_configured(make_client):
     client = make_client(socket="/nowhere")
-    said = [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", "alow", "", None)]
-    assert said == [False] + 4 * [True]
+    allowed = [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", "alow", "", None)]
+    assert allowed == [False] + 4 * [True]
 
 
-def test_no_value_is_too_odd(played, client):
+def test_any_value_is_sent(played, client):
     odd = [None, "", b"\xff", "🌊" * 400, "x" * 10**6, "\ud800", 1.5, object, {}, [], True, -(10**30), "a\x00b"]
     for value in odd:
         assert not client.hit("api", {"v": value}).degraded
@@ -259,14 +259,14 @@ def test_a_release_does_not_wait_for_a_daemon_that_does_not_read(directory, make
 # -- an orderly restart ------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_connection_that_was_closed_costs_nobody_a_decision(played, client):
+def test_retries_after_a_closed_idle_connection(played, client):
     hits(client)
     played.hang_up()
     assert reasons(hits(client, 3)) == [None] * 3
     assert client.stats()["missed"] == {}
 
 
-def test_a_goodbye_on_an_idle_connection_costs_nobody_a_decision(played, client):
+def test_retries_after_a_goodbye_on_an_idle_connection(played, client):
     hits(client)
     old = played.connections[0]
     old.sendall(frame([4, None, "draining"]))
@@ -274,7 +274,7 @@ def test_a_goodbye_on_an_idle_connection_costs_nobody_a_decision(played, client)
     assert reasons(hits(client)) == [None]
 
 
-def test_a_goodbye_and_no_answer_is_asked_again_elsewhere(played, client):
+def test_retries_after_a_goodbye_without_reply(played, client):
     hits(client)
 
     def leave(connection, message):
@@ -300,18 +300,18 @@ def test_a_goodbye_beside_the_reply_ends_the_connection(played, client, order):
     assert client.stats()["missed"] == {} and len([m for m in played.seen if m[0] == 0]) == 3
 
 
-def test_asking_again_happens_once(directory, make_client):
+def test_retries_once(directory, make_client):
     client, made = make_client(), Played(str(directory / "s"))
     hits(client)
     made.stop()
     assert reasons(hits(client)) == ["unreachable"]
-    client._until = 0.001  # the breaker's pause is over
+    client._until = 0.001  # ends the breaker's pause
     back = Played(str(directory / "s"))
     assert reasons(hits(client)) == [None]
     back.stop()
 
 
-def test_a_reset_after_the_request_was_taken_is_not_asked_again(played, client):
+def test_does_not_retry_after_a_reset(played, client):
     hits(client)
     played.script = lambda connection, message: connection.close()
     assert reasons(hits(client)) == ["unreachable"]
@@ -339,8 +339,8 @@ def clock(monkeypatch):
 
 def test_the_breaker(directory, make_client, clock):
     client = make_client()
-    assert reasons(hits(client, 3)) == ["unreachable"] + ["breaker"] * 2  # at once: nothing listens
-    for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 2, 2):  # at most: each is shorter by up to a half
+    assert reasons(hits(client, 3)) == ["unreachable"] + ["breaker"] * 2  # immediate: no process listens
+    for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 2, 2):  # at most: jitter halves each
         clock.now += pause - 0.01
         assert reasons(hits(client)) == ["breaker"]
         clock.now += 0.02
@@ -348,10 +348,10 @@ def test_the_breaker(directory, make_client, clock):
     clock.now += 2.1
     made = Played(str(directory / "s"))
     assert reasons(hits(client, 2)) == [None, None]
-    assert [message[0] for message in made.requests()] == [8, 3, 3]  # a ping, then what was to be judged
+    assert [message[0] for message in made.requests()] == [8, 3, 3]  # a ping, then the requests
     assert made.requests()[1][6] == {"missed": {"unreachable": 8, "breaker": 16}}
     made.stop()
-    assert reasons(hits(client, 2)) == ["unreachable", "breaker"]  # from the beginning
+    assert reasons(hits(client, 2)) == ["unreachable", "breaker"]  # starts again
     clock.now += 0.11
     assert reasons(hits(client)) == ["unreachable"]
 
@@ -365,7 +365,7 @@ def test_a_success_between_failures_closes_the_count(played, make_client, clock)
         assert reasons(hits(client)) == [None]
 
 
-def test_while_the_breaker_is_open_nothing_is_touched(make_client, monkeypatch):
+def test_an_open_breaker_does_no_io(make_client, monkeypatch):
     client = make_client()
     hits(client, 3)
     client._until += 3_600
@@ -375,8 +375,8 @@ def test_while_the_breaker_is_open_nothing_is_touched(make_client, monkeypatch):
     assert not client.check()
 
 
-def test_while_the_breaker_is_open_a_call_costs_little(make_client):
-    """At most 100 µs, as promised; of the best of many rounds, because the machine has other work, too."""
+def test_an_open_breaker_is_fast(make_client):
+    """Requires at most 100 µs, in the best of many rounds, since machines are busy."""
     client = make_client()
     hits(client, 3)
     client._until += 3_600
@@ -409,7 +409,7 @@ def test_one_probe_at_a_time(played, make_client, clock):
     assert reasons(hits(client, 2)) == [None] * 2
 
 
-def test_who_would_probe_when_another_has_just_closed_the_breaker_leaves_it_closed(played, make_client, clock):
+def test_a_late_prober_leaves_the_breaker_closed(played, make_client, clock):
     client, answer = make_client(), played.script
     played.script = lambda connection, message: frame(b"\xc1")
     hits(client, 3)
@@ -417,7 +417,7 @@ def test_who_would_probe_when_another_has_just_closed_the_breaker_leaves_it_clos
     clock.now += 1.3
 
     class Overtaken:
-        """The client's lock, before which another thread is faster, once."""
+        """The client's lock, which another thread takes before, once."""
 
         def __enter__(self):
             client._lock = lock
@@ -435,7 +435,7 @@ def test_who_would_probe_when_another_has_just_closed_the_breaker_leaves_it_clos
     assert reasons(hits(client, 5)) == [None] * 5
 
 
-def test_a_probe_that_dies_leaves_its_place(make_client, clock, monkeypatch):
+def test_another_thread_probes_if_a_probe_dies(make_client, clock, monkeypatch):
     client = make_client()
     hits(client, 3)
     clock.now += 1.3
@@ -452,7 +452,7 @@ def test_a_probe_that_dies_leaves_its_place(make_client, clock, monkeypatch):
     assert reasons(hits(client)) == ["unreachable"]
 
 
-def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_client, monkeypatch):
+def test_an_interrupt_closes_the_connection(played, make_client, monkeypatch):
     client = make_client()
     hits(client)
 
@@ -465,7 +465,7 @@ def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_cli
             client.acquire("api")
     assert client.stats()["connections"] == 0
     assert reasons(hits(client)) == [None]
-    # What was interrupted may be read after it, by another thread.
+    # The daemon may read the interrupted request after it, in another thread.
     assert {"abandoned": [[1, 2]]} in [message[6] for message in played.seen if len(message) > 6]
 
 
@@ -485,8 +485,8 @@ def in_child(work, fork=os.fork):
 
 
 def fork_past_python():
-    """As a library in C does it: no hook runs."""
-    time.sleep(0.02)  # a thread of the peer that waits for the interpreter would keep its lock in the child
+    """Forks like a C library: no hook runs."""
+    time.sleep(0.02)  # a thread of the daemon waiting for the GIL would keep its lock in the child
     return ctypes.PyDLL(None).fork()
 
 
@@ -494,7 +494,7 @@ def fork_past_python():
 @pytest.mark.parametrize("fork", [os.fork, fork_past_python])
 def test_a_child_has_its_own_connection_and_session(played, client, fork, page):
     assert client._page[0] == 1
-    if not page:  # as where the kernel clears none
+    if not page:  # like a kernel without WIPEONFORK
         client._page = bytes(1)
     hits(client, 2)
     client._missed["timeout"] += 1
@@ -513,14 +513,14 @@ def test_a_child_has_its_own_connection_and_session(played, client, fork, page):
 
     assert in_child(child, fork)
     assert inherited.fileno() == number
-    assert reasons(hits(client, 2)) == [None, None]  # the parent's goes on
+    assert reasons(hits(client, 2)) == [None, None]  # the parent's client works
     first, second = [m[3] for m in played.seen if m[0] == 0]
     assert first["session"] != second["session"] and first["pid"] != second["pid"]
     assert (first["connection"], second["connection"]) == (1, 1)
-    assert [m[1] for m in played.requests()] == [1, 2, 1, 2, 3, 4]  # no byte of the child on the parent's
+    assert [m[1] for m in played.requests()] == [1, 2, 1, 2, 3, 4]  # the child wrote no byte to the parent's connection
 
 
-def test_a_fork_while_another_thread_asks(played, make_client):
+def test_a_fork_during_a_request_of_another_thread(played, make_client):
     """Locks and half-read connections of other threads do not reach the child."""
     client, stop = make_client(), threading.Event()
 
@@ -577,7 +577,7 @@ def test_the_pool_is_bounded(played, client, monkeypatch):
     assert client.stats() == {"missed": {}, "refused": {}, "connections": 2, "breaker_open": False}
 
 
-def test_reports_are_bounded_and_given_back(played, make_client, monkeypatch):
+def test_reports_are_bounded_and_restored(played, make_client, monkeypatch):
     monkeypatch.setattr(tidegate, "ABANDONED_MAX", 3)
     monkeypatch.setattr(tidegate, "FAILURES_MAX", 1_000)
     client, answer = make_client(), played.script
@@ -585,13 +585,13 @@ def test_reports_are_bounded_and_given_back(played, make_client, monkeypatch):
     for _ in range(5):
         client.acquire("api")
     played.script = answer
-    client.hit("api", {f"k{i}": "x" * 1_000 for i in range(9)})  # so large that a report might not fit beside it
+    client.hit("api", {f"k{i}": "x" * 1_000 for i in range(9)})  # too large to add a report
     assert len(played.seen[-1]) == 5
     report = client.hit("api") and played.last_report()
     assert report["missed"] == {"protocol": 5} and len(report["abandoned"]) == 3
 
 
-def test_pairs_that_can_be_read_only_once_go_beside_a_report(played, make_client):
+def test_one_shot_iterators_are_sent_with_a_report(played, make_client):
     client, answer = make_client(), played.script
     played.script = lambda connection, message: frame(b"\xc1")
     client.hit("api")
@@ -600,7 +600,7 @@ def test_pairs_that_can_be_read_only_once_go_beside_a_report(played, make_client
     assert played.seen[-1][3:] == [[["user", "u1"]], 1, "post", {"missed": {"protocol": 1}}]
 
 
-def test_no_descriptor_left_is_no_trouble(played, make_client):
+def test_no_free_descriptor_is_a_degraded_decision(played, make_client):
     client = make_client()
     client.acquire("api").release()
     client.close()
@@ -615,10 +615,10 @@ def test_no_descriptor_left_is_no_trouble(played, make_client):
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
-# -- 5, 6: places ------------------------------------------------------------------------------------------------------
+# -- 5, 6: socket paths ------------------------------------------------------------------------------------------------
 
 
-def test_places_of_the_socket(directory, make_client, monkeypatch):
+def test_paths_of_the_socket(directory, make_client, monkeypatch):
     find = lambda **options: make_client(**options)._find()  # noqa: E731
     assert find(socket="") == "/run/tidegate/tidegate.sock"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
@@ -656,7 +656,7 @@ def test_disabled_by_the_argument(played, make_client):
     assert not client.check() and played.seen == [] and client.stats()["missed"] == {}
 
 
-def test_a_path_too_long_says_so(make_client, caplog, long_pauses):
+def test_a_long_path_is_reported(make_client, caplog, long_pauses):
     client = make_client(socket="/tmp/" + "x" * 103)
     assert reasons(hits(client, 5)) == ["unreachable"] * 3 + ["breaker"] * 2
     assert len(caplog.messages) == 1 and "path too long" in caplog.messages[0]
@@ -665,7 +665,7 @@ def test_a_path_too_long_says_so(make_client, caplog, long_pauses):
 # -- 7: the log --------------------------------------------------------------------------------------------------------
 
 
-def test_trouble_is_logged_once_and_so_is_its_end(directory, make_client, caplog, clock):
+def test_logs_a_failure_and_its_end_once(directory, make_client, caplog, clock):
     client = make_client()
     hits(client, 10)
     assert len(caplog.messages) == 1
@@ -678,7 +678,7 @@ def test_trouble_is_logged_once_and_so_is_its_end(directory, make_client, caplog
     hits(client, 10)
     assert len(caplog.messages) == 2 and "answers again; 20 requests" in caplog.messages[1]
     answer = made.script
-    for _ in range(3):  # single failures later are no change of state
+    for _ in range(3):  # later single failures change no state
         made.script = lambda connection, message: frame(b"\xc1")
         hits(client)
         made.script = answer
@@ -701,7 +701,7 @@ def test_permission_denied_names_the_group(directory, make_client, caplog, monke
     assert "permission denied on" in caplog.text and "is not in group" in caplog.text
 
 
-def test_a_logger_that_raises_is_no_trouble(make_client):
+def test_ignores_exceptions_of_the_logger(make_client):
     class Broken(logging.Logger):
         def warning(self, *_, **__):
             raise RuntimeError
@@ -709,7 +709,7 @@ def test_a_logger_that_raises_is_no_trouble(make_client):
     assert hits(make_client(logger=Broken("broken")))[0].allowed
 
 
-def test_a_client_that_is_forgotten_is_collected(played, make_client):
+def test_an_unreferenced_client_is_collected(played, make_client):
     client = tidegate.Client(played.path, timeout=1.0)
     hits(client)
     client.close()

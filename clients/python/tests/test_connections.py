@@ -1,4 +1,4 @@
-"""Connections: few stay idle; what a goodbye left unjudged is asked once more elsewhere."""
+"""Connections: few stay idle; a request that a GOODBYE left unprocessed is retried once on another connection."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ GOODBYE = frame([4, None, "idle"])
 
 @pytest.fixture
 def burst(played, client):
-    """A client that has asked from eight threads at once."""
+    """A client that has made calls from eight threads at the same time."""
     gate = threading.Barrier(8)
     played.script = lambda connection, message: (gate.wait(PATIENT), [1, message[1], *ALLOW])[1]
     threads = [threading.Thread(target=client.hit, args=("api",)) for _ in range(8)]
@@ -34,23 +34,23 @@ def test_idle_connections_are_closed_down_to_a_few(burst, monkeypatch):
     for connection in burst._idle[:-1]:
         connection.used -= tidegate.IDLE_SECONDS + 1
     for left in (7, 6, 5, 4, 3, 2, 2, 2):
-        assert not burst.hit("api").degraded and burst.stats()["connections"] == left  # one a call
+        assert not burst.hit("api").degraded and burst.stats()["connections"] == left  # one per call
 
 
-def test_seconds_and_how_many_are_as_promised():
+def test_idle_limits_are_in_range():
     assert 10 <= tidegate.IDLE_SECONDS <= 30 and tidegate.IDLE_KEPT <= 4
 
 
 @pytest.mark.parametrize("op", ["acquire", "hit", "peek"])
 def test_after_a_goodbye_a_request_is_sent_once_more_on_a_new_connection(burst, played, op):
-    for connection in played.connections:  # all of them: also those that the next try could find
+    for connection in played.connections:  # all, including those that the retry could take
         connection.sendall(GOODBYE)
         connection.shutdown(socket.SHUT_RDWR)
     assert getattr(burst, op)("api").reason is None
     assert burst.stats()["missed"] == {} and burst._failures == 0
 
 
-def test_it_is_sent_once_more_and_not_again(played, client):
+def test_retries_once_after_goodbyes(played, client):
     def leave(connection, message):
         connection.sendall(GOODBYE)
         connection.shutdown(socket.SHUT_RDWR)
@@ -72,8 +72,8 @@ def test_an_end_without_a_goodbye_is_a_failure(played, client):
     assert client.hit("api").reason == "unreachable" and client._failures == 1 and len(played.of(3)) == 1
 
 
-def test_a_release_behind_a_goodbye_is_told_again(played, client):
-    """It was written on a connection that the daemon had closed, perhaps without reading it."""
+def test_a_release_after_a_goodbye_is_reported(played, client):
+    """The request was written to a closed connection, perhaps unread."""
     played.script = lambda c, m: [1, m[1], *ALLOW, 77] if m[0] == 1 else [1, m[1], *ALLOW]
     decision = client.acquire("api")
     decision.release()

@@ -1,4 +1,4 @@
-"""What a decision says, and how it looks in HTTP."""
+"""Fields, text and headers of a decision."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_a_short_decision_and_one_from_the_future():
         [1, 7, 0, "r", 1, 1, 1, 1, 1, None, None, None, ["help"]],
     ],
 )
-def test_doubtful_decisions(fields):
+def test_malformed_decisions(fields):
     with pytest.raises(Fault):
         Decision(fields[2:])
 
@@ -91,7 +91,7 @@ BOTH_ALLOW = {
                 "X-Ratelimit-Retry-After": "2",
             },
         ),
-        (NEVER, BOTH_ALLOW),  # nothing that says when
+        (NEVER, BOTH_ALLOW),  # no retry time
         (
             PLACES,
             {

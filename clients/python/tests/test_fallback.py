@@ -1,4 +1,4 @@
-"""The fallback that limits while the daemon cannot be asked."""
+"""The fallback that limits while the daemon is unreachable."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ def test_a_bucket_for_each_domain_and_set_of_attributes(make_client, clock):
     assert sum(client.stats()["missed"].values()) == 18 and client.stats()["refused"] == {}
 
 
-def test_what_such_a_decision_says(make_client, clock):
+def test_fields_of_a_fallback_decision(make_client, clock):
     client = make_client(socket="/nowhere", fallback="2/s burst 3")
     first, *_, last = hits(client, 4)
     assert (first.degraded, first.reason, first.verdict, first.rule, first.status) == (
@@ -73,7 +73,7 @@ def test_after_its_retry_after_a_request_passes(make_client, clock):
             assert hits(client, 1)[0]
 
 
-def test_peek_takes_nothing(make_client, clock):
+def test_peek_charges_nothing(make_client, clock):
     client = make_client(socket="/nowhere", fallback="1/h")
     assert [client.peek("api", {"user": "u1"}).remaining for _ in range(3)] == [1] * 3
     assert allowed(hits(client, 2)) == [True, False] and not client.peek("api", {"user": "u1"})
@@ -97,10 +97,10 @@ def test_a_rule_is_remembered_by_domain_and_names(directory, make_client, clock)
         got = [client.hit(domain, {"ip": None, "user": "u9"}) for _ in range(5)]
         assert allowed(got) == [True] * burst + [False] * (5 - burst), domain
         assert {one.limit for one in got} == {burst}
-    assert client.hit("api", {"org": "o1"}).limit == 3  # other names: nothing is known
+    assert client.hit("api", {"org": "o1"}).limit == 3  # other names: no rule is known
 
 
-def test_what_is_kept_is_bounded(monkeypatch, make_client, directory):
+def test_buckets_and_rules_are_bounded(monkeypatch, make_client, directory):
     monkeypatch.setattr(fallback, "BUCKETS_MAX", 10)
     monkeypatch.setattr(fallback, "BOUND_MAX", 4)
     client = make_client(fallback={"per-user": "1/h", "*": "1/h"})
@@ -127,11 +127,11 @@ def test_threads_share_a_bucket(make_client):
 
 def test_a_child_of_a_fork_limits_by_itself(make_client):
     client = make_client(socket="/nowhere", fallback="1/day")
-    client._fallback._lock.acquire()  # as if another thread held it when the process forked
+    client._fallback._lock.acquire()  # another thread holds the lock during the fork
     assert in_child(lambda: allowed(hits(client, 2)) == [True, False], os.fork)
 
 
-def test_it_is_off_by_default_and_not_asked_while_the_daemon_answers(played, make_client):
+def test_is_off_by_default_and_unused_while_the_daemon_answers(played, make_client):
     assert allowed(hits(make_client(socket="/nowhere"), 5)) == [True] * 5
     client = make_client(fallback="1/day")
     assert {d.reason for d in hits(client, 5)} == {None}
@@ -148,7 +148,7 @@ def test_rates(text, rate, burst):
 @pytest.mark.parametrize(
     "wrong", ["", "20", "20/", "0/s", "20/s burst 0", "-1/s", "1.5/s", "20 / s", "20/0s", "20/year", 20, None, "9" * 11]
 )
-def test_what_is_no_rate_is_refused_where_it_is_configured(client, wrong):
+def test_an_invalid_rate_raises(client, wrong):
     for make in (
         lambda: Fallback(wrong),
         lambda: Fallback({"per-user": wrong}),
@@ -161,7 +161,7 @@ def test_what_is_no_rate_is_refused_where_it_is_configured(client, wrong):
         Fallback({})
 
 
-def test_of_a_single_call_it_is_made_before(client):
+def test_fallback_of_a_call_must_be_made_before(client):
     with pytest.raises(ValueError, match="made once"):
         client.hit("api", fallback="20/s")
 

@@ -1,4 +1,4 @@
-"""The kernel fails calls of the client: strace answers in its place, where it may trace."""
+"""System calls of the client fail, by strace, if tracing is permitted."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ CALLS = ("socket", "connect", "setsockopt", "sendto", "recvfrom", "poll")
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(pathlib.Path(tidegate.__file__).parents[1])}
 
-# Forty requests, each of which has to reach the application once, whatever becomes of the question.
+# Forty requests, each of which must reach the application exactly once.
 APPLICATION = """
 import sys
 import tidegate
@@ -39,9 +39,9 @@ print(sum(client.stats()["missed"].values()))
 
 
 @pytest.mark.parametrize("error", ["EIO", "ENOMEM", "EPERM"])
-def test_every_request_reaches_the_application_once_whatever_call_fails(played, directory, error):
+def test_requests_reach_the_application_once_if_calls_fail(played, directory, error):
     trace = directory / "trace"
-    # Each call by itself: the first of four fails, then the second, and so on.
+    # Each system call in turn: its first, second, third or fourth use fails.
     injected = [f"-einject={call}:error={error}:when={2 + number % 3}+4" for number, call in enumerate(CALLS)]
     strace = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", str(trace), "-e", "trace=" + ",".join(CALLS), *injected]
     if subprocess.run([*strace, "true"], capture_output=True).returncode:

@@ -1,4 +1,4 @@
-"""Input never means allowed: odd, long or large input is digested, refused by the daemon or the client, or raises."""
+"""Invalid input is never allowed: odd, long or large input is digested, refused by daemon or client, or raises."""
 
 import asyncio
 import enum
@@ -73,7 +73,7 @@ def test_a_limited_caller_stays_limited_with_any_input(limited, attributes, opti
 
 
 @pytest.mark.parametrize("domain", ["a/b", "", None, ["x"], "d" * 65, 7, b"api"])
-def test_a_domain_that_is_no_name_is_refused(played, make_client, caplog, domain):
+def test_an_invalid_domain_is_refused(played, make_client, caplog, domain):
     client = make_client()
     decisions = [client.acquire(domain, on_failure="allow") for _ in range(3)]
     assert {(d.verdict, d.status, d.reason, d.degraded) for d in decisions} == {("shed", 503, "invalid", False)}
@@ -85,7 +85,7 @@ COSTS = [-1, -(2**70), 1.5, 1.0, math.nan, True, "1", None, [1], {"tokens": -1},
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_a_cost_that_is_none_raises_at_once(played, client, cost):
+def test_an_invalid_cost_raises(played, client, cost):
     for call in (client.hit, client.acquire, client.peek):
         with pytest.raises(ValueError, match="cost"):
             call("api", USER, cost)
@@ -99,7 +99,7 @@ def test_a_cost_that_is_none_raises_at_once(played, client, cost):
 
 
 @pytest.mark.parametrize("amount", COSTS[2:9] + COSTS[10:])
-def test_an_amount_that_is_none_raises_at_once(played, client, amount):
+def test_an_invalid_amount_raises(played, client, amount):
     with pytest.raises(ValueError, match="cost"):
         client.charge("api", USER, amount)
     assert played.seen == []
@@ -166,7 +166,7 @@ def test_an_error_about_the_client_refuses(played, make_client, caplog, code, re
 
 
 @pytest.mark.parametrize("code", [9])
-def test_forbidden_in_answer_to_the_hello_refuses(played, client, code):
+def test_refuses_after_forbidden_hello(played, client, code):
     played.script = lambda connection, message: frame([3, 0, code, "not for you"])
     assert [client.hit("api", USER).reason for _ in range(5)] == ["forbidden"] * 5
 
@@ -179,7 +179,7 @@ def test_an_error_about_the_daemon_is_degraded(played, make_client, long_pauses,
     assert reasons == (["protocol"] * 3 + ["breaker"] * 2 if closes else ["protocol"] * 5)
 
 
-def test_middlewares_refuse_at_their_making_what_no_request_could_pass(client):
+def test_middlewares_raise_for_invalid_options(client):
     for options in (
         {"domain": "a/b"},
         {"attributes": {f"k{i}": "X-K" for i in range(11)}},
@@ -203,7 +203,7 @@ def test_a_cost_of_a_middlewares_function_is_refused_and_never_raises(played, cl
     assert got == ["503 Service Unavailable"] and client.stats()["refused"] == {"invalid": 1}
 
 
-def test_one_that_is_refused_is_refused_in_asyncio_too(played):
+def test_refuses_in_asyncio_too(played):
     async def main():
         ac = tidegate.AsyncClient(played.path, timeout=5)
         decisions = [await ac.acquire("api", WIDE), await ac.hit("a/b")]
@@ -216,7 +216,7 @@ def test_one_that_is_refused_is_refused_in_asyncio_too(played):
     assert asyncio.run(main()) == ([("shed", "invalid", False, "AsyncDecision")] * 3, {"invalid": 4})
 
 
-# -- refunds name what they refund -------------------------------------------------------------------------------------
+# -- refunds have a reference ------------------------------------------------------------------------------------------
 
 
 def test_a_refund_names_a_lease_a_decision_or_an_idem(played, client):
@@ -231,7 +231,7 @@ def test_a_refund_names_a_lease_a_decision_or_an_idem(played, client):
     assert of == [77, 77, "order-7", "order-7", long, b"raw", None] and played.of(5)[-1][5] == {"idem": "c1"}
 
 
-def test_a_refund_of_nothing_is_not_asked_for(played, client, caplog):
+def test_a_refund_without_reference_is_not_sent(played, client, caplog):
     nameless = client.hit("api", USER)
     assert client.charge("api", USER, -1, of=nameless) is False
     assert played.of(5) == [] and "lease or an idem" in caplog.text

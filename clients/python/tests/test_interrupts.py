@@ -1,4 +1,4 @@
-"""Exceptions of the application that arrive inside a call go through unchanged, and leave nothing behind."""
+"""Exceptions of the application inside a call pass unchanged, and leave no lease or connection."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ TIMES = 100
 
 
 class SoftLimit(Exception):
-    """As Celery's: an Exception that a signal handler raises."""
+    """Like Celery's: an Exception raised by a signal handler."""
 
 
 KINDS = [SoftLimit, TimeoutError, ConnectionResetError, BlockingIOError, OSError, ValueError, LookupError]
@@ -35,7 +35,7 @@ KINDS = [SoftLimit, TimeoutError, ConnectionResetError, BlockingIOError, OSError
 
 @pytest.fixture
 def alarm():
-    """Raises in this thread after so many seconds, by a signal handler."""
+    """Raises in this thread after some seconds, by a signal handler."""
     raised = []
 
     def arm(kind, seconds):
@@ -54,7 +54,7 @@ def alarm():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_while_the_daemon_is_silent_goes_through(played, make_client, alarm, kind):
+def test_an_exception_while_waiting_passes(played, make_client, alarm, kind):
     client = make_client(timeout=PATIENT)
     client.hit("api")
     played.script = lambda connection, message: None
@@ -73,7 +73,7 @@ def test_an_exception_while_the_daemon_is_silent_goes_through(played, make_clien
 
 
 @pytest.mark.parametrize("kind", [SoftLimit, TimeoutError, OSError])
-def test_a_hundred_exceptions_at_any_moment_go_through_and_leave_no_lease(daemon, make_client, alarm, kind):
+def test_exceptions_at_random_times_pass_and_leave_no_lease(daemon, make_client, alarm, kind):
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     client, rng, lost, done = make_client(socket=daemon.socket), random.Random(7), 0, 0
@@ -98,13 +98,13 @@ def test_a_hundred_exceptions_at_any_moment_go_through_and_leave_no_lease(daemon
     until = time.monotonic() + 2 * PATIENT
     asking = make_client(socket=daemon.socket)
     while asking.peek("api").remaining < 5000:
-        client.hit("api")  # tells of what was given up on
+        client.hit("api")  # reports abandoned requests
         assert time.monotonic() < until, asking.peek("api")
         time.sleep(0.01)
     assert client.stats()["connections"] <= 2 and done > 0
 
 
-def test_an_exception_that_another_thread_sets_goes_through(played, make_client):
+def test_an_exception_of_another_thread_passes(played, make_client):
     client, got = make_client(timeout=PATIENT), []
     client.hit("api")
     played.script = lambda connection, message: (time.sleep(0.2), [1, message[1], *ALLOW])[1]
@@ -123,7 +123,7 @@ def test_an_exception_that_another_thread_sets_goes_through(played, make_client)
     assert got == [TimeoutError]
 
 
-def test_an_exception_in_a_callback_or_a_logger_goes_through(played, make_client, alarm):
+def test_an_exception_in_a_callback_or_logger_passes(played, make_client, alarm):
     class Slow(logging.Logger):
         def warning(self, *_, **__):
             time.sleep(PATIENT)
@@ -149,13 +149,13 @@ def test_an_exception_in_a_callback_or_a_logger_goes_through(played, make_client
         limited()
 
 
-def test_callbacks_that_raise_by_themselves_are_told_apart(make_client, alarm):
-    alarm(SoftLimit, 60)  # a handler is there and has nothing to do with it
+def test_distinguishes_exceptions_of_callbacks(make_client, alarm):
+    alarm(SoftLimit, 60)  # a handler is installed, but not involved
     limited = make_client().limited("api", lambda: 1 / 0)(lambda: 7)
     assert limited() == 7
 
 
-def test_a_release_that_is_interrupted_is_told(played, client, alarm, monkeypatch):
+def test_an_interrupted_release_is_reported(played, client, alarm, monkeypatch):
     played.script = lambda c, m: [1, m[1], *ALLOW, 77] if m[0] == 1 else [1, m[1], *ALLOW]
     decision = client.acquire("api")
 
@@ -171,13 +171,13 @@ def test_a_release_that_is_interrupted_is_told(played, client, alarm, monkeypatc
 
 
 @pytest.mark.parametrize("kind", [SoftLimit, TimeoutError])
-def test_in_asyncio_what_is_thrown_into_a_task_goes_through(played, kind):
+def test_in_asyncio_exceptions_thrown_into_a_task_pass(played, kind):
     async def main():
         ac = tidegate.AsyncClient(played.path, timeout=PATIENT)
         await ac.check()
         played.script = lambda connection, message: None
         asking = ac.acquire("api")
-        asking.send(None)  # runs up to where it waits
+        asking.send(None)  # runs until it waits
         with pytest.raises(kind):
             asking.throw(kind("the application's own"))
         assert ac._core._report == {"abandoned": [[1, 2]]}
@@ -189,7 +189,7 @@ def test_in_asyncio_what_is_thrown_into_a_task_goes_through(played, kind):
 # -- collection, with, repr and pickling -------------------------------------------------------------------------------
 
 
-def test_no_warning_when_clients_are_forgotten(played):
+def test_no_warning_when_clients_are_collected(played):
     async def main():
         await tidegate.AsyncClient(played.path, timeout=PATIENT).hit("api")
 
@@ -220,7 +220,7 @@ def grant(connection, message):
     return [1, message[1], *ALLOW, 77]
 
 
-def test_repr_says_what_was_decided(played, client):
+def test_repr_has_the_decision(played, client):
     played.script = grant
     assert repr(client.acquire("api")) == (
         "<Decision allow rule='per-user' limit=40 remaining=39 retry_after=0.0 lease=77>"

@@ -1,4 +1,4 @@
-"""Celery's jobs, with a broker in memory: what goes back, when and as what; and that no end of a job keeps a place."""
+"""Celery jobs, with a broker in memory: requeued jobs, their delay and headers; every end of a job frees its lease."""
 
 import contextlib
 import datetime
@@ -38,25 +38,25 @@ def app():
 
 @pytest.fixture
 def sent(app):
-    """The headers of every message that goes to the broker, and where it goes."""
+    """Records the headers of every message to the broker, and its queue."""
     seen = []
 
-    def told(headers, properties, routing_key, body, **_):
+    def record(headers, properties, routing_key, body, **_):
         seen.append(headers | {"routing_key": routing_key, "priority": properties.get("priority"), "body": body})
 
-    celery.signals.before_task_publish.connect(told, weak=False)
+    celery.signals.before_task_publish.connect(record, weak=False)
     yield seen
-    celery.signals.before_task_publish.disconnect(told)
+    celery.signals.before_task_publish.disconnect(record)
 
 
 def job(app, client, function, **options):
-    function.__name__ = "export"  # Celery takes none without a name that could be written
+    function.__name__ = "export"  # Celery needs a name that it can write
     options = {"base": tidegate.celery.limited(client, "jobs", lambda *args: {"job": "export"}), "bind": True} | options
     return app.task(name="export", **options)(function)
 
 
 def run(task, *args, **request):
-    """As a worker does it."""
+    """Runs a job as a worker does."""
     known = {"id": "j1", "retries": 2, "called_directly": False, "is_eager": False, "args": args, "kwargs": {}}
     task.push_request(**known | request)
     try:
@@ -65,7 +65,7 @@ def run(task, *args, **request):
         task.pop_request()
 
 
-def test_what_is_asked(played, client, app):
+def test_sends_the_request(played, client, app):
     played.script = grant
     task = job(app, client, lambda self, number: number)
     assert run(task, 7) == 7
@@ -73,7 +73,7 @@ def test_what_is_asked(played, client, app):
     assert played.releases() == [[77, 0]]
 
 
-def test_a_refused_job_goes_back_as_it_is_and_later(played, client, app, sent):
+def test_a_refused_job_is_queued_unchanged_with_delay(played, client, app, sent):
     played.script = refuse
     ran = []
     task = job(app, client, lambda self, number: ran.append(number))
@@ -90,10 +90,10 @@ def test_a_refused_job_goes_back_as_it_is_and_later(played, client, app, sent):
     assert ran == [] and (headers["id"], headers["retries"], headers["task"]) == ("j1", 2, "export")
     assert (headers["group"], headers["root_id"], headers["timelimit"]) == ("g1", "r1", [30, 20])
     assert (headers["routing_key"], headers["priority"], list(headers["body"][0])) == ("slow", 3, [7])
-    assert played.releases(0) == []  # there was no place to give back
+    assert played.releases(0) == []  # there was no lease to release
 
 
-def test_those_refused_together_do_not_come_back_together(played, client, app, sent):
+def test_retries_of_jobs_refused_together_are_spread(played, client, app, sent):
     played.script = refuse
     task = job(app, client, lambda self: None)
     for _ in range(50):
@@ -101,7 +101,7 @@ def test_those_refused_together_do_not_come_back_together(played, client, app, s
             run(task)
     now = datetime.datetime.now(datetime.timezone.utc)
     delays = [(datetime.datetime.fromisoformat(headers["eta"]) - now).total_seconds() for headers in sent]
-    assert min(delays) > WAIT - 5 and max(delays) <= WAIT * 1.5  # 5 s of slack: `now` is later than each was
+    assert min(delays) > WAIT - 5 and max(delays) <= WAIT * 1.5  # 5 s of slack: `now` is later than each call
     assert max(delays) - min(delays) > WAIT * 0.25
 
 
@@ -117,7 +117,7 @@ def test_those_refused_together_do_not_come_back_together(played, client, app, s
         (KeyboardInterrupt(), 2),
     ],
 )
-def test_every_end_gives_the_place_back(played, client, app, error, outcome):
+def test_every_end_releases_the_lease(played, client, app, error, outcome):
     played.script = grant
 
     def ends(self):
@@ -128,7 +128,7 @@ def test_every_end_gives_the_place_back(played, client, app, error, outcome):
     assert played.releases() == [[77, outcome]]
 
 
-def test_an_end_while_a_wait_is_slept_off_gives_the_place_back(played, client, app, monkeypatch):
+def test_an_exception_during_a_wait_releases_the_lease(played, client, app, monkeypatch):
     played.script = lambda connection, message: [1, message[1], 3, *ALLOW[1:-1], 2_000_000, 77]
     slept = []
 
@@ -142,7 +142,7 @@ def test_an_end_while_a_wait_is_slept_off_gives_the_place_back(played, client, a
     assert slept == [2.0] and [lease for lease, _ in played.releases()] == [77]
 
 
-def test_what_can_never_pass_fails_and_can_be_kept(played, client, app, sent):
+def test_a_job_that_can_never_pass_fails_and_is_serializable(played, client, app, sent):
     played.script = never
     with pytest.raises(tidegate.celery.JobDenied, match="can never pass") as raised:
         run(job(app, client, lambda self: None))
@@ -150,7 +150,7 @@ def test_what_can_never_pass_fails_and_can_be_kept(played, client, app, sent):
     assert kept.decision.rule == "per-job" and kept.decision.retry_after is None and sent == []
 
 
-def test_a_job_called_as_a_function_or_eagerly_does_not_go_back(played, client, app, sent):
+def test_a_direct_or_eager_job_is_not_queued_again(played, client, app, sent):
     played.script = refuse
     task = job(app, client, lambda self: "done")
     assert run(task, called_directly=True) == "done" and played.requests() == []

@@ -1,4 +1,4 @@
-"""What follows a grant: the lease's end in every case, renewing it; charges and signals."""
+"""Leases: their end in every case, and renewal; charges and signals."""
 
 import contextlib
 import math
@@ -36,7 +36,7 @@ def test_an_early_return_is_an_end_like_others(granting, client):
 
 
 @pytest.mark.parametrize("leave", ["continue", "break"])
-def test_so_is_leaving_a_loop(granting, client, leave):
+def test_leaving_a_loop_releases(granting, client, leave):
     for _ in range(2):
         with client.limit("export"):
             if leave == "break":
@@ -45,7 +45,7 @@ def test_so_is_leaving_a_loop(granting, client, leave):
     assert granting.releases(1 if leave == "break" else 2)[0] == [77, 0]
 
 
-def test_what_the_work_says_of_itself_stands(granting, client):
+def test_an_outcome_set_by_the_work_remains(granting, client):
     with client.limit("export") as decision:
         decision.release("error")
     assert client.check() and granting.releases() == [[77, 1]]
@@ -78,7 +78,7 @@ def test_a_refusal_has_nothing_to_release(played, client):
     assert client.check() and {message[0] for message in played.seen} == {0, 1, 8}
 
 
-def test_a_release_that_cannot_be_written_is_told_with_the_next_request(granting, client, monkeypatch):
+def test_an_unwritten_release_is_reported_with_the_next_request(granting, client, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(tidegate, "monotonic", clock)
     first, second = client.acquire("export"), client.acquire("export")
@@ -94,9 +94,9 @@ def test_a_release_that_cannot_be_written_is_told_with_the_next_request(granting
     assert sorted(report["abandoned"]) == [[1, 1], [1, 2]] and report["missed"] == {"protocol": 3}
 
 
-def test_what_was_told_in_vain_is_told_again(granting, client):
+def test_a_lost_report_is_sent_again(granting, client):
     decision = client.acquire("export")
-    client._until = math.inf  # as if the breaker were open
+    client._until = math.inf  # simulates an open breaker
     decision.release()
     client._until = 0.0
     granting.script = lambda connection, message: frame(b"\xc1")
@@ -106,7 +106,7 @@ def test_what_was_told_in_vain_is_told_again(granting, client):
     assert granting.last_report() == {"missed": {"protocol": 1}, "abandoned": [[1, 1]]}
 
 
-def test_a_release_on_a_connection_that_was_closed_takes_another(granting, client):
+def test_a_release_after_a_close_takes_another_connection(granting, client):
     decision = client.acquire("export")
     granting.hang_up()
     decision.release()
@@ -124,7 +124,7 @@ def test_a_child_that_leaves_the_block_ends_nothing_of_its_parent(granting, clie
         assert in_child(child)
     granting.releases(2)
     sessions = [message[3]["session"] for message in granting.seen if message[0] == 0]
-    assert len(set(sessions)) == 2  # the daemon sees whose lease it is not
+    assert len(set(sessions)) == 2  # the daemon knows the session of the lease
     assert decision.lease is None
 
 
@@ -142,7 +142,7 @@ def test_a_generator_holds_the_lease_while_it_runs(granting, client):
         return (yield from rows("o1"))
 
     running = outer()
-    assert [message[0] for message in granting.seen] == []  # nothing has begun
+    assert [message[0] for message in granting.seen] == []  # no function has run
     assert next(running) == "o1 1" and running.send("sent") == "sent"
     assert granting.releases(0) == []
     with pytest.raises(StopIteration) as stopped:
@@ -152,7 +152,7 @@ def test_a_generator_holds_the_lease_while_it_runs(granting, client):
 
 
 @pytest.mark.parametrize("end", ["close", "throw", "raise", "forget"])
-def test_a_generator_that_does_not_end_well_drops_it(granting, client, end):
+def test_an_unfinished_generator_drops_its_lease(granting, client, end):
     @client.limited("export")
     def rows():
         yield 1
@@ -183,7 +183,7 @@ def test_a_generator_is_refused_where_it_starts(played, client):
         next(running)
 
 
-def test_what_is_asynchronous_says_so_at_once(client):
+def test_asynchronous_functions_raise_in_limited(client):
     async def run():
         pass
 
@@ -204,11 +204,11 @@ def test_the_priority_may_be_a_function_of_the_arguments(granting, client, caplo
     acquires = [message[2:] for message in granting.seen if message[0] == 1]
     assert acquires == [["export", [["kind", "daily"]], 1, "critical"], ["export", [["kind", "daily"]], 1]]
     with pytest.raises(TypeError):
-        report()  # the caller's own mistake stays what it is
+        report()  # the caller's own exception passes unchanged
     assert "priority raised TypeError" in caplog.text
 
 
-# -- renewing, charging, telling ---------------------------------------------------------------------------------------
+# -- renewals, charges, signals ----------------------------------------------------------------------------------------
 
 
 def test_renew(granting, client):
@@ -245,7 +245,7 @@ def test_signal(granting, make_client, value, permille):
 
 
 @pytest.mark.parametrize(("name", "value"), [("a/b", 0.5), ("lag", math.nan), ("lag", None), ("lag", "much")])
-def test_a_signal_that_is_none_is_logged(granting, client, caplog, name, value):
+def test_an_invalid_signal_is_logged(granting, client, caplog, name, value):
     client.signal(name, value)
     assert granting.seen == [] and len(caplog.messages) == 1
 
@@ -267,7 +267,7 @@ def test_all_of_it_disabled(granting, make_client):
     assert not client.charge("api") and granting.seen == []
 
 
-# -- what gunicorn says of slots ---------------------------------------------------------------------------------------
+# -- slots of gunicorn -------------------------------------------------------------------------------------------------
 
 STACK = """
 def within(self, call, worker=None):
@@ -298,7 +298,7 @@ def test_slots_are_found_on_the_stack(granting, make_client, kind, slots, place)
     assert client.check() and granting.seen[0][3]["slots"] == slots
 
 
-def test_slots_are_said_once_for_a_pool_and_never_over_what_was_given(granting, make_client):
+def test_slots_are_sent_once_per_pool_unless_configured(granting, make_client):
     space = {"__name__": "gunicorn.workers.some"}
     exec(STACK, space)
     mine = worker("ThreadWorker", os.getpid())
@@ -314,7 +314,7 @@ def test_a_child_of_a_worker_has_no_slots(make_client, pid):
     assert space["within"](worker("SyncWorker", pid), make_client)._info["slots"] == 0
 
 
-def test_nobody_else_is_taken_for_a_worker(make_client):
+def test_recognizes_only_workers(make_client):
     space = {"__name__": "application.workers"}
     exec(STACK, space)
     assert space["within"](worker("SyncWorker", os.getpid()), make_client)._info["slots"] == 0

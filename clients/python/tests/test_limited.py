@@ -44,7 +44,7 @@ def test_limit_sleeps_off_a_wait(played, client, monkeypatch):
 
 
 @pytest.mark.parametrize("outcome", ["ok", "error", "dropped"])
-def test_release_says_how_it_ended(played, client, outcome):
+def test_release_reports_the_outcome(played, client, outcome):
     played.script = grant
     client.acquire("export").release(outcome)
     assert played.releases() == [[77, ["ok", "error", "dropped"].index(outcome)]]
@@ -55,11 +55,11 @@ def test_limited(played, client):
 
     @client.limited("login", lambda name, *, door="front": {"account": name, "door": door}, cost=2)
     def login(name: str, *, door: str = "front") -> str:
-        """Lets in."""
+        """Logs in."""
         assert played.releases(0) == []
         return f"{name} by the {door}"
 
-    assert (login.__name__, login.__doc__) == ("login", "Lets in.")
+    assert (login.__name__, login.__doc__) == ("login", "Logs in.")
     assert login("ann", door="back") == "ann by the back"
     assert played.seen[1] == [1, 1, "login", [["account", "ann", "door", "back"]], 2]
     assert played.releases() == [[77, 0]]
@@ -89,7 +89,7 @@ def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, clie
     assert len(caplog.messages) == 1 and "ann" not in caplog.text
 
 
-def test_without_a_daemon_work_goes_on(make_client):
+def test_without_a_daemon_jobs_continue(make_client):
     client = make_client(socket="/nowhere")
     with client.limit("export") as decision:
         assert decision.degraded

@@ -1,4 +1,4 @@
-"""What callers of limited services make of their answers."""
+"""Pacing by the responses of limited services."""
 
 import asyncio
 import email.utils
@@ -54,10 +54,10 @@ def test_levels(fields, expected):
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("7", 7.0), (" 0 ", 0.0), ("", None), ("soon", None), ("-1", None), ("1" * 5_000, None)]
+    ("header", "expected"), [("7", 7.0), (" 0 ", 0.0), ("", None), ("soon", None), ("-1", None), ("1" * 5_000, None)]
 )
-def test_retry_after(said, expected):
-    assert retry_after({"retry-after": said}) == expected
+def test_retry_after(header, expected):
+    assert retry_after({"retry-after": header}) == expected
 
 
 def test_retry_after_as_a_date(clock):
@@ -84,10 +84,10 @@ def test_at_the_end_it_waits_until_there_is_more(clock):
     assert mine.turn() == 4
     mine = Pace(longest=2)
     mine.told(200, {"RateLimit": '"a";r=0;t=3600'})
-    assert mine.turn() == 2  # and no longer, whatever a service says
+    assert mine.turn() == 2  # at most `longest`, whatever the service asks for
 
 
-def test_a_refusal_is_waited_for_and_repeated(clock):
+def test_a_refusal_is_retried_after_its_wait(clock):
     answers = [answer(429, Retry_After="5"), answer(503), answer(200)]
     mine, at = Pace(), []
 
@@ -107,27 +107,27 @@ def test_jitter_is_full(clock):
 @pytest.mark.parametrize(
     "refusal",
     [
-        answer(429, Retry_After="3600"),  # longer than it cares for
-        answer(429, RateLimit='"a";r=40;t=0'),  # it can never pass, or it would say when
+        answer(429, Retry_After="3600"),  # longer than `longest`
+        answer(429, RateLimit='"a";r=40;t=0'),  # it can never pass: limit headers without a retry time
         answer(403),
         answer(500),
     ],
 )
-def test_what_is_not_repeated(clock, refusal):
+def test_does_not_retry(clock, refusal):
     sent = []
     assert Pace().call(lambda: sent.append(1) or refusal) is refusal and len(sent) == 1
 
 
-def test_it_gives_up_after_some_tries(clock):
+def test_stops_after_some_retries(clock):
     sent = []
     assert Pace(tries=3).call(lambda: sent.append(1) or answer(503)).status_code == 503 and len(sent) == 3
 
 
-def test_the_budget_keeps_many_from_making_it_worse(clock):
+def test_the_budget_bounds_retries_of_many_calls(clock):
     mine, sent = Pace(), []
     for _ in range(100):
         mine.call(lambda: sent.append(1) or answer(503))
-    assert len(sent) == 100 + 10  # what was saved, and no more
+    assert len(sent) == 100 + 10  # the saved retries
     for _ in range(50):
         mine.call(lambda: answer(200))
     sent.clear()

@@ -28,7 +28,7 @@ def test_the_stub_is_formatted():
     assert done.returncode == 0, done.stdout
 
 
-# What imports a framework is imported only by who has it.
+# Files that import a framework, which are imported only with that framework.
 FRAMEWORKS = {"celery.py": "celery", "django.py": "django asgiref", "fastapi.py": "fastapi starlette"}
 FRAMEWORKS |= {"flask.py": "flask", "testing.py": "pytest"}
 
@@ -44,12 +44,12 @@ def test_nothing_but_the_standard_library():
                 assert name.split(".")[0] in allowed, (file, name)
 
 
-def test_asking_loads_the_stub_alone():
+def test_a_request_loads_only_the_stub():
     code = "import tidegate, sys; tidegate.Client('/nowhere').hit('api')"
     code += "; print(*sorted(name for name in sys.modules if name.startswith(('tidegate.', 'asyncio'))))"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); {code}"]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    stub, used = {"connection", "protocol"}, {"gunicorn_slots", "page", "trouble"}
+    stub, used = {"connection", "protocol"}, {"connect_error", "gunicorn_slots", "page"}
     assert {f"tidegate.{name}" for name in stub} <= set(loaded) <= {f"tidegate.{name}" for name in stub | used}
 
 
@@ -96,9 +96,9 @@ assert client._info["connection"] == 1  # all of it on one
 if (pid := os.fork()) == 0:
     os._exit(client.hit("other").degraded or client.stats()["connections"] != 1)
 assert os.waitpid(pid, 0)[1] == 0
-gone = limiter.Client(sys.argv[2] + "-gone").hit("api")
-assert gone.allowed and gone.reason == "unreachable" and gone.headers() == {}
-refused = limiter.Client(sys.argv[2] + "-gone").hit("api", on_failure="refuse")
+absent = limiter.Client(sys.argv[2] + "-absent").hit("api")
+assert absent.allowed and absent.reason == "unreachable" and absent.headers() == {}
+refused = limiter.Client(sys.argv[2] + "-absent").hit("api", on_failure="refuse")
 assert (refused.status, refused.headers()["Retry-After"]) == (503, "1")
 """
 RULES = {
@@ -109,7 +109,7 @@ RULES = {
 
 
 def test_the_stub_copied_alone_limits(tmp_path, daemon):
-    """As a package of another name with nothing else in it."""
+    """As a package of another name with no other files."""
     (tmp_path / "limiter").mkdir()
     for name in STUB:
         shutil.copy(SOURCE / name, tmp_path / "limiter")
@@ -122,7 +122,7 @@ def test_the_stub_copied_alone_limits(tmp_path, daemon):
     assert "start it with `tidegate serve`" in done.stderr  # logged
 
 
-def test_copied_into_a_program_it_works(tmp_path):
+def test_works_copied_into_a_program(tmp_path):
     shutil.copytree(SOURCE, tmp_path / "vendored", ignore=shutil.ignore_patterns("__pycache__"))
     code = "import vendored, sys; d = vendored.Client('/nowhere').hit('api'); assert d.degraded and not d.headers()"
     code += "; assert not {'typing_extensions', 'vendored.wsgi', 'asyncio', 'wsgiref'} & set(sys.modules)"

@@ -1,4 +1,4 @@
-"""What is quick is as right as what is not: decisions read at once, waiting under signals, sockets that are none."""
+"""Fast paths: plain decisions, waiting under signals, and replaced sockets, with the same results as the slow ones."""
 
 import json
 import os
@@ -31,7 +31,7 @@ SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
 
 
 def at_once(payload):
-    """What `Connection.ask` makes of the elements from the verdict on, if it reads them at once."""
+    """Returns the result of `Connection.ask` for elements from the verdict on, if its fast path reads them."""
     if len(payload) < 2 or not (match := match_decision(payload[1])(payload, 0)):
         return None
     decision = Decision.__new__(Decision)
@@ -40,7 +40,7 @@ def at_once(payload):
 
 
 def same(payload):
-    """Read at once or not at all; if at once, then as the whole decoder does."""
+    """Compares the fast path, if it applies, with the full decoder."""
     quick = at_once(payload)
     if quick is None:
         return False
@@ -54,7 +54,7 @@ rules = st.none() | st.text(min_size=1, max_size=40) | st.from_regex(r"[a-z-]{1,
 
 
 @given(st.integers(0, 4), rules, st.lists(sizes, min_size=6, max_size=6))
-def test_a_decision_read_at_once_is_the_same(verdict, rule, numbers):
+def test_fast_and_full_decoder_agree(verdict, rule, numbers):
     payload = msgpack.packb([verdict, rule, *numbers, None, None, None])[1:]
     plain = rule is None or (len(rule) < 32 and rule.isascii() and rule.isprintable())
     assert same(payload) == plain
@@ -64,15 +64,15 @@ def test_a_decision_read_at_once_is_the_same(verdict, rule, numbers):
 def test_no_changed_byte_is_trusted_unread(reply, at, byte):
     payload = bytearray(reply[7:])
     payload[at % len(payload)] = byte
-    same(bytes(payload))  # a Fault of the whole decoder would be raised here
+    same(bytes(payload))  # the full decoder would raise a Fault here
 
 
 @given(st.binary(max_size=60))
-def test_nor_are_any_bytes(payload):
+def test_fast_and_full_decoder_agree_on_any_bytes(payload):
     same(payload)
 
 
-def test_what_is_behind_or_missing_is_not_read_at_once():
+def test_fast_decoder_skips_other_frames():
     whole = msgpack.packb([0, "r", 1, 2, 3, 4, 5, 6, None, None, None])[1:]
     assert same(whole) and not any(at_once(broken) for broken in (whole + b"\xc0", whole[:-1], whole[1:], b""))
 
@@ -86,14 +86,14 @@ def test_ids_of_every_width(played, client, asked):
 
 
 @pytest.mark.parametrize("wrong", [0, 2, 257, 300 + 65_536])
-def test_a_wrong_id_of_any_width_is_doubtful(played, client, wrong):
+def test_a_wrong_id_of_any_width_is_malformed(played, client, wrong):
     client.hit("api")
     client._idle[0].asked = 299
     played.script = lambda connection, message: [1, wrong, *ALLOW]
     assert client.hit("api").reason == "protocol"
 
 
-def test_two_replies_at_once_are_not_one(played, client):
+def test_fast_decoder_skips_two_replies(played, client):
     client.hit("api")
     played.script = lambda connection, message: frame([1, message[1], *ALLOW]) * 2
     assert client.hit("api").rule == "per-user"
@@ -105,16 +105,16 @@ def test_two_replies_at_once_are_not_one(played, client):
 
 @pytest.fixture
 def interval():
-    """A timer that interrupts every call of this thread, as a profiler's does."""
+    """A timer that interrupts every call of this thread, like a profiler's."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
 
-def test_signals_do_not_put_the_deadline_off(played, make_client, interval):
+def test_signals_do_not_extend_the_deadline(played, make_client, interval):
     client = make_client()
-    client.hit("api")  # so that nothing is on the connection
+    client.hit("api")  # so that the connection has no pending input
     client._timeout = 0.1
     played.script = lambda connection, message: None
     interval(0.012)
@@ -124,7 +124,7 @@ def test_signals_do_not_put_the_deadline_off(played, make_client, interval):
     assert 0.1 <= time.monotonic() - started < 0.1 + SLACK
 
 
-def test_a_reply_later_than_the_blocking_read_waits_is_read(played, make_client):
+def test_reads_a_reply_after_the_blocking_read(played, make_client):
     client = make_client(timeout=PATIENT)
     client.hit("api")
     played.script = lambda connection, message: (time.sleep(0.1), [1, message[1], *ALLOW])[1]
@@ -132,7 +132,7 @@ def test_a_reply_later_than_the_blocking_read_waits_is_read(played, make_client)
     assert client.stats()["connections"] == 1 and client._idle[0].socket.getblocking()
 
 
-def test_a_deadline_too_short_to_block_for_is_kept_by_polling(played, make_client, monkeypatch):
+def test_a_short_deadline_uses_polling(played, make_client, monkeypatch):
     client = make_client(timeout=0.004)
     played.script = lambda connection, message: None
     assert client.hit("api").degraded
@@ -200,9 +200,9 @@ def test_under_gevent_the_deadline_is_kept(played):
     assert set(reasons) <= {"timeout", "breaker"} and took < 0.2 + SLACK
 
 
-def test_a_socket_is_known_by_what_it_is(played, client, monkeypatch):
+def test_detects_replaced_sockets(played, client, monkeypatch):
     class Stand(socket.socket):
-        """As of a library that replaces sockets."""
+        """Like a library that replaces sockets."""
 
     monkeypatch.setattr(socket, "socket", Stand)
     assert client.check() and not client._idle[0].blocks

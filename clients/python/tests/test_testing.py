@@ -16,17 +16,17 @@ def app(environ, start_response):
 
 
 def call(client, **options):
-    told = []
+    response = []
     body = tidegate.wsgi.Middleware(app, client, "api", user=lambda environ: "u1", **options)(
-        {"REQUEST_METHOD": "GET", "PATH_INFO": "/x"}, lambda status, headers: told.extend((status, dict(headers)))
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/x"}, lambda status, headers: response.extend((status, dict(headers)))
     )
     list(body)
     if hasattr(body, "close"):
         body.close()
-    return told
+    return response
 
 
-def test_everything_is_allowed_and_told(fake_tidegate):  # noqa: F811
+def test_allows_and_records_requests(fake_tidegate):  # noqa: F811
     assert call(fake_tidegate)[0] == "200 OK"
     [asked] = fake_tidegate.asked
     assert (asked.call, asked.domain, asked.cost, asked.priority) == ("acquire", "api", 1, None)
@@ -57,7 +57,7 @@ def test_forced_for_some(fake_tidegate):  # noqa: F811
         assert decision.wait == 0.01
 
 
-def test_a_place_that_is_kept_is_seen():
+def test_an_unreleased_lease_fails_the_test():
     fake = Fake()
     decision = fake.acquire("export", {"org": "o1"})
     with pytest.raises(AssertionError, match=r"not released.*export"):
@@ -74,7 +74,7 @@ def test_as_without_a_daemon(fake_tidegate):  # noqa: F811
     assert fake_tidegate.stats()["missed"] == {"unreachable": 2}
 
 
-def test_what_the_daemon_would_refuse_is_refused_here_too(fake_tidegate):  # noqa: F811
+def test_the_fake_refuses_invalid_requests(fake_tidegate):  # noqa: F811
     assert fake_tidegate.hit("a/b").reason == "invalid" and fake_tidegate.asked == []
 
 

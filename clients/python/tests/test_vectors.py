@@ -1,4 +1,4 @@
-"""The golden frames, which decide any doubt about the protocol."""
+"""The golden frames, the reference of the protocol."""
 
 import json
 import pathlib
@@ -37,7 +37,7 @@ def payload_of(vector):
 
 
 def plain(value):
-    """Byte strings as JSON has them."""
+    """Converts byte strings from their JSON form."""
     if isinstance(value, bytes):
         return {"bin": value.hex()}
     if isinstance(value, list):
@@ -52,15 +52,15 @@ def real(value):
 
 
 def known(given, names):
-    said = {n: given[n] for n in names if (given or {}).get(n) is not None and given[n] != SILENT.get(n)}
+    result = {n: given[n] for n in names if (given or {}).get(n) is not None and given[n] != SILENT.get(n)}
     for name in ("idem", "of"):
-        if isinstance(said.get(name), str):  # as text or as bytes it means the same
-            said[name] = said[name].encode()
-    if "abandoned" in said:
-        said["abandoned"] = [entry[:2] for entry in said["abandoned"]]
-    if isinstance(said.get("missed"), dict):
-        said["missed"] = {k: v for k, v in said["missed"].items() if k in REASONS}
-    return said
+        if isinstance(result.get(name), str):  # text and bytes mean the same
+            result[name] = result[name].encode()
+    if "abandoned" in result:
+        result["abandoned"] = [entry[:2] for entry in result["abandoned"]]
+    if isinstance(result.get("missed"), dict):
+        result["missed"] = {k: v for k, v in result["missed"].items() if k in REASONS}
+    return result
 
 
 COST_MAX, NAME = (1 << 32) - 1, re.compile(r"[^\x00-\x1f\x7f-\x9f:/]{1,64}")
@@ -80,48 +80,48 @@ def meaning(message, direction):
             return {"kind": name, "id": rest[0], "version": rest[1], "info": known(rest[2], SERVER)}
         if name == "decision":
             keys = ("rule", "limit", "window_us", "remaining", "reset_us", "retry_us", "lease", "notes", "all", "extra")
-            said = dict(zip(keys, rest[2:12]))
-            if said["notes"] is not None:
-                said["notes"] = [list(pair) for pair in zip(said["notes"][::2], said["notes"][1::2])]
-            if said["all"] is not None:
-                said["all"] = [entry[:5] for entry in said["all"]]
-            if said["extra"] is not None:
-                said["extra"] = known(said["extra"], ("help", "hide", "unit"))
-            return {"kind": name, "id": rest[0], "verdict": VERDICTS[rest[1]], **said}
+            result = dict(zip(keys, rest[2:12]))
+            if result["notes"] is not None:
+                result["notes"] = [list(pair) for pair in zip(result["notes"][::2], result["notes"][1::2])]
+            if result["all"] is not None:
+                result["all"] = [entry[:5] for entry in result["all"]]
+            if result["extra"] is not None:
+                result["extra"] = known(result["extra"], ("help", "hide", "unit"))
+            return {"kind": name, "id": rest[0], "verdict": VERDICTS[rest[1]], **result}
         if name == "done":
             return {"kind": name, "id": rest[0], "ok": rest[1]}
         if name == "error":
             return {"kind": name, "id": rest[0], "code": CODES[rest[1]], "message": rest[2]}
         return {"kind": name, "id": rest[0], "reason": rest[1]}
     name = OPS[kind]
-    said = {"op": name, "id": rest[0]}
+    result = {"op": name, "id": rest[0]}
     if name == "hello":
-        return said | {"version": rest[1], "info": plain(known(rest[2], INFO))}
+        return result | {"version": rest[1], "info": plain(known(rest[2], INFO))}
     if name == "release":
-        return said | {"lease": rest[1], "outcome": OUTCOMES[default(rest[2], 1)]}
+        return result | {"lease": rest[1], "outcome": OUTCOMES[default(rest[2], 1)]}
     if name == "renew":
-        return said | {"lease": rest[1]}
+        return result | {"lease": rest[1]}
     if name == "signal":
-        return said | {"pool": rest[1], "name": rest[2], "permille": rest[3]}
+        return result | {"pool": rest[1], "name": rest[2], "permille": rest[3]}
     if name == "ping":
-        return said
-    said |= {"domain": rest[1], "descriptors": rest[2]}
+        return result
+    result |= {"domain": rest[1], "descriptors": rest[2]}
     if name == "charge":
-        return said | {"amount": cut(default(rest[3], 1)), "options": plain(known(rest[4], OPTIONS))}
+        return result | {"amount": cut(default(rest[3], 1)), "options": plain(known(rest[4], OPTIONS))}
     options = plain(known(rest[5], OPTIONS))
     priority = rest[4] if isinstance(rest[4], str) and NAME.fullmatch(rest[4]) else None
-    return said | {"cost": default(rest[3], 1), "priority": priority, "options": options}
+    return result | {"cost": default(rest[3], 1), "priority": priority, "options": options}
 
 
 def cut(amount):
-    """To the largest that a rule counts."""
+    """Clamps to the largest amount that a rule counts."""
     if isinstance(amount, dict):
         return {unit: cut(one) for unit, one in amount.items()}
     return min(max(amount, -COST_MAX), COST_MAX)
 
 
 def message_of(meant):
-    """The array that says it, a request without trailing nils, a reply whole."""
+    """Returns the array of this meaning: a request without trailing nils, a reply in full."""
     m = real(meant)
     if "kind" in m:
         kind = KINDS.index(m["kind"])
@@ -152,7 +152,7 @@ def message_of(meant):
 
 
 @pytest.mark.parametrize("vector", named(GOOD))
-def test_reads_what_is_meant(vector):
+def test_decodes_the_meaning(vector):
     meant = vector["meaning"]
     if options := meant.get("options"):
         texts = {name: options[name] for name in ("idem", "of") if isinstance(options.get(name), str)}
@@ -161,7 +161,7 @@ def test_reads_what_is_meant(vector):
 
 
 @pytest.mark.parametrize("vector", [p for p in named(GOOD) if p.values[0]["canonical"]])
-def test_writes_what_is_meant(vector):
+def test_encodes_the_meaning(vector):
     message = message_of(vector["meaning"])
     assert encode(message) == payload_of(vector)
 
@@ -174,7 +174,7 @@ def test_writes_what_is_meant(vector):
         if p.values[0]["canonical"] and p.values[0]["meaning"].get("op") in ("acquire", "hit", "peek", "charge")
     ],
 )
-def test_the_path_of_a_judgement_writes_the_same(vector):
+def test_the_fast_encoder_writes_the_same(vector):
     message = message_of(vector["meaning"])
     descriptors = [list(zip(d[::2], d[1::2])) for d in message[3]]
     if not descriptors or any(value == "" for one in descriptors for _, value in one):
@@ -192,22 +192,22 @@ def test_the_path_of_a_judgement_writes_the_same(vector):
 
 
 @pytest.mark.parametrize("vector", [p for p in named(BAD) if p.values[0]["code"] == "malformed"])
-def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
+def test_refuses_malformed_frames(vector):
     data = bytes.fromhex(vector["hex"])
     size = int.from_bytes(data[:4], "big")
     if size == 0:
-        return  # no frame at all
+        return  # not a frame
     try:
         message = decode(data[4 : 4 + size])
     except Fault:
         return
-    # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
+    # Only a reader of requests detects the rest: op or id is no unsigned integer.
     op, number = [*message, None, None][:2]
     assert not all(type(n) is int and 0 <= n < 2**63 for n in (op, number))
 
 
-def test_the_frames_are_what_their_maker_writes():
-    """Which holds each of them against the msgpack package too."""
+def test_frames_are_generated():
+    """It also compares each frame with the msgpack package."""
     pytest.importorskip("msgpack")
     done = subprocess.run([sys.executable, VECTORS / "make.py", "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "held against msgpack" in done.stdout, done.stdout + done.stderr

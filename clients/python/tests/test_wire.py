@@ -1,4 +1,4 @@
-"""The codec against an independent one, against doubtful bytes, and requests by tables."""
+"""The codec against an independent one and malformed frames; tables of requests."""
 
 import hashlib
 
@@ -17,12 +17,12 @@ messages = st.lists(level2, max_size=20)
 
 
 @given(messages)
-def test_writes_what_the_reference_writes(message):
+def test_encodes_like_the_reference(message):
     assert encode(message) == msgpack.packb(message)
 
 
 @given(messages)
-def test_reads_what_the_reference_writes(message):
+def test_decodes_the_reference(message):
     assert decode(msgpack.packb(message)) == message
 
 
@@ -75,7 +75,7 @@ def test_any_bytes_are_read_or_malformed(payload):
         }.items()
     ],
 )
-def test_doubtful_bytes_are_malformed(payload):
+def test_malformed_frames_raise(payload):
     with pytest.raises(Fault):
         decode(payload)
 
@@ -87,7 +87,7 @@ def test_four_levels_and_wide_forms_are_read():
 
 
 @pytest.mark.parametrize("value", [1.5, object(), 2**64, -(2**63) - 1, {1.0: 1}])
-def test_what_has_no_place_in_a_frame_is_not_written(value):
+def test_refuses_to_encode_other_types(value):
     with pytest.raises(Fault):
         encode([value])
 
@@ -118,7 +118,7 @@ def sha(text):
         ([("a", "1"), ("a", "2")], [["a", "1", "a", "2"]]),
         ({"v": "x" * 1024}, [["v", "x" * 1024]]),
         ({"v": "x" * 1025}, [["v", "x" * 960 + "~" + sha("x" * 1025)]]),
-        # 960 bytes would end inside a character
+        # 960 bytes would end within a character
         ({"v": "x" + "é" * 600}, [["v", "x" + "é" * 479 + "~" + sha("x" + "é" * 600)]]),
         ([{"a": "1"}, {"b": "2", "c": None}, {}], [["a", "1"], ["b", "2"], []]),
         ([{"a": "1"}], [["a", "1"]]),
@@ -145,7 +145,7 @@ def test_attributes_as_they_are_sent(attributes, descriptors):
         {1: "1"},
     ],
 )
-def test_what_the_daemon_would_refuse_is_not_written(attributes):
+def test_invalid_requests_are_not_encoded(attributes):
     with pytest.raises(Fault):
         request("api", attributes, 1, None, {})
 
@@ -160,7 +160,7 @@ def test_costs_are_written(cost):
     assert msgpack.unpackb(request("api", None, cost, None, {})[2]) == cost
 
 
-def test_the_longest_values_give_way_until_the_frame_fits():
+def test_the_longest_values_become_digests_until_the_frame_fits():
     values = [f"{i:02}" + "x" * (1_000 + i % 2) for i in range(16)]
     body = b"".join(request("api", {f"k{i}": value for i, value in enumerate(values)}, 1, None, {}))
     assert b"~" not in body  # it fits
@@ -169,11 +169,11 @@ def test_the_longest_values_give_way_until_the_frame_fits():
     sent = msgpack.unpackb(b"\x93" + body)[1][0][1::2]
     assert len(body) <= FRAME_MAX - 11
     shortened = [i for i, value in enumerate(sent) if value.startswith("~")]
-    assert shortened == [1, 3][: len(shortened)] and shortened  # the longest, and of these the first
+    assert shortened == [1, 3][: len(shortened)] and shortened  # the longest, the first of equal ones
     assert sent[1] == "~" + sha(values[1] + "y" * 20)
 
 
-def test_the_longest_value_gives_way_in_whichever_descriptor_it_is():
+def test_the_longest_value_of_any_descriptor_becomes_a_digest():
     several = [{f"k{i}": "x" * 1_020 for i in range(8)}, {f"k{i}": "y" * 1_024 for i in range(8)}, {"z": "z"}]
     sent = msgpack.unpackb(request("api", several, 1, None, {})[1])
     assert [value[0] for value in sent[0][1::2]] == ["x"] * 8 and sent[2] == ["z", "z"]

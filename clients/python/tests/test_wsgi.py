@@ -1,4 +1,4 @@
-"""The middleware, by the rules of WSGI."""
+"""The middleware under the rules of WSGI."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def plain(environ, start_response):
 
 
 def call(app, validate=True, **environ):
-    """Status, fields, body. `app` is a Middleware, held to the rules from both sides."""
+    """Returns status, headers and body. Validates both sides of `app`, a Middleware, by the rules of WSGI."""
     setup_testing_defaults(environ)
     environ = {"REMOTE_ADDR": "192.0.2.1", "QUERY_STRING": "", "SCRIPT_NAME": ""} | environ
     started = []
@@ -81,7 +81,7 @@ def test_other_refusals(played, client, verdict, status):
     assert call(Middleware(plain, client))[0] == status
 
 
-def test_what_is_asked(played, client):
+def test_sends_the_request(played, client):
     middleware = Middleware(
         plain,
         client,
@@ -98,7 +98,7 @@ def test_what_is_asked(played, client):
     assert played.seen[1][2:] == ["api", [pairs], 5, "post"]
 
 
-def test_constants_and_little_to_say(played, client):
+def test_sends_cost_and_priority_without_empty_attributes(played, client):
     call(Middleware(plain, client, cost={"requests": 1, "tokens": 2}, priority="get"), REMOTE_ADDR="")
     assert played.seen[1][2:] == ["web", [["method", "GET", "path", "/"]], {"requests": 1, "tokens": 2}, "get"]
 
@@ -126,7 +126,7 @@ def test_redirects_have_no_limit_headers(played, client, status, there):
     assert ("RateLimit" in call(Middleware(app, client))[1]) is there
 
 
-def test_fields_of_the_application_stand(played, client):
+def test_keeps_headers_of_the_application(played, client):
     def app(environ, start_response):
         start_response("200 OK", [("Content-Type", "text/plain"), ("ratelimit", "mine"), ("X-RateLimit-Limit", "9")])
         return [b""]
@@ -149,7 +149,7 @@ def test_options_that_cannot_be(client):
 
 
 @pytest.mark.parametrize("wrong", ["api", None, tidegate.Client, tidegate.AsyncClient("/nowhere"), lambda: None])
-def test_what_is_no_client_is_said_at_once(wrong):
+def test_another_object_as_client_raises(wrong):
     with pytest.raises(TypeError, match="this takes a Client"):
         Middleware(plain, wrong)
 
@@ -177,7 +177,7 @@ def test_on_refused(played, client, on_refused, status, body):
     assert body is None or got[2] == body
 
 
-# -- nothing here may hurt the application -----------------------------------------------------------------------------
+# -- failures that must not reach the application ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["user", "attributes", "cost", "priority", "exempt", "on_refused"])
@@ -193,7 +193,7 @@ def test_a_function_that_raises_lets_the_request_pass(played, client, caplog, na
         assert (status, body, set(fields)) == ("200 OK", b"hello", {"Content-Type", "X-App"})
     assert client.stats()["missed"] == {"callback": 3}
     assert len(caplog.messages) == 1 and f"{name} raised KeyError" in caplog.text and "secret" not in caplog.text
-    assert f"{__file__}:{broken.__code__.co_firstlineno + 1}:" in caplog.text  # where to look
+    assert f"{__file__}:{broken.__code__.co_firstlineno + 1}:" in caplog.text  # the line of the function
     client.hit("api")
     assert sum(message[6]["missed"]["callback"] for message in played.seen if len(message) == 7) == 3
 
@@ -211,7 +211,7 @@ def test_bytes_are_the_same_without_the_limiter(make_client):
     assert call(Middleware(plain, client)) == ("200 OK", {"Content-Type": "text/plain", "X-App": "1"}, b"hello")
 
 
-def test_errors_of_the_application_are_its_own(played, client):
+def test_errors_of_the_application_pass(played, client):
     def app(environ, start_response):
         raise RuntimeError("mine")
 
@@ -222,7 +222,7 @@ def test_errors_of_the_application_are_its_own(played, client):
     assert client.stats()["missed"] == {}
 
 
-def test_exc_info_is_handed_on(played, client):
+def test_passes_exc_info(played, client):
     def app(environ, start_response):
         start_response("200 OK", [("Content-Type", "text/plain")])
         try:
@@ -240,7 +240,7 @@ def test_exc_info_is_handed_on(played, client):
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_wait_is_slept_off(played, client, monkeypatch):
+def test_sleeps_on_wait(played, client, monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     played.script = lambda connection, message: [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000]
@@ -279,7 +279,7 @@ def test_the_lease_ends_with_an_exception(played, client):
     assert played.releases() == [[77, 2]]
 
 
-def test_the_lease_ends_when_the_caller_goes_away(played, client):
+def test_the_lease_ends_when_the_caller_hangs_up(played, client):
     played.script = grant
     closed = []
 
@@ -310,7 +310,7 @@ def test_a_file_stays_a_file(played, client):
     assert isinstance(Middleware(app, client)({}, lambda *_: None), FileWrapper)
 
 
-def test_a_release_that_fails_hurts_nobody(played, client):
+def test_a_failed_release_raises_nothing(played, client):
     played.script = lambda connection, message: connection.close() if message[0] == 2 else grant(connection, message)
     assert call(Middleware(plain, client))[0] == "200 OK"
     played.releases()
@@ -363,9 +363,9 @@ ONE = ("10.0.0.0/8", "2001:db8::/32")
     [
         ("10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"),
         ("10.0.0.1", "192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"),
-        ("10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"),  # the first is what the caller said
+        ("10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"),  # the first may be forged by the caller
         ("192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"),  # a peer that is no proxy is the caller
-        ("10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"),  # all inside
+        ("10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"),  # all are trusted
         ("10.0.0.1", "unknown", ONE, "10.0.0.1"),
         ("10.0.0.1", "192.0.2.7, nonsense", ONE, "10.0.0.1"),
         ("10.0.0.1", "192.0.2.7:4711", ONE, "192.0.2.7"),
@@ -373,7 +373,7 @@ ONE = ("10.0.0.0/8", "2001:db8::/32")
         ("10.0.0.1", '"[2001:db9:0:0::7]"', ONE, "2001:db9::7"),
         ("2001:db8::1", "2001:DB9:0:0:0:0:0:7", ONE, "2001:db9::7"),
         ("::ffff:10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"),
-        ("::ffff:192.0.2.1", "", ONE, "192.0.2.1"),  # an IPv4 caller of a socket for both
+        ("::ffff:192.0.2.1", "", ONE, "192.0.2.1"),  # an IPv4 peer of a dual-stack socket
         ("::ffff:192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"),
         ("10.0.0.1", "::ffff:192.0.2.7", ONE, "192.0.2.7"),
         ("", "192.0.2.7", ONE, "192.0.2.7"),  # over a Unix socket
@@ -393,7 +393,7 @@ def test_trusted_proxies(played, client, peer, forwarded, proxies, expected):
     assert pairs[pairs.index("ip") + 1] == expected
 
 
-def test_a_header_nobody_vouches_for_is_warned_of_once(played, client, caplog):
+def test_warns_once_of_an_untrusted_header(played, client, caplog):
     for _ in range(3):
         call(Middleware(plain, client), HTTP_X_FORWARDED_FOR="203.0.113.9")
     assert "203.0.113.9" not in str(played.seen)

@@ -1,4 +1,4 @@
-"""The middleware: when the lease of a request ends, and how long it waited before."""
+"""The middleware: the end of a request's lease, and its queue time."""
 
 import gc
 import io
@@ -16,7 +16,7 @@ from tidegate.wsgi import Middleware
 
 
 class Slotted(FileWrapper):
-    """As those of servers written in C: nothing can be set on it."""
+    """Like those of servers written in C: without settable attributes."""
 
     __slots__ = ()
 
@@ -35,17 +35,17 @@ def file_app(wrapper, status="200 OK", file=None):
 
 
 @pytest.mark.parametrize(("status", "outcome"), [("200 OK", 0), ("503 Oh", 1)])
-def test_a_file_stays_one_and_its_lease_ends_when_it_is_closed(played, client, status, outcome):
+def test_a_file_is_not_wrapped_and_releases_on_close(played, client, status, outcome):
     played.script, file = grant, io.BytesIO(b"content")
     body = Middleware(file_app(FileWrapper, status, file), client)({"wsgi.file_wrapper": FileWrapper}, lambda *_: None)
     assert type(body) is FileWrapper and played.releases(0) == []
-    body.close()  # as after sendfile, which asks for no chunk
+    body.close()  # after sendfile, which reads no chunk
     assert file.closed and played.releases() == [[77, outcome]]
     body.close()
     assert client.check() and len(played.releases()) == 1
 
 
-def test_a_file_on_which_nothing_can_be_set_is_wrapped(played, client):
+def test_a_file_without_settable_close_is_wrapped(played, client):
     played.script, file = grant, io.BytesIO(b"content")
     body = Middleware(file_app(Slotted, file=file), client)({"wsgi.file_wrapper": Slotted}, lambda *_: None)
     assert b"".join(body) == b"content"
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_closed_ends_its_lease(played, client):
 
 
 def test_a_body_that_is_dropped_ends_its_lease(played, client):
-    """As by a middleware around this one that forgets to close it."""
+    """Like another middleware that does not close the body."""
     played.script = grant
     body = Middleware(plain, client)({}, lambda *_: None)
     assert next(iter(body)) == b"hello" and played.releases(0) == []
@@ -78,7 +78,7 @@ def test_a_body_that_is_dropped_ends_its_lease(played, client):
 
 
 @pytest.mark.parametrize("body", [None, 7])
-def test_what_is_no_body_is_the_servers_business_and_holds_nothing(played, client, body):
+def test_an_invalid_body_is_not_wrapped(played, client, body):
     played.script = grant
 
     def app(environ, start_response):
@@ -91,7 +91,7 @@ def test_what_is_no_body_is_the_servers_business_and_holds_nothing(played, clien
 
 
 def served(app):
-    """What a server that makes Content-Length of a list of one sends."""
+    """Returns headers and body as a server that makes Content-Length of a list of one."""
     sent = io.BytesIO()
     environ = {"REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.0", "wsgi.url_scheme": "http"}
     handler = SimpleHandler(io.BytesIO(), sent, io.StringIO(), environ, multithread=False)
@@ -101,7 +101,7 @@ def served(app):
 
 
 @pytest.mark.parametrize("chunks", [[b"hello"], (b"a", b"b"), []])
-def test_a_server_sends_the_same_bytes(played, client, chunks):
+def test_servers_send_the_same_bytes(played, client, chunks):
     played.script = grant
 
     def app(environ, start_response):
@@ -112,7 +112,7 @@ def test_a_server_sends_the_same_bytes(played, client, chunks):
     assert played.releases() == [[77, 0]]
 
 
-def test_an_interrupt_while_a_wait_is_slept_off_ends_the_lease(played, client, monkeypatch):
+def test_an_interrupt_during_a_wait_releases_the_lease(played, client, monkeypatch):
     def interrupted(seconds):
         raise SystemExit
 
@@ -124,13 +124,13 @@ def test_an_interrupt_while_a_wait_is_slept_off_ends_the_lease(played, client, m
     assert [message[2:] for message in played.seen if message[0] == 2] == [[77, 2]]
 
 
-# -- how long it waited ------------------------------------------------------------------------------------------------
+# -- queue time --------------------------------------------------------------------------------------------------------
 
 NOW = 1_700_000_100.0
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("header", "expected"),
     [
         ("t=1700000099.5", 0.5),
         ("1700000099.500", 0.5),
@@ -155,8 +155,8 @@ NOW = 1_700_000_100.0
         ("t=١٧٠٠٠٠٠٠٩٩", None),
     ],
 )
-def test_request_start(said, expected):
-    waited = queued(said, NOW)
+def test_request_start(header, expected):
+    waited = queued(header, NOW)
     assert waited == (None if expected is None else pytest.approx(expected, abs=1e-6))
 
 
@@ -174,7 +174,7 @@ def test_request_start(said, expected):
         ("192.0.2.1", 0, False),
     ],
 )
-def test_only_a_trusted_proxy_says_how_long(played, client, monkeypatch, peer, proxies, believed):
+def test_reads_queue_time_of_trusted_proxies_only(played, client, monkeypatch, peer, proxies, believed):
     monkeypatch.setattr(time, "time", lambda: NOW)
     middleware = Middleware(plain, client, trusted_proxies=proxies)
     call(middleware, validate=False, REMOTE_ADDR=peer, HTTP_X_REQUEST_START="t=1700000099.250")
@@ -182,8 +182,8 @@ def test_only_a_trusted_proxy_says_how_long(played, client, monkeypatch, peer, p
     assert options == ({"queued_us": 750_000} if believed else None)
 
 
-def test_what_cannot_be_is_not_said(played, client, monkeypatch):
+def test_ignores_impossible_queue_times(played, client, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: NOW)
-    for said in ("t=1700000100.5", "t=1600000000", "yesterday"):
-        call(Middleware(plain, client, trusted_proxies=1), HTTP_X_REQUEST_START=said)
+    for header in ("t=1700000100.5", "t=1600000000", "yesterday"):
+        call(Middleware(plain, client, trusted_proxies=1), HTTP_X_REQUEST_START=header)
     assert {len(message) for message in played.requests() if message[0] == 1} == {5}

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A daemon played by the test, and the real one, on a socket in a temporary directory.
+# A scripted daemon, and the real one, on a socket in a temporary directory.
 require "json"
 require "minitest/autorun"
 require "msgpack"
@@ -17,7 +17,7 @@ module Support
   LIMIT = [1, "per-user", 40, 2_000_000, 0, 50_000, 50_000].freeze
   FIRST = Tidegate::ID_MIN # the id of a connection's first request
   PATIENT = 10.0 # for tests that are not about the deadline, on a busy machine
-  SLACK = 2.0 # seconds that a busy machine may add to a deadline before a test calls it late
+  SLACK = 2.0 # seconds beyond a deadline that a busy machine may cause
 
   def self.frame(message)
     payload = message.is_a?(String) ? message.b : message.to_msgpack
@@ -27,7 +27,7 @@ module Support
   def self.command?(name) = ENV["PATH"].split(":").any? { |place| File.executable?("#{place}/#{name}") }
   def self.now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 
-  # A port for a server that binds it itself: below those that the kernel gives to others meanwhile.
+  # A port for a server that binds it itself: below the range from which the kernel assigns ports.
   def self.free_port
     (10_000...30_000).to_a.shuffle.find do |port|
       TCPServer.open("127.0.0.1", port, &:close)
@@ -37,7 +37,7 @@ module Support
     end
   end
 
-  # Waits for a condition; false if it does not come.
+  # Waits for a condition; false if it does not hold in time.
   def self.eventually(seconds = 10)
     deadline = now + seconds
     until (value = yield)
@@ -48,7 +48,7 @@ module Support
     value
   end
 
-  # Where the log goes; its lines.
+  # Records the log; its lines.
   class Log
     attr_reader :lines
 
@@ -56,10 +56,10 @@ module Support
     def warn(text) = @lines << text
   end
 
-  # A daemon that answers as it is told: `script` gets the connection and every request but HELLO and PING, and returns
-  # a reply, bytes, or nil for none. `seen` has every message, HELLO too.
+  # A scripted daemon: `script` gets the connection and every request but HELLO and PING, and returns
+  # a reply, bytes, or nil for none. `seen` has every message, including HELLO.
   class Played
-    # `pong`: what happens before a PING is answered; `most`: so many connections at once, further ones are `busy`.
+    # `pong`: called before the reply to a PING; `most`: connections at a time, further ones get `busy`.
     attr_accessor :script, :pong, :most
     attr_reader :seen, :connections, :path
 
@@ -74,10 +74,10 @@ module Support
 
     def requests = @seen.reject { |message| message[0].zero? }
 
-    # The last report that came with a request. A request that its caller gave up may be read after a later one.
+    # The last report of a request. The daemon may read an abandoned request after a later one.
     def last_report = @seen.filter_map { |message| message[6] }.last
 
-    # The lease and outcome of every RELEASE, of which so many are awaited: the client does not wait for them.
+    # Waits for RELEASEs, which the client does not wait for, and returns their leases and outcomes.
     def releases(count = 1)
       Support.eventually(PATIENT) { @seen.count { |message| message[0] == 2 } >= count }
       @seen.select { |message| message[0] == 2 }.map { |message| message[2..] }
@@ -142,18 +142,18 @@ module Support
                 [2, message[1], true]
               else @script.call(connection, message)
               end
-      reply = nil if message[1].nil? && reply.is_a?(Array) # without an id there is no reply, not even an error
+      reply = nil if message[1].nil? && reply.is_a?(Array) # without an id there is no reply, not even an ERROR
       connection.write(reply.is_a?(Array) ? Support.frame(reply) : reply) unless reply.nil?
     end
   end
 
-  # The real one.
+  # A real daemon.
   class Daemon
     attr_reader :socket, :pid
 
     def self.binary
       given = ENV["TIDEGATE_BIN"] ? [ENV["TIDEGATE_BIN"]] : %w[release debug].map { |kind| "#{ROOT}/target/#{kind}/tidegate" }
-      # Of what was built the newest: an older one may be of another version.
+      # The newest build: an older one may be of another version.
       given.select { |path| File.exist?(path) }.max_by { |path| File.mtime(path) } || raise("no tidegate to test with: cargo build, or set TIDEGATE_BIN")
     end
 
@@ -177,7 +177,7 @@ module Support
       raise "the daemon does not answer" unless ready
     end
 
-    # As a connection without a session, which leaves nothing behind.
+    # A connection without a session, which leaves no state.
     def greeted?
       stream = UNIXSocket.new(@socket)
       stream.write(Support.frame([0, 0, 1]))
@@ -188,7 +188,7 @@ module Support
       stream&.close
     end
 
-    # Of `GET /status` at the admin socket.
+    # Fields of `GET /status` at the admin socket.
     def status
       stream = UNIXSocket.new(@admin)
       stream.write("GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -209,7 +209,7 @@ module Support
     end
   end
 
-  # A test with a directory of its own, out of the way of the environment.
+  # A test with its own directory and a cleared environment.
   class Case < Minitest::Test
     ENVIRONMENT = %w[TIDEGATE_SOCKET TIDEGATE_TIMEOUT_MS TIDEGATE_DISABLE XDG_RUNTIME_DIR].freeze
 
@@ -238,7 +238,7 @@ module Support
       client
     end
 
-    # Made where it is first named: by the test, before its threads.
+    # Made on first use: by the test, before its threads.
     def client = @client ||= make_client
 
     # Replaces a method of one object, or of a class, for the rest of the test.
@@ -266,10 +266,10 @@ module Support
       $VERBOSE = old
     end
 
-    # The next pause of the client's breaker is of one second at least, also on a machine that is slow.
+    # Makes the next pause of the client's breaker at least a second, for slow machines.
     def long_pause(client) = client.instance_variable_get(:@breaker).instance_variable_set(:@pause, Tidegate::Breaker::PAUSE_MAX)
 
-    # The clock of the client, which stands still; `rand` gives the longest pause.
+    # Replaces the client's clock by a stopped one; `rand` gives the longest pause.
     def still_clock
       clock = Struct.new(:now).new(1_000.0)
       replace(Process, :clock_gettime) { |_, unit = nil| unit == :nanosecond ? (clock.now * 1e9).round : clock.now }

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Which failures the breaker counts, and connections: the daemon is paused, closes connections, or is full.
+# Failures that the breaker counts, and connections: the daemon is paused, closes connections, or is full.
 require "open3"
 require_relative "support"
 
@@ -13,7 +13,7 @@ class TestBreaker < Support::Case
     make_client(socket: daemon.socket, timeout: timeout)
   end
 
-  # A pause of 1.5 deadlines: each of 8 threads may lose two calls, and goes on asking.
+  # A pause of 1.5 deadlines: each of 8 threads may lose two calls, and continues.
   def test_a_pause_of_the_daemon_costs_few_decisions
     client = real(0.4)
     stop = false
@@ -32,12 +32,12 @@ class TestBreaker < Support::Case
     stop = true
     made = threads.flat_map(&:value)
     assert_operator made.compact.size, :<=, 40, made.tally.inspect
-    assert_includes made, "timeout" # else the pause was met by no call
+    assert_includes made, "timeout" # else no call met the pause
     refute client.stats[:breaker_open]
   end
 
-  # Twenty calls that wait together fail together: once.
-  def test_failures_that_overlap_are_one
+  # Twenty concurrent calls that fail count once.
+  def test_failures_that_overlap_count_once
     played.script = ->(_, _) {}
     client = make_client(timeout: 0.5)
     2.times do
@@ -71,8 +71,8 @@ class TestBreaker < Support::Case
     assert_equal [{}, false], client.stats.values_at(:missed, :breaker_open)
   end
 
-  # The process was taken off the processor for longer than the deadline, and so was the daemon.
-  def test_a_process_that_wakes_up_late_gives_the_daemon_a_moment
+  # The process slept past the deadline, and so did the daemon.
+  def test_a_late_process_gives_the_daemon_a_grace_time
     pid = nil
     played.script = lambda do |_, message|
       Process.kill(:STOP, pid)
@@ -89,7 +89,7 @@ class TestBreaker < Support::Case
   end
 
   # Tasks that compute for 0.2 to 1.25 deadlines each share one thread with the calls.
-  def test_an_event_loop_that_oversleeps_gets_its_answers
+  def test_a_late_event_loop_gets_its_replies
     skip "async is missing: fibers are not tested" unless system(RbConfig.ruby, "-e", "require 'async'", err: File::NULL)
     real(1.0)
     program = <<~RUBY
@@ -114,7 +114,7 @@ class TestBreaker < Support::Case
 
   # -- connections ---------------------------------------------------------------------------------------------------
 
-  # As many calls at once, which wait for each other.
+  # Makes `count` calls that wait at the same time.
   def burst(client, count)
     answer, waiting, go = played.script, Queue.new, Queue.new
     played.script = lambda do |_, message|
@@ -154,7 +154,7 @@ class TestBreaker < Support::Case
         connection.shutdown && nil
       end
       assert_equal [nil, "per-user"], client.public_send(name, "api", { user: "u1" }).then { |one| [one.reason, one.rule] }
-      left = 2 # the second connection says so too
+      left = 2 # the second connection gets the same error
       assert_equal "unreachable", client.public_send(name, "api", { user: "u1" }).reason
       assert_equal [false, 0], [client.stats[:breaker_open], client.instance_variable_get(:@breaker).instance_variable_get(:@failures)]
       assert_equal 3 + 2 + 2, played.requests.size
@@ -179,7 +179,7 @@ class TestBreaker < Support::Case
     assert_equal 1 + 3, played.requests.size
   end
 
-  # A reply that is there at once makes its connection idle, and another thread may take it before this one goes on.
+  # An immediate reply makes its connection idle, and another thread may take it before this one continues.
   def test_a_connection_that_another_thread_takes_and_finds_closed_fails_no_call
     played.script = ->(connection, message) { connection.write(Support.frame([1, message[1], *Support::ALLOW])) && connection.shutdown && nil }
     client.define_singleton_method(:connect) do
@@ -202,7 +202,7 @@ class TestBreaker < Support::Case
     assert_equal [2, {}], client.stats.values_at(:connections, :missed)
   end
 
-  def test_a_full_backlog_is_waited_for
+  def test_waits_for_a_full_backlog
     client
     listener = Socket.new(:UNIX, :STREAM)
     listener.bind(Socket.sockaddr_un("#{@directory}/s"))
@@ -214,7 +214,7 @@ class TestBreaker < Support::Case
     serving = Thread.new do
       3.times do
         connection = listener.accept.first
-        Thread.new do # both calls may come on one connection, or none
+        Thread.new do # both calls may use one connection, or none
           Thread.current.report_on_exception = false
           2.times { |i| connection.readpartial(4_096) && connection.write(Support.frame([1, Support::FIRST + i, *Support::ALLOW])) }
         end

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What a client must do, one by one, with a daemon that is played.
+# The promises of a client, against a scripted daemon.
 require "open3"
 require_relative "support"
 
@@ -9,7 +9,7 @@ class TestClient < Support::Case
 
   # -- a request and its reply -----------------------------------------------------------------------------------------
 
-  def test_hello_goes_out_with_the_first_request
+  def test_sends_hello_with_the_first_request
     played
     assert_equal "per-user", client.acquire("api", { user: "u1" }).rule
     assert client.hit("api", { "user" => "u1" }, cost: 3, priority: :post).allowed?
@@ -31,13 +31,13 @@ class TestClient < Support::Case
     assert_equal [%w[user u1], %w[message_type marketing to 7]], played.seen.last[3]
   end
 
-  def test_pool_and_slots_are_said
+  def test_sends_pool_and_slots
     played
     assert make_client(pool: "web", slots: 8).check
     assert_equal ["web", 8], played.seen[0][3].values_at("pool", "slots")
   end
 
-  def test_a_client_that_cannot_be_is_refused_where_it_is_made
+  def test_invalid_options_of_a_client_raise
     [{ timeout: 0 }, { timeout: -1 }, { slots: -1 }, { pool: "a/b" }, { pool: "" }].each do |options|
       assert_raises(ArgumentError, options.inspect) { Tidegate::Client.new(**options) }
     end
@@ -69,7 +69,7 @@ class TestClient < Support::Case
       assert_equal ["limit", "per-user", 40, 0.05], hits(client).first.then { |d| [d.verdict, d.rule, d.limit, d.retry_after] }
       assert_equal id, played.seen.last[1]
       connection.instance_variable_set(:@asked, id - 1)
-      played.script = lambda do |_, message| # the widest form says the same
+      played.script = lambda do |_, message| # the widest encoding of the same value
         Support.frame("\x9d\x01\xcf".b << [message[1]].pack("Q>") << Support.frame(LIMIT).byteslice(5..) << ("\xc0".b * 4))
       end
       assert_equal "limit", hits(client).first.verdict
@@ -77,7 +77,7 @@ class TestClient < Support::Case
     assert_equal 1, client.stats[:connections]
   end
 
-  # A number twice on one connection could end the lease that was granted to the first.
+  # A repeated id on one connection could end the lease of the first request.
   def test_after_the_last_id_comes_another_connection
     played
     hits(client)
@@ -87,7 +87,7 @@ class TestClient < Support::Case
     assert_equal 1, client.stats[:connections]
   end
 
-  def test_nothing_is_opened_before_the_first_question
+  def test_connects_with_the_first_request
     make_client
     assert_equal({ missed: {}, refused: {}, connections: 0, breaker_open: false }, Tidegate::Client.new(socket: "relative").stats)
     assert_empty Dir.children(@directory)
@@ -99,7 +99,7 @@ class TestClient < Support::Case
     assert_equal 1, client.stats[:connections]
     2.times { client.close }
     assert_equal 0, client.stats[:connections]
-    assert_equal [nil], reasons(hits(client)) # it may be used again
+    assert_equal [nil], reasons(hits(client)) # the client may be used again
     assert_equal [1, 2], played.seen.select { |m| m[0].zero? }.map { |m| m[3]["connection"] }
   end
 
@@ -110,7 +110,7 @@ class TestClient < Support::Case
     refute client.check
   end
 
-  # -- 1, 2: the deadline, and doubt -----------------------------------------------------------------------------------
+  # -- 1, 2: the deadline, and malformed replies -----------------------------------------------------------------------
 
   DRIP = lambda do |connection, message|
     Support.frame([1, message[1], *ALLOW]).each_char do |byte|
@@ -167,14 +167,14 @@ class TestClient < Support::Case
       assert_equal [false, 503, "1"], [decision.allowed?, decision.status, decision.headers["Retry-After"]]
       assert_includes decision.message, "could not be judged"
     end
-    # Never used again; and the daemon hears of what was given up on, and of what was missed.
+    # The connection is not reused; the next request reports abandoned and missed ones.
     assert_equal({ missed: { reason => 1 }, refused: {}, connections: 0, breaker_open: false }, client.stats)
     played.script = ->(_, message) { [1, message[1], *ALLOW] }
     client.instance_variable_set(:@timeout, PATIENT)
     refute client.hit("api", { user: "u1" }).degraded?
     assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, FIRST]] }, played.last_report)
     refute client.hit("api", { user: "u1" }).degraded?
-    assert_equal 5, played.seen.last.size # told once
+    assert_equal 5, played.seen.last.size # reported once
   end
 
   def test_a_daemon_that_does_not_read_or_accept
@@ -182,7 +182,7 @@ class TestClient < Support::Case
     listener.bind(Socket.sockaddr_un("#{@directory}/s"))
     listener.listen(0)
     clients = Array.new(6) { make_client(timeout: 0.1) }
-    clients.each do |client| # the first ones wait in the backlog, for the others it is full
+    clients.each do |client| # the first ones wait in the backlog, which is full for the others
       started = Support.now
       assert_includes %w[timeout unreachable], hits(client).first.reason
       assert_operator Support.now - started, :<, 0.1 + SLACK
@@ -192,7 +192,7 @@ class TestClient < Support::Case
     listener.close
   end
 
-  def test_a_reply_that_is_there_when_the_deadline_has_passed_counts
+  def test_an_arrived_reply_counts_after_the_deadline
     hits(client.tap { played })
     arrived = Queue.new
     played.script = lambda do |connection, message|
@@ -201,10 +201,10 @@ class TestClient < Support::Case
     end
     real, times = Process.method(:clock_gettime), 0
     replace(Process, :clock_gettime) do |*given|
-      next real.call(*given) unless Thread.current == Thread.main # minitest's own too: only the two readings count
+      next real.call(*given) unless Thread.current == Thread.main # minitest reads the clock, too: only the two readings count
 
       times += 1
-      if times == 2 # as if the process had been put to sleep after the request was written
+      if times == 2 # the process sleeps after the write of the request
         arrived.pop
         sleep(0.05)
       end
@@ -238,7 +238,7 @@ class TestClient < Support::Case
       assert client.acquire("api").degraded?
       played.script = ->(_, message) { [1, message[1], *ALLOW] }
       refute client.hit("api").degraded?
-      refute_includes played.seen.last[6], "abandoned" # it was answered
+      refute_includes played.seen.last[6], "abandoned" # a reply arrived
     end
   end
 
@@ -312,7 +312,7 @@ class TestClient < Support::Case
     end
   end
 
-  def test_an_odd_priority_counts_as_none
+  def test_an_invalid_priority_counts_as_none
     played
     ["a/b", "", 7, 1.5, "x" * 65, "a\nb", "\xff", false, [], Object.new].each do |priority|
       assert_nil client.hit("api", nil, priority: priority).reason, priority.inspect
@@ -338,7 +338,7 @@ class TestClient < Support::Case
 
   def sha(text) = Digest::SHA256.hexdigest(text)[0, 32]
 
-  def test_no_value_is_too_odd
+  def test_any_value_is_sent
     played
     values = [nil, "", "\xff", "\xff".b, "🌊" * 400, "x" * 1_000_000, "x".dup.force_encoding("UTF-7"), "é".encode("UTF-16LE"), "é".encode("ISO-8859-1"), 1.5,
               Object, {}, [], true, -(10**30), "a\0b", :sym, 1..2, "\xe3\x81".dup.force_encoding("EUC-JP")]
@@ -369,7 +369,7 @@ class TestClient < Support::Case
 
   # -- an orderly restart ----------------------------------------------------------------------------------------------
 
-  def test_an_idle_connection_that_was_closed_costs_nobody_a_decision
+  def test_retries_after_a_closed_idle_connection
     played
     hits(client)
     played.hang_up
@@ -377,7 +377,7 @@ class TestClient < Support::Case
     assert_empty client.stats[:missed]
   end
 
-  def test_a_goodbye_on_an_idle_connection_costs_nobody_a_decision
+  def test_retries_after_a_goodbye_on_an_idle_connection
     played
     hits(client)
     old = played.connections[0]
@@ -386,7 +386,7 @@ class TestClient < Support::Case
     assert_equal [nil], reasons(hits(client))
   end
 
-  def test_a_goodbye_and_no_answer_is_asked_again_elsewhere
+  def test_retries_after_a_goodbye_without_reply
     played
     hits(client)
     played.script = lambda do |connection, _|
@@ -411,17 +411,17 @@ class TestClient < Support::Case
     end
   end
 
-  def test_asking_again_happens_once
+  def test_retries_once
     made = Played.new("#{@directory}/s")
     hits(client)
     made.stop
     assert_equal ["unreachable"], reasons(hits(client))
     back = Played.new("#{@directory}/s")
-    assert(Support.eventually { reasons(hits(client)) == [nil] }) # the breaker had opened
+    assert(Support.eventually { reasons(hits(client)) == [nil] }) # the breaker was open
     back.stop
   end
 
-  def test_a_reset_after_the_request_was_taken_is_not_asked_again
+  def test_does_not_retry_after_a_reset
     played
     hits(client)
     played.script = ->(connection, _) { connection.close }
@@ -431,7 +431,7 @@ class TestClient < Support::Case
 
   # -- 3: the breaker --------------------------------------------------------------------------------------------------
 
-  def test_the_breaker_opens_at_once_when_nothing_listens
+  def test_the_breaker_opens_immediately_without_a_listener
     clock = still_clock
     assert_equal ["unreachable"] + (["breaker"] * 4), reasons(hits(client, 5))
     [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0].each do |pause| # doubles to 2 s; each 0.5 to 1 times as long, here the longest
@@ -446,7 +446,7 @@ class TestClient < Support::Case
     assert_equal({ "missed" => { "unreachable" => 8, "breaker" => 18 } }, made.requests[1][6])
     assert_equal [8, 3, 3], made.requests.map(&:first) # a PING ended the pause
     made.stop
-    assert_equal %w[unreachable breaker], reasons(hits(client, 2)) # from the beginning
+    assert_equal %w[unreachable breaker], reasons(hits(client, 2)) # starts again
     clock.now += 0.11
     assert_equal ["unreachable"], reasons(hits(client))
   end
@@ -456,12 +456,12 @@ class TestClient < Support::Case
     played.script = ->(_, _) { Support.frame("\xc1") }
     assert_equal ["protocol"] * 3 + ["breaker"] * 2, reasons(hits(client, 5))
     clock.now += 0.11
-    assert_equal %w[protocol breaker], reasons(hits(client, 2)) # only the PING was answered
+    assert_equal %w[protocol breaker], reasons(hits(client, 2)) # the PING had a reply, the request not
     played.script = ->(_, message) { [1, message[1], *ALLOW] }
     clock.now += 0.21
     assert_equal [nil], reasons(hits(client))
     played.script = ->(_, _) { Support.frame("\xc1") }
-    assert_equal ["protocol"] * 3 + ["breaker"], reasons(hits(client, 4)) # from the beginning
+    assert_equal ["protocol"] * 3 + ["breaker"], reasons(hits(client, 4)) # starts again
   end
 
   def test_a_success_between_failures_closes_the_count
@@ -474,7 +474,7 @@ class TestClient < Support::Case
     end
   end
 
-  def test_while_the_breaker_is_open_nothing_is_touched_and_it_costs_little
+  def test_an_open_breaker_does_no_io_and_is_fast
     assert_equal ["unreachable"], reasons(hits(client))
     client.instance_variable_get(:@breaker).instance_variable_set(:@until, Float::INFINITY)
     replace(Socket, :new) { |*| raise "touched" }
@@ -483,11 +483,11 @@ class TestClient < Support::Case
       assert_equal "breaker", client.acquire("api", { user: "u1" }).reason
       Support.now - started
     end
-    assert_operator took.min(50).max, :<, 100e-6 # as promised: the median of calls takes less than 100 µs
+    assert_operator took.min(50).max, :<, 100e-6 # the promise: the median of calls takes less than 100 µs
     refute client.check
   end
 
-  def test_a_bad_request_does_not_take_the_place_of_the_probe
+  def test_an_invalid_request_is_no_probe
     clock = still_clock
     hits(client, 3)
     played
@@ -526,7 +526,7 @@ class TestClient < Support::Case
     assert_equal %w[unreachable breaker], reasons(hits(client, 2))
   end
 
-  def test_an_interrupt_in_the_middle_leaves_no_connection_behind
+  def test_an_interrupt_closes_the_connection
     played
     hits(client)
     replace(client.instance_variable_get(:@idle).last.socket, :read_nonblock) { |*| raise Interrupt }
@@ -536,7 +536,7 @@ class TestClient < Support::Case
     assert_equal({ "abandoned" => [[1, FIRST + 1]] }, played.last_report)
   end
 
-  def test_a_timeout_of_the_applications_own_leaves_no_connection_behind
+  def test_an_application_timeout_closes_the_connection
     require "timeout"
     played.script = ->(_, message) { message[2] == "slow" ? nil : [1, message[1], *ALLOW] }
     hits(client)
@@ -544,7 +544,7 @@ class TestClient < Support::Case
     assert_equal [0, [nil]], [client.stats[:connections], reasons(hits(client))]
   end
 
-  def test_in_a_trap_no_lock_is_needed
+  def test_needs_no_lock_in_a_trap
     played
     answers = []
     old = trap(:USR2) { answers << client.acquire("api") << make_client(socket: "/nowhere").hit("api") }
@@ -555,7 +555,7 @@ class TestClient < Support::Case
     trap(:USR2, old)
   end
 
-  # What a process loads where it is first needed cannot be loaded there.
+  # A signal handler cannot load files: all that it may need is loaded before.
   def test_the_first_call_of_a_process_may_be_in_a_trap
     program = 'require "tidegate"; client = Tidegate::Client.new(socket: "/nowhere"); reason = nil
       trap(:USR2) { reason = client.hit("api").reason }; Process.kill(:USR2, $$); sleep 0.01 until reason; print reason'
@@ -563,9 +563,9 @@ class TestClient < Support::Case
     assert_equal "unreachable", out
   end
 
-  # -- 5, 6: places ----------------------------------------------------------------------------------------------------
+  # -- 5, 6: socket paths ----------------------------------------------------------------------------------------------
 
-  def test_places_of_the_socket
+  def test_paths_of_the_socket
     find = lambda do |**options|
       @log.lines.clear
       hits(make_client(**options))
@@ -582,15 +582,15 @@ class TestClient < Support::Case
     assert_equal "#{@directory}/s", find.call(socket: Struct.new(:to_s).new("#{@directory}/s"))
   end
 
-  def test_a_timeout_that_is_meant_in_milliseconds_is_told_at_once
+  def test_a_timeout_in_milliseconds_raises
     [20, "20ms", "0.02", 0, -1, Float::NAN, Float::INFINITY].each do |timeout|
       error = assert_raises(ArgumentError) { Tidegate::Client.new(timeout: timeout) }
       assert_includes error.message, "in seconds"
     end
   end
 
-  # What is printed of it while somebody tries it: no number of a lease, no session.
-  def test_a_decision_shows_what_it_says
+  # `inspect` shows neither a lease's number nor a session.
+  def test_a_decision_has_a_repr
     granting = ->(_, message) { [1, message[1], *ALLOW, 77] }
     played.script = granting
     assert_equal "#<Tidegate::Decision allow per-user>", client.acquire("api").inspect
@@ -626,7 +626,7 @@ class TestClient < Support::Case
     assert_equal [[], {}], [played.seen, client.stats[:missed]]
   end
 
-  def test_a_path_too_long_says_so
+  def test_a_long_path_is_reported
     client = make_client(socket: "/tmp/#{'x' * 120}")
     long_pause(client)
     assert_equal ["unreachable"] * 3 + ["breaker"] * 2, reasons(hits(client, 5))
@@ -636,7 +636,7 @@ class TestClient < Support::Case
 
   # -- 7: the log ------------------------------------------------------------------------------------------------------
 
-  def test_trouble_is_logged_once_and_so_is_its_end
+  def test_logs_a_failure_and_its_end_once
     clock = still_clock
     hits(client, 10)
     assert_equal 1, @log.lines.size
@@ -650,7 +650,7 @@ class TestClient < Support::Case
     assert_equal 2, @log.lines.size
     assert_includes @log.lines[1], "answers again; 20 requests"
     answer = made.script
-    3.times do # single failures later are no change of state
+    3.times do # later single failures change no state
       made.script = ->(_, _) { Support.frame("\xc1") }
       hits(client)
       made.script = answer
@@ -667,22 +667,22 @@ class TestClient < Support::Case
     played
     File.chmod(0o755, @directory)
     File.chmod(0o600, played.path)
-    told = in_child do
+    reported = in_child do
       Process::UID.change_privilege(65_534) if Process.uid.zero?
       skip_it = File.writable?(played.path) # the user of the test owns it
       hits(client)
       skip_it || @log.lines.first&.match?(/permission denied on .* is not in group/)
     end
-    assert told
+    assert reported
   end
 
-  def test_a_logger_that_raises_is_no_trouble
+  def test_ignores_exceptions_of_the_logger
     logger = Object.new
     def logger.warn(_) = raise("broken")
     assert hits(make_client(logger: logger)).first.allowed?
   end
 
-  def test_without_a_logger_it_goes_to_the_standard_error
+  def test_logs_to_standard_error_by_default
     _, text = capture_io { make_client(logger: nil).hit("api") }
     assert_includes text, "no daemon at"
   end
@@ -703,7 +703,7 @@ class TestClient < Support::Case
     Tidegate.client = nil
   end
 
-  def test_a_client_that_is_forgotten_is_collected
+  def test_an_unreferenced_client_is_collected
     played
     made = lambda do
       client = Tidegate::Client.new(socket: played.path, timeout: PATIENT)

@@ -1,16 +1,16 @@
 # frozen_string_literal: true
 
-# The fallback: it limits in the process while the daemon cannot be asked, and only then.
+# The fallback: it limits in the process only while the daemon is unreachable.
 require_relative "support"
 require_relative "../lib/tidegate/jobs"
 require_relative "../lib/tidegate/rack"
 
 class TestFallback < Support::Case
-  def gone(fallback, **more) = make_client(socket: "#{@directory}/none", fallback: fallback, **more)
+  def offline(fallback, **more) = make_client(socket: "#{@directory}/none", fallback: fallback, **more)
 
   def test_limits_when_nothing_listens
     clock = still_clock
-    client = gone("2/s burst 3")
+    client = offline("2/s burst 3")
     decisions = hits(client, 5)
     assert_equal %w[allow allow allow limit limit], decisions.map(&:verdict)
     assert_equal ["fallback"] * 5, reasons(decisions)
@@ -22,15 +22,15 @@ class TestFallback < Support::Case
     clock.now += 0.002
     assert_equal %w[allow limit], hits(client, 2).map(&:verdict)
     clock.now += 60
-    assert_equal (["allow"] * 3) + ["limit"], hits(client, 4).map(&:verdict) # no more than the burst
+    assert_equal (["allow"] * 3) + ["limit"], hits(client, 4).map(&:verdict) # at most the burst
     assert_equal 12, client.stats[:missed].values.sum
-    refute_includes client.stats[:missed].keys, "fallback" # the daemon hears why
+    refute_includes client.stats[:missed].keys, "fallback" # the report to the daemon
   end
 
   def test_a_retry_after_the_retry_time_passes
     clock = still_clock
     ["7/s", "3/7s burst 2", "1000000/s burst 10", "11/13min", "1/day"].each do |rate|
-      client = gone(rate)
+      client = offline(rate)
       decision = hits(client, 1_000).find { |one| !one.allowed? } || hits(client).first
       clock.now += decision.retry_after + 1e-6
       assert hits(client).first.allowed?, rate
@@ -39,7 +39,7 @@ class TestFallback < Support::Case
 
   def test_costs
     still_clock
-    client = gone("10/s")
+    client = offline("10/s")
     verdict = ->(cost, name = :hit) { client.public_send(name, "api", nil, cost: cost).then { |one| [one.verdict, one.retry_after] } }
     assert_equal ["limit", nil], verdict[11]
     assert_equal ["limit", nil], verdict[1 << 40]
@@ -54,7 +54,7 @@ class TestFallback < Support::Case
 
   def test_each_domain_and_set_of_attributes_has_its_own_bucket
     still_clock
-    client = gone("1/min")
+    client = offline("1/min")
     asked = [["api", { user: "u1" }], ["api", { user: "u2" }], ["web", { user: "u1" }], ["api", { user: "u1", ip: "a" }], ["api", nil],
              ["api", [{ user: "u1" }, { to: 1 }]], ["api", { user: "x" * 2_000 }], ["api", { user: "#{'x' * 1_999}y" }]]
     asked.each { |domain, given| assert client.hit(domain, given).allowed?, given.inspect[0, 50] }
@@ -64,10 +64,10 @@ class TestFallback < Support::Case
 
   def test_no_more_buckets_than_the_most
     still_clock
-    client = gone("1/min")
+    client = offline("1/min")
     client.hit("api", { user: "first" })
     9_999.times { |i| client.hit("api", { user: i }) }
-    refute client.hit("api", { user: "first" }).allowed? # it is there, and now the last used
+    refute client.hit("api", { user: "first" }).allowed? # it exists, and is now the most recently used
     client.hit("api", { user: "one more" })
     refute client.hit("api", { user: "first" }).allowed?
     assert client.hit("api", { user: 0 }).allowed? # the least recently used was dropped
@@ -87,7 +87,7 @@ class TestFallback < Support::Case
   end
 
   def test_without_an_entry_on_failure_decides
-    client = gone({ "per-user" => "1/min" })
+    client = offline({ "per-user" => "1/min" })
     assert_equal %w[allow allow], hits(client, 2).map(&:verdict)
     refute client.hit("api", on_failure: "refuse").allowed?
     assert_equal %w[breaker unreachable], client.stats[:missed].keys.sort
@@ -110,7 +110,7 @@ class TestFallback < Support::Case
   ["20", "20/", "/s", "x/s", "0/s", "20/0s", "20/year", "20 / s", "20/s burst", "20/s burst 0", "-1/s", "1.5/s", "20/s burst 5 6",
    "20/400day", "99999999999/s", "", 20, [], {}, { "*" => "20" }, { "*" => nil }].each do |text|
     define_method("test_no_fallback_#{text.inspect}") do
-      [-> { gone(text) }, -> { Tidegate::Rack::Middleware.new(nil, fallback: text) },
+      [-> { offline(text) }, -> { Tidegate::Rack::Middleware.new(nil, fallback: text) },
        -> { Tidegate::Jobs::Limit.new({ domain: "jobs", fallback: text }) }].each do |made|
         assert_includes assert_raises(ArgumentError, &made).message, "help: write"
       end
@@ -118,7 +118,7 @@ class TestFallback < Support::Case
   end
 
   def test_in_middlewares
-    plain = gone("1/min")
+    plain = offline("1/min")
     rack = ->(**options) { Tidegate::Rack::Middleware.new(->(_) { [200, {}, []] }, **options) }
     get = ->(app) { Array.new(3) { app.call({ "REQUEST_METHOD" => "GET", "PATH_INFO" => "/", "REMOTE_ADDR" => "1.2.3.4" })[0] } }
     assert_equal [200, 429, 429], get[rack.call(client: plain)]
@@ -130,12 +130,12 @@ class TestFallback < Support::Case
   end
 
   def test_threads_share_a_bucket
-    client = gone("50/h")
+    client = offline("50/h")
     threads = Array.new(8) { Thread.new { hits(client, 50).count(&:allowed?) } }
     assert_equal 50, threads.sum(&:value)
   end
 
-  # A real daemon that is killed, and comes back.
+  # A real daemon, killed and started again.
   def test_limits_while_the_daemon_is_away
     daemon.rules("domain: api\nlimits: [{name: per-user, key: [user], rate: 1/day, burst: 20}]\n")
     daemon.start

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Exceptions of the application that arrive inside a call pass through it unchanged, and leave nothing behind.
+# Exceptions of the application inside a call pass unchanged, and leave no lease or connection.
 require "timeout"
 require_relative "support"
 require_relative "../lib/tidegate/jobs"
@@ -10,7 +10,7 @@ class TestInterrupts < Support::Case
   CLASSES = [RuntimeError, Timeout::Error, ArgumentError, IOError, EOFError, Errno::ETIMEDOUT, Errno::ECONNRESET, Errno::EPIPE,
              ThreadError, FloatDomainError, Interrupt].freeze
 
-  # A thread that runs the block, and what ended it.
+  # Runs the block in a thread, and returns the exception that ended it.
   def interrupted(error)
     started = Queue.new
     thread = Thread.new do
@@ -47,7 +47,7 @@ class TestInterrupts < Support::Case
     end
   end
 
-  def test_a_report_that_an_interrupted_call_carried_is_told_again
+  def test_a_report_of_an_interrupted_call_is_sent_again
     played.script = ->(_, message) { message[2] == "slow" ? nil : [1, message[1], *Support::ALLOW] }
     client
     2.times { interrupted(RuntimeError.new) { client.acquire("slow") } }
@@ -55,10 +55,10 @@ class TestInterrupts < Support::Case
     assert_equal [[1, Support::FIRST], [2, Support::FIRST]], played.last_report["abandoned"].sort
   end
 
-  # In the main thread of a process of its own: only there handlers run.
+  # In the main thread of another process: handlers run only there.
   [RuntimeError, Timeout::Error, IOError, Errno::ETIMEDOUT].each do |kind|
     define_method("test_#{kind}_of_a_signal_handler_passes_through") do
-      # The daemon has the request, and raises the signal instead of an answer.
+      # The daemon raises the signal instead of a reply to the request.
       played.script = ->(_, _) { Process.kill(:USR1, played.seen.first.last["pid"]) && nil }
       client
       passed = in_child do
@@ -79,7 +79,7 @@ class TestInterrupts < Support::Case
   RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1000000/s, burst: 2000000}\n" \
           "concurrency:\n  - {name: at-once, key: [user], max: 1000}\n"
 
-  # At any moment of quick calls, under the real daemon: each exception arrives, and no lease stays.
+  # At random times of fast calls, under the real daemon: each exception arrives, and no lease remains.
   CALLS = {
     limit: ->(client) { -> { client.limit("api", { user: "u1" }) { nil } } },
     jobs: lambda do |client|
@@ -116,7 +116,7 @@ class TestInterrupts < Support::Case
         thread.join(5)&.value.equal?(error)
       end.count(false)
       assert_equal 0, lost
-      client.hit("api") # takes the reports along
+      client.hit("api") # carries the reports
       assert(Support.eventually(5) { daemon.status["leases"]["held"].zero? }, -> { daemon.status["leases"].inspect })
       assert_operator client.stats[:connections], :<=, 3
       assert_equal [{}, false], client.stats.values_at(:missed, :breaker_open)
@@ -133,8 +133,8 @@ class TestInterrupts < Support::Case
     assert_equal 0, client.stats[:connections]
   end
 
-  # The application's own protection from exceptions holds inside a call.
-  def test_a_mask_of_the_application_stands
+  # The application's own Thread.handle_interrupt holds inside a call.
+  def test_keeps_the_applications_interrupt_mask
     played.script = ->(_, _) {}
     client = make_client(timeout: 0.2)
     reached = nil
@@ -156,7 +156,7 @@ class TestInterrupts < Support::Case
                    [copy.verdict, copy.rule, copy.lease, copy.retry_after, copy.headers]
       assert_equal decision.inspect, copy.inspect
     end
-    copies[0].release # of another process: ends nothing
+    copies[0].release # of another process: releases no lease
     assert_empty granting.releases(0)
     denied = Tidegate::Denied.new(Tidegate::Decision.from(Support::LIMIT))
     assert_equal "per-user", Marshal.load(Marshal.dump(denied)).decision.rule

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Limited jobs go back with a delay, no attempt burnt and none lost: a real Sidekiq with a real Redis, and Active Job.
+# Limited jobs are queued again with a delay, without using up a retry: a real Sidekiq and Redis, and Active Job.
 require_relative "support"
 require_relative "../lib/tidegate/sidekiq"
 require_relative "../lib/tidegate/active_job"
@@ -24,7 +24,7 @@ class TestJobLimits < Support::Case
     assert_equal [["acquire", "jobs", { "job" => "Export", "org" => "o1" }, 2, "post"]], @fake.asked.map(&:to_a)
   end
 
-  def test_how_a_job_ended_is_told
+  def test_reports_the_outcome_of_a_job
     granting
     limit = Tidegate::Jobs::Limit.new({ domain: "jobs", client: client })
     limit.call({}, {}, nil) { nil }
@@ -32,19 +32,19 @@ class TestJobLimits < Support::Case
     assert_equal [0, 2], granting.releases(2).map(&:last)
   end
 
-  def test_max_wait_is_asked_for
+  def test_sends_max_wait
     granting
     limit(client: client, max_wait: 2.5).call({}, {}, nil) { nil }
     assert_equal 2_500_000, granting.requests.find { |message| message[0] == 1 }[6]["max_wait_us"]
   end
 
-  def test_a_job_that_raises_or_throws_gives_its_lease_back
+  def test_a_failed_job_releases_its_lease
     assert_raises(KeyError) { limit.call(1, {}, nil) { raise KeyError } }
     catch(:out) { limit.call(1, {}, nil) { throw :out } }
     @fake.assert_released
   end
 
-  def test_a_refused_job_goes_back_with_jitter
+  def test_a_refused_job_is_delayed_with_jitter
     @fake.force("exports", "limit", retry_after: 10)
     delays = Array.new(200).map { limit.call(1, {}, :itself.to_proc) { flunk } }
     assert(delays.all? { |delay| delay.between?(10, 15) })
@@ -53,7 +53,7 @@ class TestJobLimits < Support::Case
     assert_operator Array.new(50) { limit.call(1, {}, :itself.to_proc) { flunk } }.max, :>, 0.15
   end
 
-  def test_what_can_never_pass_is_seen
+  def test_a_job_that_can_never_pass_raises
     @fake.force("exports", "limit", retry_after: nil)
     assert_raises(Tidegate::Denied) { limit.call(1, {}, ->(_) { flunk }) { flunk } }
     @fake.force("bots", "deny")
@@ -62,7 +62,7 @@ class TestJobLimits < Support::Case
     assert_equal "invalid", assert_raises(Tidegate::Denied) { many.call(1, {}, ->(_) { flunk }) { flunk } }.decision.reason
   end
 
-  def test_a_wait_is_slept_off
+  def test_sleeps_on_wait
     @fake.force("hooks", "wait", retry_after: 0.3)
     one = limit
     slept = []
@@ -71,7 +71,7 @@ class TestJobLimits < Support::Case
     assert_equal [0.3], slept
   end
 
-  def test_a_function_that_raises_lets_the_job_be_done
+  def test_the_job_runs_if_a_function_raises
     @fake.force("exports", "limit")
     assert_equal(7, limit(attributes: ->(_) { raise KeyError }).call(1, {}, nil) { 7 })
     assert_equal(7, limit(exempt: ->(_) { true }).call(1, {}, nil) { 7 })
@@ -80,9 +80,9 @@ class TestJobLimits < Support::Case
   end
 
   def test_without_the_daemon
-    gone = make_client(socket: "/nowhere")
-    assert_equal(7, limit(client: gone).call(1, {}, nil) { 7 })
-    assert_operator limit(client: gone, on_failure: "refuse").call(1, {}, :itself.to_proc) { flunk }, :>=, 1
+    offline = make_client(socket: "/nowhere")
+    assert_equal(7, limit(client: offline).call(1, {}, nil) { 7 })
+    assert_operator limit(client: offline, on_failure: "refuse").call(1, {}, :itself.to_proc) { flunk }, :>=, 1
   end
 end
 
@@ -97,12 +97,12 @@ class TestSidekiq < Support::Case
     end
     class Export
       include Sidekiq::Worker
-      sidekiq_options retry: 0 # a job that burns an attempt is dead
+      sidekiq_options retry: 0 # a job that used up its retry is dead
       def perform(org, number) = File.write(ENV.fetch("DONE"), "\#{org} \#{number}\\n", mode: "a")
     end
   RUBY
 
-  def test_a_limited_job_burns_no_attempt_and_none_is_lost
+  def test_a_limited_job_keeps_its_retries
     skip "sidekiq or redis-server is missing: limited jobs are not tested" unless %w[sidekiq redis-server].all? { |name| Support.command?(name) }
     daemon.rules("domain: jobs\nlimits:\n  - {name: per-org, key: [job, org, queue], rate: 5/s, burst: 3}\n")
     daemon.start
@@ -123,8 +123,8 @@ class TestSidekiq < Support::Case
     assert(Support.eventually { daemon.status["leases"]["held"].zero? })
   end
 
-  # What goes back is the job as it was, no attempt counted, and not before its time.
-  def test_a_limited_job_goes_back_as_it_was
+  # The job is queued unchanged, without a counted retry, and not early.
+  def test_a_limited_job_is_queued_unchanged
     skip "sidekiq or redis-server is missing: limited jobs are not tested" unless %w[sidekiq redis-server].all? { |name| Support.command?(name) }
     redis = start_redis
     played.script = ->(_, message) { [1, message[1], 1, "per-org", 5, 1_000_000, 0, 1, 60_000_000, nil, nil, nil, nil] }
@@ -139,8 +139,8 @@ class TestSidekiq < Support::Case
     RUBY
     environment = { "REDIS_URL" => "unix://#{redis}", "TIDEGATE_SOCKET" => "#{@directory}/s", "TIDEGATE_TIMEOUT_MS" => "2000" }
     before = Time.now.to_f
-    (said, at), = JSON.parse(IO.popen([environment, RbConfig.ruby, "-W0", "-I", Support::LIBRARY, "-e", program], &:read).lines.last)
-    assert_equal({ "class" => "Export", "args" => ["o1"], "jid" => "7", "retry" => true, "queue" => "low" }, JSON.parse(said))
+    (job, at), = JSON.parse(IO.popen([environment, RbConfig.ruby, "-W0", "-I", Support::LIBRARY, "-e", program], &:read).lines.last)
+    assert_equal({ "class" => "Export", "args" => ["o1"], "jid" => "7", "retry" => true, "queue" => "low" }, JSON.parse(job))
     assert_operator at.to_f, :>=, before + 60
     assert_operator at.to_f, :<=, Time.now.to_f + 90
   end
@@ -198,7 +198,7 @@ if defined?(ActiveJob::Base)
       assert_equal({ "job" => "ExportJob", "queue" => "default", "org" => "o1" }, tidegate.asked.first.attributes)
     end
 
-    def test_a_limited_job_is_enqueued_again_and_burns_no_attempt
+    def test_a_limited_job_is_enqueued_again_without_counting_an_execution
       tidegate.force("exports", "limit", retry_after: 10)
       ExportJob.perform_later("bad")
       3.times { perform_enqueued_jobs }

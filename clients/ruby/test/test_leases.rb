@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What follows a grant: the lease's end in every case, renewing it; charges and signals.
+# Leases: their end in every case, and renewal; charges and signals.
 require_relative "support"
 
 class TestLeases < Support::Case
@@ -40,7 +40,7 @@ class TestLeases < Support::Case
     end
   end
 
-  def test_what_the_work_says_of_itself_stands
+  def test_an_outcome_set_by_the_work_remains
     granting
     client.limit("export") { |decision| decision.release("error") }
     assert client.check
@@ -100,7 +100,7 @@ class TestLeases < Support::Case
   end
 
   { "ok" => 0, :error => 1, "dropped" => 2, "what" => 1 }.each do |outcome, number|
-    define_method("test_release_says_how_it_ended_#{outcome}") do
+    define_method("test_release_reports_the_outcome_#{outcome}") do
       granting
       assert_nil client.acquire("export").release(outcome)
       assert_equal [[77, number]], granting.releases
@@ -117,14 +117,14 @@ class TestLeases < Support::Case
     assert_equal [0, 1, 8], played.seen.map(&:first).uniq.sort
   end
 
-  def test_a_release_that_cannot_be_written_is_told_with_the_next_request
+  def test_an_unwritten_release_is_reported_with_the_next_request
     clock = still_clock
     granting
     first, second = Array.new(2) { client.acquire("export") }
     granting.script = ->(_, _) { Support.frame("\xc1") }
     hits(client, 3) # the breaker opens
     [first, second].each(&:release)
-    @undone.shift.call # the test itself waits
+    @undone.shift.call # the test waits itself
     replace(Process, :clock_gettime) { |*| clock.now }
     granting.script = method(:grant)
     clock.now += 10
@@ -134,11 +134,11 @@ class TestLeases < Support::Case
     assert_equal 0, granting.seen.count { |message| message[0] == 2 }
   end
 
-  def test_what_was_told_in_vain_is_told_again
+  def test_a_lost_report_is_sent_again
     granting
     decision = client.acquire("export")
     breaker = client.instance_variable_get(:@breaker)
-    breaker.instance_variable_set(:@until, Float::INFINITY) # as if it were open
+    breaker.instance_variable_set(:@until, Float::INFINITY) # simulates an open breaker
     decision.release
     breaker.answered
     granting.script = ->(_, _) { Support.frame("\xc1") }
@@ -155,13 +155,13 @@ class TestLeases < Support::Case
     played.script = ->(_, _) { Support.frame("\xc1") }
     5.times { client.acquire("api") }
     played.script = answer
-    client.hit("api", (1..9).to_h { |i| ["k#{i}", "x" * 1_000] }) # a report might not fit beside it
+    client.hit("api", (1..9).to_h { |i| ["k#{i}", "x" * 1_000] }) # no room for a report
     assert_equal 5, played.seen.last.size
     client.hit("api")
     assert_equal [{ "protocol" => 5 }, 3], played.last_report.then { |report| [report["missed"], report["abandoned"].size] }
   end
 
-  def test_a_release_on_a_connection_that_was_closed_takes_another
+  def test_a_release_after_a_close_takes_another_connection
     granting
     decision = client.acquire("export")
     granting.hang_up
@@ -177,10 +177,10 @@ class TestLeases < Support::Case
     client.limit("export") { |decision| assert(in_child { decision.release || client.check }) }
     assert_equal 2, granting.releases(2).size
     sessions = granting.seen.select { |message| message[0].zero? }.map { |message| message[3]["session"] }
-    assert_equal 2, sessions.uniq.size # the daemon sees whose lease it is not
+    assert_equal 2, sessions.uniq.size # the daemon knows the session of the lease
   end
 
-  # -- renewing, charging, telling -------------------------------------------------------------------------------------
+  # -- renewals, charges, signals --------------------------------------------------------------------------------------
 
   def test_renew
     granting
@@ -254,7 +254,7 @@ class TestLeases < Support::Case
   end
 
   [["a/b", 0.5], ["lag", Float::NAN], ["lag", nil], %w[lag much]].each do |name, value|
-    define_method("test_a_signal_that_is_none_is_logged_#{name}_#{value.inspect}") do
+    define_method("test_an_invalid_signal_is_logged_#{name}_#{value.inspect}") do
       granting
       assert_nil client.signal(name, value)
       assert_equal [0, 1], [granting.seen.size, @log.lines.size]

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# For callers of limited services.
+# Pacing by the responses of limited services.
 require "time"
 require_relative "support"
 require_relative "../lib/tidegate/pace"
 
 class TestPace < Minitest::Test
-  # A pace whose clock moves by what it waits.
+  # A pace on a clock that advances by its waits.
   def pace(**options)
     @waits = waits = []
     clock = 100.0
@@ -20,7 +20,7 @@ class TestPace < Minitest::Test
 
   def answers(*all) = -> { all.size > 1 ? all.shift : all.first }
 
-  def test_an_answer_that_says_nothing_is_returned_at_once
+  def test_a_refusal_without_retry_time_is_returned
     response = [200, {}, []]
     assert_same response, pace.call(&answers(response))
     assert_empty @waits
@@ -35,7 +35,7 @@ class TestPace < Minitest::Test
     assert_equal [7.0], @waits
   end
 
-  def test_it_slows_down_before_the_last_ones_are_gone
+  def test_slows_down_before_the_quota_is_used
     one = pace
     one.call(&answers([200, { "ratelimit" => '"u";r=9;t=10', "ratelimit-policy" => '"u";q=10;w=60' }, []]))
     assert_equal 0.0, one.delay
@@ -58,10 +58,10 @@ class TestPace < Minitest::Test
     assert_equal 0.0, odd.delay
   end
 
-  def test_refusals_are_tried_again_after_what_was_asked_and_jitter
+  def test_retries_refusals_after_retry_after_and_jitter
     refused = [429, { "retry-after" => "2" }, []]
     assert_equal 200, pace.call(&answers(refused, refused, [200, {}, []]))[0]
-    assert_equal [4.0, 4.0], @waits # 2 s and, at the most, as much again
+    assert_equal [4.0, 4.0], @waits # 2 s and at most as much again
     assert_equal 503, pace(attempts: 3).call(&answers([503, {}, []]))[0]
     assert_equal [0.2, 0.4], @waits
     assert_equal 404, pace.call(&answers([404, {}, []]))[0]
@@ -80,7 +80,7 @@ class TestPace < Minitest::Test
       "-1" => nil, "" => nil }.each { |text, seconds| assert_equal [seconds], [Tidegate::Pace.seconds(text, now)] }
   end
 
-  def test_the_budget_ends_what_multiplies
+  def test_the_budget_bounds_retries
     one = pace
     calls = 0
     100.times { one.call { (calls += 1) && [503, {}, []] } }
@@ -88,7 +88,7 @@ class TestPace < Minitest::Test
     assert_operator calls, :>=, 115
   end
 
-  def test_what_the_block_raises_is_raised
+  def test_exceptions_of_the_block_pass
     assert_raises(IOError) { pace.call { raise IOError } }
   end
 

@@ -51,7 +51,7 @@ class TestPackage < Support::Case
     assert system(RbConfig.ruby, "-w", "--disable-gems", "-I", Support::LIBRARY, "-e", program)
   end
 
-  # As a new user: built, installed into a gem home of its own, required.
+  # As for a new user: built, installed into a new gem home, required.
   def test_the_gem_is_built_and_installed
     gem = { "GEM_HOME" => "#{@directory}/home", "GEM_PATH" => "#{@directory}/home" }
     out, status = Open3.capture2e(gem, "gem", "build", "--output", "#{@directory}/t.gem", "tidegate.gemspec", chdir: GEM)

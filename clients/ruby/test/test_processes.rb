@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Forks, threads and fibers: no reply ever reaches the wrong request, no lock or socket the wrong process.
+# Forks, threads and fibers: no reply reaches a wrong request, no lock or socket a wrong process.
 require "open3"
 require_relative "support"
 
@@ -11,26 +11,26 @@ class TestProcesses < Support::Case
       hits(client, 2)
       inherited = client.instance_variable_get(:@idle).first.socket
       number = inherited.fileno
-      constant(:OPEN, {}) if how == "pid_check" # as when a fork goes past Ruby
+      constant(:OPEN, {}) if how == "pid_check" # like a fork outside of Ruby
 
       own = in_child do
-        next false if how == "hook" && !inherited.closed? # before anything is asked
+        next false if how == "hook" && !inherited.closed? # before the first request
 
         decisions = hits(client, 2)
         reasons(decisions) == [nil, nil] && inherited.closed? && client.stats == { missed: {}, refused: {}, connections: 1, breaker_open: false }
       end
       assert own
       assert_equal number, inherited.fileno
-      assert_equal [nil, nil], reasons(hits(client, 2)) # the parent's goes on
+      assert_equal [nil, nil], reasons(hits(client, 2)) # the parent's client works
       first, second = played.seen.select { |message| message[0].zero? }.map { |message| message[3] }
       refute_equal first["session"], second["session"]
       refute_equal first["pid"], second["pid"]
       assert_equal [1, 1], [first["connection"], second["connection"]]
-      assert_equal [0, 1, 0, 1, 2, 3], played.requests.map { |message| message[1] - Support::FIRST } # no byte of the child on the parent's
+      assert_equal [0, 1, 0, 1, 2, 3], played.requests.map { |message| message[1] - Support::FIRST } # the child wrote no byte to the parent's connection
     end
   end
 
-  def test_a_process_that_becomes_a_daemon_begins_anew
+  def test_a_daemonized_process_starts_a_new_session
     played
     program = <<~RUBY
       require "tidegate"
@@ -45,7 +45,7 @@ class TestProcesses < Support::Case
     assert_equal [2, 2], [hellos.map { |info| info["session"] }.uniq.size, hellos.map { |info| info["pid"] }.uniq.size]
   end
 
-  def test_a_fork_while_other_threads_ask
+  def test_a_fork_during_requests_of_other_threads
     played
     client
     stop = false
@@ -56,7 +56,7 @@ class TestProcesses < Support::Case
     assert_empty client.stats[:missed]
   end
 
-  # Each process and thread asks as another user, and the daemon says to whom it answers.
+  # Each process and thread sends requests of another user, whose name the daemon returns.
   def echo
     client
     played.script = ->(_, message) { [1, message[1], 0, message[3][0][1], 40, 2, message[4], 0, 0, nil, nil, nil, nil] }
@@ -69,7 +69,7 @@ class TestProcesses < Support::Case
     end
   end
 
-  def test_four_children_of_a_loaded_parent_never_get_each_others_replies
+  def test_forked_children_get_only_their_own_replies
     daemon.rules((0..4).map { |i| rule("u#{i}") }.unshift("domain: api\nlimits:\n").join)
     daemon.start
     @client = make_client(socket: daemon.socket)
@@ -116,16 +116,16 @@ class TestProcesses < Support::Case
     well = in_child do
       _, most = Process.getrlimit(:NOFILE)
       Process.setrlimit(:NOFILE, 3, most)
-      said = reasons(hits(client, 5))
+      missed = reasons(hits(client, 5))
       checked = client.check
       Process.setrlimit(:NOFILE, 64, most)
-      [said, checked, reasons(hits(client, 2)), client.stats[:connections]] == [["unreachable"] * 5, false, [nil, nil], 1]
+      [missed, checked, reasons(hits(client, 2)), client.stats[:connections]] == [["unreachable"] * 5, false, [nil, nil], 1]
     end
     assert well
   end
 
-  # While one fiber waits for its reply, the others go on: three rounds of 100 ms, also on a slow machine far from 15 s.
-  def test_fibers_wait_beside_each_other
+  # While one fiber waits for its reply, the others run: three rounds of 100 ms, far from 15 s even on a slow machine.
+  def test_fibers_wait_concurrently
     program = <<~RUBY
       require "async"
       require "tidegate"
@@ -155,8 +155,8 @@ class TestProcesses < Support::Case
     assert_includes stats, "missed=>{}"
   end
 
-  # A stopped daemon answers late: what it says then reaches nobody.
-  def test_late_replies_of_a_stopped_daemon_reach_nobody
+  # A stopped daemon replies late: those replies are dropped.
+  def test_drops_late_replies_of_a_stopped_daemon
     daemon.rules("domain: api\nlimits:\n#{(0..9).map { |i| rule("u#{i}") }.join}")
     daemon.start
     @client = make_client(socket: daemon.socket, timeout: 0.002)

@@ -90,7 +90,7 @@ class TestPuma < Support::Case
     assert_includes pool.inspect, '"slots"=>3'
   end
 
-  # Two clients of one pool in one process are not twice the slots; nor has a child of a worker any.
+  # Two clients of one pool in one process do not double the slots; a worker's child has none.
   SLOTS = <<~RUBY
     require "tidegate"
     clients = Array.new(2) { Tidegate::Client.new(pool: "web", timeout: 2.0) }
@@ -100,12 +100,12 @@ class TestPuma < Support::Case
 
       (clients + [other]).each(&:check)
       Process.wait(fork { exit!(clients.each(&:check).all? { |one| one.instance_variable_get(:@info)[:slots].zero? }) })
-      said = (clients + [other]).map { |one| one.instance_variable_get(:@info)[:slots] }
-      [200, {}, [(said << $?.success?).inspect]]
+      slots = (clients + [other]).map { |one| one.instance_variable_get(:@info)[:slots] }
+      [200, {}, [(slots << $?.success?).inspect]]
     end)
   RUBY
 
-  def test_slots_are_said_once
+  def test_slots_are_sent_once
     File.write("#{@directory}/config.ru", SLOTS)
     start("puma", "--config", "#{APPLICATION}/puma.rb", "#{@directory}/config.ru", RUBYLIB: Support::LIBRARY, THREADS: "3")
     assert_equal "[3, 0, 3, true]", get("/").body
@@ -117,7 +117,7 @@ class TestPuma < Support::Case
     assert_everything_ends
     assert(Support.eventually { 20.times { get("/a") } && daemon.status["sessions"] == 2 })
     assert_includes pool.inspect, '"slots"=>8'
-    # A worker that dies takes nothing with it, and the next one begins anew.
+    # A worker that dies leaves no lease, and the next one starts fresh.
     worker = File.read("/proc/#{master}/task/#{master}/children").split.first.to_i
     slow = Thread.new { Array.new(4) { Thread.new { get("/slow?ms=1000") rescue nil } }.each(&:join) } # rubocop:disable Style/RescueModifier
     assert(Support.eventually { daemon.status["leases"]["held"].positive? })
@@ -129,7 +129,7 @@ class TestPuma < Support::Case
 
   def bytes(path) = framed(path, "GET", "1.1")
 
-  # But for the limit's own fields, an answer is the same with and without the limiter.
+  # Without the limit's own headers, a response is the same with and without the limiter.
   def test_the_bytes_are_the_same
     start
     with = %w[/a /stream /boom /slow?ms=1].to_h { |path| [path, bytes(path)] }
@@ -138,7 +138,7 @@ class TestPuma < Support::Case
     assert_nothing_is_held
   end
 
-  # Every body and every way of saying, or not, how long it is: what Puma makes of them does not depend on the limiter.
+  # All kinds of bodies, with and without a length: Puma frames the response as without the limiter.
   FRAMING = <<~'RUBY'
     require "tidegate/rack"
     require "rack/body_proxy"
@@ -164,7 +164,7 @@ class TestPuma < Support::Case
   RUBY
   FRAMED = %w[none one three each each1 listed listed1 file proxy].product(%w[no content-length Content-Length identity]).flat_map do |body, length|
     %w[GET HEAD].product(%w[1.0 1.1]).map { |how| ["/200/#{body}/#{length}", *how] } + [["/204/#{body}/#{length}", "GET", "1.1"], ["/304/#{body}/#{length}", "GET", "1.1"]]
-  end - [["/304/one/no", "GET", "1.1"]] # a 304 that has a body, which Rack forbids: Puma says how long it would be, the middleware must not
+  end - [["/304/one/no", "GET", "1.1"]] # a 304 with a body, which Rack forbids: Puma sends its length, the middleware must not
 
   def framed(path, method, version)
     answer = TCPSocket.open("127.0.0.1", @port) do |socket|
@@ -188,7 +188,7 @@ class TestPuma < Support::Case
     assert_empty(differ.map { |one, answer| [one, answer, framed(*one)] })
   end
 
-  def test_a_process_without_the_daemon_and_its_return
+  def test_fails_open_until_the_daemon_returns
     start
     daemon.stop
     5.times { assert_equal "200", get("/a", "limited").code }
@@ -198,7 +198,7 @@ class TestPuma < Support::Case
     assert_includes codes, "429"
     assert_nothing_is_held
     lines = File.read(@errors).lines.grep(/tidegate/)
-    assert_equal 2, lines.size, lines.inspect # that it is gone, and that it is back
+    assert_equal 2, lines.size, lines.inspect # its exit, and its successor
     refute_match(/limited\b(?!;)|X-User/, lines.join.gsub("not limited", ""))
   end
 
@@ -211,7 +211,7 @@ class TestPuma < Support::Case
     assert_nothing_is_held
   end
 
-  # Four workers of a master that preloaded, each with many threads and users: nobody gets what is said of another.
+  # Four workers of a preloading master, with many threads and users: each gets only replies to its own requests.
   def test_four_workers_and_many_users
     start(WORKERS: "4", PRELOAD: "1")
     wrong = Array.new(8) do |i|

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The middleware, by the rules of the Rack that is found: the one that is installed or, with `-I`, another.
+# The middleware under the rules of the loaded Rack: the installed one or, with `-I`, another.
 require "rack"
 require "rack/lint"
 require "stringio"
@@ -21,7 +21,7 @@ class RackCase < Support::Case
       "rack.multithread" => true, "rack.multiprocess" => true, "rack.run_once" => false }.merge(given.transform_keys(&:to_s))
   end
 
-  # Status, fields, body. The middleware is held to the rules from both sides.
+  # Status, headers, body. Rack's lint checks both sides of the middleware.
   def call(app, env = {}, lint: true, **options)
     client = options.delete(:client) || self.client
     app = Rack::Lint.new(app) if lint
@@ -61,7 +61,7 @@ class TestRack < RackCase
     assert_operator fields["content-length"].to_i, :>, 0
   end
 
-  def test_what_is_asked
+  def test_sends_the_request
     options = { domain: "api", user: ->(env) { env["HTTP_X_USER"] }, cost: ->(env) { env["QUERY_STRING"].to_i },
                 attributes: { plan: ->(_) { "free" }, "tenant" => "X-Tenant", user_agent: ->(_) {} }, priority: ->(_) { :post } }
     played
@@ -71,7 +71,7 @@ class TestRack < RackCase
     assert_equal ["api", [pairs], 5, "post"], asked[2..]
   end
 
-  def test_constants_and_little_to_say
+  def test_sends_cost_and_priority_without_empty_attributes
     played
     call(PLAIN, { REMOTE_ADDR: "" }, cost: { requests: 1, tokens: 2 }, priority: "get", lint: false)
     assert_equal ["web", [%w[method GET path /]], { "requests" => 1, "tokens" => 2 }, "get"], asked[2..]
@@ -112,7 +112,7 @@ class TestRack < RackCase
     end
   end
 
-  def test_fields_of_the_application_stand_and_its_hash_is_left_alone
+  def test_keeps_headers_and_hash_of_the_application
     played
     own = { "content-type" => "text/plain", "RateLimit" => "mine", "x-ratelimit-limit" => "9" }.freeze
     _, fields, = call(->(_) { [200, own, []] }, lint: false)
@@ -147,12 +147,12 @@ class TestRack < RackCase
     assert_equal 429, call(PLAIN, on_refused: ->(_, _) {})[0]
   end
 
-  def test_errors_of_the_application_that_answers_refusals_are_its_own
+  def test_errors_of_a_refusal_application_pass
     limited
     assert_raises(KeyError) { call(PLAIN, on_refused: ->(_, _) { ->(_) { raise KeyError } }, lint: false) }
   end
 
-  # -- nothing here may hurt the application ---------------------------------------------------------------------------
+  # -- failures that must not reach the application --------------------------------------------------------------------
 
   %i[user attributes descriptors cost priority exempt on_refused on_failure].each do |name|
     define_method("test_a_function_that_raises_lets_the_request_pass_#{name}") do
@@ -164,8 +164,8 @@ class TestRack < RackCase
       assert_includes @log.lines[0], "#{name} raised KeyError"
       refute_includes @log.lines[0], "secret"
       client.hit("api")
-      told = played.requests.filter_map { |message| message[6] }.sum { |report| report["missed"]["callback"] }
-      assert_equal 3, told
+      reported = played.requests.filter_map { |message| message[6] }.sum { |report| report["missed"]["callback"] }
+      assert_equal 3, reported
     end
   end
 
@@ -178,7 +178,7 @@ class TestRack < RackCase
     end
   end
 
-  def test_odd_bytes_do_not_bypass_the_limit
+  def test_invalid_bytes_do_not_bypass_the_limit
     limited
     broken = "\xff".dup.force_encoding("UTF-8")
     [{ SCRIPT_NAME: "/é", PATH_INFO: "/\xff".b }, { PATH_INFO: "/#{broken}" }, { HTTP_X_FORWARDED_FOR: "#{broken}, 1.2.3.4" },
@@ -198,30 +198,30 @@ class TestRack < RackCase
   end
 
   def test_without_a_daemon
-    gone = make_client(socket: "/nowhere")
+    offline = make_client(socket: "/nowhere")
     { "allow" => 200, "refuse" => 503 }.each do |word, status|
       5.times do
-        got = call(PLAIN, client: gone, on_failure: word)
+        got = call(PLAIN, client: offline, on_failure: word)
         assert_equal [status, false], [got[0], got[1].key?("ratelimit")]
       end
     end
   end
 
   def test_on_failure_by_path
-    gone = make_client(socket: "/nowhere")
+    offline = make_client(socket: "/nowhere")
     list = { "/admin*" => "refuse", "/login" => :refuse, %r{\A/v\d+/pay} => "refuse", "/x" => "allow" }
     { "/admin/1" => 503, "/login" => 503, "/login/2" => 200, "/v12/pay" => 503, "/x" => 200, "/" => 200 }.each do |path, status|
-      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: gone, on_failure: list)[0], path
-      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: gone, on_failure: list.to_a)[0], path
+      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: offline, on_failure: list)[0], path
+      assert_equal status, call(PLAIN, { PATH_INFO: path }, client: offline, on_failure: list.to_a)[0], path
     end
-    assert_equal 503, call(PLAIN, client: gone, on_failure: ->(_) { :refuse })[0]
+    assert_equal 503, call(PLAIN, client: offline, on_failure: ->(_) { :refuse })[0]
   end
 
   def test_bytes_are_the_same_without_the_limiter
     assert_equal [200, OWN, "hello"], call(PLAIN, client: make_client(enabled: false))
   end
 
-  def test_errors_of_the_application_are_its_own
+  def test_errors_of_the_application_pass
     played
     broken = ->(_) { raise KeyError, "mine" }
     assert_raises(KeyError) { call(broken, lint: false) }
@@ -231,12 +231,12 @@ class TestRack < RackCase
 
   def test_instrument
     played
-    told = []
-    call(PLAIN, instrument: ->(decision, seconds) { told << [decision.rule, seconds.between?(0, 5)] })
-    assert_equal [["per-user", true]], told
+    reported = []
+    call(PLAIN, instrument: ->(decision, seconds) { reported << [decision.rule, seconds.between?(0, 5)] })
+    assert_equal [["per-user", true]], reported
   end
 
-  def test_a_wait_is_slept_off
+  def test_sleeps_on_wait
     played.script = ->(_, message) { message[0] == 1 ? [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000, 77] : nil }
     middleware = Middleware.new(PLAIN, client: client)
     slept = []
@@ -284,7 +284,7 @@ class TestRackLeases < RackCase
     end
   end
 
-  def test_the_application_says_the_outcome
+  def test_the_application_sets_the_outcome
     granting
     call(->(_) { [404, { "content-type" => "text/plain" }, []] }, outcome: ->(status) { :ok if status == 404 })
     assert_equal [[77, 0]], granting.releases
@@ -298,7 +298,7 @@ class TestRackLeases < RackCase
     end
   end
 
-  def test_the_lease_ends_with_what_is_thrown_over_it
+  def test_the_lease_ends_with_a_throw
     granting
     catch(:warden) { call(->(_) { throw :warden }, lint: false) }
     assert_equal [[77, 1]], granting.releases
@@ -306,7 +306,7 @@ class TestRackLeases < RackCase
 
   def body_of(app, **env) = Middleware.new(app, client: client).call(RackCase.environment(**env))[2]
 
-  def test_the_lease_ends_when_the_caller_goes_away
+  def test_the_lease_ends_when_the_caller_hangs_up
     granting
     closed = 0
     body = Object.new
@@ -326,7 +326,7 @@ class TestRackLeases < RackCase
     assert(Support.eventually { GC.start || granting.releases(0).any? { |release| release[1] == 2 } })
   end
 
-  def test_where_the_server_tells_of_the_end_the_body_is_untouched
+  def test_the_body_is_untouched_if_the_server_reports_the_end
     granting
     body = %w[one two]
     [nil, IOError.new].each_with_index do |error, i|
@@ -344,12 +344,12 @@ class TestRackLeases < RackCase
     assert_same body, Middleware.new(->(_) { [200, {}, body] }, client: make_client(socket: "/nowhere")).call(RackCase.environment)[2]
   end
 
-  def test_an_array_stays_one_for_who_asks
+  def test_an_array_body_keeps_to_ary
     granting
     answer = body_of(->(_) { [200, {}, %w[one two]] })
     assert_respond_to answer, :to_ary
     assert_equal %w[one two], answer.to_ary
-    assert_equal [[77, 0]], granting.releases # which takes the place of the body: it was closed
+    assert_equal [[77, 0]], granting.releases # it replaces the body, which was closed
     refute_respond_to body_of(->(_) { [200, {}, [].each] }), :to_ary
   end
 
@@ -363,7 +363,7 @@ class TestRackLeases < RackCase
     refute_includes fields.call(["a"].each), "content-length"
     assert_equal ["9", nil], fields.call(["a"], "Content-Length" => "9").values_at("Content-Length", "content-length")
     refute_includes fields.call(["a"], "Transfer-Encoding" => "chunked"), "content-length"
-    assert_equal "5", call(PLAIN, { REQUEST_METHOD: "HEAD" }, lint: false)[1]["content-length"] # as to a GET
+    assert_equal "5", call(PLAIN, { REQUEST_METHOD: "HEAD" }, lint: false)[1]["content-length"] # like a GET's
     [204, 304].each { |status| assert_nil call(->(_) { [status, {}, [""]] }, lint: false)[1]["content-length"] }
   end
 
@@ -374,14 +374,14 @@ class TestRackLeases < RackCase
       def close = self.closed = true
     end.new("/tmp/x")
     answer = body_of(->(_) { [200, {}, file] })
-    assert_equal "/tmp/x", answer.to_path # sent by the kernel, which asks for no chunk
+    assert_equal "/tmp/x", answer.to_path # sent by the kernel, without reading chunks
     answer.close
     assert_equal [[[77, 0]], true], [granting.releases, file.closed]
     refute_respond_to body_of(PLAIN), :to_path
     refute_respond_to body_of(PLAIN), :to_str
   end
 
-  def test_what_is_called_with_a_stream
+  def test_a_streaming_body
     granting
     stream = StringIO.new
     answer = body_of(->(_) { [200, {}, ->(out) { out.write("one") }] })
@@ -400,14 +400,14 @@ class TestRackLeases < RackCase
     assert_equal [0, 0, 0], granting.releases(3).map(&:last)
   end
 
-  def test_a_connection_that_is_taken_over_holds_nothing
+  def test_a_hijacked_connection_has_no_lease
     granting
     body_of(->(_) { [-1, {}, []] })
     body_of(->(env) { [200, {}, []].tap { env["rack.hijack_io"] = StringIO.new } })
     assert_equal [0, 0], granting.releases(2).map(&:last)
   end
 
-  def test_a_release_that_fails_hurts_nobody
+  def test_a_failed_release_raises_nothing
     played.script = ->(connection, message) { message[0] == 2 ? connection.close : grant(connection, message) }
     3.times { assert_equal 200, call(PLAIN)[0] }
     assert_empty client.stats[:missed].except("unreachable")
@@ -435,14 +435,14 @@ class TestCaller < RackCase
   ONE = ["10.0.0.0/8", "2001:db8::/32"].freeze
   CALLERS = [
     ["10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"], ["10.0.0.1", "192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"],
-    ["10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"], # the first is what the caller said
+    ["10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"], # the first may be forged by the caller
     ["192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"], # a peer that is no proxy is the caller
-    ["10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"], # all inside
+    ["10.0.0.1", "10.0.0.3, 10.0.0.2", ONE, "10.0.0.3"], # all are trusted
     ["10.0.0.1", "unknown", ONE, "10.0.0.1"], ["10.0.0.1", "192.0.2.7, nonsense", ONE, "10.0.0.1"],
     ["10.0.0.1", "192.0.2.0/24", ONE, "10.0.0.1"], ["10.0.0.1", "192.0.2.7:4711", ONE, "192.0.2.7"],
     ["10.0.0.1", "[2001:db9::7]:4711", ONE, "2001:db9::7"], ["10.0.0.1", '"[2001:db9:0:0::7]"', ONE, "2001:db9::7"],
     ["2001:db8::1", "2001:DB9:0:0:0:0:0:7", ONE, "2001:db9::7"], ["::ffff:10.0.0.1", "192.0.2.7", ONE, "192.0.2.7"],
-    ["::ffff:192.0.2.1", "", ONE, "192.0.2.1"], # an IPv4 caller of a socket for both
+    ["::ffff:192.0.2.1", "", ONE, "192.0.2.1"], # an IPv4 peer of a dual-stack socket
     ["::ffff:192.0.2.1", "203.0.113.9", ONE, "192.0.2.1"], ["10.0.0.1", "::ffff:192.0.2.7", ONE, "192.0.2.7"],
     ["", "192.0.2.7", ONE, "192.0.2.7"], # over a Unix socket
     ["", "192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"], ["10.0.0.1", "203.0.113.9, 192.0.2.7", 1, "192.0.2.7"],
@@ -459,7 +459,7 @@ class TestCaller < RackCase
     assert_empty @log.lines
   end
 
-  # `user: "REMOTE_USER"` would be one user, and `exempt: "/healthz"` would exempt everything.
+  # `user: "REMOTE_USER"` would be one user for all, and `exempt: "/healthz"` would exempt every request.
   %i[user exempt attributes descriptors outcome on_refused instrument].each do |name|
     define_method("test_a_word_is_no_function_for_#{name}") do
       error = assert_raises(ArgumentError) { Middleware.new(PLAIN, name => "REMOTE_USER") }
@@ -467,7 +467,7 @@ class TestCaller < RackCase
     end
   end
 
-  def test_a_header_nobody_vouches_for_is_warned_of_once
+  def test_warns_once_of_an_untrusted_header
     played
     3.times { call(PLAIN, { HTTP_X_FORWARDED_FOR: "203.0.113.9" }) }
     refute_includes played.seen.inspect, "203.0.113.9"
@@ -486,13 +486,13 @@ class TestCaller < RackCase
   }.freeze
 
   def test_request_start
-    STARTS.each do |said, expected|
-      waited = Tidegate::Rack::Caller.waited(said, NOW)
-      expected.nil? ? assert_nil(waited, said) : assert_in_delta(expected, waited, 1e-6, said)
+    STARTS.each do |header, expected|
+      waited = Tidegate::Rack::Caller.waited(header, NOW)
+      expected.nil? ? assert_nil(waited, header) : assert_in_delta(expected, waited, 1e-6, header)
     end
   end
 
-  def test_only_a_trusted_proxy_says_how_long
+  def test_reads_queue_time_of_trusted_proxies_only
     [["10.0.0.1", ["10.0.0.0/8"], true], ["::ffff:10.0.0.1", ["10.0.0.0/8"], true], ["192.0.2.1", ["10.0.0.0/8"], false],
      ["nonsense", ["10.0.0.0/8"], false], ["", ["10.0.0.0/8"], true], ["", nil, false], ["10.0.0.1", nil, false],
      ["192.0.2.1", 1, true], ["192.0.2.1", 0, false]].each do |peer, proxies, believed|

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# The middleware in a Rails application, as the README has it: the real stack of Rails, and the real daemon.
+# The middleware in a Rails application as in the README: the real stack of Rails, and the real daemon.
 require_relative "support"
 require_relative "../lib/tidegate/rack"
 
 RAILS =
   begin
-    verbose, $VERBOSE = $VERBOSE, nil # of Rails' own warnings
+    verbose, $VERBOSE = $VERBOSE, nil # warnings of Rails itself
     require "action_controller/railtie"
     true
   rescue LoadError
@@ -86,20 +86,20 @@ class TestRails < Support::Case
     assert_nothing_is_held
   end
 
-  # What `use` adds is behind the sessions, so that the user is known.
+  # `use` adds it after the sessions, so that the user is known.
   def test_the_user_of_the_session
     cookie = get("/login/ann").headers["Set-Cookie"][/\A[^;]+/]
     assert_equal [200, 200, 200, 429], Array.new(4) { get("/things/1", HTTP_COOKIE: cookie).status }
   end
 
-  def test_every_kind_of_answer_gives_its_place_back
+  def test_every_kind_of_response_releases_its_lease
     assert_equal [500, 404, "chunk 0\nchunk 1\nchunk 2\n", File.read(__FILE__)],
                  [get("/boom").status, get("/none").status, get("/stream").body, get("/file").body]
     assert_nothing_is_held
     assert_equal 4, daemon.status["leases"]["released"]
   end
 
-  def test_without_the_daemon_rails_answers_alike
+  def test_rails_responds_alike_without_the_daemon
     daemon.stop
     assert_equal [200] * 5, Array.new(5) { get("/things/7", HTTP_X_USER: "ann").status }
   end

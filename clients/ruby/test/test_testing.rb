@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What applications test with.
+# The client for tests of applications.
 require "open3"
 require_relative "support"
 require_relative "../lib/tidegate/testing"
@@ -11,7 +11,7 @@ class TestTesting < Support::Case
     @fake = Tidegate::Testing::Client.new(logger: @log)
   end
 
-  def test_everything_is_allowed_and_known
+  def test_allows_and_records_everything
     decision = @fake.acquire("api", { user: :u1, plan: nil }, cost: { tokens: 3 }, priority: "post")
     assert_equal [true, false, "allow", {}], [decision.allowed?, decision.degraded?, decision.verdict, decision.headers]
     @fake.hit("api", [{ user: "u2" }, { user: "u3", to: 1 }])
@@ -25,7 +25,7 @@ class TestTesting < Support::Case
     assert_equal({ missed: {}, refused: {}, connections: 0, breaker_open: false }, @fake.stats)
   end
 
-  def test_what_is_held_is_known
+  def test_records_leases
     decision = @fake.acquire("api", { user: "u1" })
     error = assert_raises(Tidegate::Testing::Error) { @fake.assert_released }
     assert_includes error.message, "api"
@@ -54,7 +54,7 @@ class TestTesting < Support::Case
     assert_raises(ArgumentError) { @fake.force("x", "refuse") }
   end
 
-  def test_what_the_daemon_would_not_take_is_noticed
+  def test_invalid_requests_are_refused
     assert_equal ["invalid", 1], [@fake.hit("a/b").reason, @log.lines.size]
     assert_empty @fake.asked
   end
@@ -75,8 +75,8 @@ class TestTesting < Support::Case
     class ApplicationTest < Minitest::Test
       include Tidegate::Testing::Minitest
       def test_is_limited = (tidegate.force("r"); assert_equal(429, Tidegate.hit("api").status))
-      def test_gives_back = Tidegate.limit("api") { assert Tidegate.hit("api").allowed? }
-      def test_forgets = Tidegate.acquire("api")
+      def test_releases_leases = Tidegate.limit("api") { assert Tidegate.hit("api").allowed? }
+      def test_does_not_release = Tidegate.acquire("api")
     end
   RUBY
 

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The golden frames and answers, which decide any doubt: tests/vectors. What middlewares make of an answer is in
+# The golden frames and responses, the reference: tests/vectors. Responses of the middleware are in
 # test_rack.rb.
 require_relative "support"
 
@@ -28,49 +28,49 @@ class TestVectors < Support::Case
     end
   end
 
-  # The array that says it, a request without trailing nils, a reply whole.
-  def said_by(meaning)
-    said = real(meaning)
-    return reply(said) if said.key?("kind")
+  # Returns the array of this meaning: a request without trailing nils, a reply in full.
+  def encoded(meaning)
+    entry = real(meaning)
+    return reply(entry) if entry.key?("kind")
 
-    options = said["options"].then { |given| given.nil? || given.empty? ? nil : given }
-    info = said["info"].then { |given| given.nil? || given.empty? ? nil : given }
-    tail = case said["op"]
-           when "hello" then [said["version"], info]
-           when "release" then [said["lease"], %w[ok error dropped].index(said["outcome"])]
-           when "renew" then [said["lease"]]
-           when "signal" then said.values_at("pool", "name", "permille")
+    options = entry["options"].then { |given| given.nil? || given.empty? ? nil : given }
+    info = entry["info"].then { |given| given.nil? || given.empty? ? nil : given }
+    tail = case entry["op"]
+           when "hello" then [entry["version"], info]
+           when "release" then [entry["lease"], %w[ok error dropped].index(entry["outcome"])]
+           when "renew" then [entry["lease"]]
+           when "signal" then entry.values_at("pool", "name", "permille")
            when "ping" then []
-           when "charge" then [*said.values_at("domain", "descriptors", "amount"), options]
-           else [*said.values_at("domain", "descriptors", "cost", "priority"), options]
+           when "charge" then [*entry.values_at("domain", "descriptors", "amount"), options]
+           else [*entry.values_at("domain", "descriptors", "cost", "priority"), options]
            end
-    whole = [OPS.index(said["op"]), said["id"], *tail]
+    whole = [OPS.index(entry["op"]), entry["id"], *tail]
     whole.pop while whole.last.nil? && whole.size > 2
     whole
   end
 
-  def reply(said)
-    kind = KINDS.index(said["kind"])
-    case said["kind"]
-    when "welcome" then [kind, *said.values_at("id", "version", "info")]
+  def reply(entry)
+    kind = KINDS.index(entry["kind"])
+    case entry["kind"]
+    when "welcome" then [kind, *entry.values_at("id", "version", "info")]
     when "decision"
-      fields = said.values_at(*FIELDS)
+      fields = entry.values_at(*FIELDS)
       fields[7] = fields[7]&.flatten(1)
-      [kind, said["id"], Tidegate::Decision::VERDICTS.index(said["verdict"]), *fields]
-    when "done" then [kind, *said.values_at("id", "ok")]
-    when "error" then [kind, said["id"], CODES.fetch(said["code"]), said["message"]]
-    else [kind, *said.values_at("id", "reason")]
+      [kind, entry["id"], Tidegate::Decision::VERDICTS.index(entry["verdict"]), *fields]
+    when "done" then [kind, *entry.values_at("id", "ok")]
+    when "error" then [kind, entry["id"], CODES.fetch(entry["code"]), entry["message"]]
+    else [kind, *entry.values_at("id", "reason")]
     end
   end
 
-  def test_reads_and_writes_what_is_meant
+  def test_decodes_and_encodes_the_meaning
     GOOD.each do |vector|
       bytes = payload(vector)
       assert_equal MessagePack.unpack(bytes), Wire.decode(bytes), vector["name"]
       next unless vector["canonical"]
 
-      assert_equal said_by(vector["meaning"]), Wire.decode(bytes), vector["name"]
-      assert bytes == Wire.encode(said_by(vector["meaning"])), vector["name"]
+      assert_equal encoded(vector["meaning"]), Wire.decode(bytes), vector["name"]
+      assert bytes == Wire.encode(encoded(vector["meaning"])), vector["name"]
     end
   end
 
@@ -79,21 +79,21 @@ class TestVectors < Support::Case
       meaning = vector["meaning"]
       next unless vector["canonical"] && %w[acquire hit peek charge].include?(meaning["op"])
 
-      id, domain, descriptors, cost, priority, options = (said_by(meaning) + ([nil] * 7))[1, 6]
+      id, domain, descriptors, cost, priority, options = (encoded(meaning) + ([nil] * 7))[1, 6]
       priority, options = nil, priority if meaning["op"] == "charge"
-      # What a client never writes: no descriptor, an empty value.
-      # Nor a frame without room for a longer id.
+      # A client never writes a request without a descriptor, or with an empty value,
+      # nor a frame without room for a longer id.
       next if descriptors.empty? || descriptors.flatten.include?("") ||
               vector["hex"].size > 2 * (Tidegate::FRAME_MAX - 11)
 
       given = descriptors.size == 1 ? descriptors[0].each_slice(2).to_a : descriptors.map { |one| one.each_slice(2).to_h }
-      out = Wire.judgement(OPS.index(meaning["op"]), domain, given, cost, priority, options)
+      out = Wire.request(OPS.index(meaning["op"]), domain, given, cost, priority, options)
       assert payload(vector) == (Wire.encode(id, out.byteslice(4, 2)) << out.byteslice(9..)), vector["name"]
     end
     assert_operator count, :>, 20
   end
 
-  def test_what_is_malformed_for_the_daemon_is_so_for_us
+  def test_refuses_malformed_frames
     BAD.each do |vector|
       data = [vector["hex"]].pack("H*")
       next if vector["code"] != "malformed" || data.unpack1("N").zero?
@@ -103,13 +103,13 @@ class TestVectors < Support::Case
       rescue Tidegate::Fault
         next
       end
-      # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
+      # Only a reader of requests detects the rest: op or id is no unsigned integer.
       refute([op, id].all? { |number| number.is_a?(Integer) && number.between?(0, (1 << 63) - 1) }, vector["name"])
     end
   end
 
-  # The quick way and the long way read the same of every decision, and the quick way takes no other frame.
-  def test_the_quick_way_reads_what_the_long_way_reads
+  # The fast path and the full decoder agree on every decision, and the fast path matches no other frame.
+  def test_fast_path_and_full_decoder_agree
     quick = GOOD.select { |vector| vector["direction"] == "reply" }.count do |vector|
       elements = Wire.decode([vector["hex"]].pack("H*").byteslice(4..))
       frame = Support.frame([elements[0], 0x1234, *elements.drop(2)])
@@ -126,7 +126,7 @@ class TestVectors < Support::Case
     assert_operator quick, :>, 5
   end
 
-  def test_no_other_frame_goes_the_quick_way
+  def test_fast_path_matches_no_other_frame
     elements = Wire.decode([ANSWERS[0]["decision"]].pack("H*").byteslice(4..))
     frame = Support.frame([1, 0x1234, *elements.drop(2)])
     pattern = Wire::PLAIN

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The codec against an independent one, against doubtful bytes, and requests by tables.
+# The codec against an independent one and malformed frames; tables of requests.
 require_relative "support"
 
 class TestWire < Support::Case
@@ -24,7 +24,7 @@ class TestWire < Support::Case
     end
   end
 
-  def test_writes_and_reads_what_the_reference_does
+  def test_encodes_and_decodes_like_the_reference
     500.times do
       message = Array.new(@random.rand(20)) { any(3) }
       bytes = message.to_msgpack
@@ -57,7 +57,7 @@ class TestWire < Support::Case
     integer_cut: "\x91\xce\0\0", signed_cut: "\x91\xd2\0\0", trailing: "\x90\0"
   }.freeze
 
-  def test_doubtful_bytes_are_malformed
+  def test_malformed_frames_raise
     DOUBTFUL.each { |name, bytes| assert_raises(Tidegate::Fault, name) { Wire.decode(bytes.b) } }
   end
 
@@ -67,14 +67,14 @@ class TestWire < Support::Case
     assert_equal [5, -1, "a", {}], Wire.decode(wide.b)
   end
 
-  def test_what_has_no_place_in_a_frame_is_not_written
+  def test_refuses_to_encode_other_types
     [1.5, Object.new, 1 << 64, (-1 << 63) - 1].each { |value| assert_raises(Tidegate::Fault) { Wire.encode([value]) } }
   end
 
   def descriptors(given) = MessagePack.unpack(written(given))[1]
 
   def written(given, domain: "api", cost: 1)
-    "\x93".b << Wire.judgement(Tidegate::HIT, domain, given, cost).byteslice(9..)
+    "\x93".b << Wire.request(Tidegate::HIT, domain, given, cost).byteslice(9..)
   end
 
   def sha(text) = Digest::SHA256.hexdigest(text)[0, 32]
@@ -89,7 +89,7 @@ class TestWire < Support::Case
       { latin: "é".encode("ISO-8859-1") } => [%w[latin é]], { long: "é" * 40 } => [["long", "é" * 40]],
       [%w[a 1], %w[a 2]] => [%w[a 1 a 2]], { v: "x" * 1_024 } => [["v", "x" * 1_024]],
       { v: "x" * 1_025 } => [["v", "#{'x' * 960}~#{sha('x' * 1_025)}"]],
-      # 960 bytes would end inside a character
+      # 960 bytes would end within a character
       { v: "x#{'é' * 600}" } => [["v", "x#{'é' * 479}~#{sha("x#{'é' * 600}")}"]],
       (1..7).to_h { |i| ["k#{i}", "v"] } => [(1..7).flat_map { |i| ["k#{i}", "v"] }],
       (1..8).to_h { |i| ["k#{i}", "v"] } => [(1..8).flat_map { |i| ["k#{i}", "v"] }],
@@ -99,7 +99,7 @@ class TestWire < Support::Case
     table.each { |given, expected| assert_equal expected, descriptors(given), given.inspect[0, 60] }
   end
 
-  def test_what_the_daemon_would_refuse_is_not_written
+  def test_invalid_requests_are_not_encoded
     [(1..17).to_h { |i| ["k#{i}", "v"] }, { "a/b" => nil }, (1..17).map { |i| ["k#{i}", "v"] }, { "a:b" => "1" }, { "a/b" => "1" },
      { "" => "1" }, { "a\n" => "1" }, { "a\u0085" => "1" }, { "k" * 65 => "1" }, { "é" * 33 => "1" }, { 1 => "1" },
      { "\xff" => "1" }, { nil => "1" }].each do |given|
@@ -113,7 +113,7 @@ class TestWire < Support::Case
     end
   end
 
-  def test_the_longest_values_give_way_until_the_frame_fits
+  def test_the_longest_values_become_digests_until_the_frame_fits
     values = (0...16).map { |i| format("%02d", i) + ("x" * (1_000 + (i % 2))) }
     refute_includes written((0...16).to_h { |i| ["k#{i}", values[i]] }), "~" # it fits
     wide = (0...16).to_h { |i| [i.zero? ? "k" * 64 : format("%064d", i), "#{values[i]}#{'y' * 20}"] }
@@ -121,7 +121,7 @@ class TestWire < Support::Case
     sent = MessagePack.unpack("\x93".b << body)[1][0].each_slice(2).map(&:last)
     assert_operator body.bytesize, :<=, Tidegate::FRAME_MAX - 5
     short = sent.each_index.select { |i| sent[i].start_with?("~") }
-    assert_equal [1, 3].first(short.size), short # the longest, and of these the first
+    assert_equal [1, 3].first(short.size), short # the longest, the first of equal ones
     refute_empty short
     assert_equal "~#{sha("#{values[1]}#{'y' * 20}")}", sent[1]
     many = Array.new(8) { |j| (0...16).to_h { |i| ["k#{i}", "#{j}#{values[i]}"] } }
@@ -143,7 +143,7 @@ class TestWire < Support::Case
     { 0 => 0, 0.07 => 70_000, 0.0000001 => 1, 1 => 1_000_000, -3 => 0, 1e-9 => 0, 2.5e-6 => 3 }.each do |seconds, expected|
       played
       assert client.hit("api", queued: seconds).allowed?
-      next if seconds == 1e-9 # so near to a whole number it is one
+      next if seconds == 1e-9 # rounded: the difference is below the precision
 
       assert_equal({ "queued_us" => expected }, played.seen.last[6])
     end

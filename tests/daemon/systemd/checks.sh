@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The packaged units under a system manager, as shipped: installs them, starts them, breaks them, and says what it saw as
+# The packaged units under a system manager, unchanged: installs, starts and breaks them, and prints its findings as
 # lines `name=value`. Only the manager that root.sh starts may run it.
 set -u
 path=/run/tidegate/tidegate.sock log=/var/log/tidegate units=/etc/systemd/system now=0 last=no
 fact() { echo "$1=$2"; }
 show() { systemctl show -p "$2" --value "$1"; }
 main() { show tidegate.service MainPID; }
-# As a user who may ask, and as one who may not.
+# As a user with access to the socket, and as one without.
 member() { setpriv --reuid=web --regid=web --init-groups timeout 6 tidegate "$@" 2>&1; }
 outsider() { setpriv --reuid=other --regid=other --init-groups timeout 6 tidegate "$@" 2>&1; }
 ask() { member peek "$1" user=u1 --on-failure refuse; }
 inode() { stat -c %i $path; }
-# Asks once a condition that may take a while: whether it came true within twenty seconds.
+# Waits for a condition: prints whether it became true within twenty seconds.
 eventually() { for _ in $(seq 400); do "$@" && { echo yes; return; }; sleep 0.05; done; echo no; }
 answers() { ask api | grep -q 'per-user: '; }
 served() { eventually answers; }
@@ -19,7 +19,7 @@ in_log() { eventually grep -q "$1" $log; }
 scraped() { /usr/bin/python3 -c 'import sys, urllib.request as u
 print(len(u.urlopen(f"http://{sys.argv[1]}:9631/metrics", timeout=1).read()) > 0 and "yes")' "$1" 2>/dev/null || echo no; }
 
-# As docs/operate.md says.
+# As in docs/operate.md.
 systemd-sysusers tidegate.conf
 systemd-tmpfiles --create tidegate.conf
 sed -i 's/^tidegate:.*:/&web/' /etc/group
@@ -42,7 +42,7 @@ settings ''
 mkdir $units/tidegate.service.d
 drop_in() { printf '[Service]\n%s\n' "$2" >$units/tidegate.service.d/$1.conf; systemctl daemon-reload; }
 drop_in log "StandardError=append:$log"
-# An address that is not the host's own, as far as the filter knows, and applications that listen.
+# An address that the filter takes for another host's, and applications that listen.
 ip address add 192.0.2.1/32 dev lo
 listen() { /usr/bin/python3 -c 'import socket, sys, time
 s = socket.create_server(("", int(sys.argv[1]))); time.sleep(120)' "$1" & }
@@ -63,7 +63,7 @@ fact privileges "$(sed -n 's/^CapEff:\t//p' /proc/$main/status)"
 fact state_directory "$(stat -c %U:%a /var/lib/tidegate)"
 fact served "$(served)"
 fact outsider "$(outsider peek api user=u1 --on-failure refuse | head -n 1)"
-# Who is at the other end is known: of these domains one is open to each of two users.
+# The daemon knows the peer's user: each of these domains is open to one of two users.
 fact peer "$(ask mine)"
 fact other_peer "$(ask hers)"
 fact slice_refused "$(grep -c 'grants no short slice' $log)"
@@ -82,11 +82,11 @@ fact operator "$(tidegate status | head -n 1)"
 fact scraped_here "$(scraped 127.0.0.1)"
 fact scraped_elsewhere "$(scraped 192.0.2.1)"
 
-# Asked to read its rules again.
+# A reload.
 sed -i 's/burst: 5/burst: 6/' /etc/tidegate/rules/api.yaml
 systemctl reload tidegate.service && fact reload "$(in_log 'burst 5 → 6')"
 
-# Killed: whoever asks while there is none is answered by the next one, at once and not by trying again.
+# Killed: the next daemon answers requests that arrived meanwhile, immediately and without a retry.
 last=yes
 for _ in 1 2 3 4 5; do
   kill -KILL "$(main)"
@@ -94,7 +94,7 @@ for _ in 1 2 3 4 5; do
 done
 fact killed_answered $last
 
-# Stopped: the watchdog ends it, and another takes its place at the same socket.
+# Stopped: the watchdog ends it, and another replaces it at the same socket.
 eventually test "$(show tidegate.service ActiveState)" = active >/dev/null
 main=$(main) restarts=$(show tidegate.service NRestarts)
 kill -STOP "$main"
@@ -103,8 +103,8 @@ fact stopped_replaced "$(eventually replaced)"
 fact stopped_served "$(served)"
 fact stopped_restarts $(($(show tidegate.service NRestarts) - restarts))
 
-# It cannot start, and who connects has it tried again and again: the socket stays, however fast that goes (how fast it goes
-# here, with all that is set up for each try, would not always have been too fast).
+# It cannot start, and each connection starts it again: the socket stays, however frequent that is (here, with the set-up
+# of each try, it would not always have been too frequent).
 settings 'mode: nonsense'
 kill -KILL "$(main)"
 for _ in $(seq 30); do timeout 0.05 tidegate peek api user=u1 >/dev/null 2>&1; sleep 0.05; done
@@ -118,7 +118,7 @@ systemctl stop tidegate.service tidegate.socket
 fact path_stays "$([ "$(inode)" = "$born" ] && echo yes)"
 fact drained "$(in_log 'drained')"
 
-# What else could be done from inside.
+# Further actions from inside the sandbox.
 sed 's#^Type=.*#Type=oneshot#; s#^ExecStart=.*#ExecStart=/usr/bin/python3 -I /var/lib/probe.py#; s#^Restart=.*##
   s#^WatchdogSec=.*##; /tidegate.socket/d' $units/tidegate.service >$units/probe.service
 cp /root/probe.py /var/lib/
@@ -133,7 +133,7 @@ fact allowed_elsewhere "$(eventually answers >/dev/null; scraped 192.0.2.1)"
 systemctl stop tidegate.service tidegate.socket
 rm $units/tidegate.service.d/elsewhere.conf
 
-# What the test would see if the sandbox took too much.
+# The findings of the test if the sandbox took too much.
 sed -i '/^SystemCallFilter=sched_setattr/d; s/ AF_NETLINK//; s/^NoNewPrivileges=.*/&\nPrivateUsers=yes/' $units/tidegate.service
 : >$log
 systemctl daemon-reload && systemctl start tidegate.service

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs checks.sh under a systemd of its own, which is PID 1 of a machine that ends with it: processes, mounts, names, network
-# and control groups are in name spaces of their own, and the root is one in which root.sh has put nothing of this machine
-# but /usr, to be read. So nothing that a system manager does at boot reaches this machine's /run, /tmp, /etc or processes;
-# of its control groups it has one, made here and removed at the end.
-# Usage: outside.sh BINARY PROJECT [PACKAGES]. With a directory of packages their checks.sh is run in a machine in which
-# nothing is installed yet. Exit 77: this machine does not allow it, and the last line says why.
+# Runs checks.sh under a separate systemd, PID 1 of a machine that ends with it: processes, mounts, names, network
+# and control groups are in separate namespaces, and the root, made by root.sh, has only /usr of this machine,
+# read-only. So nothing that a system manager does at boot reaches this machine's /run, /tmp, /etc or processes;
+# it has one control group of this machine, made here and removed at the end.
+# Usage: outside.sh BINARY PROJECT [PACKAGES]. With a directory of packages, runs their checks.sh in a machine with
+# no installed package. Exit 77: this machine does not allow it, for the reason in the last line.
 set -u
 binary=$1 project=$2 packages=${3:-} manager=/usr/lib/systemd/systemd
 skip() { echo "$1"; exit 77; }
@@ -21,7 +21,7 @@ groups=$(findmnt -n -o TARGET -t cgroup2 | head -n 1)
 group=$groups/tidegate-test-$$ stage=$(mktemp -d) machine=
 clean() {
   [ -n "$machine" ] && kill -KILL "$machine" 2>/dev/null
-  # Its first process has ended and has taken all others with it; their group may be busy a moment longer.
+  # Its first process has exited and ended all others; their group may be busy a moment longer.
   for _ in $(seq 100); do
     find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null
     [ -d "$group" ] || break
@@ -34,7 +34,7 @@ trap 'exit 130' INT TERM
 mkdir "$group" 2>/dev/null || skip "$groups: no control group can be made here"
 mkdir "$stage/root" "$stage/said"
 
-# Only the first process of the new machine enters the group, and from there on it can name no other. Whatever becomes of
+# Only the first process of the new machine enters the group, and cannot name another one from there. Whatever happens to
 # this script, the machine ends with it.
 bound=(setpriv --pdeathsig KILL)
 "${bound[@]}" timeout -s KILL 300 "${bound[@]}" "${own[@]}" bash -c '

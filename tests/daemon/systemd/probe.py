@@ -1,4 +1,4 @@
-"""In the place of the daemon, under all that the packaged unit forbids: says what it may do, as lines `may_NAME=…`."""
+"""Runs instead of the daemon in the sandbox of the packaged unit, and prints its permissions as lines `may_NAME=…`."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The root of a machine of the test's own, with the packaged files where a package puts them; then systemd, as its first
+# The root of a separate machine, with the packaged files at their paths; then starts systemd as its first
 # process. Only outside.sh may run it.
 # Usage: root.sh BINARY PROJECT STAGE PACKAGES
 set -u
@@ -12,14 +12,14 @@ mkdir -p usr etc var/tmp var/log run tmp dev proc sys old root home said
 chmod 1777 tmp var/tmp
 for name in bin sbin lib lib64; do ln -s usr/$name $name; done
 if [ -n "$packages" ]; then
-  # What is written to /usr goes with the machine; of this machine's units none is there.
+  # Writes to /usr end with the machine; it has none of this machine's units.
   mkdir over over/upper over/work packages
   mount -t overlay -o "lowerdir=/usr,upperdir=over/upper,workdir=over/work" overlay usr || skip "there is no overlay file system here"
   rm -rf usr/lib/systemd/system && mkdir usr/lib/systemd/system || skip "an overlay file system here does not forget"
   rm -f usr/sbin/policy-rc.d
   mount --bind "$packages" packages && mount -o remount,bind,ro packages || exit 1
 else
-  # A place for the binary in /usr, which is otherwise this machine's and cannot be written to.
+  # A mount point for the binary in /usr, which is otherwise this machine's and read-only.
   mkdir -p "$stage/usr/bin" && touch "$stage/usr/bin/tidegate"
   mount -t overlay -o "ro,lowerdir=$stage/usr:/usr" overlay usr || skip "there is no overlay file system here"
   mount --bind "$binary" usr/bin/tidegate || exit 1
@@ -31,14 +31,14 @@ for name in null zero full random urandom; do touch dev/$name && mount --bind /d
 mount -t tmpfs -o mode=1777 tmpfs dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts && ln -s pts/ptmx dev/ptmx
 mount -t proc -o $sealed proc proc || skip "no /proc can be had here"
-# What is the kernel's and so every machine's on it is only to be read: a manager raises limits there at boot.
+# Kernel settings, shared by all machines, are read-only: a manager raises limits there at boot.
 for name in sys irq bus fs sysrq-trigger; do
   [ -e proc/$name ] || continue
   mount --bind proc/$name proc/$name && mount -o remount,bind,ro,$sealed proc/$name || exit 1
 done
 mount -t sysfs -o ro,$sealed sysfs sys && mount -t cgroup2 -o $sealed cgroup2 sys/fs/cgroup ||
   skip "no control groups of its own can be had here"
-# Where version 1 counts CPU time (it has a number then), what it counts is seen too, by the daemon, to be read.
+# If version 1 controllers count CPU time (they have a number then), the daemon can read them, too.
 for name in cpu cpuacct cpuset; do
   awk -v name=$name '$1 == name && $2 > 0 { had = 1 } END { exit !had }' proc/cgroups || continue
   mkdir -p groups/$name && mount -t cgroup -o $sealed,$name cgroup groups/$name 2>/dev/null || continue
@@ -53,7 +53,7 @@ printf '%s\n' root:x:0:0::/root:/bin/bash web:x:1234:1234::/:/bin/sh other:x:123
   nobody:x:65534:65534::/:/usr/sbin/nologin >etc/passwd
 printf '%s\n' root:x:0: web:x:1234: other:x:1235: nogroup:x:65534: >etc/group
 if [ -n "$packages" ]; then
-  # To dpkg nothing else is installed than what ours needs.
+  # dpkg knows only the dependencies of our package as installed.
   mkdir -p var/lib/dpkg/info var/lib/dpkg/updates var/lib/dpkg/triggers var/log/apt
   mkdir -p etc/apt/{apt.conf,sources.list,preferences}.d var/cache/apt/archives/partial var/lib/apt/lists/partial
   echo 'APT::Sandbox::User "root";' >etc/apt/apt.conf.d/machine && touch etc/apt/sources.list
@@ -87,7 +87,7 @@ END
 
 pivot_root . old && cd / && umount -l /old && rmdir /old || exit 1
 ip link set lo up
-# Of what a privileged process may do to the kernel, the clock and the machine, nothing is left.
+# Removes all permissions of privileged processes on the kernel, the clock and the machine.
 exec env -i container=tidegate-test PATH=/usr/bin:/usr/sbin SYSTEMD_LOG_TARGET=null SYSTEMD_UNIT_PATH=/etc/systemd/system:/lib/systemd/system \
   SYSTEMD_GENERATOR_PATH=/etc/systemd/generators SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/etc/systemd/generators \
   setpriv --bounding-set -sys_time,-sys_module,-sys_rawio,-sys_boot,-syslog,-wake_alarm,-mac_admin,-mac_override,-audit_control \

@@ -1,10 +1,10 @@
-"""Asks the daemon about everything in turn, and writes what came of it. client.rb and main.go do the same.
+"""Sends all kinds of requests in turn, and writes the results. client.rb and main.go do the same.
 
     client.py NAME SOCKET OUT PAUSE_MS
 
-A line for each request: `C BEGAN ENDED NUMBER KIND USER VERDICT REASON RULE RETRY_S LEASE`, `R BEGAN NUMBER` when the
-work of one is to end, `X` and an exception. Times are seconds of the monotonic clock. USR1: forks, and the child goes
-on for two seconds beside its parent.
+A line for each request: `C BEGAN ENDED NUMBER KIND USER VERDICT REASON RULE RETRY_S LEASE`, `R BEGAN NUMBER` before a
+release, `X` and an exception. Times are seconds of the monotonic clock. USR1: forks; the child
+continues for two seconds beside its parent.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 
 import tidegate
 
-# How often each kind of request comes, in this order.
+# The frequency of each kind of request, in this order.
 MIX = (
     *("steady", "fleet", "calm", "work", "steady", "fleet", "window", "steady"),
     *("calm", "fleet", "work", "denied", "steady", "fleet", "calm", "work"),
@@ -25,17 +25,17 @@ HOLDS = (0.01, 0.05, 0.3)  # seconds of work
 
 def main(name, path, out, pause):
     file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    client, told = tidegate.Client(path), []
-    signal.signal(signal.SIGTERM, lambda *_: told.append("end"))
-    signal.signal(signal.SIGUSR1, lambda *_: told.append("fork"))
+    client, signals = tidegate.Client(path), []
+    signal.signal(signal.SIGTERM, lambda *_: signals.append("end"))
+    signal.signal(signal.SIGUSR1, lambda *_: signals.append("fork"))
 
     def write(*words):
         os.write(file, (" ".join(map(str, words)) + "\n").encode())
 
     number, held, until = 0, [], float("inf")
-    while "end" not in told and time.monotonic() < until:
-        if "fork" in told:
-            told.clear()
+    while "end" not in signals and time.monotonic() < until:
+        if "fork" in signals:
+            signals.clear()
             if os.fork() == 0:
                 name, held, until = f"{name}-child", [], time.monotonic() + 2
                 number = 1_000_000 + number

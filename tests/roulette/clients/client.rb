@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# As client.py, whose lines it writes: client.rb NAME SOCKET OUT PAUSE_MS
+# As client.py, with the same output: client.rb NAME SOCKET OUT PAUSE_MS
 require_relative "../../../clients/ruby/lib/tidegate"
 
 MIX = %w[steady fleet calm work steady fleet window steady calm fleet work denied steady fleet calm work].freeze

@@ -10,13 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// Bin is a byte string that is to be written as such.
+// Bin is encoded as a byte string.
 type Bin []byte
 
-// Map is one in a given order.
+// Map is a map in a given order.
 type Map [][2]any
 
-// Encode is the shortest MessagePack of nil, bool, int, int64, uint64, string, Bin, []any, Map.
+// Encode returns the shortest MessagePack of nil, bool, int, int64, uint64, string, Bin, []any, Map.
 func Encode(value any) []byte {
 	switch v := value.(type) {
 	case nil:
@@ -81,7 +81,7 @@ func Encode(value any) []byte {
 		}
 		return b
 	}
-	panic(fmt.Sprintf("a %T has no place in a frame", value))
+	panic(fmt.Sprintf("a frame cannot hold a %T", value))
 }
 
 func sized(n int, one, two, four byte) []byte {

@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// A Script answers a request, with the elements of a reply; nil: with none.
+// A Script returns the elements of the reply to a request; nil: no reply.
 type Script func(connection net.Conn, message []any) []any
 
-// Saying answers each request with the message of this payload, under the id of the request.
+// Saying returns a Script that answers each request with this payload, under the id of the request.
 func Saying(payload []byte) (Script, error) {
 	elements, err := Decode(payload)
 	if err != nil {
@@ -32,7 +32,7 @@ func Saying(payload []byte) (Script, error) {
 	}, nil
 }
 
-// A Peer is a daemon that answers as it is told. HELLO and PING it answers by itself.
+// A Peer is a daemon that answers by a Script, and HELLO and PING by itself.
 type Peer struct {
 	Path      string
 	directory string
@@ -44,7 +44,7 @@ type Peer struct {
 	connections []net.Conn
 }
 
-// New listens on a Unix socket in a folder of its own, which must have a short name.
+// New listens on a Unix socket in a new folder, whose path must be short.
 func New(script Script) (*Peer, error) {
 	directory, err := os.MkdirTemp("", "tg-")
 	if err != nil {
@@ -54,7 +54,7 @@ func New(script Script) (*Peer, error) {
 	return p, p.Listen()
 }
 
-// Listen begins, again after Hide.
+// Listen starts to listen, also after Hide.
 func (p *Peer) Listen() error {
 	listener, err := net.Listen("unix", p.Path)
 	if err != nil {
@@ -76,7 +76,7 @@ func (p *Peer) Listen() error {
 	return nil
 }
 
-// Frame is a message with its length before it.
+// Frame prepends the length to a message.
 func Frame(payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
 }
@@ -117,14 +117,14 @@ func (p *Peer) serve(connection net.Conn) {
 	}
 }
 
-// Play another script from now on.
+// Play replaces the script.
 func (p *Peer) Play(script Script) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.script = script
 }
 
-// Seen is every message so far, HELLO too.
+// Seen returns all messages so far, including HELLO.
 func (p *Peer) Seen() [][]any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func (p *Peer) HangUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, connection := range p.connections {
-		if stream, is := connection.(*net.UnixConn); is { // at once: a Close waits for the Read that is under way
+		if stream, is := connection.(*net.UnixConn); is { // Close alone would wait for a pending Read
 			_ = stream.CloseRead()
 			_ = stream.CloseWrite()
 		}
@@ -151,7 +151,7 @@ func (p *Peer) Hide() {
 	p.HangUp()
 }
 
-// Close does so for good.
+// Close stops the peer and removes its folder.
 func (p *Peer) Close() {
 	p.Hide()
 	_ = os.RemoveAll(p.directory)

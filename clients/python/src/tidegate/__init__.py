@@ -1,10 +1,10 @@
-"""tidegate: asks the daemon of this host whether a request may start.
+"""Client of tidegate, the rate limiting daemon of this host.
 
     decision = tidegate.Client().hit("api", {"user": user_id})
 
-No call raises because of the daemon or outlasts its deadline (20 ms); without an answer the decision is *allow* and
-says so (`degraded`, `reason`). This file, `protocol.py` and `connection.py` ask by themselves, to be copied; the other
-files are imported when they are used.
+No call raises because of the daemon or outlasts its deadline (20 ms); without a reply the decision is *allow*, with
+`degraded` and `reason` set. This file, `protocol.py` and `connection.py` work alone and can be copied; the other files
+are imported on first use.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
 SHOWN = ("rule", "limit", "remaining", "retry_after", "lease", "reason")
 ABANDONED_MAX, LOGGED_MAX = 512, 100
-IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections: at most, and how many of them may stay unused for longer
-FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; a pause is 50 to 100 % of its seconds
+IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
+FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; jitter shortens a pause (s) to 50 to 100 %
 STOPPED = Fault("the daemon did not answer before", "breaker")
 
 
 class Denied(Exception):
-    """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
+    """Raised by `limit` and `limited` if the work may not start; `decision` has the rule and the retry time."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.message)
@@ -73,24 +73,24 @@ class Denied(Exception):
 
 
 class Decision:
-    """The answer to a request: true if the work may start. Times are in seconds.
+    """The answer to a request: true if the work may start. Times are in seconds; absent fields are None.
 
     `allowed`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
-    `remaining`, `reset_after` of the binding rule. `retry_after` (None: never), `wait` (start after it), `lease`,
-    `notes` as (kind, rule), `help`. `degraded`: made without the daemon; `reason`: why, or why the request was refused
-    as `invalid`, over `quota`, `not_allowed` or `forbidden`. None stands for what there is not.
+    `remaining`, `reset_after` of the binding rule. `retry_after` (None: never), `wait` (sleep before the start),
+    `lease`, `notes` as (kind, rule), `help`. `degraded`: made without the daemon, for `reason`; of a refusal by the
+    client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`.
     """
 
     reason: str | None = None
-    _asked: Any = None  # the client, the connection and the id of the request
-    _read: Any = None  # the match of the daemon's bytes, checked, until a field is asked for
-    _named: Any = None  # the idempotency key that the request had
+    _asked: Any = None  # client, connection number and id of the request
+    _read: Any = None  # match of the reply's bytes, until a field is first read
+    _named: Any = None  # the idempotency key of the request
 
     def __init__(self, elements: list[Any], reason: str | None = None) -> None:
         given = (elements + 11 * [None])[:11]
         fits = all(map(tuple.__contains__, KINDS, map(type, given)))
         if not fits or given[0] not in range(5) or min(filter(None, given[2:8]), default=0) < 0:
-            raise Fault(f"doubtful bytes: {elements!r:.200} as a decision")
+            raise Fault(f"malformed decision: {elements!r:.200}")
         self.reason = reason
         self._fill(*given)
 
@@ -120,21 +120,21 @@ class Decision:
         return f"<Decision {' '.join([self.verdict, *shown])}>"
 
     def __getstate__(self) -> Map:
-        """For pickle and copy: all but the client. Only the original ends the work."""
-        getattr(self, "rule", None)  # so that the fields are there
+        """Returns all fields but the client, for pickle and copy: only the original can release the lease."""
+        getattr(self, "rule", None)  # fills the fields from `_read`
         return {name: value for name, value in self.__dict__.items() if name not in ("_asked", "_read")}
 
     def headers(self) -> dict[str, str]:
-        """The limit of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
+        """Returns RateLimit (ratelimit-headers-11), X-Ratelimit and, of a refusal, Retry-After headers."""
         return beside("answers", "headers", plain_headers)(self)  # type: ignore[no-any-return]
 
     @property
     def message(self) -> str:
-        """For people: which limit, how much, and when to try again."""
+        """One sentence for people: the rule, its limit, and the time of a retry."""
         return beside("answers", "message", plain_message)(self)  # type: ignore[no-any-return]
 
     def release(self, outcome: str = "ok") -> None:
-        """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
+        """Ends the lease with the outcome ok, error or dropped; does nothing without a lease or the second time."""
         lease = self.lease
         if lease is None or not self._asked:
             return
@@ -142,24 +142,24 @@ class Decision:
         elements = [encode(lease), encode({"ok": 0, "dropped": 2}.get(outcome, 1))]
         self.lease, written = None, False
         try:
-            written = client._tell(RELEASE, elements, which)
+            written = client._send(RELEASE, elements, which)
         finally:
             if not written:  # or a signal handler raised
-                client._report_later({"abandoned": [which]})  # the next request tells
+                client._report_later({"abandoned": [which]})  # sent with the next request
 
     def renew(self) -> bool:
-        """Starts the lease's time again, for long work; false if it has ended, or the daemon does not answer."""
+        """Restarts the lease's time; false if the lease has expired or the daemon does not answer."""
         lease = self.lease
         return bool(lease and self._asked) and self._asked[0]._done(RENEW, lambda: [encode(lease)])
 
 
 def plain_headers(decision: Decision) -> dict[str, str]:
-    """What needs no other file: X-Ratelimit, unless the rule is not advertised, and when to try again."""
+    """Returns X-Ratelimit, unless the rule is not advertised, and Retry-After; used without `answers.py`."""
     hidden, again = decision.extra.get("hide") is True, None if decision.allowed else decision.retry_after
     wait = None if again is None else max(1, math.ceil(again))
     limit = None if hidden or decision.rule is None else decision.limit
-    told = (limit, None if limit is None else decision.remaining or 0, wait, None if hidden else wait)
-    return {name: str(min(number, 10**15 - 1)) for name, number in zip(FIELDS, told) if number is not None}
+    values = (limit, None if limit is None else decision.remaining or 0, wait, None if hidden else wait)
+    return {name: str(min(number, 10**15 - 1)) for name, number in zip(FIELDS, values) if number is not None}
 
 
 def unknown_slots(client: Client, pool: str) -> int:
@@ -169,8 +169,8 @@ def unknown_slots(client: Client, pool: str) -> int:
 plain_message = "{0.verdict}: {0.rule} (retry_after: {0.retry_after})".format
 
 
-class Given:
-    """The rarer options of a judgement."""
+class Options:
+    """The less common options of a request."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Given:
         self.times = (("queued_us", queued), ("max_wait_us", max_wait))
 
     def options(self) -> Map:
-        """As they are written. Raises a Fault for a time that is none."""
+        """Returns the options as the protocol has them. Raises a Fault for an invalid time."""
         options: Map = {} if self.idem is None else {"idem": self.idem}
         for name, seconds in self.times:
             if seconds is not None:
@@ -198,11 +198,11 @@ class Given:
         return options
 
 
-PLAIN = Given()
+DEFAULTS = Options()
 
 
-class Asked(NamedTuple):
-    """A judgement as the application asked for it, and as it was written."""
+class Request(NamedTuple):
+    """A request as the application made it, and its encoded elements."""
 
     op: int
     attributes: Attributes
@@ -211,12 +211,12 @@ class Asked(NamedTuple):
 
 
 class Client:
-    """Asks the daemon of this host; safe in threads and over forks. Nothing is opened before the first request.
+    """Sends requests to the daemon of this host; safe in threads and over forks. The first request connects.
 
-    `socket`: the path, else TIDEGATE_SOCKET, else tidegate's usual places. `timeout`: seconds for a whole call. `pool`,
-    `slots`: the application this is, and how many requests this process works on at once (0: what gunicorn says).
-    `fallback`: a rate such as "20/s" or "100/min burst 200", or a dict of rules' names and "*" to such: the limit for
-    each domain and set of attributes while the daemon cannot be asked.
+    `socket`: path, else TIDEGATE_SOCKET, else the default paths. `timeout`: seconds for a whole call. `pool`: name of
+    the application. `slots`: requests that this process works on concurrently (0: read from gunicorn's settings).
+    `fallback`: a rate such as "20/s" or "100/min burst 200", or a dict from rule names and "*" to rates: the limit for
+    each domain and set of attributes while the daemon is unreachable.
     """
 
     def __init__(
@@ -243,34 +243,34 @@ class Client:
         _CLIENTS.add(self)
 
     def _begin(self) -> None:
-        """Starts this process' own session: after a fork no lock, count or socket of the parent is used."""
+        """Starts a session of this process; a forked child uses no lock, count or socket of its parent."""
         for connection in self._connections():
             connection.close()
         self._lock, self._open = threading.RLock(), []
-        page = beside("page", "page", bytes)(1)  # asked before the pid, which costs more
+        page = beside("page", "page", bytes)(1)  # checked before the pid, which costs a system call
         self._info["slots"] = self._slots or beside("gunicorn_slots", "slots", unknown_slots)(self, self._info["pool"])
         self._info |= {"session": os.urandom(16), "pid": os.getpid(), "connection": 0}
-        self._idle = list[Connection]()  # the last used goes first
+        self._idle = list[Connection]()  # a stack: the last used is reused first
         self._missed, self._refused, self._report = Counter[str](), Counter[str](), Map()
-        # The breaker: failures, when the last one that counts ended, until when no request goes out, its pause.
-        self._failures, self._failed_at, self._until, self._pause, self._told = 0, 0.0, 0.0, 0.0, ""
-        self._pid, self._page = os.getpid(), page  # last: what is interrupted before begins again
+        # The breaker: failures, end of the last counted one, end and length of the pause, last logged state.
+        self._failures, self._failed_at, self._until, self._pause, self._state = 0, 0.0, 0.0, 0.0, ""
+        self._pid, self._page = os.getpid(), page  # last: an interrupted `_begin` runs again
 
     def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
-        """May this work start? It ends with `release`. `more`: the rarer options, as in `Given`."""
+        """Asks whether work may start that ends with `release`. `more`: the options of `Options`."""
         return self._judge(ACQUIRE, domain, attributes, cost, more)
 
     def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
-        """As `acquire`, for what has no end: a message, a login attempt."""
+        """As `acquire`, without a lease: for a message, a login attempt."""
         return self._judge(HIT, domain, attributes, cost, more)
 
     def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
-        """What `acquire` would say; nothing is charged."""
+        """Returns the decision that `acquire` would get; charges nothing."""
         return self._judge(PEEK, domain, attributes, cost, more)
 
     @contextlib.contextmanager
     def limit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
-        """For `with`: sleeps off a WAIT, releases at the end; raises Denied if the work may not start."""
+        """Context manager: sleeps `wait`, releases at the end; raises Denied if the work may not start."""
         decision, outcome = self._judge(ACQUIRE, domain, attributes, cost, more), "dropped"
         if not decision.allowed:
             raise Denied(decision)
@@ -281,7 +281,7 @@ class Client:
         finally:
             try:
                 decision.release(outcome)
-            except BaseException:  # of a signal handler, perhaps before it had begun
+            except BaseException:  # of a signal handler, perhaps before `release` began
                 decision.release(outcome)
                 raise
 
@@ -292,14 +292,14 @@ class Client:
     def charge(
         self, domain: str, attributes: Attributes = None, amount: Cost = 1, idem: Any = None, of: Any = None
     ) -> bool:
-        """After the fact: takes from all rates that match, into debt. False: from none.
+        """Charges all matching rates after the fact, into debt. False: none was charged.
 
-        A negative amount gives back part of `of`: a decision, its lease, or the `idem` of a grant or charge.
+        A negative amount refunds part of `of`: a decision, its lease, or the `idem` of a grant or charge.
         """
         return self._done(CHARGE, lambda: self._charge(domain, attributes, amount, idem, of))
 
     def signal(self, name: str, value: float) -> None:
-        """Says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s."""
+        """Reports a utilization of this process, from 0 to 1; the daemon drops it after 3 s."""
         try:
             if not isinstance(value, (int, float)) or math.isnan(value):
                 raise Fault("a signal's value is a number from 0 to 1", "invalid")
@@ -307,19 +307,19 @@ class Client:
         except Fault as fault:
             self._log(f"{fault}; such signals are not sent", once=True)
         else:
-            self._tell(SIGNAL, elements)
+            self._send(SIGNAL, elements)
 
     def check(self) -> bool:
-        """Whether the daemon answers; false, without asking, if the breaker is open or the client disabled."""
+        """Pings the daemon; false if it does not answer, the breaker is open or the client disabled."""
         return self._done(PING, list)
 
     def stats(self) -> dict[str, Any]:
-        """Decisions without the daemon and own refusals, by reason; connections; whether the breaker is open."""
+        """Counts decisions without the daemon and own refusals by reason, and connections; state of the breaker."""
         counts: Map = {"missed": dict(self._missed), "refused": dict(self._refused)}
         return counts | {"connections": len(self._connections()), "breaker_open": self._until > 0}
 
     def close(self) -> None:
-        """Closes what is idle. The client may be used again."""
+        """Closes idle connections. The client may be used again."""
         while oldest := self._idle[:1]:
             self._close_idle(oldest)
 
@@ -329,13 +329,13 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- one request: what is written, the exchange, and the decision when there is no answer
+    # -- one request: its frame, the exchange, and the decision without a reply
 
     def _judge(self, op: int, domain: str, attributes: Attributes, cost: Cost, more: Map) -> Decision:
-        """`more` is no `**more`: behind such a call an exception of a signal handler would lose the grant."""
+        """Not `**more`: after such a call an exception of a signal handler would lose the grant."""
         if not self._enabled:
             return Decision([0], reason="disabled")
-        given = Given(**more) if more else PLAIN
+        given = Options(**more) if more else DEFAULTS
         try:
             elements = request(domain, attributes, cost, given.priority, given.options())
         except Fault as fault:
@@ -343,22 +343,22 @@ class Client:
         report: Map = {}
         answer: Any = None
         try:
-            if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
+            if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # else a value might become its digest
                 with self._lock:
                     report, self._report = self._report, {}
                 elements = add_report(elements, given, report)
             answer = self._converse(op, elements, DECISION)
-            if answer.__class__ is Decision and given is PLAIN and self._fallback is None:
+            if answer.__class__ is Decision and given is DEFAULTS and self._fallback is None:
                 return answer
-            return self._conclude(answer, Asked(op, attributes, cost, elements), given, report)
+            return self._conclude(answer, Request(op, attributes, cost, elements), given, report)
         except BaseException:  # of a signal handler
             self._report_later(report)
             if op == ACQUIRE and isinstance(answer, Decision) and answer._asked:
                 self._report_later({"abandoned": [list(answer._asked[1:])]})
             raise
 
-    def _conclude(self, answer: Any, asked: Asked, given: Given, report: Map) -> Decision:
-        """The decision of an answer, or of a failure to get one."""
+    def _conclude(self, answer: Any, asked: Request, given: Options, report: Map) -> Decision:
+        """Returns the decision of a reply or of a failure."""
         fallback = self._fallback if given.fallback is None else given.fallback
         if isinstance(answer, Decision):
             answer._named = given.idem
@@ -368,7 +368,7 @@ class Client:
         self._report_later(report)  # it may not have reached the daemon
         if answer.reason in REFUSALS.values():
             return self._refuse(answer)
-        missed = self._without(answer.reason, given.on_failure)
+        missed = self._degrade(answer.reason, given.on_failure)
         decided = None if fallback is None else fallback.decide(asked)
         return missed if decided is None else decided
 
@@ -376,13 +376,13 @@ class Client:
         if isinstance(of, Decision):
             of = of._named or (of.verdict and of._granted)
             if of is None:
-                raise Fault("a refund is of a decision that has a lease or an idem; this one has none", "invalid")
+                raise Fault("a refund needs a decision with a lease or an idem; this one has none", "invalid")
         of = of if of.__class__ is int else of and shorten_idem(of)
         options = {name: value for name, value in (("idem", idem and shorten_idem(idem)), ("of", of)) if value}
         return request(domain, attributes, amount, None, options, signed=True)
 
     def _done(self, op: int, elements: Callable[[], list[bytes]]) -> bool:
-        """Whether the daemon answers that it was done."""
+        """Sends an operation; true if the daemon replies DONE with true."""
         if not self._enabled:
             return False
         try:
@@ -393,12 +393,12 @@ class Client:
             self._refuse(answer)
         return answer is True
 
-    def _tell(self, op: int, elements: list[bytes], which: list[int] | None = None) -> bool:
-        """Writes what has no reply. `which`: the request whose grant it ends. Whether it was written."""
+    def _send(self, op: int, elements: list[bytes], which: list[int] | None = None) -> bool:
+        """Writes a frame without a reply; true if written. `which`: connection and id of the request that it ends."""
         return self._enabled and self._converse(op, elements, 0, which) is True
 
     def _converse(self, op: int, elements: list[bytes], wanted: int, which: list[int] | None = None) -> Any:
-        """A Decision, whether it was DONE, True of what has no reply; or why there is no answer, as a Fault."""
+        """Returns the Decision, the bool of a DONE, True for a frame without a reply, or a Fault."""
         if not self._page[0] and self._pid != os.getpid():
             self._begin()
         started = monotonic()
@@ -439,16 +439,16 @@ class Client:
                     return decision
                 return reply[:1] == [True] if wanted else True
             except BaseException as error:
-                full = isinstance(error, Fault) and error.code == errno.EAGAIN  # then the daemon had nothing
+                full = isinstance(error, Fault) and error.code == errno.EAGAIN  # the daemon read no request
                 if connection is not None:
                     self._abandon(connection, PING if full else op, kept, decision)
                 if not isinstance(error, Fault):
                     raise
                 if error.again and not repeated and monotonic() < deadline:
-                    repeated = connection is not None and connection.leaving  # once; and others may be at their end
+                    repeated = connection is not None and connection.leaving  # else other idle ones may be closed too
                     continue
                 if full and wanted and (left := deadline - monotonic()) > 0:
-                    sleep(min(pause, left))  # then there may be room, or a connection of another thread
+                    sleep(min(pause, left))  # until the daemon has room or another thread returns a connection
                     pause *= 2
                     continue
                 if error.reason not in REFUSALS.values():
@@ -456,7 +456,7 @@ class Client:
                 return error
 
     def _log_error(self, fault: Fault) -> None:
-        """Logs once what the daemon answered instead, without being gone."""
+        """Logs an ERROR of the daemon, each text once."""
         if fault.reason not in REFUSALS.values():
             self._log(f"{fault}; such requests are not limited", once=True)
 
@@ -476,11 +476,11 @@ class Client:
         return connection
 
     def _connections(self) -> list[Connection]:
-        """Those that are open. The finalizer closes one that an exception dropped."""
+        """Returns open connections. The finalizer closes those that an exception dropped."""
         return [one for ref in self._open if (one := ref()) is not None and one.socket.fileno() >= 0]
 
     def _close_idle(self, connections: list[Connection], before: float = math.inf) -> None:
-        """Closes those that were last used `before`, unless another thread takes them."""
+        """Closes connections last used earlier than `before`, unless another thread takes them."""
         for connection in connections:
             if connection.used < before:
                 try:
@@ -492,7 +492,7 @@ class Client:
                     connection.close()
 
     def _abandon(self, connection: Connection, op: int, kept: bool, decision: Decision | None) -> None:
-        """After a failure, or an exception of the application's: the connection is not used again."""
+        """Closes a connection after a failure or an exception, and reports grants that may be lost."""
         asked = decision._asked[2] if decision is not None else connection.asked
         lost = [[connection.number, asked]] if op == ACQUIRE else []
         if not kept:
@@ -501,7 +501,7 @@ class Client:
         self._report_later({"abandoned": lost} if lost else {})
 
     def _probe(self, wanted: int, started: float, deadline: float) -> Fault | None:
-        """None if the daemon answers again; asks it so by one connection at a time."""
+        """Pings the daemon over one new connection at a time; None if it answers again."""
         if not self._may_probe(wanted, started):
             return STOPPED if self._until else None
         connection = None
@@ -525,15 +525,15 @@ class Client:
             return False
         with self._lock:
             if may := 0 < self._until <= now:
-                self._until = now + PAUSE_MAX  # one at a time, and another one if this one dies
+                self._until = now + PAUSE_MAX  # one probe at a time; the next one if this thread dies
         return may
 
     def _answered_probe(self) -> None:
         with self._lock:
-            self._until, self._failures = 0.0, FAILURES_MAX - 1  # until a request is judged, one failure is enough
+            self._until, self._failures = 0.0, FAILURES_MAX - 1  # one failure opens it again before the next decision
 
     def _settle(self, fault: Fault | None, started: float) -> None:
-        """Counts a failure of the daemon, or ends the count. Failures whose waits overlap are one."""
+        """Counts a failure of the daemon, or resets the count. Overlapping failures count once."""
         with self._lock:
             probed = self._until > 0
             if fault is None:
@@ -544,22 +544,22 @@ class Client:
                     self._failures = max(self._failures, FAILURES_MAX)
                     self._pause = min(2 * self._pause, PAUSE_MAX) or PAUSE_MIN
                     self._until = self._failed_at + self._pause * random.uniform(0.5, 1.0)
-            trouble = fault is not None and (self._told != "well" or self._failures >= FAILURES_MAX)
-            change, self._told = trouble != (self._told == "trouble"), "trouble" if trouble else "well"
+            failing = fault is not None and (self._state != "well" or self._failures >= FAILURES_MAX)
+            change, self._state = failing != (self._state == "failing"), "failing" if failing else "well"
             missed = sum(self._missed.values())
-        if change:  # the first failure is logged at once, later ones when the breaker opens
+        if change:  # a failure before any success is logged immediately, later ones when the breaker opens
             limits = "are limited by the fallback" if self._fallback else "are not limited"
             again = f"the daemon answers again; {missed} requests so far were decided without it"
             self._log(f"{fault}; requests {limits}" if fault else again)
 
-    def _without(self, reason: str, on_failure: str = "allow") -> Decision:
+    def _degrade(self, reason: str, on_failure: str = "allow") -> Decision:
         with self._lock:
             self._missed[reason] += 1
         self._report_later({"missed": Counter([reason])})
         return Decision([2, *5 * [None], 1_000_000] if on_failure == "refuse" else [0], reason=reason)
 
     def _refuse(self, fault: Fault) -> Decision:
-        """The client's own refusal: never because of the daemon's state, and never allow."""
+        """Refuses an invalid or forbidden request: independent of the daemon's state, never *allow*."""
         with self._lock:
             self._refused[fault.reason] += 1
         self._log(f"{fault}; such requests are refused ({fault.reason})", once=True)
@@ -585,8 +585,8 @@ class Client:
                     raise
 
 
-def add_report(elements: list[bytes], given: Given, report: Map) -> list[bytes]:
-    """The elements of a judgement, with what was missed and abandoned before among its options."""
+def add_report(elements: list[bytes], given: Options, report: Map) -> list[bytes]:
+    """Adds a report of missed and abandoned requests to the options of a request."""
     head = [*elements, b"\xc0"][:4] if len(elements) < 5 else elements[:4]
     return [*head, encode(given.options() | report)]
 

@@ -1,4 +1,4 @@
-"""AsyncClient: the client for asyncio, with one connection per event loop on which requests do not wait for each other.
+"""AsyncClient: the client for asyncio, with one connection per event loop for concurrent requests.
 
 client = tidegate.AsyncClient()
 async with client.limit("api", {"user": user_id}):
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import Any
 
-from . import PLAIN, STOPPED, Asked, Client, Decision, Denied, Given, add_report
+from . import DEFAULTS, STOPPED, Client, Decision, Denied, Options, Request, add_report
 from .decorators import limited_async
 from .pipe import Pipe
 from .protocol import (
@@ -36,35 +36,35 @@ from .protocol import (
     request,
 )
 
-REPORTED_MAX = FRAME_MAX // 2  # bytes of a request beside which a report cannot cost an attribute its text
+REPORTED_MAX = FRAME_MAX // 2  # bytes of a request that a report may join; with more, a value might become its digest
 
 
 class AsyncClient:
-    """As `Client`, to be awaited. One for the program: every event loop that asks has a connection of its own.
+    """As `Client`, with coroutines. Make one for the program: each event loop gets its own connection.
 
-    A task that is cancelled while it asks leaves nothing behind: its late grant is given back.
+    If a task is cancelled while it waits, a late grant is released.
     """
 
     def __init__(self, *given: Any, **options: Any) -> None:
         self._core = _Core(*given, **options)
 
     async def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
-        """May this work start? It ends with `release`. `more`: the rarer options."""
+        """Asks whether work may start that ends with `release`. `more`: the options of `tidegate.Options`."""
         return await self._core.judge(ACQUIRE, domain, attributes, cost, more)
 
     async def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
-        """As `acquire`, for what has no end: a message, a login attempt."""
+        """As `acquire`, without a lease: for a message, a login attempt."""
         return await self._core.judge(HIT, domain, attributes, cost, more)
 
     async def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
-        """What `acquire` would say; nothing is charged."""
+        """Returns the decision that `acquire` would get; charges nothing."""
         return await self._core.judge(PEEK, domain, attributes, cost, more)
 
     @contextlib.asynccontextmanager
     async def limit(
         self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any
     ) -> AsyncIterator[AsyncDecision]:
-        """For `async with`: sleeps off a WAIT, releases at the end; raises Denied if the work may not start."""
+        """Async context manager: sleeps `wait`, releases at the end; raises Denied if the work may not start."""
         decision, outcome = await self.acquire(domain, attributes, cost, **more), "dropped"
         if not decision:
             raise Denied(decision)
@@ -79,32 +79,32 @@ class AsyncClient:
     def limited(
         self, domain: str, attributes: Any = None, cost: Cost = 1, **more: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorates a function or a generator, plain or asynchronous; what comes out is asynchronous."""
+        """Decorates a function or a generator, plain or asynchronous; the result is asynchronous."""
         return limited_async(self, domain, attributes, cost, **more)
 
     async def charge(
         self, domain: str, attributes: Attributes = None, amount: Cost = 1, idem: Any = None, of: Any = None
     ) -> bool:
-        """After the fact: takes from all rates that match, into debt. False: from none.
+        """Charges all matching rates after the fact, into debt. False: none was charged.
 
-        A negative amount gives back part of `of`: a decision, its lease, or the `idem` of a grant or charge.
+        A negative amount refunds part of `of`: a decision, its lease, or the `idem` of a grant or charge.
         """
         return await self._core.done(CHARGE, lambda: self._core._charge(domain, attributes, amount, idem, of))
 
     def signal(self, name: str, value: float) -> None:
-        """Says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s."""
+        """Reports a utilization of this process, from 0 to 1; the daemon drops it after 3 s."""
         self._core.signal(name, value)
 
     async def check(self) -> bool:
-        """Whether the daemon answers; false, without asking, if the breaker is open or the client disabled."""
+        """Pings the daemon; false if it does not answer, the breaker is open or the client disabled."""
         return await self._core.done(PING, list)
 
     def stats(self) -> dict[str, Any]:
-        """Decisions without the daemon and own refusals, by reason; connections; whether the breaker is open."""
+        """Counts decisions without the daemon and own refusals by reason, and connections; state of the breaker."""
         return self._core.stats()
 
     def close(self) -> None:
-        """Closes the connections of this event loop and of those that have ended. The client may be used again."""
+        """Closes the connections of this event loop and of closed loops. The client may be used again."""
         self._core.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -118,10 +118,10 @@ class AsyncClient:
 
 
 class AsyncDecision(Decision):
-    """A Decision whose `renew` is awaited; `release` is not, because nothing is waited for."""
+    """A Decision whose `renew` is a coroutine; `release` is not, since it does not wait."""
 
     async def renew(self) -> bool:  # type: ignore[override]
-        """Starts the lease's time again, for long work; false if it has ended, or the daemon does not answer."""
+        """Restarts the lease's time; false if the lease has expired or the daemon does not answer."""
         lease = self.lease
         if lease is None or not self._asked:
             return False
@@ -129,14 +129,14 @@ class AsyncDecision(Decision):
         return await core.done(RENEW, lambda: [encode(lease)])
 
 
-def _awaitable(decision: Decision) -> AsyncDecision:
+def _make_async(decision: Decision) -> AsyncDecision:
     decision.__class__ = AsyncDecision
     made: Any = decision
     return made  # type: ignore[no-any-return]
 
 
 class _Core(Client):
-    """What a Client knows and counts, with connections of another kind."""
+    """State and counters of a Client, with asynchronous connections."""
 
     def _begin(self) -> None:
         for pipe in list(getattr(self, "_pipes", {}).values()):
@@ -148,13 +148,13 @@ class _Core(Client):
         self, op: int, domain: str, attributes: Attributes, cost: Cost, more: dict[str, Any]
     ) -> AsyncDecision:
         if not self._enabled:
-            return _awaitable(Decision([0], reason="disabled"))
-        given = Given(**more) if more else PLAIN
+            return _make_async(Decision([0], reason="disabled"))
+        given = Options(**more) if more else DEFAULTS
         try:
             elements = request(domain, attributes, cost, given.priority, given.options())
         except Fault as fault:
-            return _awaitable(self._refuse(fault))
-        asked = Asked(op, attributes, cost, elements)
+            return _make_async(self._refuse(fault))
+        asked = Request(op, attributes, cost, elements)
         report: dict[str, Any] = {}
         try:
             if self._report and sum(map(len, elements)) < REPORTED_MAX:
@@ -165,7 +165,7 @@ class _Core(Client):
         except BaseException:
             self._report_later(report)
             raise
-        return _awaitable(self._conclude(answer, asked, given, report))
+        return _make_async(self._conclude(answer, asked, given, report))
 
     async def done(self, op: int, elements: Callable[[], list[bytes]]) -> bool:
         if not self._enabled:
@@ -179,18 +179,18 @@ class _Core(Client):
         return answer is True
 
     def _converse(self, op: int, elements: list[bytes], wanted: int, which: list[int] | None = None) -> Any:
-        """Writes what has no reply, on the loop that runs."""
+        """Writes a frame without a reply on the running loop; true if written."""
         loop = asyncio._get_running_loop()
         if loop is None or (self._until and (loop not in self._pipes or self._pipes[loop].closed)):
             return False
         try:
-            self.pipe(loop).tell(op, elements, which)
+            self.pipe(loop).send(op, elements, which)
         except Fault:
             return False
         return True
 
     async def _ask(self, op: int, elements: list[bytes], wanted: int) -> Any:
-        """The reply, or why there is none, as a Fault."""
+        """Returns the reply or a Fault."""
         if not self._page[0] and self._pid != os.getpid():
             self._begin()
         loop = asyncio.get_running_loop()
@@ -222,9 +222,9 @@ class _Core(Client):
             except Fault as fault:
                 full = fault.code == errno.EAGAIN
                 if full and loop.time() < deadline:
-                    await asyncio.sleep(0.001)  # the daemon has no room for another connection yet
+                    await asyncio.sleep(0.001)  # the daemon is at its limit of connections
                     continue
-                if pipe is None or full:  # another failure of a pipe is counted by the pipe, once for all that wait
+                if pipe is None or full:  # other failures of a pipe are counted once, by `broken`
                     self._settle(fault, started)
                 elif fault.again and not repeated and loop.time() < deadline:
                     repeated = True
@@ -243,7 +243,7 @@ class _Core(Client):
         return pipe
 
     def broken(self, pipe: Pipe, fault: Fault | None, since: float) -> None:
-        """Counts the failure of a pipe as one, however many requests waited on it, the oldest one from `since`."""
+        """Counts a failed pipe once for all its waiting requests, of which the oldest started at `since`."""
         if fault is not None and fault.reason not in REFUSALS.values():
             self._settle(fault, since)
 
@@ -257,7 +257,7 @@ class _Core(Client):
                 pipe.end(None)
 
     def _forget(self) -> None:
-        """Connections of loops that have ended."""
+        """Closes the connections of closed loops."""
         for pipe in [one for one in list(self._pipes.values()) if one.loop.is_closed()]:
             self._pipes.pop(pipe.loop, None)
             pipe.end(None)

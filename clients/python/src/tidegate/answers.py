@@ -1,4 +1,4 @@
-"""What is told to whoever asked: headers, a sentence, a body; by bytes in tests/vectors/answers.json."""
+"""Headers, message and body of an HTTP response, as in tests/vectors/answers.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import Decision, plain_headers
 
 
 def headers(decision: Decision) -> dict[str, str]:
-    """The limit, of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
+    """Returns RateLimit (ratelimit-headers-11), X-Ratelimit and, of a refusal, Retry-After headers."""
     fields: dict[str, str] = {}
     if _is_named(decision):
         limit, left = (min(number or 0, 10**15 - 1) for number in (decision.limit, decision.remaining))  # of 15 digits
@@ -24,22 +24,22 @@ def headers(decision: Decision) -> dict[str, str]:
 
 
 def message(decision: Decision) -> str:
-    """For people: which limit, how much, and when to try again."""
+    """One sentence for people: the rule, its limit, and the time of a retry."""
     if decision.allowed or decision.verdict == "deny":
         return "Allowed." if decision.allowed else "This request is not allowed."
-    what = "The request could not be judged." if decision.reason is not None else "The service is at its capacity."
-    what = "Too many requests." if decision.verdict == "limit" else what
+    cause = "The request could not be judged." if decision.reason is not None else "The service is at its capacity."
+    cause = "Too many requests." if decision.verdict == "limit" else cause
     if _is_named(decision) and decision.verdict == "limit":
         window = decision.window
         amount = f"{_unit(decision)} in {_thousandths(window)} s" if window else "at once"
-        what = f"Over the limit {decision.rule} of {decision.limit} {amount}."
+        cause = f"Over the limit {decision.rule} of {decision.limit} {amount}."
     if decision.retry_after is None:
-        return f"{what} It asks for more than the limit holds: it can never pass."
-    return f"{what} Try again in {max(1, math.ceil(decision.retry_after))} s."
+        return f"{cause} It asks for more than the limit holds: it can never pass."
+    return f"{cause} Try again in {max(1, math.ceil(decision.retry_after))} s."
 
 
 def problem(decision: Decision) -> bytes:
-    """The body of a refusal, application/problem+json: RFC 9457, with the types of the draft.
+    """Returns the body of a refusal, application/problem+json: RFC 9457, with the types of the draft.
 
     Its `retry_after` is exact to the millisecond, unlike the header.
     """
@@ -57,7 +57,7 @@ def problem(decision: Decision) -> bytes:
 
 
 def _is_named(decision: Decision) -> bool:
-    """Whether the rule and its limit are told to whoever asked."""
+    """True if the response names the rule and its limit."""
     return decision.rule is not None and decision.limit is not None and decision.extra.get("hide") is not True
 
 
@@ -66,7 +66,7 @@ def _unit(decision: Decision) -> str:
 
 
 def _thousandths(seconds: float) -> int | float:
-    """Up to the next millisecond."""
+    """Rounds up to milliseconds."""
     count = math.ceil(round(seconds * 1e6) / 1000)
     return count / 1000 if count % 1000 else count // 1000
 

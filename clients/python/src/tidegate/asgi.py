@@ -1,9 +1,9 @@
 """Limits an ASGI application: FastAPI, Starlette, Quart, Django's ASGI handler or plain. HTTP and WebSockets.
 
-    app = tidegate.asgi.Middleware(app, tidegate.AsyncClient(), domain="api", user=who)
+    app = tidegate.asgi.Middleware(app, tidegate.AsyncClient(), domain="api", user=caller)
 
-What may not start is answered here; everything else reaches the application, also when the daemon or a function given
-here fails. The event loop is never held up.
+Answers refused requests; all others reach the application, also when the daemon or a callback fails. Never blocks the
+event loop.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ App = Callable[[Any, Any, Any], Awaitable[Any]]
 
 
 class Middleware:
-    """Judges every request before `app` sees it, and adds limit headers to every answer but redirects.
+    """Checks every request before `app` runs, and adds limit headers to every response but redirects.
 
-    Options are those of `tidegate.http.Guard`; requests are scopes. `on_refused` may give (status, headers, body) or an
+    Options are those of `tidegate.http.Guard`; requests are scopes. `on_refused` may return (status, headers, body), an
     ASGI application, or a coroutine of either. The decision is in `scope["tidegate.decision"]`.
-    The lease of a request ends with the last part of the body: tasks in the background hold nothing. A WebSocket's ends
-    with the connection; one that may not start is closed before it is accepted, with 1013 (try again later), or gets
-    the answer that a request would, where the server can do so.
+    The lease of a request ends with the last part of the body, before background tasks; that of a WebSocket ends with
+    the connection. A refused WebSocket gets the response of a refused request if the server supports it; otherwise it
+    is closed before it is accepted, with 1013 (try again later).
     """
 
     def __init__(self, app: App, client: AsyncClient, domain: str = "web", **options: Any) -> None:
@@ -63,12 +63,12 @@ class Middleware:
             answer.release()
 
     async def _judge(self, scope: Scope) -> Decision | None:
-        """None: exempt."""
+        """Returns the decision; None if the request is exempt."""
         started = time.monotonic()
-        question = self.guard.question(seen(scope))
-        if isinstance(question, dict):
-            question = await self.client.acquire(self.guard.domain, **question)
-        return None if question is None else self.guard.judged(question, started)
+        arguments = self.guard.arguments(seen(scope))
+        if isinstance(arguments, dict):
+            arguments = await self.client.acquire(self.guard.domain, **arguments)
+        return None if arguments is None else self.guard.observe(arguments, started)
 
     async def _refusal(self, scope: Scope, decision: Decision) -> App:
         answer = self.guard.refusal(scope, decision)
@@ -100,7 +100,7 @@ def _denial(scope: Scope, start: dict[str, Any], body: bytes) -> App:
 
     async def deny(scope: Scope, receive: Receive, send: Send) -> None:
         if kind == "websocket.close":
-            await receive()  # that it wants to connect
+            await receive()  # the websocket.connect event
             await send({"type": kind, "code": 1013, "reason": ""})
             return
         await send({"type": f"{kind}.start", **start})
@@ -110,7 +110,7 @@ def _denial(scope: Scope, start: dict[str, Any], body: bytes) -> App:
 
 
 class _Answer:
-    """Adds limit headers where the application's answer starts; ends the lease where it ends."""
+    """Adds limit headers to the start of the application's response; releases the lease at its end."""
 
     def __init__(self, send: Send, decision: Decision, guard: Guard) -> None:
         self._send, self.decision, self.guard = send, decision, guard

@@ -1,4 +1,4 @@
-"""Limits jobs of Celery: one that may not start yet goes back to its queue, no attempt burnt.
+"""Limits Celery jobs: a refused job returns to its queue without using up a retry.
 
     @app.task(base=tidegate.celery.limited(client, "jobs", lambda org: {"org": org}))
     def export(org): ...
@@ -14,30 +14,29 @@ from celery import Task  # type: ignore[import-untyped]
 from celery.exceptions import Ignore  # type: ignore[import-untyped]
 
 from . import Client, Decision, Denied
-from .decorators import checked, judged
+from .decorators import call_options, check_options
 from .signals import from_signal
 
-JITTER = 0.5  # of the wait, at least of a second: what was refused together does not come back together
+JITTER = 0.5  # of the wait, at least of 1 s: spreads the retries of jobs that were refused together
 
 
 class JobDenied(Denied):
-    """A Denied that a result backend can keep."""
+    """A Denied that a result backend can serialize."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision)
-        decision._asked = None  # there is nothing to release, and the client stays in its process
+        decision._asked = None  # without a lease it needs no client, which cannot be pickled
 
 
 def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: Any = 1, **more: Any) -> Any:
-    """A base for tasks. `attributes` and `priority` may be functions of the job's arguments.
+    """Returns a base class for tasks. `attributes` and `priority` may be functions of the job's arguments.
 
-    A job that is refused goes back under its own id, with its chain, group and retries as they are, delayed by
-    `retry_after` and some jitter. One that can never pass (its cost is above the limit, or it is denied) fails with
-    JobDenied. Jobs called as functions are not limited; those run eagerly fail with JobDenied, because no queue could
-    keep them. If it cannot go back, it runs: a job is worth more than a limit.
+    A refused job returns to its queue with the same id, chain, group and retries, delayed by `retry_after` and jitter.
+    A job that can never pass (cost above the limit, or denied) fails with JobDenied, and so does a refused eager job,
+    which has no queue. Direct calls are not limited. If the broker does not accept the job, it runs.
     """
 
-    more = checked(domain, attributes, cost, more)
+    more = check_options(domain, attributes, cost, more)
 
     class Limited(Task):  # type: ignore[misc]
         abstract = True
@@ -45,12 +44,12 @@ def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             if self.request.called_directly:
                 return super().__call__(*args, **kwargs)
-            words = judged(client, args, kwargs, attributes, more)
-            if words is None:
+            options = call_options(client, args, kwargs, attributes, more)
+            if options is None:
                 return self.run(*args, **kwargs)
-            decision, outcome = client.acquire(domain, cost=cost, **words), "dropped"
+            decision, outcome = client.acquire(domain, cost=cost, **options), "dropped"
             if not decision:
-                self._goes_back(decision, args, kwargs)
+                self._requeue(decision, args, kwargs)
             try:
                 time.sleep(decision.wait)
                 result = self.run(*args, **kwargs)
@@ -62,8 +61,8 @@ def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: 
             finally:
                 decision.release(outcome)
 
-        def _goes_back(self, decision: Decision, args: Any, kwargs: Any) -> None:
-            """Raises, unless the broker does not take it."""
+        def _requeue(self, decision: Decision, args: Any, kwargs: Any) -> None:
+            """Sends the job back and raises Ignore, or raises JobDenied; returns if the broker does not accept it."""
             wait = decision.retry_after
             if self.request.is_eager or wait is None or decision.reason == "invalid":
                 raise JobDenied(decision)
@@ -73,7 +72,7 @@ def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: 
             except Exception as error:
                 if from_signal(error):  # the job's own time limit
                     raise
-                client._log(f"a refused job cannot go back ({type(error).__name__}): it runs", once=True)
+                client._log(f"a refused job cannot be requeued ({type(error).__name__}): it runs", once=True)
                 return
             raise Ignore
 

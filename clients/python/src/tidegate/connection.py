@@ -1,7 +1,7 @@
-"""One stream to the daemon, one request at a time. After any doubt it is closed and never used again.
+"""One stream to the daemon, one request at a time. After any error it is closed and never reused.
 
-The socket is Python's own below all that libraries replace, so that its calls raise nothing but their own errors: an
-exception of a signal handler or of another thread is told apart by `raised_here` and passes.
+The socket is Python's own, which libraries do not patch, so its calls raise only their own errors: `raised_here`
+recognizes exceptions of signal handlers and other threads, which pass.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from .protocol import (
     raised_here,
 )
 
-BLOCKING_MIN = 0.01  # seconds: a shorter deadline is kept by polling alone
-GRACE = 0.002  # seconds for the daemon's answer, if this process used up the deadline before the request was written
+BLOCKING_MIN = 0.01  # seconds: shorter deadlines need polling
+GRACE = 0.002  # seconds for the reply, if this process used up the deadline before it wrote the request
 PATH_BYTES_MAX, READ_BYTES = 107, 4_096
 SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 _SILENT = struct.Struct(">IBBB").pack
@@ -47,7 +47,7 @@ no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGA
 
 @functools.lru_cache(None)
 def beside(file: str, name: str, alone: Any = None) -> Any:
-    """What a file beside this one does. Where it is missing: `alone`, or an ImportError that names it."""
+    """Imports `name` from a file of this package. Without the file: `alone`, or an ImportError that names it."""
     try:
         return getattr(importlib.import_module(f"{__package__}.{file}"), name)
     except ImportError as error:
@@ -58,14 +58,14 @@ def beside(file: str, name: str, alone: Any = None) -> Any:
 
 
 class Socket(_socket.socket):
-    """Closed without a warning when it is forgotten; not by Python's code, in which an exception would be lost."""
+    """Closes itself without a warning when collected; in C, since an exception in Python code would be lost."""
 
     __slots__ = ()
     __del__ = _socket.socket.close
 
 
 def connect(path: str) -> Socket:
-    """A stream that does not block."""
+    """Connects a non-blocking stream."""
     try:
         if len(os.fsencode(path)) > PATH_BYTES_MAX or "\0" in path:
             raise Fault(no_daemon(path, "AF_UNIX path too long, or not a path"), "unreachable")
@@ -78,20 +78,20 @@ def connect(path: str) -> Socket:
     if not (code := made.connect_ex(path)):
         return made
     made.close()
-    trouble = OSError(code, os.strerror(code))
-    raise Fault(beside("trouble", "trouble", no_daemon)(path, trouble), "unreachable", code=code)
+    cause = OSError(code, os.strerror(code))
+    raise Fault(beside("connect_error", "explain", no_daemon)(path, cause), "unreachable", code=code)
 
 
 class Connection:
-    """`asked`: the id of the last request. `used`: when it began. `leaving`: after a GOODBYE."""
+    """A stream to the daemon. `asked`: id of the last request, `used`: its start, `leaving`: after a GOODBYE."""
 
     def __init__(self, path: str, info: Map, timeout: float) -> None:
         self.number, self.asked, self.last, self.rest, self.leaving = info["connection"], 0, -1, b"", False
-        self.used, self.unproved = 0.0, deque[list[int]](maxlen=512)  # whose RELEASE followed the last reply
+        self.used, self.unproved = 0.0, deque[list[int]](maxlen=512)  # requests released since the last reply
         hello = encode([HELLO, 0, 1, info])
-        self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
+        self.greeting = len(hello).to_bytes(4, "big") + hello  # sent with the first request: saves a round trip
         self.socket = connect(path)
-        # A blocking read saves a call, but signals start its time anew: it is short. Under gevent only poll waits.
+        # A blocking read saves a call, but signals restart its timeout, so it is short. Under gevent only poll waits.
         self.blocks = timeout >= BLOCKING_MIN and socket.socket.__module__ == "socket"
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1_000))
@@ -99,28 +99,28 @@ class Connection:
         except OSError as error:
             if not raised_here(error):
                 raise
-            self.blocks = False  # as under a filter of system calls: polling does without
+            self.blocks = False  # a seccomp filter may forbid it: poll instead
         self.send, self.recv = self.socket.send, self.socket.recv
 
     def close(self) -> None:
-        """Without `shutdown`, which would reach the process that this one was forked from."""
+        """Closes without `shutdown`, which would also end the parent's connection after a fork."""
         self.socket.close()
 
     def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> re.Match[bytes] | list[Any] | Fault:
-        """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none.
+        """Writes a request and reads its reply of the kind `wanted`; 0: a frame without id and reply.
 
-        Returns the reply's elements after its id, or, of most decisions, the match of their bytes; or the error after
-        which the connection goes on.
+        Returns the reply's elements after its id; of most decisions the match of their bytes; or, as a Fault, an error
+        that keeps the connection open.
         """
         self.asked = asked = self.asked + 1
-        if asked > self.last:  # longer until the next `last`: a head's size, how the number begins, what packs a head
+        if asked > self.last:  # the id's encoding gets wider: update head size, first byte, packer
             self.last, self.at, self.code, self.head = _numbered(asked)
         body, at, code, head = b"".join(elements), self.at, self.code, self.head
         size, count = len(body), 0x92 + len(elements)
         start = head(at - 4 + size, count, op, code, asked) if wanted else _SILENT(3 + size, count, op, 0xC0)
         data = self.greeting + start + body
         try:
-            # Does not wait, however much the daemon has not read yet; a part is unheard of with one request at a time.
+            # Does not block. With one request at a time, the send buffer takes a frame whole.
             if self.send(data, SEND_FLAGS) < len(data):
                 raise Fault("the daemon does not read", "timeout")
         except OSError as error:
@@ -129,8 +129,8 @@ class Connection:
             if error.errno == errno.EAGAIN:
                 raise Fault("the daemon does not read", "timeout") from error
             if self.greeting and wanted:
-                self._wait(wanted, 0.0)  # an ERROR may say why: a Fault
-            raise Fault("the daemon hung up", "unreachable", again=not self.greeting) from error  # it had nothing
+                self._wait(wanted, 0.0)  # raises a Fault with the daemon's ERROR, if there is one
+            raise Fault("the daemon hung up", "unreachable", again=not self.greeting) from error
         self.greeting = b""
         if not wanted:
             return []
@@ -143,7 +143,7 @@ class Connection:
                 if error.errno == errno.EAGAIN:
                     return self._wait(wanted, deadline)
                 raise self._hung_up() from error
-            # What most decisions are is read at once: begun as ours is, and checked whole before it is trusted.
+            # Fast path of most decisions: compares the head, then matches all other bytes.
             alike = wanted == DECISION and (n := len(data) - 4) > at and data[:at] == head(n, 0x9D, 1, code, asked)
             if alike and (match := match_decision(data[at + 1])(data, at)):
                 self.rest = b""
@@ -170,11 +170,11 @@ class Connection:
                     raise fault
                 self.leaving = self.leaving or kind == GOODBYE
             if end > 4 + FRAME_MAX:
-                raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
+                raise Fault(f"malformed frame of {end - 4} bytes")
             self.rest += self._receive(deadline)
 
     def _receive(self, deadline: float) -> bytes:
-        """What comes next, or is there when the deadline has passed: so late a read does not wait."""
+        """Returns the next bytes. After the deadline, reads once without waiting."""
         while True:
             left = max(deadline - monotonic(), 0.0)
             try:
@@ -193,13 +193,13 @@ class Connection:
                 raise self._hung_up()
 
     def _hung_up(self) -> Fault:
-        """After a goodbye the daemon has answered what it had read: this request was not judged."""
+        """Returns a Fault; after a GOODBYE the request was not processed, since the daemon answers all it has read."""
         return Fault("the daemon hung up", "unreachable", again=self.leaving)
 
 
 def _await_readable(fd: int, seconds: float) -> None:
     try:
-        if hasattr(select, "poll"):  # looked up when it is used: gevent puts its own there, eventlet takes it away
+        if hasattr(select, "poll"):  # looked up on each call: gevent replaces it, eventlet removes it
             (poll := select.poll()).register(fd, select.POLLIN)
             poll.poll(seconds * 1_000)
         else:
@@ -212,7 +212,7 @@ def _await_readable(fd: int, seconds: float) -> None:
 
 @functools.lru_cache(256)
 def match_decision(first: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Matches a decision from its verdict on: a rule that begins so, nil or short and plain; no notes, all, extra."""
+    """Matches a decision from its verdict on: nil or a short ASCII rule with this first byte, no notes, all, extra."""
     text = re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0) if 0xA0 < first < 0xC0 else b"(?!)"
     rule = b"\\xc0()" if first == 0xC0 else text
     number = rb"([\0-\x7f]|\xc0|\xcc.|\xcd..|\xce....|\xcf[\0-\x7f].......)"

@@ -1,4 +1,4 @@
-"""Functions and generators that run under a limit: what `limited` makes of them, plain and asynchronous."""
+"""Decorators for functions and generators that run under a limit, plain and asynchronous."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from .signals import from_signal
 
 
 def limited(client: Client, domain: str, attributes: Any = None, cost: Any = 1, **more: Any) -> Callable[[Any], Any]:
-    """For `Client.limited`."""
-    more = checked(domain, attributes, cost, more)
+    """Implements `Client.limited`."""
+    more = check_options(domain, attributes, cost, more)
 
     @contextlib.contextmanager
-    def held(args: Any, kwargs: Any) -> Iterator[None]:
-        words = judged(client, args, kwargs, attributes, more)
-        with contextlib.nullcontext() if words is None else client.limit(domain, cost=cost, **words):
+    def limit_call(args: Any, kwargs: Any) -> Iterator[None]:
+        options = call_options(client, args, kwargs, attributes, more)
+        with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options):
             yield
 
     def decorate(function: Any) -> Any:
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError("what is asynchronous is limited by AsyncClient.limited")
+            raise TypeError("an asynchronous function needs AsyncClient.limited")
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with held(args, kwargs):
+            with limit_call(args, kwargs):
                 return function(*args, **kwargs)
 
         def generate(*args: Any, **kwargs: Any) -> Any:
-            with held(args, kwargs):
+            with limit_call(args, kwargs):
                 return (yield from function(*args, **kwargs))
 
         return functools.wraps(function)(generate if inspect.isgeneratorfunction(function) else call)
@@ -43,28 +43,28 @@ def limited(client: Client, domain: str, attributes: Any = None, cost: Any = 1, 
 
 
 def limited_async(client: Any, domain: str, attributes: Any, cost: Any, **more: Any) -> Callable[[Any], Any]:
-    """For `AsyncClient.limited`: what is plain becomes a coroutine function, a generator an asynchronous one."""
-    more = checked(domain, attributes, cost, more)
+    """Implements `AsyncClient.limited`: makes coroutine functions and asynchronous generators."""
+    more = check_options(domain, attributes, cost, more)
 
     @contextlib.asynccontextmanager
-    async def held(args: Any, kwargs: Any) -> AsyncIterator[None]:
-        words = judged(client, args, kwargs, attributes, more)
-        async with contextlib.nullcontext() if words is None else client.limit(domain, cost=cost, **words):
+    async def limit_call(args: Any, kwargs: Any) -> AsyncIterator[None]:
+        options = call_options(client, args, kwargs, attributes, more)
+        async with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options):
             yield
 
     def decorate(function: Any) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            async with held(args, kwargs):
+            async with limit_call(args, kwargs):
                 result = function(*args, **kwargs)
                 return await result if inspect.isawaitable(result) else result
 
         async def generate(*args: Any, **kwargs: Any) -> Any:
-            async with held(args, kwargs):
+            async with limit_call(args, kwargs):
                 for one in function(*args, **kwargs):
                     yield one
 
         async def generate_async(*args: Any, **kwargs: Any) -> Any:
-            async with held(args, kwargs), contextlib.aclosing(function(*args, **kwargs)) as rows:
+            async with limit_call(args, kwargs), contextlib.aclosing(function(*args, **kwargs)) as rows:
                 step = rows.asend(None)
                 while True:
                     try:
@@ -85,46 +85,46 @@ def limited_async(client: Any, domain: str, attributes: Any, cost: Any, **more: 
     return decorate
 
 
-def checked(domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """The options of a limit as they are used. Raises ValueError for what no call could be made of."""
+def check_options(domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> dict[str, Any]:
+    """Validates the options of a limit and converts `fallback`. Raises ValueError for options that no call accepts."""
     check_name("domain", domain)
     request(domain, None if callable(attributes) else attributes, cost, None, {})
     fallback = more.get("fallback")
-    return more if fallback is None else more | {"fallback": beside("fallback", "made")(fallback)}
+    return more if fallback is None else more | {"fallback": beside("fallback", "as_fallback")(fallback)}
 
 
-def check_name(what: str, name: Any) -> None:
-    """Raises ValueError for what is no name, where it is configured."""
+def check_name(kind: str, name: Any) -> None:
+    """Raises ValueError for an invalid name in the configuration."""
     try:
         encode_name(name)
     except Fault as fault:
-        raise ValueError(f"the {what} {name!r} is no name; help: {fault}") from None
+        raise ValueError(f"the {kind} {name!r} is not a name; help: {fault}") from None
 
 
-def judged(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str, Any]) -> dict[str, Any] | None:
-    """What a call is judged by. None: a function that was given raised, and the call passes."""
+def call_options(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns keyword arguments for `limit` or `acquire`; None if a callback raised: the call passes."""
     try:
-        words = {name: value(*args, **kwargs) if callable(value) else value for name, value in more.items()}
-        return words | {"attributes": attributes(*args, **kwargs) if callable(attributes) else attributes}
+        options = {name: value(*args, **kwargs) if callable(value) else value for name, value in more.items()}
+        return options | {"attributes": attributes(*args, **kwargs) if callable(attributes) else attributes}
     except Exception as error:
         callback_failed(client, "attributes or priority", error)
         return None
 
 
-def callback_failed(client: Any, what: str, error: Exception) -> Decision:
-    """Allows what an application's function left unjudged by raising. What that says may name a user.
+def callback_failed(client: Any, name: str, error: Exception) -> Decision:
+    """Allows a request whose callback raised. Does not log the message of `error`, which may contain personal data.
 
-    Raises `error` again if it is a signal handler's, such as the time limit of a job.
+    Raises `error` again if a signal handler raised it, such as the time limit of a job.
     """
     if from_signal(error):
         raise error
     core: Client = getattr(client, "_core", client)
-    core._log(f"{what} raised {type(error).__name__}{_place(error)}: such requests are not limited", once=True)
-    return core._without("callback")
+    core._log(f"{name} raised {type(error).__name__}{_location(error)}: such requests are not limited", once=True)
+    return core._degrade("callback")
 
 
-def _place(error: Exception) -> str:
-    """Where the application's function was when it came to that."""
+def _location(error: Exception) -> str:
+    """Returns file and line of the application's function in the traceback, outside this package."""
     at = error.__traceback__
     while at is not None and os.path.dirname(at.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
         at = at.tb_next

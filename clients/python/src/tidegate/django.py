@@ -23,13 +23,13 @@ from .signals import from_signal
 
 
 class Middleware:
-    """Judges every request, and adds limit headers to every answer but redirects.
+    """Checks every request, and adds limit headers to every response but redirects.
 
-    settings.TIDEGATE: the options of `tidegate.http.Guard`, whose requests are Django's; `client`: the options of a
-    Client, or one; `route`: true to send that, too, as the pattern of `urlpatterns` has it. Django looks for it only
-    behind its middlewares, so it is then looked for twice.
-    `on_refused` may give (status, headers, body) or an HttpResponse. The decision: `request.tidegate`.
-    It goes before what costs time; behind AuthenticationMiddleware, if `user` asks for `request.user`.
+    settings.TIDEGATE: the options of `tidegate.http.Guard`, whose requests are Django's; `client`: a Client or its
+    options; `route`: true to send the pattern of `urlpatterns`, too. Django resolves it only after its middlewares, so
+    it is then resolved twice.
+    `on_refused` may return (status, headers, body) or an HttpResponse. The decision: `request.tidegate`.
+    List it before slow middlewares, but after AuthenticationMiddleware if `user` reads `request.user`.
     """
 
     sync_capable = async_capable = True
@@ -49,11 +49,11 @@ class Middleware:
     def __call__(self, request: Any) -> Any:
         if self.is_async:
             return self._call_async(request)
-        started, question = time.monotonic(), self._question(request)
-        if question is None:
+        started, arguments = time.monotonic(), self._arguments(request)
+        if arguments is None:
             return self.get_response(request)
-        asked = self.client.acquire(self.guard.domain, **question) if isinstance(question, dict) else question
-        decision, response = self._judged(request, asked, started)
+        asked = self.client.acquire(self.guard.domain, **arguments) if isinstance(arguments, dict) else arguments
+        decision, response = self._check(request, asked, started)
         try:
             if response is None:
                 time.sleep(decision.wait)
@@ -61,14 +61,14 @@ class Middleware:
         except BaseException:
             decision.release("dropped")
             raise
-        return self._dressed(decision, response)
+        return self._add_headers(decision, response)
 
     async def _call_async(self, request: Any) -> Any:
-        started, question = time.monotonic(), self._question(request)
-        if question is None:
+        started, arguments = time.monotonic(), self._arguments(request)
+        if arguments is None:
             return await self.get_response(request)
-        asked = await self.client.acquire(self.guard.domain, **question) if isinstance(question, dict) else question
-        decision, response = self._judged(request, asked, started)
+        asked = await self.client.acquire(self.guard.domain, **arguments) if isinstance(arguments, dict) else arguments
+        decision, response = self._check(request, asked, started)
         try:
             if response is None:
                 if decision.wait:
@@ -77,15 +77,15 @@ class Middleware:
         except BaseException:
             decision.release("dropped")
             raise
-        return self._dressed(decision, response)
+        return self._add_headers(decision, response)
 
-    def _question(self, request: Any) -> Any:
+    def _arguments(self, request: Any) -> Any:
         peer = request.META.get("REMOTE_ADDR", "")
         path, route = clean(request.path), self._route(request) if self.by_route else None
-        return self.guard.question(Seen(request, request.method, path, peer, request.headers.get, route))
+        return self.guard.arguments(Seen(request, request.method, path, peer, request.headers.get, route))
 
     def _route(self, request: Any) -> str | None:
-        """None where there is none; what goes wrong here will go wrong in Django, which knows how to tell."""
+        """Returns the route's pattern, or None. Django reports errors later, when it resolves the path itself."""
         try:
             return str(resolve(request.path_info, getattr(request, "urlconf", None)).route)
         except Exception as error:
@@ -93,9 +93,9 @@ class Middleware:
                 raise
             return None
 
-    def _judged(self, request: Any, asked: Decision, started: float) -> tuple[Decision, Any]:
-        """The decision, and the answer to a refusal."""
-        decision = request.tidegate = self.guard.judged(asked, started)
+    def _check(self, request: Any, asked: Decision, started: float) -> tuple[Decision, Any]:
+        """Returns the decision, and the response to a refusal."""
+        decision = request.tidegate = self.guard.observe(asked, started)
         if decision:
             return decision, None
         try:
@@ -108,8 +108,8 @@ class Middleware:
             return request.tidegate, None
         return decision, answer
 
-    def _dressed(self, decision: Decision, response: Any) -> Any:
-        """With limit headers, and the lease's end at that of the body: when the server closes it."""
+    def _add_headers(self, decision: Decision, response: Any) -> Any:
+        """Adds limit headers; releases the lease when the server closes the response."""
         for name, value in self.guard.fields(decision, response.status_code, response.headers.keys()):
             response.headers[name] = value
         if decision.lease is not None:

@@ -1,6 +1,6 @@
 """Limits single routes of FastAPI, as a dependency. A whole application: tidegate.asgi.Middleware.
 
-    @app.get("/export", dependencies=[Depends(tidegate.fastapi.limit(client, "export", user=who))])
+    @app.get("/export", dependencies=[Depends(tidegate.fastapi.limit(client, "export", user=caller))])
     async def export(): ...
 """
 
@@ -21,7 +21,7 @@ from .http import Guard, refusal
 
 
 class Refused(HTTPException):
-    """Raised where a route may not run; `decision` says why. FastAPI answers with its status, headers and message."""
+    """Raised if a route may not run, for `decision`. FastAPI responds with its status, headers and message."""
 
     def __init__(self, decision: Decision, headers: dict[str, str]) -> None:
         super().__init__(decision.status, decision.message, headers)
@@ -29,11 +29,11 @@ class Refused(HTTPException):
 
 
 def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[..., AsyncIterator[Decision | None]]:
-    """What `Depends` takes. Options are those of `tidegate.http.Guard`; requests are Starlette's, `route` is sent too.
+    """Returns a dependency for `Depends`. Options are those of `tidegate.http.Guard`; requests are Starlette's.
 
-    The lease ends with the body, before FastAPI's tasks in the background; where a route returns a Response with a
-    background of its own, which replaces those, when FastAPI ends its dependencies. What the route gives is the
-    decision, None if it is exempt. `on_refused` may raise an HTTPException of the application's own.
+    The attribute `route` is sent, too. The lease ends with the body, before FastAPI's background tasks; if a route
+    returns a Response with its own background tasks, which replace those, when FastAPI exits its dependencies. The
+    dependency's value is the decision, None for exempt requests. `on_refused` may raise an HTTPException.
     """
     guard = Guard(client, domain, asynchronous=True, **options)
 
@@ -42,12 +42,12 @@ def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[
     ) -> AsyncIterator[Decision | None]:
         started = time.monotonic()
         route = getattr(request.scope.get("route"), "path", None)
-        question: Any = guard.question(seen(request.scope)._replace(request=request, route=route))
-        if question is None:
+        arguments: Any = guard.arguments(seen(request.scope)._replace(request=request, route=route))
+        if arguments is None:
             yield None
             return
-        asked = await client.acquire(domain, **question) if isinstance(question, dict) else question
-        decision: Decision = guard.judged(asked, started)
+        asked = await client.acquire(domain, **arguments) if isinstance(arguments, dict) else arguments
+        decision: Decision = guard.observe(asked, started)
         if not decision:
             decision = _refused(guard, request, decision)
         for name, value in guard.fields(decision, 200, ()):
@@ -74,7 +74,7 @@ def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[
 
 
 def _refused(guard: Guard, request: Request, decision: Decision) -> Decision:
-    """Raises, unless a function of the application's failed at it."""
+    """Raises the refusal; returns an allowing decision if `on_refused` failed."""
     try:
         guard.refusal(request, decision)
     except HTTPException:
@@ -85,7 +85,7 @@ def _refused(guard: Guard, request: Request, decision: Decision) -> Decision:
 
 
 async def answer(request: Request, refused: Refused) -> Response:
-    """The usual body, application/problem+json: `app.add_exception_handler(Refused, answer)`."""
+    """Exception handler with the usual application/problem+json body: `app.add_exception_handler(Refused, answer)`."""
     status, headers, body = refusal(refused.decision)
     fields = {name: value for name, value in headers if name != "Content-Length"}
     return Response(body, status, {**fields, **(refused.headers or {})})

@@ -1,10 +1,10 @@
-"""Limits routes of Flask, or all of an application by its routes. Without routes: tidegate.wsgi.Middleware.
-The decision is in `request.environ["tidegate.decision"]`, as there.
+"""Limits single Flask routes, or a whole application; sends the attribute `route`. See also tidegate.wsgi.Middleware.
+The decision is in `request.environ["tidegate.decision"]`.
 
     tidegate.flask.protect(app, client, domain="api", user=lambda request: session.get("user"))
 
     @app.get("/export")
-    @tidegate.flask.limit(client, "export", user=who)
+    @tidegate.flask.limit(client, "export", user=caller)
     def export(): ...
 """
 
@@ -23,23 +23,23 @@ from .wsgi import seen
 
 
 def protect(app: flask.Flask, client: Client, domain: str = "web", **options: Any) -> None:
-    """Judges every request of `app`. Options are those of `tidegate.http.Guard`; requests are Flask's."""
+    """Checks every request of `app`. Options are those of `tidegate.http.Guard`; requests are Flask's."""
     guard, key = Guard(client, domain, **options), f"tidegate_{id(client)}_{domain}"
 
     @app.before_request
-    def ask() -> Any:
-        decision, answer = _judged(guard)
+    def check() -> Any:
+        decision, answer = _check(guard)
         setattr(flask.g, key, decision)
         return answer
 
     @app.after_request
-    def dress(response: flask.Response) -> flask.Response:
+    def add_headers(response: flask.Response) -> flask.Response:
         decision: Decision | None = flask.g.pop(key, None)
-        return response if decision is None else _dressed(guard, decision, response)
+        return response if decision is None else _add_headers(guard, decision, response)
 
     @app.teardown_request
     def drop(error: BaseException | None) -> None:
-        if decision := flask.g.pop(key, None):  # no answer was made of it
+        if decision := flask.g.pop(key, None):  # the request ended without a response
             decision.release("dropped")
 
 
@@ -50,33 +50,33 @@ def limit(client: Client, domain: str = "web", **options: Any) -> Callable[[Call
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(view)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            decision, answer = _judged(guard)
+            decision, answer = _check(guard)
             if answer is not None:
-                return answer if decision is None else _dressed(guard, decision, flask.make_response(answer))
+                return answer if decision is None else _add_headers(guard, decision, flask.make_response(answer))
             if decision is None:
                 return flask.current_app.ensure_sync(view)(*args, **kwargs)
             try:
                 response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **kwargs))
             except BaseException as error:
-                code = getattr(error, "code", None)  # an HTTPException is an answer, too
+                code = getattr(error, "code", None)  # an HTTPException is a response, too
                 decision.release(guard.outcome(code) if isinstance(code, int) else "dropped")
                 raise
-            return _dressed(guard, decision, response)
+            return _add_headers(guard, decision, response)
 
         return limited
 
     return decorate
 
 
-def _judged(guard: Guard) -> tuple[Decision | None, Any]:
-    """The decision, None if the request is exempt; and the answer to a refusal."""
+def _check(guard: Guard) -> tuple[Decision | None, Any]:
+    """Returns the decision, None if the request is exempt, and the response to a refusal."""
     started, request = time.monotonic(), flask.request
     route = request.url_rule.rule if request.url_rule is not None else None
-    question: Any = guard.question(seen(request.environ)._replace(request=request, route=route))
-    if question is None:
+    arguments: Any = guard.arguments(seen(request.environ)._replace(request=request, route=route))
+    if arguments is None:
         return None, None
-    asked = guard.client.acquire(guard.domain, **question) if isinstance(question, dict) else question
-    decision = request.environ["tidegate.decision"] = guard.judged(asked, started)
+    asked = guard.client.acquire(guard.domain, **arguments) if isinstance(arguments, dict) else arguments
+    decision = request.environ["tidegate.decision"] = guard.observe(asked, started)
     if not decision:
         try:
             answer = guard.refusal(request, decision)
@@ -95,8 +95,8 @@ def _judged(guard: Guard) -> tuple[Decision | None, Any]:
     return decision, None
 
 
-def _dressed(guard: Guard, decision: Decision, response: flask.Response) -> flask.Response:
-    """With limit headers, and the lease's end at that of the body."""
+def _add_headers(guard: Guard, decision: Decision, response: flask.Response) -> flask.Response:
+    """Adds limit headers; releases the lease at the end of the body."""
     response.headers.extend(guard.fields(decision, response.status_code, response.headers.keys()))
     if decision.lease is not None:
         response.call_on_close(lambda: decision.release(guard.outcome(response.status_code)))

@@ -1,4 +1,4 @@
-"""How many requests at once the gunicorn worker works on that this process is. Imports nothing of gunicorn's."""
+"""Finds how many concurrent requests this process works on as a gunicorn worker. Does not import gunicorn."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 
 def slots(client: object, pool: str) -> int:
-    """What gunicorn's settings say; 0 (unknown) in its master, in children of a worker's own, and anywhere else.
+    """Returns the slots of gunicorn's settings; 0 (unknown) in its master, in a worker's children, and elsewhere.
 
     The worker is on the stack when it loads the application, when it handles a request, and when the master forks it
-    with what was preloaded. Told to one client of a pool: another of the same process has no slots of its own.
+    with a preloaded application. Only one client of a pool in a process gets the slots, so that they count once.
     """
-    pid, found = os.getpid(), _found(os.getpid())
-    told, to = _TOLD.get(pool, (0, None))
-    if not found or (told == pid and to is not None and to() not in (None, client)):
+    pid, found = os.getpid(), _worker_slots(os.getpid())
+    owner_pid, owner = _CLAIMS.get(pool, (0, None))
+    if not found or (owner_pid == pid and owner is not None and owner() not in (None, client)):
         return 0
-    _TOLD[pool] = (pid, weakref.ref(client))
+    _CLAIMS[pool] = (pid, weakref.ref(client))
     return found
 
 
-def _found(pid: int) -> int:
+def _worker_slots(pid: int) -> int:
     frame: Any = sys._getframe()
     while frame := frame.f_back:
         if not str(frame.f_globals.get("__name__")).startswith("gunicorn."):
             continue
         for worker in (frame.f_locals.get("self"), frame.f_locals.get("worker")):
-            if getattr(worker, "pid", None) not in (pid, "[booting]"):  # so is it called until it has been forked
+            if getattr(worker, "pid", None) not in (pid, "[booting]"):  # the value before the fork
                 continue
             for kind in type(worker).__mro__:
                 if kind.__name__ in _SETTINGS:
@@ -38,6 +38,6 @@ def _found(pid: int) -> int:
     return 0
 
 
-# The kinds of workers, and the setting that is their number of requests at once. Other kinds do not say.
+# Worker classes, and the setting with their number of concurrent requests (None: 1). Other classes have none.
 _SETTINGS = {"SyncWorker": None, "ThreadWorker": "threads", "AsyncWorker": "worker_connections"}
-_TOLD: dict[str, tuple[int, weakref.ref[object] | None]] = {}  # of each pool the process and the client
+_CLAIMS: dict[str, tuple[int, weakref.ref[object] | None]] = {}  # pool: process id and client that has the slots

@@ -1,6 +1,6 @@
-"""What HTTP middlewares have in common: who asks and for what, how it is judged, what a refusal says.
+"""Common part of the HTTP middlewares: attributes of a request, options of the check, response to a refusal.
 
-Nothing of a framework is known here: each middleware hands over what it sees of a request as `Seen`.
+Independent of frameworks: each middleware passes a request as `Seen`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OnFailure = str | Callable[[Any], str] | Iterable[tuple[str, str]]
 
 
 class Seen(NamedTuple):
-    """A request as a middleware sees it. `request` is what the application's own functions get."""
+    """A request as a middleware sees it. `request` is passed to the application's functions."""
 
     request: Any
     method: str | None
@@ -34,19 +34,18 @@ class Seen(NamedTuple):
 
 
 class Guard:
-    """The options of a middleware. They have the same names in every one of them, and in every language.
+    """The options of a middleware, with the same names in every middleware and language.
 
-    `user`: a function of the request: who calls, or None. `attributes`: more of them, as a function of the request to a
-    mapping, or a mapping of names to headers' names or functions. `descriptors`: a function of the request to mappings,
-    which are sent as further descriptors. `cost`, `priority`: a value or a function. `exempt`:
-    a function, true if nothing is to be judged. `outcome`: a function of the answer's status to ok, error or dropped.
-    `on_refused(request, decision)`: another answer to a refusal, None for the usual one (application/problem+json).
-    `on_failure`: allow or refuse (503) when the daemon does not answer, also as a function of the request, or as pairs
-    of the path's beginning and one of the two. `trusted_proxies`: whose X-Forwarded-For, X-Request-Start are believed:
-    networks (a Unix socket's peer counts as one of them), or how many proxies stand in front. `headers`: draft, legacy,
-    both or none. `instrument(decision, seconds)` is called after each decision. `fallback`: as the client's, which it
-    replaces here.
-    Attributes must come from what the application knows, the priority never from an end user's header.
+    `user`: a function from the request to the caller's name or None. `attributes`: further attributes: a function from
+    the request to a mapping, or a mapping from names to header names or functions. `descriptors`: a function from the
+    request to mappings, sent as further descriptors. `cost`, `priority`: a value or a function. `exempt`: a function;
+    true: no check. `outcome`: a function from the status to ok, error or dropped.
+    `on_refused(request, decision)`: another response to a refusal, None for the usual one (application/problem+json).
+    `on_failure`: allow or refuse (503) when the daemon does not answer; also a function of the request, or pairs of
+    path prefix and allow or refuse. `trusted_proxies`: networks of proxies whose X-Forwarded-For and X-Request-Start
+    count (with any network, also the peer of a Unix socket), or the number of proxies. `headers`: draft, legacy, both
+    or none. `instrument(decision, seconds)`: called after each decision. `fallback`: replaces the client's.
+    Attributes must come from trusted sources; never take the priority from a caller's header.
     """
 
     def __init__(
@@ -69,12 +68,12 @@ class Guard:
         fallback: Any = None,
         asynchronous: bool = False,
     ) -> None:
-        asks = None if isinstance(client, type) else getattr(client, "acquire", None)
-        if not callable(asks) or inspect.iscoroutinefunction(asks) is not asynchronous:
-            raise TypeError(f"this takes {'an AsyncClient' if asynchronous else 'a Client'}, made before")
+        acquire = None if isinstance(client, type) else getattr(client, "acquire", None)
+        if not callable(acquire) or inspect.iscoroutinefunction(acquire) is not asynchronous:
+            raise TypeError(f"this takes {'an AsyncClient' if asynchronous else 'a Client'} instance")
         by_path = () if isinstance(on_failure, str) or callable(on_failure) else tuple(on_failure)
-        words = {on_failure} if isinstance(on_failure, str) else {word for _, word in by_path}
-        if not words <= {"allow", "refuse"} or headers not in _LEFT_OUT:
+        actions = {on_failure} if isinstance(on_failure, str) else {action for _, action in by_path}
+        if not actions <= {"allow", "refuse"} or headers not in _LEFT_OUT:
             raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
         check_name("domain", domain)
         if not callable(cost):
@@ -85,14 +84,14 @@ class Guard:
         if len({*names, *ALWAYS}) > PAIRS_MAX:
             raise ValueError(f"more than {PAIRS_MAX} attributes, of which {len(ALWAYS)} are always sent")
         self.client, self.domain = client, domain
-        self._fallback = None if fallback is None else beside("fallback", "made")(fallback)
+        self._fallback = None if fallback is None else beside("fallback", "as_fallback")(fallback)
         self._callbacks: dict[str, Any] = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost}
         self._callbacks |= {"descriptors": descriptors, "priority": priority, "on_failure": by_path or on_failure}
         self._outcome, self._on_refused, self._instrument, self._style = outcome, on_refused, instrument, headers
         self._proxies = trusted_proxies if isinstance(trusted_proxies, int) else _networks(trusted_proxies)
 
-    def question(self, seen: Seen) -> dict[str, Any] | Decision | None:
-        """How `acquire` is to be called; a decision, if a function raised; None, if the request is exempt."""
+    def arguments(self, seen: Seen) -> dict[str, Any] | Decision | None:
+        """Returns keyword arguments for `acquire`; a decision if a callback raised; None if the request is exempt."""
         given: dict[str, Any] = {}
         for name, callback in self._callbacks.items():
             try:
@@ -104,11 +103,11 @@ class Guard:
                 if name == "descriptors":
                     given[name] = [dict(one) for one in given[name] or ()]
                 if name == "on_failure" and not isinstance(given[name], str):
-                    given[name] = next((word for start, word in given[name] if seen.path.startswith(start)), "allow")
+                    given[name] = next((then for start, then in given[name] if seen.path.startswith(start)), "allow")
                 if name == "cost":
                     encode_cost(given[name])
             except Exception as error:
-                if name == "cost" and name in given:  # the function did not raise: its cost is none
+                if name == "cost" and name in given:  # the function returned an invalid cost
                     core = getattr(self.client, "_core", self.client)
                     return core._refuse(Fault(str(error), "invalid"))  # type: ignore[no-any-return]
                 return callback_failed(self.client, name, error)
@@ -121,14 +120,14 @@ class Guard:
         attributes["user"] = given["user"]
         attributes["user_agent"] = seen.header("User-Agent")
         attributes.update(given["attributes"])
-        question = {"attributes": [attributes, *given["descriptors"]] if given["descriptors"] else attributes}
-        question |= {"cost": given["cost"], "priority": given["priority"]}
+        arguments = {"attributes": [attributes, *given["descriptors"]] if given["descriptors"] else attributes}
+        arguments |= {"cost": given["cost"], "priority": given["priority"]}
         if self._fallback is not None:
-            question["fallback"] = self._fallback
-        return question | {"queued": self._queued(seen), "on_failure": given["on_failure"]}
+            arguments["fallback"] = self._fallback
+        return arguments | {"queued": self._queued(seen), "on_failure": given["on_failure"]}
 
-    def judged(self, decision: Decision, started: float) -> Decision:
-        """After each decision, asked for at `started`."""
+    def observe(self, decision: Decision, started: float) -> Decision:
+        """Calls `instrument` with a decision requested at `started`, and returns the decision."""
         if self._instrument is not None:
             try:
                 self._instrument(decision, time.monotonic() - started)
@@ -139,7 +138,7 @@ class Guard:
         return decision
 
     def refusal(self, request: Any, decision: Decision) -> Any:
-        """(status, headers, body), or whatever `on_refused` made; what it raises is the caller's to catch."""
+        """Returns (status, headers, body) or the result of `on_refused`, whose exceptions pass."""
         answer = self._on_refused(request, decision) if self._on_refused else None
         return refusal(decision) if answer is None else answer
 
@@ -147,8 +146,8 @@ class Guard:
         return callback_failed(self.client, what, error)
 
     def fields(self, decision: Decision, status: int, there: Iterable[str]) -> Headers:
-        """The limit headers to add to an answer with this status and these headers."""
-        if 300 <= status < 400:  # a redirect would be followed late because of them
+        """Returns the limit headers to add to a response with `status` and headers named `there`."""
+        if 300 <= status < 400:  # clients would delay following a redirect
             return []
         names = {name.lower() for name in there}
         left_out = _LEFT_OUT[self._style]
@@ -167,26 +166,26 @@ class Guard:
 
     def _address(self, seen: Seen) -> str:
         forwarded = seen.header("X-Forwarded-For")
-        # An IPv4 caller of a socket for both is the same one.
+        # A dual-stack socket reports IPv4 peers as mapped IPv6 addresses.
         peer = seen.peer[7:] if seen.peer.startswith("::ffff:") and "." in seen.peer else seen.peer
         if not forwarded:
             return peer
         if self._proxies == ():
             self.client._log(
-                "X-Forwarded-For is there but trusted_proxies is not set: callers are told apart by their proxy",
+                "X-Forwarded-For is present but trusted_proxies is not set: callers are counted by their proxy",
                 once=True,
             )
             return peer
         return client_address(peer, forwarded, self._proxies)
 
     def _queued(self, seen: Seen) -> float | None:
-        """How long the request waited for the application, in seconds, as a trusted proxy says it."""
-        said = seen.header("X-Request-Start")
-        return queued(said, time.time()) if said and _is_proxy(seen.peer, self._proxies) else None
+        """Returns the seconds that the request waited for the application, by the header of a trusted proxy."""
+        start = seen.header("X-Request-Start")
+        return queued(start, time.time()) if start and _is_proxy(seen.peer, self._proxies) else None
 
 
 def refusal(decision: Decision) -> tuple[int, Headers, bytes]:
-    """The usual answer, but for its limit headers."""
+    """Returns the default response to a refusal, without limit headers."""
     body = problem(decision)
     kind, length = ("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))
     return decision.status, [kind, length, ("Cache-Control", "no-store")], body
@@ -207,7 +206,7 @@ def _attribute(seen: Seen, source: str | Callable[[Any], object]) -> object:
 
 
 def clean(path: str) -> str:
-    """A path, decoded by the server, as the application means it: without dot segments and repeated slashes."""
+    """Normalizes a decoded path: removes dot segments and repeated slashes."""
     if path.startswith("/") and "//" not in path and "/." not in path:
         return path
     kept: list[str] = []
@@ -219,11 +218,11 @@ def clean(path: str) -> str:
     return "/" + "/".join(kept) + ("/" if kept and path.endswith(("/", "/.", "/..")) else "")
 
 
-def queued(said: str, now: float) -> float | None:
-    """Seconds since X-Request-Start, as "t=" and Unix time or without it: seconds, milliseconds or microseconds, which
-    are told apart by their size. None for what cannot be: before it began, or longer than 60 s ago.
+def queued(text: str, now: float) -> float | None:
+    """Returns seconds since an X-Request-Start: Unix time, optionally after "t=", in seconds, milliseconds or
+    microseconds, recognized by their size. None for times in the future or more than 60 s ago.
     """
-    found = re.fullmatch(r"(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)", said.strip())
+    found = re.fullmatch(r"(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)", text.strip())
     if found is None:
         return None
     started = float(found[1])
@@ -232,7 +231,7 @@ def queued(said: str, now: float) -> float | None:
 
 
 def client_address(peer: str, forwarded: str, proxies: Any) -> str:
-    """Who called: the nearest hop that is not a trusted proxy. What stands left of it may be made up."""
+    """Returns the caller: the nearest hop that is not a trusted proxy. Hops left of it may be forged."""
     import ipaddress
 
     hops = [_without_port(hop) for hop in forwarded.split(",")] + [peer]
@@ -245,7 +244,7 @@ def client_address(peer: str, forwarded: str, proxies: Any) -> str:
             address = ipaddress.ip_address(hop)
         except ValueError:
             if i == 0 and not hop and len(hops) > 1:
-                continue  # a Unix socket: only this machine's proxy can be behind it
+                continue  # a Unix socket: the peer is a proxy on this host
             return nearest
         plain = getattr(address, "ipv4_mapped", None) or address
         nearest = str(plain)
@@ -255,7 +254,7 @@ def client_address(peer: str, forwarded: str, proxies: Any) -> str:
 
 
 def _is_proxy(peer: str, proxies: Any) -> bool:
-    """Whether the request came from a proxy that is trusted, be it over a Unix socket (no address)."""
+    """True if the peer is a trusted proxy; a Unix socket's peer has no address and is trusted if any proxy is."""
     import ipaddress
 
     if isinstance(proxies, int):
@@ -282,6 +281,6 @@ def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
 
 
 ALWAYS = ("method", "path", "route", "ip", "user", "user_agent")  # attributes of every request
-QUEUED_MAX = 60.0  # seconds: who says more has another clock
-# How headers begin that a style has not; Retry-After every refusal has.
+QUEUED_MAX = 60.0  # seconds; a longer time means that the proxy's clock differs
+# Prefixes of the headers that a style omits. Every refusal has Retry-After.
 _LEFT_OUT = {"both": (), "draft": ("X-",), "legacy": ("RateLimit",), "none": ("X-", "RateLimit")}

@@ -1,4 +1,4 @@
-"""For callers of limited services: slows down before it is refused, waits as it is told, and gives up in time.
+"""Paces calls to a limited service: slows down before the limit, honours Retry-After, and limits retries.
 
     pace = tidegate.pace.Pace()
     response = pace.call(lambda: requests.get(url))     # requests, httpx and the like: status_code and headers
@@ -22,7 +22,7 @@ RETRIED = (429, 503)
 
 
 class Level(NamedTuple):
-    """What a service says of a limit: how much is left of it, of how much, and seconds until there is more."""
+    """A limit as reported by a service. Times are in seconds."""
 
     remaining: int
     limit: int | None
@@ -31,11 +31,11 @@ class Level(NamedTuple):
 
 
 class Pace:
-    """One for each service and caller. Safe in threads and tasks.
+    """Paces calls to one service as one caller. Safe in threads and tasks.
 
-    `reserve`: below this share of a limit, calls are spread over the time that is left. `tries`: in all, of one call.
-    `budget`: retries for each call that went well, so that who is many does not make an overload worse; up to `saved`.
-    `longest`: seconds; where the service wants more, its refusal is the answer.
+    `reserve`: below this share of a limit, calls are spread over the time left. `tries`: attempts of one call.
+    `budget`: retries earned by each successful call, at most `saved`, so that retries do not amplify an overload.
+    `longest`: maximum wait in seconds; if the service asks for more, `call` returns its refusal.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Pace:
         self._retries, self._next, self._gap, self._lock = saved, 0.0, 0.0, threading.Lock()
 
     def call(self, send: Callable[[], R]) -> R:
-        """What `send` gives, at last: `send` has to be safe to repeat."""
+        """Returns the last response of `send`, which must be safe to repeat."""
         for tried in range(1, self.tries + 1):
             time.sleep(self.turn())
             response: Any = send()
@@ -66,7 +66,7 @@ class Pace:
         return response  # type: ignore[no-any-return]
 
     def turn(self) -> float:
-        """Seconds until the next call may go out, which is taken to do so."""
+        """Reserves the time of the next call; returns seconds until then."""
         with self._lock:
             now = time.monotonic()
             start = min(max(now, self._next), now + self.longest)
@@ -74,7 +74,7 @@ class Pace:
             return start - now
 
     def told(self, status: int, headers: Mapping[str, str], tried: int = 1) -> float | None:
-        """Learns from an answer. Seconds until the call may be repeated; None: it is over, well or not."""
+        """Learns from a response. Returns seconds until a retry; None: success, or no retry."""
         fields = {name.lower(): value for name, value in headers.items()}
         refused = status in RETRIED
         with self._lock:
@@ -85,7 +85,7 @@ class Pace:
                 return None
             after = retry_after(fields)
             wait = (after or 0.0) + random.uniform(0, min(2.0**tried, self.longest))  # full jitter
-            never = after is None and known is not None  # who says so much would say when
+            never = after is None and known is not None  # limit headers without Retry-After: can never pass
             if never or tried >= self.tries or self._retries < 1 or (after or 0.0) > self.longest:
                 return None
             self._retries -= 1
@@ -94,14 +94,14 @@ class Pace:
             return wait
 
     def _learn(self, known: Level | None) -> None:
-        """How far apart calls are to be from now on."""
+        """Sets the gap between further calls."""
         self._gap = 0.0
         if known is None:
             return
         if known.limit and known.remaining > known.limit * self.reserve:
             return
         if known.window and known.limit:
-            self._gap = known.window / known.limit  # as fast as it comes back
+            self._gap = known.window / known.limit  # the rate of refill
         elif known.reset:
             self._gap = known.reset / (known.remaining + 1)
         if not known.remaining and known.reset:
@@ -109,7 +109,7 @@ class Pace:
 
 
 def level(fields: Mapping[str, str]) -> Level | None:
-    """Of the limit that is nearest to its end. Names of fields are lower-case."""
+    """Returns the most used limit of a response. Names of fields are lower-case."""
     policies = {name: (_number(q), _number(w)) for name, q, w in _items(fields.get("ratelimit-policy", ""), "q", "w")}
     found = []
     for name, left, reset in _items(fields.get("ratelimit", ""), "r", "t"):
@@ -124,12 +124,12 @@ def level(fields: Mapping[str, str]) -> Level | None:
 
 
 def retry_after(fields: Mapping[str, str]) -> float | None:
-    """Seconds, from seconds or a date. Names of fields are lower-case."""
-    said = fields.get("retry-after", fields.get("x-ratelimit-retry-after", "")).strip()
-    if re.fullmatch(r"[0-9]{1,9}", said):
-        return float(said)
+    """Returns seconds, from seconds or a date. Names of fields are lower-case."""
+    text = fields.get("retry-after", fields.get("x-ratelimit-retry-after", "")).strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return float(text)
     try:
-        date = email.utils.parsedate_to_datetime(said)
+        date = email.utils.parsedate_to_datetime(text)
     except ValueError:
         return None
     if date.tzinfo is None:
@@ -138,7 +138,7 @@ def retry_after(fields: Mapping[str, str]) -> float | None:
 
 
 def _items(text: str, first: str, second: str) -> list[tuple[str, str | None, str | None]]:
-    """The members of a List of RFC 9651: each one's name and two of its parameters."""
+    """Parses a List of RFC 9651: the name and two parameters of each member."""
     found = []
     for item in re.finditer(r'"((?:[^"\\]|\\.)*)"((?:;[a-z*][a-z0-9_.*-]*(?:=(?:"(?:[^"\\]|\\.)*"|[^;,"]*))?)*)', text):
         given = dict(re.findall(r";([a-z*][a-z0-9_.*-]*)=([0-9]{1,15})(?=;|$)", item[2]))

@@ -1,4 +1,4 @@
-"""Memory by which a process sees that it was forked, in whatever way, without asking the kernel for its number."""
+"""Memory that detects a fork, however made, without a system call for the process id."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MADV_WIPEONFORK = 18
 
 
 def page(size: int) -> Sequence[int]:
-    """Bytes of this process alone. The first is 1, and 0 in every child; always 0 where the kernel cannot do that.
+    """Maps bytes of this process alone. The first is 1, and 0 in every child; always 0 before Linux 4.14.
 
-    Where it is 0 the number of the process tells. Linux can from 4.14 on.
+    Where it is 0, compare the process id.
     """
     made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":

@@ -1,4 +1,4 @@
-"""A connection for asyncio: requests of many tasks at once, told apart by id. After any doubt it is closed."""
+"""A connection for asyncio: concurrent requests of many tasks, matched by id. Any error closes it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from .protocol import (
     raised_here,
 )
 
-IN_FLIGHT_MAX = 256  # written and not answered: what the daemon has to hold for one connection
-WAITING_MAX = 8_192  # tasks that wait: beyond, the answer is at once that there is none
+IN_FLIGHT_MAX = 256  # requests written and not answered, which the daemon keeps for one connection
+WAITING_MAX = 8_192  # waiting tasks; further requests fail immediately
 READ_BYTES = 65_536
 
 
 class Waiting:
-    """A request that waits for its reply. `deadline`: of the loop's clock; it begins anew when the request is written.
+    """A request that waits for its reply. `deadline`: by the loop's clock, restarted when the request is written.
 
-    So neither a loop that was busy before nor the tasks that kept it busy use up the time of the daemon.
+    Thus a busy loop does not use up the daemon's time.
     """
 
     __slots__ = ("deadline", "future", "op", "since", "wanted", "written")
@@ -47,26 +47,26 @@ class Waiting:
 
 
 class Grant:
-    """By whom a decision was asked for, as `Decision.release` wants to know."""
+    """The origin of an asynchronous decision, which `Decision.release` uses as its client."""
 
     __slots__ = ("core", "pipe", "which")
 
     def __init__(self, core: Any, pipe: Pipe, which: list[int]) -> None:
         self.core, self.pipe, self.which = core, pipe, which
 
-    def _tell(self, op: int, elements: list[bytes], which: list[int]) -> bool:
-        """Writes a RELEASE. Nothing is waited for; another thread hands it to the loop."""
+    def _send(self, op: int, elements: list[bytes], which: list[int]) -> bool:
+        """Writes a RELEASE without waiting; another thread hands it to the loop."""
         loop = asyncio._get_running_loop()
         if loop is None:
-            return self._handed_over(op, elements)
+            return self._hand_over(op, elements)
         if self.pipe.loop is loop and not self.pipe.closed:
-            self.pipe.tell(op, elements, self.which)
+            self.pipe.send(op, elements, self.which)
             return True
         return self.core._converse(op, elements, 0, self.which) is True
 
-    def _handed_over(self, op: int, elements: list[bytes]) -> bool:
+    def _hand_over(self, op: int, elements: list[bytes]) -> bool:
         def release() -> None:
-            if not self._tell(op, elements, self.which):
+            if not self._send(op, elements, self.which):
                 self._report_later({"abandoned": [self.which]})
 
         if not self.pipe.loop.is_running():
@@ -85,9 +85,9 @@ class Pipe:
         self.core, self.loop, self.kind, self.number = core, loop, kind, info["connection"]
         self.asked, self.rest, self.leaving, self.closed = 0, b"", False, False
         self.waiting: dict[int, Waiting] = {}  # oldest first
-        self.unsent: deque[tuple[bytes, int]] = deque()  # with its id
-        self.held: deque[tuple[bytes, int]] = deque()  # requests beyond IN_FLIGHT_MAX
-        # Grants whose release was written, and the last request before: proved once a later one is answered.
+        self.unsent: deque[tuple[bytes, int]] = deque()  # frames and their ids
+        self.queued: deque[tuple[bytes, int]] = deque()  # requests beyond IN_FLIGHT_MAX
+        # Released grants with the id of the request before: a reply to a later one proves that the RELEASE arrived.
         self.unproved: deque[tuple[int, list[int]]] = deque(maxlen=ABANDONED_MAX)
         self.welcome = False
         self.flushing = self.writing = False
@@ -99,34 +99,34 @@ class Pipe:
         loop.add_reader(self.socket.fileno(), self._readable)
 
     async def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> Any:
-        """The reply; a Fault that keeps the connection is returned, one that ends it is raised."""
+        """Returns the reply or a Fault that keeps the connection; raises a Fault that ends it."""
         if len(self.waiting) >= WAITING_MAX:
             raise Fault("too many requests wait", "timeout")
         self.asked = number = self.asked + 1
         asked = self.waiting[number] = Waiting(op, wanted, deadline, self.loop.create_future())
         frame = _frame(op, encode(number), elements)
         if len(self.waiting) > IN_FLIGHT_MAX:
-            self.held.append((frame, number))
+            self.queued.append((frame, number))
         else:
             self._write(frame, number)
         if self.timer is None:
-            self.timer = self.loop.call_at(deadline, self._late)
+            self.timer = self.loop.call_at(deadline, self._expire)
         try:
             return await asked.future
         except Fault:
             raise
         except BaseException:  # the task was cancelled, or a signal handler raised
-            self._given_up(number, asked)
+            self._abandon(number, asked)
             raise
 
-    def tell(self, op: int, elements: list[bytes], which: list[int] | None) -> None:
-        """Writes what has no reply."""
+    def send(self, op: int, elements: list[bytes], which: list[int] | None) -> None:
+        """Writes a frame without a reply."""
         if which is not None:
             self.unproved.append((self.asked, which))
         self._write(_frame(op, b"\xc0", elements), 0)
 
-    def _given_up(self, number: int, asked: Waiting) -> None:
-        """Ends what the request was granted, or tells the daemon to, if it still will be."""
+    def _abandon(self, number: int, asked: Waiting) -> None:
+        """Releases the grant of a cancelled request, or reports the request as abandoned."""
         if asked.op != ACQUIRE:
             return
         if asked.future.done() and not asked.future.cancelled():
@@ -137,7 +137,7 @@ class Pipe:
 
     def _write(self, frame: bytes, number: int) -> None:
         self.unsent.append((frame, number))
-        if not self.flushing and not self.writing:  # all that this turn of the loop has to say goes out in one write
+        if not self.flushing and not self.writing:  # one write for all frames of this iteration of the loop
             self.flushing = True
             self.loop.call_soon(self._flush)
 
@@ -151,7 +151,7 @@ class Pipe:
                 if not raised_here(error):
                     raise
                 if error.errno != errno.EAGAIN:
-                    self._readable()  # an ERROR may say why
+                    self._readable()  # ends with the daemon's ERROR, if there is one
                     self._hung_up()
                     return
                 sent = 0
@@ -199,22 +199,22 @@ class Pipe:
             while len(data) - at >= 4:
                 end = at + 4 + int.from_bytes(data[at : at + 4], "big")
                 if end - at - 4 > FRAME_MAX:
-                    raise Fault(f"doubtful bytes: a frame of {end - at - 4} bytes")
+                    raise Fault(f"malformed frame of {end - at - 4} bytes")
                 if len(data) < end:
                     break
                 payload, at = data[at + 4 : end], end
                 self._reply(payload)
         finally:
             self.rest = data[at:]
-        while self.held and len(self.waiting) - len(self.held) < IN_FLIGHT_MAX:
-            self._write(*self.held.popleft())
+        while self.queued and len(self.waiting) - len(self.queued) < IN_FLIGHT_MAX:
+            self._write(*self.queued.popleft())
 
     def _reply(self, payload: bytes) -> None:
-        if (made := self._at_once(payload)) is not None:
+        if (made := self._read_plain(payload)) is not None:
             about, answer = made
             asked = self.waiting.get(about)
             if asked is not None and asked.wanted == DECISION:
-                self._answered(about, asked, answer)
+                self._finish(about, asked, answer)
                 return
         reply = decode(payload)
         kind, number, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
@@ -223,9 +223,9 @@ class Pipe:
         if kind == ERROR:
             fault.reason, fault.code = REFUSALS.get(what or 0, "protocol"), errno.EAGAIN if what == BUSY else 0
         if asked is not None and kind == ERROR and what in ERRORS_KEPT_OPEN:
-            self._answered(about, asked, fault)
+            self._finish(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
-            self._answered(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
+            self._finish(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
         elif kind == GOODBYE:
             self.leaving = True
         elif (kind, about, what) == (WELCOME, 0, 1):
@@ -233,8 +233,8 @@ class Pipe:
         else:
             raise fault
 
-    def _at_once(self, payload: bytes) -> tuple[int, Decision] | None:
-        """What most decisions are, checked whole by one match, as in `Connection.ask`."""
+    def _read_plain(self, payload: bytes) -> tuple[int, Decision] | None:
+        """Reads the most common form of a decision by one match, as `Connection.ask` does."""
         if payload[:2] != b"\x9d\1" or len(payload) < 8:
             return None
         width = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(payload[2], 0)
@@ -246,7 +246,7 @@ class Pipe:
         decision._read, decision.allowed = match, payload[at] in GRANTS
         return int.from_bytes(payload[at - width : at], "big") if width else payload[2], decision
 
-    def _answered(self, about: int, asked: Waiting, answer: Any) -> None:
+    def _finish(self, about: int, asked: Waiting, answer: Any) -> None:
         del self.waiting[about]
         while self.unproved and self.unproved[0][0] < about:
             self.unproved.popleft()
@@ -257,67 +257,67 @@ class Pipe:
         elif isinstance(answer, Decision) and asked.op == ACQUIRE:  # its task was cancelled
             answer.release("dropped")
 
-    def _late(self) -> None:
-        """A deadline has come."""
+    def _expire(self) -> None:
+        """Ends requests whose deadline has passed."""
         self.timer = None
         if not self.writing:
-            self._flush()  # where the loop was too busy to
-        self._readable()  # what is there counts; asyncio's own loops have read before, others may not have
+            self._flush()  # the loop may have been too busy
+        self._readable()  # replies that arrived count; loops other than asyncio's may run timers before reads
         if self.closed or not self.waiting:
             return
-        now, held = self.loop.time(), {number for _, number in self.held}
+        now, queued = self.loop.time(), {number for _, number in self.queued}
         late = [number for number, asked in self.waiting.items() if asked.deadline <= now]
-        if any(number not in held for number in late):
+        if any(number not in queued for number in late):
             self.end(Fault("the daemon did not answer in time", "timeout"))
             return
-        for number in late:  # which waited for their turn: no failure of the daemon
+        for number in late:  # queued, never written: no failure of the daemon
             asked = self.waiting.pop(number)
             if not asked.future.done():
                 asked.future.set_exception(Fault("too many requests wait", "timeout"))
         if late:
-            self.held = deque(one for one in self.held if one[1] in self.waiting)
+            self.queued = deque(one for one in self.queued if one[1] in self.waiting)
         if self.waiting:
-            self.timer = self.loop.call_at(min(asked.deadline for asked in self.waiting.values()), self._late)
+            self.timer = self.loop.call_at(min(asked.deadline for asked in self.waiting.values()), self._expire)
 
     def _hung_up(self) -> None:
         self.end(Fault("the daemon hung up", "unreachable"), hung_up=True)
 
     def end(self, fault: Fault | None, hung_up: bool = False) -> None:
-        """Closes, once. `fault`: why, unless nobody waits for an answer.
+        """Closes once. `fault`: the cause, if requests wait.
 
-        What a daemon that hung up has not had is asked again elsewhere: what was not written, and what it left without
-        an answer after its goodbye. A connection without a welcome is not asked again: so it goes on nowhere for ever.
+        If the daemon hung up, unwritten requests and those left unanswered after a GOODBYE are retried on another
+        connection, but only if this one had a WELCOME: otherwise retries could go on for ever.
         """
         if self.closed:
             return
         self.closed = True
-        with contextlib.suppress(Exception):  # a loop that is closed knows of nothing any more
+        with contextlib.suppress(Exception):  # the loop may be closed
             self.loop.remove_reader(self.socket.fileno())
             self.loop.remove_writer(self.socket.fileno())
         if self.timer is not None:
             self.timer.cancel()
         self.socket.close()
-        unsent = {number for _, number in [*self.unsent, *self.held]}
+        unsent = {number for _, number in [*self.unsent, *self.queued]}
         waiting, self.waiting = self.waiting, {}
         abandoned = [which for _, which in self.unproved]
-        heard, failed = fault or Fault("the client was closed", "unreachable"), False
+        cause, failed = fault or Fault("the client was closed", "unreachable"), False
         for number, asked in waiting.items():
             again = hung_up and self.welcome and (self.leaving or number in unsent)
-            unread = again or heard.code == errno.EAGAIN
+            unread = again or cause.code == errno.EAGAIN
             failed = failed or not unread
             if asked.op == ACQUIRE and number not in unsent and not unread:
                 abandoned.append([self.number, number])
             if not asked.future.done():
-                asked.future.set_exception(Fault(str(heard), heard.reason, again, heard.code))
+                asked.future.set_exception(Fault(str(cause), cause.reason, again, cause.code))
         if abandoned:
             self.core._report_later({"abandoned": abandoned[:ABANDONED_MAX]})
         self.unsent.clear()
-        self.held.clear()
+        self.queued.clear()
         since = min((asked.since for asked in waiting.values()), default=monotonic())
-        self.core.broken(self, fault if failed or not (hung_up or heard.code) else None, since)
+        self.core.broken(self, fault if failed or not (hung_up or cause.code) else None, since)
 
     def close_inherited(self) -> None:
-        """Without a word to the loop, whose selector is the parent's too."""
+        """Closes without using the loop, whose selector the parent shares."""
         self.closed = True
         self.socket.close()
 

@@ -1,4 +1,4 @@
-"""MessagePack within the bounds of the protocol, and the elements of a request. Knows bytes, no socket and no clock."""
+"""MessagePack within the limits of the protocol, and the elements of a request. Uses no socket and no clock."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ VALUE_MAX, NAME_MAX, IDEM_MAX, PAIRS_MAX, DESCRIPTORS_MAX = 1_024, 64, 64, 16, 8
 DEPTH_MAX, FRAME_MAX, TOO_LARGE = 4, 16_384, 1 << 32
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = range(9)
 WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
-ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # the errors after which the connection goes on
-BUSY = 8  # the daemon takes no further connection
-REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # of the client; the others are degraded
+ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # errors after which the connection stays open
+BUSY = 8  # the daemon accepts no further connection
+REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # errors that refuse; others are degraded
 
 
 class Fault(ValueError):
-    """A request that cannot be sent or a reply that cannot be trusted. `reason`: the word that is counted.
+    """An unsendable request, a failed exchange or an invalid reply. `reason`: the key it is counted under.
 
-    `again`: the daemon did not judge the request. `code`: errno of a failed connection; EAGAIN: no room for one more.
+    `again`: the daemon did not process the request. `code`: errno of a failed connection; EAGAIN: the daemon is full.
     """
 
     def __init__(self, text: str, reason: str = "protocol", again: bool = False, code: int = 0) -> None:
@@ -34,15 +34,15 @@ class Fault(ValueError):
 
 
 def raised_here(error: BaseException) -> bool:
-    """Whether the call in the frame that caught `error` raised it, not a signal handler or another thread.
+    """True if the call in the catching frame raised `error`, false if a signal handler or another thread did.
 
-    A handler has a frame of its own below; an exception that another thread set comes without arguments.
+    A handler adds a frame to the traceback; an exception set by another thread has no arguments.
     """
     trace = error.__traceback__
     return bool(error.args) and trace is not None and trace.tb_next is None
 
 
-# How a value begins: (first byte of the short form, sizes below this have it, first byte of the others, their bytes).
+# Heads of values: (first byte of the short form, its sizes are below this, first byte of longer forms, their widths).
 _FORMS = {
     "uint": (0x00, 128, 0xCC, (1, 2, 4, 8)),
     "int": (0x100, 32, 0xD0, (1, 2, 4, 8)),
@@ -55,12 +55,12 @@ _STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("", None, 0), 0xC2: ("", Fals
 for _kind, (_short, _below, _code, _widths) in _FORMS.items():
     _STARTS |= {_short + n: (_kind, n, 0) for n in (range(-32, 0) if _kind == "int" else range(_below))}
     _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
-_NONE: tuple[str, Any, int] = ("", ..., 0)  # no value begins so
+_NONE: tuple[str, Any, int] = ("", ..., 0)  # an invalid first byte
 _HEADS = [bytes((0x90 + 2 * n,) if n < 8 else (0xDC, 0, 2 * n)) for n in range(PAIRS_MAX + 1)]
 
 
 def encode(value: object) -> bytes:
-    """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
+    """Encodes None, bool, int, str, bytes, list or dict as the shortest MessagePack."""
     if value is None or isinstance(value, bool):
         return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
     if isinstance(value, int):
@@ -71,7 +71,7 @@ def encode(value: object) -> bytes:
     if isinstance(value, (list, dict)):
         parts = value if isinstance(value, list) else [part for pair in value.items() for part in pair]
         return _head("array" if parts is value else "map", len(value)) + b"".join(map(encode, parts))
-    raise Fault(f"a {type(value).__name__} has no place in a frame", "invalid")
+    raise Fault(f"a frame cannot hold a {type(value).__name__}", "invalid")
 
 
 def _head(kind: str, size: int) -> bytes:
@@ -85,20 +85,20 @@ def _head(kind: str, size: int) -> bytes:
 
 
 def decode(data: bytes) -> list[Any]:
-    """The one array that `data` holds; a Fault for all that the protocol forbids."""
+    """Decodes `data`, which is exactly one array. Raises a Fault for anything that the protocol forbids."""
     (message,), end = _values(data, 0, 1, DEPTH_MAX)
     if end == len(data) and isinstance(message, list):
         return message
-    raise _doubtful()
+    raise _malformed()
 
 
 def _values(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], int]:
-    values: list[Any] = []  # the next `count`, and where they end; `depth` is what may still nest
+    values: list[Any] = []  # returns the next `count` values and their end; `depth`: levels left for nesting
     for _ in range(count):
         kind, value, width = _STARTS.get(data[at], _NONE) if at < len(data) else _NONE
         at += 1 + width
         if value is ... or at > len(data):
-            raise _doubtful()
+            raise _malformed()
         if width:
             value = int.from_bytes(data[at - width : at], "big", signed=kind == "int")
         if kind in ("str", "bin"):
@@ -106,16 +106,16 @@ def _values(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], in
             value = _decode_text(raw) if kind == "str" else raw
         elif kind in ("array", "map"):
             if not depth or value > len(data) - at:  # an element takes one byte at least
-                raise _doubtful()
+                raise _malformed()
             value, at = _values(data, at, value if kind == "array" else 2 * value, depth - 1)
         if kind == "map":
             keys = value[::2]
             if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
-                raise _doubtful()
+                raise _malformed()
             value = dict(zip(keys, value[1::2]))
         values.append(value)
     if at > len(data):
-        raise _doubtful()
+        raise _malformed()
     return values, at
 
 
@@ -125,17 +125,17 @@ def _decode_text(raw: bytes) -> str:
     except UnicodeDecodeError as error:
         if not raised_here(error):
             raise
-        raise _doubtful() from None
+        raise _malformed() from None
 
 
-def _doubtful() -> Fault:
-    return Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
+def _malformed() -> Fault:
+    return Fault("malformed frame: not exactly one array of valid values")
 
 
 def request(domain: str, attributes: Any, cost: Any, priority: Any, options: Map, signed: bool = False) -> list[bytes]:
-    """The elements of a judgement after its id, without trailing nils; of a CHARGE, if `signed`.
+    """Encodes the elements of a request after its id, without trailing nils; of a CHARGE, if `signed`.
 
-    Raises ValueError for a cost that is none, and a Fault, `invalid`, for what the daemon would call invalid.
+    Raises ValueError for an invalid cost, and a Fault `invalid` for other values that the daemon would refuse.
     """
     usual = attributes.__class__ is dict and cost.__class__ is int and cost == 1 and priority is None and not options
     if usual and domain.__class__ is str:
@@ -159,11 +159,11 @@ def request(domain: str, attributes: Any, cost: Any, priority: Any, options: Map
 
 @functools.lru_cache(2_048)
 def _usual(domain: str, *pairs: tuple[str, str]) -> list[bytes]:
-    return [encode_name(domain), b"\x91" + _descriptor(pairs), b"\1"]  # what most requests are; never changed
+    return [encode_name(domain), b"\x91" + _descriptor(pairs), b"\1"]  # the most common request; do not mutate
 
 
 def _fitted(parts: list[bytes], room: int) -> list[bytes]:
-    """`parts`, of which the longest values of the descriptors become their digests until they take `room` bytes."""
+    """Replaces the longest attribute values in `parts` by digests until `parts` fit into `room` bytes."""
     while sum(map(len, parts)) > room:
         lists = decode(parts[1])
         spots = [(one, i) for one in lists for i in range(1, len(one), 2)]
@@ -197,15 +197,15 @@ def _pair(name: str, value: object) -> bytes:
     return raw and encode_name(name) + _head("str", len(raw)) + raw
 
 
-_known_pair = functools.lru_cache(4_096)(_pair)  # of short texts alone: much is sent again and again
+_known_pair = functools.lru_cache(4_096)(_pair)  # only for short texts, which repeat often
 
 
 def _text(value: object) -> bytes:
-    """A value as it is sent; of None, nothing."""
+    """Returns the text of a value in UTF-8; empty for None."""
     if isinstance(value, bytes):
         text = value.decode("utf-8", "replace")
     elif value.__class__ is int and value.bit_length() > 10_000:
-        text = hex(value)  # Python writes no such number in decimals
+        text = hex(value)  # Python refuses to convert such a number to decimal
     else:
         try:
             text = "" if value is None else str(value)
@@ -219,13 +219,13 @@ def _text(value: object) -> bytes:
 
 
 def _cut(raw: bytes, kept: int) -> bytes:
-    """The first `kept` bytes, or less up to the end of a character, and the digest of the whole."""
+    """Returns at most `kept` bytes, up to the end of a character, and the digest of all of `raw`."""
     head = raw[:kept].decode("utf-8", "ignore").encode()
     return head + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
 
 
 def shorten_idem(idem: object) -> str | bytes | None:
-    """An idempotency key as it is sent: text, or bytes as they are; of more than 64 bytes the digest. None if empty."""
+    """Returns an idempotency key as text or unchanged bytes, shortened by a digest above 64 bytes; None if empty."""
     if isinstance(idem, bytes):
         digest = b"~" + hashlib.sha256(idem).hexdigest()[:32].encode()
         return (idem if len(idem) <= IDEM_MAX else idem[:30] + digest) or None
@@ -234,7 +234,7 @@ def shorten_idem(idem: object) -> str | bytes | None:
 
 
 def encode_cost(cost: Any, signed: bool = False) -> bytes:
-    """A cost or, if `signed`, an amount. Raises ValueError for all but integers and mappings of units to such."""
+    """Encodes a cost or, if `signed`, an amount: an integer or a mapping of units to integers, else ValueError."""
     if isinstance(cost, Mapping):
         parts = [encode_name(unit) + _amount(amount, signed) for unit, amount in cost.items()]
         return _head("map", len(parts)) + b"".join(parts)
@@ -247,14 +247,14 @@ def _amount(amount: Any, signed: bool) -> bytes:
             raise ValueError(f"a cost is an integer, or a mapping of units to integers, not {type(amount).__name__}")
         amount = operator.index(amount)
     if amount < 0 and not signed:
-        raise ValueError("a cost is 0 or more; help: give back with charge(…, amount=-1, of=decision)")
+        raise ValueError("a cost is 0 or more; help: refund with charge(…, amount=-1, of=decision)")
     if not -1 << 63 <= amount < 1 << 64:
-        amount = TOO_LARGE if amount > 0 else -TOO_LARGE  # as much beyond every limit
+        amount = TOO_LARGE if amount > 0 else -TOO_LARGE  # also above every limit
     return encode(amount)
 
 
 def _priority(priority: Any) -> bytes | None:
-    """None for what is no name: then the rules decide."""
+    """Encodes a priority; None for an invalid name: the rules decide."""
     is_name = isinstance(priority, str) and _NAME.fullmatch(priority) and len(_text(priority)) <= NAME_MAX
     return encode_name(priority) if is_name else None
 

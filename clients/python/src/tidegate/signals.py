@@ -1,4 +1,4 @@
-"""Tells the exceptions of signal handlers from those of the code that they interrupted."""
+"""Recognizes exceptions raised by signal handlers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def from_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised it, while the application's own code ran: its code is among the frames."""
+    """True if a signal handler's code is among the frames of the traceback."""
     handlers = [getattr(one, "func", one) for one in map(signal.getsignal, signal.valid_signals()) if callable(one)]
     codes = [getattr(one, "__code__", None) or getattr(type(one).__call__, "__code__", None) for one in handlers]
     trace = error.__traceback__

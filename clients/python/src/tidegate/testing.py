@@ -1,8 +1,8 @@
-"""For tests of applications: a client that decides in this process, without a daemon, and a fixture of pytest's.
+"""For tests of applications: a client that decides in this process, without a daemon, and a pytest fixture.
 
     pytest_plugins = ["tidegate.testing"]
 
-    def test_it_says_when(fake_tidegate):
+    def test_sends_retry_after(fake_tidegate):
         fake_tidegate.force("per-user", "limit", retry_after=7)
         assert application(client=fake_tidegate).status == 429
         fake_tidegate.assert_released()
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import VERDICTS, Client, Decision
-from .aio import AsyncClient, AsyncDecision, _awaitable
+from .aio import AsyncClient, AsyncDecision, _make_async
 from .protocol import ACQUIRE, CHARGE, DONE, HIT, PEEK, RELEASE, Fault, decode
 
 OPS = {ACQUIRE: "acquire", HIT: "hit", PEEK: "peek", CHARGE: "charge"}
@@ -25,7 +25,7 @@ OUTCOMES = ("ok", "error", "dropped")
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the daemon would have been asked."""
+    """A request that the daemon would have received."""
 
     call: str
     domain: str
@@ -36,21 +36,21 @@ class Asked:
 
 
 class Fake(Client):
-    """Allows everything, with a lease to `acquire`, until told otherwise. What it is given is checked as ever.
+    """Allows every request, and grants leases to `acquire`, unless `force` or `fail` changes that. Validates arguments.
 
-    `asked`: every call, in order. `charges`: those of `charge`. `outcomes`: how each lease that was released ended.
-    `asynchronous`: the same as an AsyncClient.
+    `asked`: all calls in order. `charges`: calls of `charge`. `outcomes`: outcomes of released leases.
+    `asynchronous`: the same fake as an AsyncClient.
     """
 
     def __init__(self, pool: str = "default", fallback: Any = None) -> None:
         super().__init__("/nonexistent", pool=pool, fallback=fallback)
-        self._enabled = True  # whatever the environment says
+        self._enabled = True  # ignores TIDEGATE_DISABLE
         self.asked: list[Asked] = []
         self.outcomes: dict[int, str] = {}
         self.leases: dict[int, Asked] = {}
         self.asynchronous = _AsyncFake(self)
         self._forced: list[tuple[list[Any], Callable[[Asked], object]]] = []
-        self._last_lease, self._gone = 0, ""
+        self._last_lease, self._failure = 0, ""
 
     def force(
         self,
@@ -63,7 +63,7 @@ class Fake(Client):
         remaining: int = 0,
         when: Callable[[Asked], object] = lambda asked: True,
     ) -> None:
-        """From now on the answer to whatever `when` is true of. The last one that fits decides."""
+        """Sets the decision of requests for which `when` is true. The last matching call applies."""
         retry = None if retry_after is None or verdict == "deny" else round(retry_after * 1e6)
         if verdict in ("shed", "deny"):
             limit = None
@@ -72,23 +72,23 @@ class Fake(Client):
         self._forced.append(([VERDICTS.index(verdict), rule, limit, window_us, left, retry or 0, retry], when))
 
     def clear(self) -> None:
-        """Allows everything again, and forgets what was asked."""
+        """Allows all requests again, and clears all records."""
         self._forced.clear()
         self.asked.clear()
         self.outcomes.clear()
         self.leases.clear()
-        self._gone = ""
+        self._failure = ""
 
     def fail(self, reason: str = "unreachable") -> None:
-        """As if the daemon did not answer any more."""
-        self._gone = reason
+        """Simulates a daemon that does not answer."""
+        self._failure = reason
 
     @property
     def charges(self) -> list[Asked]:
         return [asked for asked in self.asked if asked.call == "charge"]
 
     def assert_released(self, outcome: str | None = None) -> None:
-        """That no work holds its place any more; and that all of it ended so."""
+        """Asserts that all leases were released and, with `outcome`, that all had this outcome."""
         assert not self.leases, f"not released: {list(self.leases.values())}"
         if outcome is not None:
             assert set(self.outcomes.values()) <= {outcome}, f"released otherwise: {self.outcomes}"
@@ -99,8 +99,8 @@ class Fake(Client):
             self.outcomes[values[0]] = OUTCOMES[values[1]]
             self.leases.pop(values[0], None)
             return True
-        if self._gone:
-            return Fault("as if the daemon did not answer", self._gone)
+        if self._failure:
+            return Fault("the fake daemon does not answer", self._failure)
         if op not in OPS:
             return True
         flat = values[1][0]
@@ -129,15 +129,15 @@ class _AsyncFake(AsyncClient):
 
 
 class _Core:
-    """What AsyncClient asks, answered by a Fake."""
+    """The core of an AsyncClient, backed by a Fake."""
 
     def __init__(self, fake: Fake) -> None:
         self.fake = fake
 
     async def judge(self, op: int, domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> AsyncDecision:
-        decision = _awaitable(self.fake._judge(op, domain, attributes, cost, more))
-        asker = SimpleNamespace(core=self, _tell=self.fake._tell, _report_later=self.fake._report_later)
-        decision._asked = (asker, 1, 1)
+        decision = _make_async(self.fake._judge(op, domain, attributes, cost, more))
+        client = SimpleNamespace(core=self, _send=self.fake._send, _report_later=self.fake._report_later)
+        decision._asked = (client, 1, 1)
         return decision
 
     async def done(self, op: int, elements: Any) -> bool:
@@ -149,13 +149,13 @@ class _Core:
 
 try:
     import pytest
-except ImportError:  # for other runners there is Fake
+except ImportError:  # other test runners use Fake
     pass
 else:
 
     @pytest.fixture
     def fake_tidegate() -> Iterator[Fake]:
-        """A Fake; when the test has passed, nothing of its may hold a place."""
+        """Yields a Fake; fails a test that passed without releasing all leases."""
         fake = Fake()
         yield fake
         fake.assert_released()

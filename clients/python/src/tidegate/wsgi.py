@@ -1,9 +1,8 @@
 """Limits a WSGI application: Flask, Django, Pyramid, Bottle or plain.
 
-    application = tidegate.wsgi.Middleware(application, tidegate.Client(), domain="api", user=who)
+    application = tidegate.wsgi.Middleware(application, tidegate.Client(), domain="api", user=caller)
 
-What may not start is answered here; everything else reaches the application, also when the daemon or a function given
-here fails.
+Answers refused requests; all others reach the application, also when the daemon or a callback fails.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
 class Middleware:
-    """Judges every request before `app` sees it, and adds limit headers to every answer but redirects.
+    """Checks every request before `app` runs, and adds limit headers to every response but redirects.
 
-    Options are those of `tidegate.http.Guard`; requests are environs. `on_refused` may give (status or status line,
+    Options are those of `tidegate.http.Guard`; requests are environs. `on_refused` may return (status or status line,
     headers, body) or a WSGI application. The decision is in `environ["tidegate.decision"]`.
     """
 
@@ -46,18 +45,18 @@ class Middleware:
             if decision.wait:
                 time.sleep(decision.wait)
             body = self.app(environ, answer.start)
-            return body if decision.lease is None else _held(body, answer, environ.get("wsgi.file_wrapper"))
+            return body if decision.lease is None else _with_lease(body, answer, environ.get("wsgi.file_wrapper"))
         except BaseException:
             decision.release("dropped")
             raise
 
     def _judge(self, environ: Environ) -> Decision | None:
-        """None: exempt."""
+        """Returns the decision; None if the request is exempt."""
         started = time.monotonic()
-        question = self.guard.question(seen(environ))
-        if isinstance(question, dict):
-            question = self.client.acquire(self.guard.domain, **question)
-        return None if question is None else self.guard.judged(question, started)
+        arguments = self.guard.arguments(seen(environ))
+        if isinstance(arguments, dict):
+            arguments = self.client.acquire(self.guard.domain, **arguments)
+        return None if arguments is None else self.guard.observe(arguments, started)
 
     def _refusal(self, environ: Environ, decision: Decision) -> App:
         answer = self.guard.refusal(environ, decision)
@@ -80,13 +79,13 @@ def seen(environ: Environ) -> Seen:
 
 
 def path(environ: Environ) -> str:
-    """The path, which the server has decoded once, but keeps as bytes in Latin-1."""
+    """Returns the path, which WSGI passes percent-decoded, its bytes as Latin-1."""
     raw: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     return clean(raw if raw.isascii() else raw.encode("latin-1", "replace").decode("utf-8", "replace"))
 
 
 class _Answer:
-    """Adds limit headers where the application's answer starts, and remembers its status."""
+    """Adds limit headers to the start of the application's response, and keeps the outcome of its status."""
 
     def __init__(self, start_response: Callable[..., Any], decision: Decision, guard: Guard) -> None:
         self.start_response, self.decision, self.guard = start_response, decision, guard
@@ -100,7 +99,7 @@ class _Answer:
 
 
 class _Body:
-    """Holds the lease until the server has sent the answer or given up on it."""
+    """A body that releases the lease when the server closes it."""
 
     def __init__(self, body: Iterable[bytes], answer: _Answer) -> None:
         self.body, self.answer, self.finished = body, answer, False
@@ -126,22 +125,22 @@ class _Body:
     def release(self) -> None:
         self.answer.decision.release(self.answer.outcome if self.finished else "dropped")
 
-    __del__ = release  # what stands between may drop a body without closing it; the second time nothing happens
+    __del__ = release  # another middleware may drop a body without closing it; a second release does nothing
 
 
 class _List(_Body):
-    """A body whose length is known, of which some servers make the Content-Length."""
+    """A body of known length, from which some servers compute Content-Length."""
 
     def __len__(self) -> int:
         return len(self.body)  # type: ignore[arg-type]
 
 
-def _held(body: Iterable[bytes], answer: _Answer, file_wrapper: Any) -> Iterable[bytes]:
-    """The body, whose end is that of the lease."""
+def _with_lease(body: Iterable[bytes], answer: _Answer, file_wrapper: Any) -> Iterable[bytes]:
+    """Returns the body, with a `close` that releases the lease."""
     if not isinstance(file_wrapper, type) or not isinstance(body, file_wrapper):
         return (_List if hasattr(body, "__len__") else _Body)(body, answer)
-    # A file stays as it is, because the server sends it without asking for chunks: only its `close` is another. How
-    # much of it was sent nobody says.
+    # The server sends a file by sendfile, so keep the object and replace only its `close`. The server does not report
+    # how much it sent.
     file: Any = body
     close = getattr(file, "close", None)
 

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Limits jobs of Active Job. A limited job is enqueued again, later: its executions do not count, nothing is lost.
+# Limits jobs of Active Job. A limited job is enqueued again with a delay, without counting an execution.
 #
 #     class Export < ApplicationJob
 #       include Tidegate::ActiveJob
@@ -14,19 +14,20 @@ module Tidegate
     def self.included(base) = base.extend(Limited)
 
     module Limited
-      # The options are those of `Jobs::Limit`; functions get the job. The daemon gets `job`, its class, `queue` and
-      # what `attributes` adds.
+      # The options are those of `Jobs::Limit`; functions get the job. The attributes are `job` (its class), `queue` and
+      # those of `attributes`.
       def limited(domain = "jobs", **options)
         limit = Jobs::Limit.new(options.merge(domain: domain))
         around_perform do |job, work|
-          back = ->(delay) { ActiveJob.enqueue_again(job, delay) }
+          back = ->(delay) { ActiveJob.requeue(job, delay) }
           limit.call(job, { "job" => job.class.name, "queue" => job.queue_name }, back) { work.call }
         end
       end
     end
 
-    # What cannot be scheduled (adapters without a clock, callbacks that abort) raises, as an attempt of the job's.
-    def self.enqueue_again(job, delay)
+    # Enqueues the job again. Raises, as an attempt of the job, if it cannot (adapters without delay, callbacks that
+    # abort).
+    def self.requeue(job, delay)
       counted = job.executions
       job.executions -= 1
       return if scheduled?(job, delay)

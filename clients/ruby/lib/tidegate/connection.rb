@@ -1,15 +1,15 @@
 # frozen_string_literal: true
 
-# A connection to the daemon; the breaker that stops asking a daemon that fails; the fallback that limits meanwhile.
+# A connection to the daemon, the circuit breaker, and the fallback limits while the daemon is unreachable.
 %w[digest/sha2 etc io/wait monitor socket].each { |library| require library }
 require_relative "protocol"
 
 module Tidegate
-  ID_MIN, ID_MAX = 0x100, 0xffff # then another connection: a held lease keeps its id
+  ID_MIN, ID_MAX = 0x100, 0xffff # then another connection: ids are never reused, since leases refer to them
   SMALL, CHUNK, SKB_BYTES, QUIET = 256, 4_096, 1_440, Socket::MSG_NOSIGNAL | Socket::MSG_DONTWAIT
-  OVERSLEPT, GRACE = 0.002, 0.005 # seconds past the deadline after which the daemon gets so many more
+  OVERSLEPT, GRACE = 0.002, 0.005 # seconds: after waking up OVERSLEPT late, the daemon gets GRACE more
 
-  # Runs the block under the lock; without it in a trap handler, where no lock can be had.
+  # Runs the block under the lock; in a trap handler, which cannot lock, without it.
   def self.locked(lock)
     entered = false
     lock.synchronize do
@@ -22,27 +22,27 @@ module Tidegate
     yield
   end
 
-  # One stream with one request at a time; closed after any doubt. Its methods but `wait` run without exceptions of
-  # other threads and never wait.
+  # One stream with one request at a time; closed after any error. All methods but `wait` run without exceptions of
+  # other threads and do not block.
   class Connection
     attr_reader :client, :number, :asked, :socket, :spent, :used # the last: when a request was written
 
     def initialize(client, number) = (@client, @number, @asked, @unread, @in = client, number, ID_MIN - 1, 0, "".b)
 
-    # HELLO with `info` goes out with the first request.
+    # Connects. The first request also sends HELLO with `info`.
     def open(path, info)
       @socket = Socket.new(:UNIX, :STREAM)
       @socket.connect_nonblock(Socket.sockaddr_un(path))
       @room = (@socket.getsockopt(:SOCKET, :SNDBUF).int / 2) - (2 * FRAME_MAX)
       @greeting = [(hello = Wire.encode([HELLO, 0, 1, info])).bytesize].pack("N") << hello
     rescue SystemCallError, ArgumentError => e
-      raise unless own?(e)
+      raise unless raised_here?(e)
 
       close
-      raise Fault.new(why(path, e), "unreachable", *CONNECTING[e.class])
+      raise Fault.new(explain(path, e), "unreachable", *CONNECTING[e.class])
     end
 
-    # Writes a request: when; a Fault if the socket does not take it whole.
+    # Writes a request; returns the time. Raises a Fault unless the socket accepts all of it.
     def write(wanted, out)
       id = @asked += 1
       @spent ||= id >= ID_MAX
@@ -52,25 +52,25 @@ module Tidegate
       out.setbyte(7, id >> 8) && out.setbyte(8, id & 0xff) if wanted
       @fresh = !@greeting.nil?
       out, @greeting = @greeting + out, nil if @fresh
-      quick = (@unread += wanted ? 0 : SKB_BYTES) < @room # else `send`, which is quicker, could wait for room
+      quick = (@unread += wanted ? 0 : SKB_BYTES) < @room # else the faster `send` could block
       sent = quick ? @socket.send(out, QUIET) : @socket.sendmsg_nonblock(out, QUIET, exception: false)
       raise Fault.new("the daemon did not read in time", "timeout") if sent != out.bytesize
 
       @used = Process.clock_gettime(Process::CLOCK_MONOTONIC)
     rescue SystemCallError, IOError => e
-      raise unless own?(e)
+      raise unless raised_here?(e)
 
-      read(wanted) if wanted && @fresh # an ERROR may say why: a Fault
+      read(wanted) if wanted && @fresh # raises a Fault with the daemon's ERROR, if there is one
       raise Fault.new("the daemon hung up", "unreachable", *(:resend unless @fresh))
     end
 
-    # The reply to the request if it is there: a Decision, or elements. A Fault for any other message.
+    # Returns the reply, a Decision or elements, or nil if it has not arrived. Raises a Fault for any other message.
     def read(wanted)
       room = SMALL
       while (got = @socket.read_nonblock(room, exception: false)) != :wait_readable
         raise EOFError if got.nil?
 
-        @unread = 0 # an answer shows that it and everything before it was read
+        @unread = 0 # a reply proves that the daemon read everything before
         if wanted == DECISION && Wire::PLAIN.match?(got) && got.getbyte(3) == got.bytesize - 4 &&
            got.getbyte(8) == @asked & 0xff && got.getbyte(7) == @asked >> 8 && @in.empty?
           return Decision.new(got, got.getbyte(9), self)
@@ -81,13 +81,13 @@ module Tidegate
         return reply if reply
       end
     rescue SystemCallError, IOError => e
-      raise unless own?(e)
+      raise unless raised_here?(e)
 
-      # After a GOODBYE the daemon has judged only what it answered.
+      # After a GOODBYE the daemon has processed only requests that it answered.
       raise Fault.new("the daemon hung up", "unreachable", *(:own if @leaving), *(:resend if @leaving && !@fresh))
     end
 
-    # Waits for bytes until the deadline, and a moment more if the process woke up late; then a Fault.
+    # Waits for bytes until the deadline, then reads once more, after GRACE if the process woke up late; then a Fault.
     def wait(deadline)
       left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)
       if left <= 0
@@ -99,7 +99,7 @@ module Tidegate
       @socket.wait_readable(left)
     end
 
-    def close = @socket&.close # no `shutdown`, which would reach the process this one was forked from
+    def close = @socket&.close # no `shutdown`, which would also end the parent's connection after a fork
     def inspect = "#<#{self.class} #{@number}>"
 
     private
@@ -111,77 +111,77 @@ module Tidegate
     LIBRARY = Socket.instance_method(:sendmsg_nonblock).source_location.first
     private_constant :LIBRARY
 
-    # Whether the socket raised it, not a signal handler of the application in this code or the library's.
-    def own?(error)
-      places = error.backtrace_locations&.map(&:path) or return false
-      places.find_index { |path| path != LIBRARY && !path.start_with?("<internal:") } == places.index(__FILE__)
+    # True if the socket raised `error`, not a signal handler that interrupted this code or the library's.
+    def raised_here?(error)
+      paths = error.backtrace_locations&.map(&:path) or return false
+      paths.find_index { |path| path != LIBRARY && !path.start_with?("<internal:") } == paths.index(__FILE__)
     end
 
     def next_reply(wanted)
       while @in.bytesize >= 4 && @in.bytesize >= (stop = 4 + @in.unpack1("N"))
-        kind, about, *said = Wire.decode(@in.byteslice(4, stop - 4))
+        kind, about, *fields = Wire.decode(@in.byteslice(4, stop - 4))
         @in = @in.byteslice(stop..)
         mine = about == @asked
         @spent ||= kind == GOODBYE || (mine && !@in.empty?)
-        return kind == DECISION ? Decision.from(said, nil, self, about) : said if kind == wanted && mine
+        return kind == DECISION ? Decision.from(fields, nil, self, about) : fields if kind == wanted && mine
 
-        refuse(about, said) if kind == ERROR
-        unless kind == GOODBYE || [kind, about, said[0]] == [WELCOME, 0, 1]
-          raise Fault, "the daemon answered #{kind}: #{said.inspect[0, 200]}"
+        refuse(about, fields) if kind == ERROR
+        unless kind == GOODBYE || [kind, about, fields[0]] == [WELCOME, 0, 1]
+          raise Fault, "the daemon answered #{kind}: #{fields.inspect[0, 200]}"
         end
 
         @leaving ||= kind == GOODBYE
       end
-      raise Fault, "doubtful bytes: a frame of #{stop - 4} bytes" if stop && stop > 4 + FRAME_MAX
+      raise Fault, "malformed frame of #{stop - 4} bytes" if stop && stop > 4 + FRAME_MAX
     end
 
-    # An ERROR about this request, about HELLO (0) or about the connection (nil).
-    def refuse(about, said)
-      text = "the daemon answered #{ERROR}: #{said.inspect[0, 200]}"
+    # Raises the Fault of an ERROR about this request, HELLO (0) or the connection (nil).
+    def refuse(about, fields)
+      text = "the daemon answered #{ERROR}: #{fields.inspect[0, 200]}"
       raise Fault, text unless [@asked, 0, nil].include?(about)
 
-      flags = [(:keep if about == @asked && KEEPING.include?(said[0])), (:full if said[0] == BUSY)].compact
-      raise Fault.new(text, REFUSING[said[0]] || "protocol", *flags)
+      flags = [(:keep if about == @asked && KEEPING.include?(fields[0])), (:full if fields[0] == BUSY)].compact
+      raise Fault.new(text, REFUSING[fields[0]] || "protocol", *flags)
     end
 
-    def why(path, error)
+    def explain(path, error)
       return "the daemon at #{path} takes no connections: it is stopped or overloaded" if error.is_a?(Errno::EAGAIN)
 
-      said = "no daemon at #{path} (#{error.message}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-      return said unless error.is_a?(Errno::EACCES)
+      text = "no daemon at #{path} (#{error.message}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+      return text unless error.is_a?(Errno::EACCES)
 
       user, group = Etc.getpwuid(Process.euid).name, Etc.getgrgid(File.stat(path).gid).name
       "permission denied on #{path}: user #{user} is not in group #{group}"
     rescue SystemCallError, ArgumentError
-      said
+      text
     end
   end
 
-  # Stops asking a daemon that fails: at once when nothing listens, else after FAILURES_MAX failures whose waits do not
-  # overlap. After each pause one thread probes. Used under the client's lock.
+  # Opens immediately if no process listens, else after FAILURES_MAX failures whose waits do not overlap. After each
+  # pause one thread probes. Used under the client's lock.
   class Breaker
     FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0 # a pause is 0.5 to 1 times as long
 
     def initialize = answered
 
     def open? = !@until.nil?
-    def troubled? = @failures > 0 || !@pause.nil?
+    def failing? = @failures > 0 || !@pause.nil?
 
-    # A reply came. One to a probe ends the pause; until a request is answered, the next failure begins a longer one.
+    # Records a reply. A reply to a PING ends the pause, but until one to a request, a failure starts a longer pause.
     def answered(probe: false)
       @failures, @pause, @window, @until = probe ? FAILURES_MAX - 1 : 0, probe ? @pause : nil, -Float::INFINITY, nil
     end
 
-    # Whether this caller may probe. Another may after `limit` seconds, should this one never report.
+    # True if this thread may probe. Another one may after `limit` seconds if this one never reports.
     def probe?(now, limit) = open? && now >= @until && (@until = now + limit)
 
-    # Lets another caller probe at once: this probe ended without a verdict on the daemon.
+    # Lets another thread probe immediately, after a probe without a result.
     def give_up_probe = open? && (@until = 0.0)
 
-    # A failure of a request, or of the probe, that waited from `started` to `now`.
+    # Records a failure of a request, or of the probe, that waited from `started` to `now`.
     def failed(started, now, absent, probe)
       return if open? && !probe
-      return if !open? && !absent && started < @window # its wait overlaps that of a failure that counts
+      return if !open? && !absent && started < @window # overlaps a counted failure
 
       @failures += 1
       @window = now
@@ -192,7 +192,7 @@ module Tidegate
     end
   end
 
-  # Limits in this process while the daemon cannot be asked: a token bucket for each domain and set of attributes.
+  # Limits in this process while the daemon is unreachable: a token bucket for each domain and set of attributes.
   # `given`: a rate such as "20/s" or "20/s burst 40", or a Hash of rule names (`rule`, `domain/rule`, "*") to rates.
   class Fallback
     BUCKETS_MAX, LEARNED_MAX, COUNT_MAX = 10_000, 256, (1 << 32) - 1
@@ -211,7 +211,7 @@ module Tidegate
       @lock, @buckets, @learned = Monitor.new, {}, {}
     end
 
-    # Remembers which rule bound such a request last.
+    # Remembers the binding rule of requests with this domain and attribute names.
     def learn(domain, given, rule)
       return unless @by_rule && rule
 
@@ -223,8 +223,8 @@ module Tidegate
       end
     end
 
-    # The elements of a decision; nil if no rate is configured for such a request.
-    def judge(operation, domain, given, cost)
+    # Returns the elements of a decision; nil if no rate applies.
+    def decide(operation, domain, given, cost)
       learned = @by_rule && Tidegate.locked(@lock) { @learned[kind(domain, given)] }
       rate = (learned && (@rates[learned] || @rates["#{domain}/#{learned}"])) || @rates["*"]
       cost = cost["requests"] || cost[:requests] || 1 if cost.is_a?(Hash)
@@ -235,12 +235,12 @@ module Tidegate
 
     def kind(domain, given) = [domain.to_s, Wire.pairs(given).flatten(1).map(&:first).uniq.sort]
 
-    # A digest, so that long values take no memory.
+    # Returns the digest of domain and attributes: long values take no memory.
     def key(domain, given)
       Digest::SHA256.digest(Wire.encode([domain.to_s, Wire.pairs(given).map(&:sort)])).byteslice(0, 16)
     end
 
-    # Levels are tokens times the period in nanoseconds: whole numbers, so that a retry time is exact.
+    # Charges a bucket. Levels are tokens times the period in nanoseconds: integers, so that retry times are exact.
     def take(rate, key, cost, charges)
       now = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
       full, wanted = rate.burst * rate.period, cost * rate.period
@@ -276,7 +276,7 @@ module Tidegate
       fits = count && numbers.all? { |number| number.between?(1, COUNT_MAX) } && period.between?(1, 366 * UNITS["day"])
       return Rate.new(numbers[0], period, numbers[1]) if fits
 
-      raise ArgumentError, "fallback: #{text.inspect} is no rate; help: write it like \"20/s\" or \"20/s burst 40\""
+      raise ArgumentError, "fallback: #{text.inspect} is not a rate; help: write it like \"20/s\" or \"20/s burst 40\""
     end
   end
 end

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# What the options of a middleware say of one request or job.
+# Options of a middleware, evaluated for one request or job.
 module Tidegate
-  # A Hash of the values of `options`, of which some are functions of `subject`. nil if it is exempt; the decision for
-  # such requests if a function raises.
+  # Returns a Hash of the values of `options`, calling functions with `subject`; nil if it is exempt; an allowing
+  # decision if a function raises.
   def self.evaluate(client, options, subject)
     options.each_with_object({}) do |(name, value), values|
-      if value.respond_to?(:call) # else there is nothing of the application's to rescue
+      if value.respond_to?(:call)
         begin
           value = value.call(subject)
         rescue StandardError => e

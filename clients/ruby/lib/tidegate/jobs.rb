@@ -1,16 +1,16 @@
 # frozen_string_literal: true
 
-# What a limited job goes through, whichever library runs it: the base of sidekiq.rb and active_job.rb.
+# The common part of sidekiq.rb and active_job.rb.
 require_relative "../tidegate"
 require_relative "evaluate"
 
 module Tidegate
   module Jobs
-    # `client`: else the program's. `attributes`: a function of the job to more attributes, besides `job` and `queue`.
-    # `cost`, `priority`: a value or a function of the job. `exempt`: a function, true for what is not judged. Where a
-    # function raises, the job is done, and a line is logged once. `on_failure`: allow, or refuse when the daemon does
-    # not answer: then the job goes back too. `max_wait`: a WAIT up to so many seconds is slept off here. `fallback`: as
-    # of `Client`, in place of the client's.
+    # The limit of a class of jobs. `client`: default: the program's. `attributes`: a function from the job to
+    # attributes besides `job` and `queue`. `cost`, `priority`: a value or a function. `exempt`: a function; true: no
+    # check. If a function raises, the job runs, and the client logs it once. `on_failure`: allow, or refuse when the
+    # daemon does not answer: the job is queued again. `max_wait`: longest WAIT to sleep, in seconds. `fallback`:
+    # replaces the client's.
     class Limit
       WORDS = %i[domain client fallback attributes cost priority exempt on_failure max_wait].freeze
 
@@ -25,12 +25,12 @@ module Tidegate
         Wire.check_cost(@given[:cost])
       end
 
-      # Does the work of the block; or, if it may not start now, hands the seconds until it should be tried again to
-      # `back`. What can never pass raises Denied, so that it is seen and, by the library's own retries, not lost.
+      # Runs the block; or, if refused, calls `back` with the seconds until a retry. Raises Denied for a job that can
+      # never pass, which the library's own retries then report and keep.
       def call(job, known, back)
         held = []
         left = "dropped"
-        decision = judge(job, known, held)
+        decision = check(job, known, held)
         return yield if decision.nil?
         return refused(decision, back) unless decision.allowed?
 
@@ -44,19 +44,19 @@ module Tidegate
 
       private
 
-      # The decision; nil: exempt.
-      def judge(job, known, held)
+      # Returns the decision; nil if the job is exempt.
+      def check(job, known, held)
         client = @client || Tidegate.client
         given = Tidegate.evaluate(client, @given, job)
         return given unless given.is_a?(Hash)
 
         attributes = known.merge((given[:attributes] || {}).to_h.transform_keys(&:to_s))
-        said = given.slice(:cost, :priority, :on_failure, :max_wait)
-        said[:fallback] = @fallback if @fallback
-        client.acquire(@domain, attributes, held: held, **said)
+        arguments = given.slice(:cost, :priority, :on_failure, :max_wait)
+        arguments[:fallback] = @fallback if @fallback
+        client.acquire(@domain, attributes, held: held, **arguments)
       end
 
-      # With up to half as much again, so that what was refused together does not come back together.
+      # Adds up to half of the delay, so that jobs refused together do not return together.
       def refused(decision, back)
         again = decision.retry_after
         raise Denied, decision if again.nil? || decision.reason == "invalid"

@@ -1,19 +1,17 @@
 # frozen_string_literal: true
 
-# For callers of limited services: keeps to the pace that the service tells, before it is refused, and tries again what
-# was, with jitter and within a budget.
+# Paces calls to a limited service: slows down before the limit, and retries refusals with jitter and within a budget.
 #
 #     pace = Tidegate::Pace.new
 #     response = pace.call { http.get("/v1/charges") }
 #
-# It reads RateLimit and RateLimit-Policy, or X-Ratelimit-Limit and -Remaining, and Retry-After. One for each service
-# and credential; safe in threads.
+# It reads RateLimit and RateLimit-Policy, or X-Ratelimit-Limit and -Remaining, and Retry-After. Make one for each
+# service and credential; safe in threads.
 
 module Tidegate
-  # `attempts`: of one call, the first included. `wait_max`: no wait is longer, in seconds; where the service asks for
-  # more, its answer is returned as it is. `budget`: this share of the calls may be tried again, beside ten at first:
-  # when a service is down, its callers do not multiply. `slow_below`: from this share of a quota on, calls are spread
-  # over what is left of its time.
+  # `attempts`: of one call, including the first. `wait_max`: longest wait in seconds; if the service asks for more,
+  # `call` returns its refusal. `budget`: retries earned by each call, in addition to ten initial ones, so that retries
+  # do not amplify an overload. `slow_below`: below this share of a quota, calls are spread over its remaining time.
   class Pace
     RETRIES_MAX = 10.0
     REFUSED = [429, 503].freeze
@@ -30,16 +28,16 @@ module Tidegate
       @spacing = 0.0
     end
 
-    # Yields, after the wait there may be, and returns what the block returned last: a response with `status` or `code`
-    # and `headers` or `[]`, or an Array as Rack has it. What it raises is raised.
+    # Waits if necessary, yields, and returns the last result of the block: a response with `status` or `code` and
+    # `headers` or `[]`, or a Rack Array. Exceptions of the block pass.
     def call
       attempt = 0
       @lock.synchronize { @tokens = [@tokens + @budget, RETRIES_MAX].min }
       loop do
-        hold
+        await_start
         response = yield
         attempt += 1
-        delay = again(response, attempt)
+        delay = retry_delay(response, attempt)
         return response if delay.nil?
 
         pause(delay)
@@ -49,7 +47,7 @@ module Tidegate
     # Seconds until a call would start now.
     def delay = @lock.synchronize { [@from - now, 0.0].max }
 
-    # Takes note of a response that was had without `call`.
+    # Learns from a response obtained without `call`.
     def heard(response)
       limits = read(response)
       return if limits.nil?
@@ -61,7 +59,7 @@ module Tidegate
       end
     end
 
-    # The items of a list of RFC 9651, with their whole numbers: name to parameters. What is not understood is left out.
+    # Parses a List of RFC 9651: names to their integer parameters. Skips invalid items.
     def self.items(text)
       text.to_s.scan(ITEM).to_h do |name, parameters|
         numbers = parameters.scan(PARAMETER).select { |_, value| value.match?(/\A\d{1,15}\z/) }
@@ -69,7 +67,7 @@ module Tidegate
       end
     end
 
-    # Of Retry-After: seconds, or a date.
+    # Parses Retry-After: seconds, or a date.
     def self.seconds(text, now)
       text = text.to_s.strip
       return text.to_f if text.match?(/\A\d{1,9}\z/)
@@ -82,8 +80,8 @@ module Tidegate
 
     private
 
-    # Each caller takes the next moment, so that those who wait together do not start together.
-    def hold
+    # Waits for the start of this call. Each thread reserves the next time, so that they do not start together.
+    def await_start
       wait = @lock.synchronize do
         start = [@from, now].max
         @from = start + @spacing
@@ -92,8 +90,8 @@ module Tidegate
       pause([wait, @wait_max].min) if wait.positive?
     end
 
-    # The seconds after which to try again; nil: not.
-    def again(response, attempt)
+    # Returns seconds until a retry; nil: no retry.
+    def retry_delay(response, attempt)
       heard(response)
       return nil unless REFUSED.include?(status(response)) && attempt < @attempts
 
@@ -107,7 +105,7 @@ module Tidegate
     # Full jitter.
     def jitter(seconds) = rand * [seconds, @wait_max].min
 
-    # What is left, of how many, and in how many seconds there is more; of several limits the tightest.
+    # Returns remaining, limit and seconds until the reset of the most used limit.
     def read(response)
       policies = Pace.items(field(response, "ratelimit-policy"))
       limits = Pace.items(field(response, "ratelimit")).filter_map do |name, item|

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The protocol: MessagePack within its bounds, requests, decisions. Opens no socket.
+# The protocol: MessagePack within its limits, requests, decisions. Uses no socket.
 require "digest/sha2"
 
 module Tidegate
@@ -16,8 +16,9 @@ module Tidegate
   # Raised for a cost or amount that is negative where it must not be, or not an integer.
   class InvalidCost < ArgumentError; end
 
-  # Why a request has no reply; internal. Flags: `:resend` (the daemon has not judged it), `:keep` (the connection stays
-  # usable), `:absent` (nothing listens), `:full` (no room for a connection), `:own` (not a failure of the daemon).
+  # An unsendable request, a failed exchange or an invalid reply; internal. Flags: `:resend` (the daemon has not
+  # processed it), `:keep` (the connection stays usable), `:absent` (no process listens), `:full` (the daemon accepts no
+  # further connection), `:own` (not a failure of the daemon).
   class Fault < StandardError
     attr_reader :reason
     attr_accessor :started
@@ -25,25 +26,25 @@ module Tidegate
     def initialize(text, reason = "protocol", *flags) = super(text).tap { @reason, @flags = reason, flags }
     def flag?(flag) = @flags.include?(flag)
     def refusal? = REFUSALS.include?(@reason)
-    # Whether the breaker counts it as a failure of the daemon.
+    # True if the breaker counts it as a failure of the daemon.
     def counts? = !refusal? && (@flags & %i[keep own]).empty?
   end
 
   HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = *0..8
   WELCOME, DECISION, DONE, ERROR, GOODBYE = *0..4
-  BUSY, KEEPING = 8, [5, 6, 7, 10, 11].freeze # ERROR codes: no room for a connection; the connection stays open
+  BUSY, KEEPING = 8, [5, 6, 7, 10, 11].freeze # ERROR codes: no further connection; the connection stays open
   # ERROR codes that refuse the request; every other code is a failure of the daemon.
   REFUSING = { 6 => "invalid", 7 => "quota", 9 => "forbidden", 11 => "not_allowed" }.freeze
   REFUSALS = REFUSING.values.freeze
   VALUE_MAX, VALUE_KEPT, IDEM_MAX, IDEM_KEPT, NAME_MAX = 1_024, 960, 64, 30, 64
   PAIRS_MAX, DESCRIPTORS_MAX, NAMES_KEPT, DEPTH_MAX, FRAME_MAX = 16, 8, 1_024, 4, 16_384
-  INTEGERS, COST_ABOVE_ALL = (-(1 << 63)..((1 << 64) - 1)), 1 << 32 # what a frame can hold; above every limit
+  INTEGERS, COST_ABOVE_ALL = (-(1 << 63)..((1 << 64) - 1)), 1 << 32 # range in a frame; a cost above every limit
   BINARY, UTF_8 = Encoding::BINARY, Encoding::UTF_8
   NEVER = { Object => :never }.freeze # exceptions of other threads (Timeout, Thread#raise, Thread#kill) arrive later
 
   # Encodes and decodes frames.
   module Wire
-    # How a value begins: first byte of the short form, sizes below this have it, first byte of the others, their forms.
+    # Heads of values: first byte of the short form, sizes below this, first byte of longer forms, their formats.
     FORMS = {
       uint: [0x00, 128, 0xcc, %w[C n N Q>]], int: [0x100, 32, 0xd0, %w[c s> l> q>]], str: [0xa0, 32, 0xd9, %w[C n N]],
       bin: [0x00, 0, 0xc4, %w[C n N]], array: [0x90, 16, 0xdc, %w[n N]], map: [0x80, 16, 0xde, %w[n N]]
@@ -55,19 +56,19 @@ module Tidegate
       (kind == :int ? -below...0 : 0...below).each { |size| starts[short + size] = [kind, size, 0] }
       forms.each_with_index { |packed, i| starts[code + i] = [kind, packed, WIDTHS[packed]] }
     end.freeze
-    NAME, NAMES = %r{\A[^\x00-\x1f\x7f-\u009f:/]+\z}, {} # encoded names; a program has few
-    rule = lambda do |low, high| # by halves: a text of `low` to `high` printable characters
+    NAME, NAMES = %r{\A[^\x00-\x1f\x7f-\u009f:/]+\z}, {} # cache of encoded names
+    rule = lambda do |low, high| # a text of `low` to `high` printable characters, by bisection
       middle = (low + high) / 2
       next "\\x#{(0xa0 | low).to_s(16)}[ -~]{#{low}}" if low == high
 
       "(?:(?=[\\xa0-\\x#{(0xa0 | middle).to_s(16)}])#{rule[low, middle]}|#{rule[middle + 1, high]})"
     end
-    # Matches the usual decision (every field, a short ASCII name, no notes, an id of two bytes), which is then decoded
+    # Matches the most common decision (every field, a short ASCII name, no notes, an id of two bytes), which is decoded
     # only when a field is read.
     plain = "\\A\0\0\0.\\x9d\\x01\\xcd..[\0-\\x04](?:#{rule[1, 31]}|\\xc0)" \
             "#{'(?:\xce....|[\0-\x7f\xc0]|\xcc.|\xcd..|\xcf.{8})' * 6}\\xc0\\xc0\\xc0\\z"
     PLAIN = Regexp.new(plain.b, Regexp::MULTILINE | Regexp::NOENCODING)
-    # Start of a request: room for its size, number of elements, operation, room for its id (nil: no reply).
+    # Start of a frame: room for its size, number of elements, operation, room for its id (nil: no reply).
     HEADS = [0, 5, 4, 5, 5, 5, 3, 5, 2].each_with_index.map do |count, operation|
       id = [RELEASE, SIGNAL].include?(operation) ? [0xc0] : [0xcd, 0, 0]
       [0, 0x90 | count, operation, *id].pack("NC*").freeze
@@ -98,19 +99,19 @@ module Tidegate
       i ? out << (code + i) << [size].pack(forms[i]) : raise(Fault.new("a number too large for a frame", "invalid"))
     end
 
-    # The one array in `data`; a Fault for bytes that the protocol forbids.
+    # Decodes `data`, exactly one array. Raises a Fault for bytes that the protocol forbids.
     def decode(data)
       message, stop = value(data, 0, DEPTH_MAX)
       raise IndexError unless message.instance_of?(Array) && stop == data.bytesize
 
       message
     rescue IndexError
-      raise Fault, "doubtful bytes: not exactly one array of valid values"
+      raise Fault, "malformed frame: not exactly one array of valid values"
     end
 
-    # The value at `at` and the offset after it; `depth`: levels that may still nest.
+    # Returns the value at `at` and the offset after it; `depth`: levels left for nesting.
     def value(data, at, depth)
-      kind, size, width = STARTS.fetch(data.getbyte(at)) # nil, behind the end, starts nothing
+      kind, size, width = STARTS.fetch(data.getbyte(at)) # raises for nil, after the end
       at += 1 + width
       raise IndexError if at > data.bytesize
 
@@ -128,9 +129,9 @@ module Tidegate
       map.size == size ? [map, at] : raise(IndexError)
     end
 
-    # A judgement or charge without its size and id. `given`: a Hash or pairs (one descriptor), an Array of Hashes
-    # (several), or nil. A Fault with the reason `invalid` for names, counts and sizes that the protocol forbids.
-    def judgement(operation, domain, given, cost, priority = nil, options = nil)
+    # Encodes a request or charge without its size and id. `given`: a Hash or pairs (one descriptor), an Array of Hashes
+    # (several), or nil. Raises a Fault `invalid` for names, counts and sizes that the protocol forbids.
+    def request(operation, domain, given, cost, priority = nil, options = nil)
       out = +HEADS[operation]
       out << (NAMES[domain] || name(domain))
       if given.instance_of?(Array) && given.first.is_a?(Hash)
@@ -148,10 +149,10 @@ module Tidegate
       out.setbyte(4, 0x90 | count)
       return out if (over = out.bytesize - 4 - FRAME_MAX) <= 0
 
-      judgement(operation, domain, shortened(many || [given], over), cost, priority, options)
+      request(operation, domain, shortened(many || [given], over), cost, priority, options)
     end
 
-    # The cost as it is sent: checked, and within the numbers that a frame holds. Raises InvalidCost.
+    # Validates a cost and clamps it to the numbers that a frame holds. Raises InvalidCost.
     def cost(cost, negative)
       if cost.is_a?(Hash)
         sent = cost.to_h { |unit, count| [name(unit) && unit.to_s, number(count, negative)] }
@@ -171,7 +172,7 @@ module Tidegate
       count.negative? ? -COST_ABOVE_ALL : COST_ABOVE_ALL
     end
 
-    # The encoded name of a priority; nil for what is no name: the rules decide then.
+    # Returns the encoded name of a priority; nil for an invalid name: the rules decide.
     def priority_name(priority)
       NAMES[priority] || name(priority)
     rescue Fault
@@ -182,7 +183,7 @@ module Tidegate
       fits = given.nil? || given.respond_to?(:each)
       raise Fault.new("attributes are a Hash, not a #{given.class}", "invalid") unless fits
 
-      place, count = (out << 0x90).bytesize - 1, 0
+      at, count = (out << 0x90).bytesize - 1, 0
       given&.each do |name, value|
         name = NAMES[name] || name(name)
         unless value.instance_of?(String) && (size = value.bytesize) < 32 && value.ascii_only?
@@ -196,10 +197,10 @@ module Tidegate
       end
       raise Fault.new("more than #{PAIRS_MAX} attributes", "invalid") if count > PAIRS_MAX
 
-      count < 8 ? out.setbyte(place, 0x90 | (2 * count)) : out[place, 1] = [0xdc, 2 * count].pack("Cn")
+      count < 8 ? out.setbyte(at, 0x90 | (2 * count)) : out[at, 1] = [0xdc, 2 * count].pack("Cn")
     end
 
-    # An attribute as it is sent, the end of a long one replaced by a digest; empty for nil.
+    # Returns the text of an attribute, the end of a long one replaced by a digest; empty for nil.
     def text(value, most = VALUE_MAX, kept = VALUE_KEPT)
       text = utf8(value.instance_of?(String) ? value : string(value))
       text.bytesize > most ? "#{text.byteslice(0, kept).scrub('')}~#{digest(text)}" : text
@@ -207,7 +208,7 @@ module Tidegate
 
     def digest(text) = Digest::SHA256.hexdigest(text)[0, 32]
 
-    # An idempotency key as it is sent; nil for an empty one.
+    # Returns an idempotency key as text or bytes, shortened by a digest above 64 bytes; nil if empty.
     def idem(key)
       key = key.is_a?(String) && key.encoding == BINARY ? key : utf8(string(key))
       return key.empty? ? nil : key if key.bytesize <= IDEM_MAX
@@ -216,7 +217,7 @@ module Tidegate
       (kept.encoding == BINARY ? kept : kept.scrub("")) << "~#{digest(key)}"
     end
 
-    # Without exceptions of other threads, so that those of the value's own `to_s` can be told apart.
+    # Converts a value, deferring exceptions of other threads, so that only those of its `to_s` are rescued.
     def string(value)
       return value.name if value.instance_of?(Symbol)
       return value.to_s if value.instance_of?(Integer)
@@ -231,17 +232,17 @@ module Tidegate
     def utf8(text)
       text = text.dup.force_encoding(UTF_8) if text.encoding == BINARY
       text.encode(UTF_8, invalid: :replace, undef: :replace).scrub("\ufffd")
-    rescue EncodingError # no conversion exists: its bytes
+    rescue EncodingError # no conversion exists: keep the bytes
       text.b.force_encoding(UTF_8).scrub("\ufffd")
     end
 
-    # Descriptors as pairs of names and texts, without empty ones.
+    # Returns descriptors as pairs of names and texts, without empty ones.
     def pairs(given)
       given = [given] unless given.instance_of?(Array) && given.first.is_a?(Hash)
       given.map { |one| (one || {}).map { |name, value| [name.to_s, text(value)] }.reject { |_, text| text.empty? } }
     end
 
-    # The descriptors with digests for the longest values, until they are `over` bytes shorter.
+    # Replaces the longest values of the descriptors by digests until they are `over` bytes shorter.
     def shortened(given, over)
       given = given.map { |pairs| (pairs || {}).map { |name, value| [name, text(value)] }.uniq(&:first) }
       while over.positive?
@@ -254,7 +255,7 @@ module Tidegate
       given.map(&:to_h)
     end
 
-    # The encoded name; a Fault for what is no name.
+    # Returns the encoded name. Raises a Fault for an invalid name.
     def name(name)
       text = name.is_a?(Symbol) ? name.name : name
       fits = text.is_a?(String) && text.valid_encoding? && (text = utf8(text)).bytesize <= NAME_MAX && NAME.match?(text)
@@ -263,11 +264,11 @@ module Tidegate
       NAMES.size < NAMES_KEPT ? NAMES[name] = encode(text).freeze : encode(text)
     end
 
-    # Checks names and costs where a program is configured.
-    def check_name(name, what)
+    # Validates a name in the configuration of a program. Raises ArgumentError.
+    def check_name(name, option)
       name(name)
     rescue Fault => e
-      raise ArgumentError, "#{what}: #{e.message}, not #{name.inspect}"
+      raise ArgumentError, "#{option}: #{e.message}, not #{name.inspect}"
     end
 
     def check_cost(cost)
@@ -278,7 +279,8 @@ module Tidegate
   end
 
   # The answer to a request. `rule`, `limit`, `window`, `remaining` and `reset_after` describe the binding rule;
-  # `retry_after` (nil: never), `wait` (start after it) and the other times are in seconds; `notes` are [kind, rule].
+  # `retry_after` (nil: never), `wait` (sleep before the start) and the other times are in seconds; `notes` are
+  # [kind, rule].
   class Decision
     VERDICTS, STATUSES = %w[allow limit shed wait deny].freeze, [200, 429, 503, 200, 403].freeze
     KINDS = [Integer, String, *[Integer] * 6, Array, Array, Hash].freeze
@@ -296,27 +298,27 @@ module Tidegate
       given = (elements + ([nil] * 11)).first(11)
       fits = KINDS.zip(given).all? { |kind, value| value.nil? || value.instance_of?(kind) }
       fits &&= given[0]&.between?(0, 4) && given[2, 6].compact.none?(&:negative?) && !given[1]&.encoding.equal?(BINARY)
-      raise Fault, "doubtful: #{elements.inspect[0, 200]} as a decision" unless fits
+      raise Fault, "malformed decision: #{elements.inspect[0, 200]}" unless fits
 
       new(given << id, given[0], connection, reason)
     end
 
     def allowed? = @verdict.zero? || @verdict == 3
-    # Whether it was made without the daemon.
+    # True if it was made without the daemon.
     def degraded? = !@reason.nil? && !REFUSALS.include?(@reason)
     def verdict = VERDICTS[@verdict]
     def status = STATUSES[@verdict]
-    { rule: 1, limit: 2, remaining: 4, lease: 7 }.each { |name, place| define_method(name) { given[place] } }
+    { rule: 1, limit: 2, remaining: 4, lease: 7 }.each { |name, at| define_method(name) { given[at] } }
     { window: 3, reset_after: 5, retry_after: 6 }.each { |name, at| define_method(name) { given[at]&.fdiv(1_000_000) } }
     def wait = @verdict == 3 ? retry_after || 0.0 : 0.0
     def notes = (given[8] || []).each_slice(2).to_a
     def help = extra["help"]&.to_s
     def unit = extra["unit"]&.to_s || "requests"
     def hidden? = extra["hide"] == true
-    # Whether a refused caller may see the rule.
+    # True if the response names the rule and its limit.
     def named? = !rule.nil? && !limit.nil? && !hidden?
 
-    # The limit, for allowed requests too, as ratelimit-headers-11 and as X-Ratelimit; the retry time.
+    # Returns RateLimit (ratelimit-headers-11), X-Ratelimit and, of a refusal, Retry-After headers.
     def headers
       names = allowed? || given[6].nil? ? [] : %w[Retry-After X-Ratelimit-Retry-After].first(hidden? ? 1 : 2)
       again = names.to_h { |name| [name, try_again] }
@@ -330,35 +332,35 @@ module Tidegate
         "X-Ratelimit-Limit" => most, "X-Ratelimit-Remaining" => left }.merge(again)
     end
 
-    # For people: the limit, its quota and the retry time.
+    # One sentence for people: the rule, its limit, and the time of a retry.
     def message
       return allowed? ? "Allowed." : "This request is not allowed." if allowed? || verdict == "deny"
 
       amount = (given[3] || 0).zero? ? "at once" : "#{unit} in #{Decision.number(given[3])} s"
-      what = named? ? "Over the limit #{rule} of #{limit} #{amount}." : "Too many requests."
+      over = named? ? "Over the limit #{rule} of #{limit} #{amount}." : "Too many requests."
       full = reason ? "The request could not be judged." : "The service is at its capacity."
       again = given[6] ? "Try again in #{try_again} s." : "It asks for more than the limit holds: it can never pass."
-      "#{verdict == 'limit' ? what : full} #{again}"
+      "#{verdict == 'limit' ? over : full} #{again}"
     end
 
-    # Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens.
+    # Ends the lease with the outcome ok, error or dropped; does nothing without a lease or the second time.
     def release(outcome = "ok")
       Thread.handle_interrupt(NEVER) do
         lease, given[7] = given[7], nil
         @reference ||= lease
         outcome = OUTCOMES.fetch(outcome.to_s, 1)
-        @connection&.client&.__send__(:give_back, lease, outcome, @connection, given[-1]) if lease
+        @connection&.client&.__send__(:release_lease, lease, outcome, @connection, given[-1]) if lease
       end && nil
     end
 
-    # Restarts the lease's time, for long work; false if it has ended or the daemon does not answer.
+    # Restarts the lease's time; false if the lease has expired or the daemon does not answer.
     def renew = lease && @connection ? @connection.client.__send__(:done?, RENEW) { Wire.encode(lease, _1) } : false
-    # What a refund names: the lease, ended or not, else the idempotency key.
+    # The reference for a refund: the lease, ended or not, else the idempotency key.
     def reference = lease || @reference || @idem
-    # Microseconds as seconds for people: up to the next millisecond.
+    # Converts microseconds to seconds, rounded up to milliseconds.
     def self.number(time) = (up = -(-time / 1_000)).modulo(1_000).zero? ? up / 1_000 : up.fdiv(1_000)
-    def inspect = "#<#{self.class} #{[verdict, *rule, *reason].join(' ')}>" # no lease, no session
-    # A copy in another process has the fields and ends no work.
+    def inspect = "#<#{self.class} #{[verdict, *rule, *reason].join(' ')}>" # without lease and session, secrets
+    # A copy has all fields but the connection: only the original can release the lease.
     def marshal_dump = [given, @verdict, @reason, @idem]
     def marshal_load(dumped) = (@given, @verdict, @reason, @idem = dumped)
 

@@ -1,21 +1,21 @@
 # frozen_string_literal: true
 
-# How many requests at once the Puma worker works on that this process is. Requires nothing of Puma's.
+# Finds how many concurrent requests this process works on as a Puma worker. Does not require Puma.
 require "weakref"
 
 module Tidegate
   module PumaSlots
-    TOLD = {} # of each pool the process and the client; rubocop:disable Style/MutableConstant
+    CLAIMS = {} # pool: process id and client that has the slots; rubocop:disable Style/MutableConstant
 
-    # The threads of the server that handles the request of this thread; 0 (unknown) in its master, in children of a
-    # worker's own, outside of a request, and anywhere else. Told to one client of a pool: another of the same process
-    # has no slots of its own.
+    # Returns the threads of the server that handles this thread's request; 0 (unknown) in its master, in a worker's
+    # children, outside of a request, and elsewhere. Only one client of a pool in a process gets the slots, so that they
+    # count once.
     def self.of(client, pool)
       found = threads
-      pid, to = TOLD[pool]
-      return 0 if found.zero? || (pid == Process.pid && to.weakref_alive? && !to.__getobj__.equal?(client))
+      pid, owner = CLAIMS[pool]
+      return 0 if found.zero? || (pid == Process.pid && owner.weakref_alive? && !owner.__getobj__.equal?(client))
 
-      TOLD[pool] = [Process.pid, WeakRef.new(client)]
+      CLAIMS[pool] = [Process.pid, WeakRef.new(client)]
       found
     rescue StandardError
       0
@@ -25,7 +25,7 @@ module Tidegate
       return 0 unless defined?(::Puma::Server)
 
       server = ::Puma::Server.current
-      # In a child that a worker forked the threads of the server are dead, this one excepted.
+      # In a child that a worker forked, the server's own thread is dead.
       alive = server&.instance_variable_get(:@thread)&.alive?
       alive ? server.max_threads : 0
     end

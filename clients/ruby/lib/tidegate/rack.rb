@@ -4,32 +4,31 @@
 #
 #     use Tidegate::Rack::Middleware, domain: "api", user: ->(env) { env["app.user"] }
 #
-# The daemon gets `method`, `path`, `route`, `ip`, `user`, `user_agent` and what the application adds, in this order.
-# What may not start is answered here; everything else reaches the application, also when the daemon or a function given
-# here fails.
+# The attributes are `method`, `path`, `route`, `ip`, `user`, `user_agent` and those of the application, in this order.
+# Answers refused requests; all others reach the application, also when the daemon or a callback fails.
 
 require "json"
 require_relative "../tidegate"
 require_relative "evaluate"
 require_relative "rack/caller"
-require_relative "rack/held"
+require_relative "rack/body"
 
 module Tidegate
   module Rack
-    # Judges every request before `app` sees it, and adds limit headers to every answer but redirects. What is a
-    # function below gets env; where it raises, the request passes, and a line is logged once.
+    # Checks every request before `app` runs, and adds limit headers to every response but redirects. Functions get env;
+    # if one raises, the request passes, and the client logs it once.
     #
-    # `client`: else the program's, `Tidegate.client`. `user`: the user's name, or nil. `attributes`: more of them, as a
-    # function, or as a Hash of names to functions and names of headers. `descriptors`: a function to an Array of
-    # Hashes, further descriptors. `cost`, `priority`: a value or a function. `exempt`: true for what is not judged.
-    # `outcome`: a function of the answer's status to ok, error or dropped. `on_refused`, with env and the decision: the
-    # answer to a refusal as Rack has it, or an application, or nil for the usual one (application/problem+json); limit
-    # headers are added. `on_failure`: "allow" or "refuse" (503) when the daemon does not answer, or a function, or a
-    # list of [path, word], where a path is exact, ends in *, or is a Regexp.
-    # `trusted_proxies`: whose X-Forwarded-For and X-Request-Start are believed: networks ("10.0.0.0/8"; the peer on a
-    # Unix socket is one of them), or how many proxies stand in front. `instrument`: called with the decision and the
-    # seconds it took. `headers`: draft, legacy, both or none. `fallback`: as of `Client`, in place of the client's.
-    # Attributes must come from what the application knows, the priority never from an end user's header.
+    # `client`: default: the program's, `Tidegate.client`. `user`: function to the caller's name or nil. `attributes`:
+    # further attributes: a function, or a Hash from names to functions or header names. `descriptors`: function to an
+    # Array of Hashes, further descriptors. `cost`, `priority`: a value or a function. `exempt`: function; true: no
+    # check. `outcome`: function from the status to ok, error or dropped. `on_refused`: gets env and the decision;
+    # returns a Rack response, an application, or nil for the default (application/problem+json); limit headers are
+    # added. `on_failure`: "allow" or "refuse" (503) when the daemon does not answer; also a function, or a list of
+    # [path, value], the path exact, ending in *, or a Regexp.
+    # `trusted_proxies`: networks of proxies ("10.0.0.0/8") whose X-Forwarded-For and X-Request-Start count (with any
+    # network, also the peer of a Unix socket), or the number of proxies. `instrument`: called with the decision and the
+    # seconds it took. `headers`: draft, legacy, both or none. `fallback`: replaces the client's.
+    # Attributes must come from trusted sources; never take the priority from a caller's header.
     #
     # The decision is in `env["tidegate.decision"]`.
     class Middleware
@@ -53,30 +52,30 @@ module Tidegate
       def call(env)
         held = []
         client = @client || Tidegate.client
-        decision = judge(client, env, held)
+        decision = check(client, env, held)
         return @app.call(env) if decision.nil?
 
         env["tidegate.decision"] = decision
         answer = refusal(client, env, decision) unless decision.allowed?
         answer ||= work(client, env, env["tidegate.decision"])
       ensure
-        held[0].release("dropped") if held[0] && answer.nil? # the second time nothing happens
+        held[0].release("dropped") if held[0] && answer.nil? # a second release does nothing
       end
 
       private
 
-      # The decision; nil: exempt.
-      def judge(client, env, held)
+      # Returns the decision; nil if the request is exempt.
+      def check(client, env, held)
         given = Tidegate.evaluate(client, @given, env)
         return given unless given.is_a?(Hash)
 
-        said = said(client, env, given)
-        said.is_a?(Hash) ? ask(client, said, held) : said
+        arguments = arguments(client, env, given)
+        arguments.is_a?(Hash) ? acquire(client, arguments, held) : arguments
       end
 
-      # The arguments of `acquire`; or, if the request cannot be read, its refusal.
-      def said(client, env, given)
-        Thread.handle_interrupt(NEVER) do # so that only its own exceptions are rescued
+      # Returns the arguments of `acquire`; or, if the request cannot be read, its refusal.
+      def arguments(client, env, given)
+        Thread.handle_interrupt(NEVER) do # rescue no exceptions of other threads
           { attributes: descriptors(client, env, given), cost: given[:cost], priority: given[:priority],
             on_failure: given[:on_failure] || "allow", queued: @caller.queued(env) }
         rescue StandardError => e
@@ -84,14 +83,14 @@ module Tidegate
         end
       end
 
-      def ask(client, said, held)
+      def acquire(client, arguments, held)
         started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        said[:fallback] = @fallback if @fallback
-        decision = client.acquire(@domain, said.delete(:attributes), held: held, **said)
+        arguments[:fallback] = @fallback if @fallback
+        decision = client.acquire(@domain, arguments.delete(:attributes), held: held, **arguments)
         took = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
         safely(client, "instrument") { @instrument.call(decision, took) } if @instrument
         decision
-      rescue InvalidCost => e # of a function: not an error of the request
+      rescue InvalidCost => e # returned by the function `cost`
         client.refuse(e)
       end
 
@@ -106,11 +105,11 @@ module Tidegate
       def work(client, env, decision)
         left = "dropped"
         sleep(decision.wait) if decision.wait.positive?
-        left = "error" # should something be thrown over this, as Warden does
+        left = "error" # for a `throw`, as by Warden
         status, fields, body = @app.call(env)
-        held = Held.new(decision, outcome(client, status.to_i)) if decision.lease
+        release = Release.new(decision, outcome(client, status.to_i)) if decision.lease
         limited = with_limits(status, fields, decision)
-        body, limited = held.until_finished(env, status, limited, body) if held
+        body, limited = release.until_end(env, status, limited, body) if release
         left = nil
         [status, limited, body]
       rescue Exception
@@ -120,14 +119,14 @@ module Tidegate
         decision.release(left) if left
       end
 
-      # nil: the request passes.
+      # Returns the response to a refusal; nil if `on_refused` raised: the request passes.
       def refusal(client, env, decision)
         answer = @on_refused&.call(env, decision)
         answer = answer.call(env) if answer.respond_to?(:call)
         status, fields, body = answer || usual(env, decision)
         [status, with_limits(status, fields, decision), body]
       rescue StandardError => e
-        raise if answer.respond_to?(:call) # an application's errors are its own
+        raise if answer.respond_to?(:call) # raised by the application that `on_refused` returned
 
         env["tidegate.decision"] = client.callback_failed("on_refused", e)
         nil
@@ -140,10 +139,10 @@ module Tidegate
         [decision.status, fields, env["REQUEST_METHOD"] == "HEAD" ? [] : [body]]
       end
 
-      # In names of lower case, which Rack 3 asks for; never over the application's own.
+      # Adds limit headers in lower case, as in Rack 3; never replaces the application's own.
       def with_limits(status, fields, decision)
         limits = decision.headers
-        return fields if limits.empty? || status.to_i.between?(300, 399) # a redirect would be followed late for them
+        return fields if limits.empty? || status.to_i.between?(300, 399) # clients would delay following a redirect
 
         fields = Rack.copied(fields)
         own = fields.each_key.map { |name| name.to_s.downcase }
@@ -166,7 +165,7 @@ module Tidegate
         nil
       end
 
-      # A word in place of a function would be the user of everybody, or exempt everything.
+      # Raises ArgumentError for a value in place of a function, such as a `user` that all requests would share.
       def functions(**given)
         given.each do |name, value|
           next if value.nil? || value.respond_to?(:call)
@@ -212,18 +211,18 @@ module Tidegate
       end
 
       WORDS, BUILT_IN = %w[allow refuse].freeze, %w[method path route ip user user_agent].freeze
-      # How headers begin that a style has not; Retry-After every refusal has.
+      # Prefixes of the headers that a style omits. Every refusal has Retry-After.
       LEFT_OUT = { "both" => [], "draft" => ["x-"], "legacy" => ["ratelimit"], "none" => %w[x- ratelimit] }.freeze
       private_constant :WORDS, :BUILT_IN, :LEFT_OUT
     end
 
-    # An application's own Hash is left alone.
+    # Copies headers into a Hash; the application's own is not changed.
     def self.copied(fields)
       fields.is_a?(Hash) ? fields.dup : {}.tap { |all| fields.each { |name, value| all[name] = value } }
     end
 
-    # The body of a refusal, application/problem+json: RFC 9457, with the types of the draft. Its `retry_after` is exact
-    # to the millisecond, unlike the header. tests/vectors/answers.json has its bytes.
+    # Returns the body of a refusal, application/problem+json: RFC 9457, with the types of the draft. Its `retry_after`
+    # is exact to the millisecond, unlike the header. tests/vectors/answers.json has its bytes.
     def self.problem(decision)
       kind, title = PROBLEMS.fetch(decision.status, [nil, "OK"])
       type = kind ? "https://iana.org/assignments/http-problem-types##{kind}" : "about:blank"

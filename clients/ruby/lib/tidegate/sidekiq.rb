@@ -1,7 +1,6 @@
 # frozen_string_literal: true
 
-# Limits the jobs of Sidekiq 6 and 7. A limited job goes back to the schedule as it is: no attempt of its retries is
-# burnt, nothing is lost.
+# Limits the jobs of Sidekiq 6 and 7. A limited job returns to the schedule without using up a retry.
 #
 #     Sidekiq.configure_server do |config|
 #       config.server_middleware do |chain|
@@ -13,8 +12,8 @@ require_relative "jobs"
 
 module Tidegate
   module Sidekiq
-    # The options are those of `Jobs::Limit`; functions get the job's Hash. The daemon gets `job`, its class, `queue`
-    # and what `attributes` adds.
+    # The options are those of `Jobs::Limit`; functions get the job's Hash. Attributes: `job` (its class), `queue` and
+    # those of `attributes`.
     class Middleware
       def initialize(options = {})
         @limit = Jobs::Limit.new({ domain: "jobs" }.merge(options))
@@ -27,8 +26,8 @@ module Tidegate
 
       private
 
-      # Beside Sidekiq's own client, whose middlewares have seen this job: one for unique jobs would drop it. If this
-      # raises, so does the job, and Sidekiq's retries have it.
+      # Writes the job to Redis without Sidekiq's client, whose middlewares for unique jobs would drop it. If this
+      # raises, so does the job, and Sidekiq retries it.
       def schedule(job, delay)
         at = Process.clock_gettime(Process::CLOCK_REALTIME) + delay
         ::Sidekiq.redis { |redis| redis.zadd("schedule", at.to_s, ::Sidekiq.dump_json(job)) }

@@ -1,12 +1,11 @@
 # frozen_string_literal: true
 
-# For tests of applications: a client that asks nobody and knows what it was asked, what is held, and what it was told
-# to refuse.
+# For tests of applications: a client without a daemon that records requests and leases, and refuses as configured.
 #
 #     class CheckoutTest < Minitest::Test
 #       include Tidegate::Testing::Minitest       # RSpec: config.include Tidegate::Testing::RSpec
 #
-#       def test_who_pays_too_often_is_told_so
+#       def test_limits_payments
 #         tidegate.force("per-card", "limit", retry_after: 30)
 #         post "/charges"
 #         assert_equal 429, last_response.status
@@ -19,15 +18,15 @@ module Tidegate
   module Testing
     class Error < StandardError; end
 
-    # What was asked: "acquire", "hit", "peek" or "charge", of which domain, with which attributes (of all descriptors,
-    # the first value of a name).
+    # A recorded request. `operation`: "acquire", "hit", "peek" or "charge"; `attributes`: those of all descriptors, the
+    # first value of each name.
     Asked = Struct.new(:operation, :domain, :attributes, :cost, :priority)
 
-    # In place of the program's client. Every request is written and read as on the socket, so that what the daemon
-    # would not take is noticed; nothing is opened.
+    # Replaces the program's client. Encodes and decodes every request, so that invalid ones fail as with the daemon;
+    # opens no socket.
     class Client < Tidegate::Client
-      # In place of a connection, for one request.
-      class Line < Connection
+      # Replaces a connection, for one request.
+      class FakeConnection < Connection
         def write(wanted, request)
           @reply = client.__send__(:answer, self, wanted, request)
           @used = 0.0
@@ -44,8 +43,8 @@ module Tidegate
         clear
       end
 
-      # From now on `rule` gives this verdict (limit, shed, deny, wait, allow) to whom it concerns: in `domain`, with
-      # these attributes. The last that fits stands. `retry_after`: seconds, or nil for never.
+      # Sets the verdict (limit, shed, deny, wait, allow) of requests in `domain` with these attributes. The last
+      # matching call applies. `retry_after`: seconds, or nil for never.
       def force(rule, verdict = "limit", domain: nil, limit: 10, window: 1, remaining: 0, retry_after: 1, **attributes)
         number = Decision::VERDICTS.index(verdict.to_s) || raise(ArgumentError, "no verdict: #{verdict}")
         numbers = number == 2 || number == 4 ? [nil] * 4 : [limit, micro(window), remaining, micro(retry_after || 0)]
@@ -54,13 +53,13 @@ module Tidegate
         @forced.unshift([domain&.to_s, wanted, [number, rule, *numbers, retry_us]])
       end
 
-      # Forgets what was forced, asked and held.
+      # Clears forced decisions, recorded requests and leases.
       def clear
         @forced, @asked, @signals, @held, @leases = [], [], [], {}, 0
         nil
       end
 
-      # What has been acquired and not released.
+      # Lists requests whose lease has not been released.
       def held = @held.values
 
       def assert_released
@@ -70,41 +69,41 @@ module Tidegate
 
       private
 
-      def connect = Line.new(self, 1)
+      def connect = FakeConnection.new(self, 1)
 
-      def answer(line, wanted, request)
-        operation, _, *said = Wire.decode(request.byteslice(4..))
-        return judged(line, operation, said) if wanted == DECISION
+      def answer(connection, wanted, request)
+        operation, _, *fields = Wire.decode(request.byteslice(4..))
+        return decide(connection, operation, fields) if wanted == DECISION
 
         case operation
-        when RELEASE then @held.delete(said[0]) && nil
-        when SIGNAL then (@signals << said) && nil
-        when CHARGE then @asked << question_of(operation, said)
+        when RELEASE then @held.delete(fields[0]) && nil
+        when SIGNAL then (@signals << fields) && nil
+        when CHARGE then @asked << parse_request(operation, fields)
         end
-        wanted && [operation != RENEW || @held.key?(said[0])]
+        wanted && [operation != RENEW || @held.key?(fields[0])]
       end
 
-      def judged(line, operation, said)
-        @asked << (question = question_of(operation, said))
+      def decide(connection, operation, fields)
+        @asked << (request = parse_request(operation, fields))
         _, _, elements = @forced.find do |domain, attributes, _|
-          (domain.nil? || domain == question.domain) && attributes <= question.attributes
+          (domain.nil? || domain == request.domain) && attributes <= request.attributes
         end
         elements ||= [0, nil, nil, nil, nil, nil, 0]
         granted = operation == ACQUIRE && [0, 3].include?(elements[0])
-        @held[@leases += 1] = question if granted
-        Decision.from([*elements, granted ? @leases : nil], nil, line, @leases)
+        @held[@leases += 1] = request if granted
+        Decision.from([*elements, granted ? @leases : nil], nil, connection, @leases)
       end
 
-      def question_of(operation, said)
-        domain, descriptors, cost, priority = said
+      def parse_request(operation, fields)
+        domain, descriptors, cost, priority = fields
         attributes = descriptors.flat_map { |one| one.each_slice(2).to_a }.reverse.to_h
         Asked.new(OPERATIONS[operation], domain, attributes, cost, priority)
       end
     end
 
-    # What both libraries do around a test.
+    # Setup and teardown for both libraries.
     module Helper
-      # The client that stands in for the program's.
+      # The client that replaces the program's.
       attr_reader :tidegate
 
       private

@@ -1,5 +1,5 @@
-// The application that is driven while the daemon fails, for net/http. It listens at PORT of 127.0.0.1. TIDEGATE_SOCKET
-// says where the daemon is; WITHOUT_LIMITER=1 is the application alone, to compare with.
+// The net/http application that is driven while the daemon fails. It listens at PORT of 127.0.0.1. TIDEGATE_SOCKET
+// is the daemon's socket; WITHOUT_LIMITER=1 is the application alone, for comparison.
 package main
 
 import (
@@ -56,7 +56,7 @@ func main() {
 
 type beginning struct{}
 
-// begun notes when a request reached what stands before the application, and entered says how long it took from there.
+// begun stores the arrival time of a request, and entered sets the time until the application.
 func begun(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), beginning{}, time.Now())))
@@ -72,7 +72,7 @@ func entered(next http.Handler) http.Handler {
 	})
 }
 
-// recovered answers 500 to a panic, as frameworks do; net/http alone would hang up.
+// recovered answers a panic with 500, as frameworks do; net/http alone would hang up.
 func recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -2,7 +2,7 @@
 
     uvicorn --app-dir tests/clients/apps/python --port $PORT asgi_app:app
 
-TIDEGATE_SOCKET says where the daemon is; WITHOUT_LIMITER=1 is the application alone, to compare with.
+TIDEGATE_SOCKET is the daemon's socket; WITHOUT_LIMITER=1 is the application alone, for comparison.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""asgi_app, saying in X-Judged-Us how long the middleware took before the application itself was entered."""
+"""asgi_app with X-Judged-Us, the time of the middleware before the application is entered."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""wsgi_app, saying in X-Judged-Us how long the middleware took before the application itself was entered.
+"""wsgi_app with X-Judged-Us, the time of the middleware before the application is entered.
 
-ASK_FIRST=1 asks before a server forks, so that its children inherit a connection.
+ASK_FIRST=1 sends a request before a server forks, so that its children inherit a connection.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     gunicorn --chdir tests/clients/apps/python --bind 127.0.0.1:$PORT wsgi_app:app
 
-TIDEGATE_SOCKET says where the daemon is; WITHOUT_LIMITER=1 is the application alone, to compare with.
+TIDEGATE_SOCKET is the daemon's socket; WITHOUT_LIMITER=1 is the application alone, for comparison.
 """
 
 import os

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# An application of Ruby's for the tests that all clients share: what it answers depends on the path alone.
+# The Ruby application for the tests of all clients: its response depends on the path alone.
 #
 #     TIDEGATE_SOCKET=… PORT=… puma --config tests/clients/apps/ruby/puma.rb tests/clients/apps/ruby/config.ru
 require_relative "../../../../clients/ruby/lib/tidegate/rack"
@@ -17,7 +17,7 @@ chunks = Class.new do
   end
 end
 
-# WITHOUT_LIMITER=1 is the application alone, to compare with.
+# WITHOUT_LIMITER=1 is the application alone, for comparison.
 unless ENV["WITHOUT_LIMITER"] == "1"
   Tidegate.configure { |settings| settings.pool = ENV.fetch("POOL", "default") }
   use Tidegate::Rack::Middleware, domain: "api", user: ->(env) { env["HTTP_X_USER"] }

@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
-# config.ru, and around it how long it took: X-Judged-Us. ASK_FIRST=1 asks before Puma forks, so that its children
-# inherit a connection.
+# config.ru with X-Judged-Us, the time before it is entered. ASK_FIRST=1 sends a request before Puma forks, so that its
+# children inherit a connection.
 application = Rack::Builder.parse_file("#{__dir__}/config.ru")
-application = application.first if application.is_a?(Array) # Rack 2 gives options besides
+application = application.first if application.is_a?(Array) # Rack 2 passes options, too
 
 Tidegate.client.hit("api", { user: "u0" }) if ENV["ASK_FIRST"] == "1"
 

@@ -1,4 +1,4 @@
-// As client.py, whose lines it writes: client NAME SOCKET OUT PAUSE_MS. A process of Go does not fork.
+// As client.py, with the same output: client NAME SOCKET OUT PAUSE_MS. A Go process does not fork.
 package main
 
 import (
@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// step asks once, and ends the work whose time has come.
+// step sends one request, and releases leases whose time has come.
 func step(client *tidegate.Client, file *os.File, name string, number int, held []work) (left []work) {
 	defer func() {
 		if failed := recover(); failed != nil {
@@ -102,7 +102,7 @@ func or(word string) string {
 	return word
 }
 
-// now is the monotonic clock of the machine, which is that of the other clients.
+// now returns the machine's monotonic time, as in the other clients.
 func now() float64 {
 	var t syscall.Timespec
 	syscall.Syscall(syscall.SYS_CLOCK_GETTIME, 1, uintptr(unsafe.Pointer(&t)), 0)

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# What a request says of its caller, of its path and of how long it waited, as far as it can be believed.
+# Address, path and queue time of a request, from headers of trusted proxies only.
 module Tidegate
   module Rack
-    # Who called, and when, behind the proxies that are trusted: networks, or how many stand in front, or nil.
+    # Reads the caller's address and queue time. `proxies`: trusted networks, the number of proxies, or nil.
     class Caller
-      QUEUED_MAX = 60.0 # seconds: who says more has another clock
-      UNTRUSTED = "X-Forwarded-For is there but trusted_proxies is not set: callers are told apart by their proxy"
+      QUEUED_MAX = 60.0 # seconds; a longer time means that the proxy's clock differs
+      UNTRUSTED = "X-Forwarded-For is present but trusted_proxies is not set: callers are counted by their proxy"
 
       def initialize(proxies)
         require "ipaddr"
@@ -14,9 +14,9 @@ module Tidegate
         @networks = proxies.is_a?(Integer) ? [] : Array(proxies).map { |network| IPAddr.new(network) }
       end
 
-      # The nearest hop that is not a trusted proxy. What stands left of it may be made up.
+      # Returns the nearest hop that is not a trusted proxy. Hops left of it may be forged.
       def address(env, client)
-        peer = env["REMOTE_ADDR"].to_s.sub(/\A::ffff:(?=[\d.]+\z)/, "") # a caller of a socket for both is the same one
+        peer = env["REMOTE_ADDR"].to_s.sub(/\A::ffff:(?=[\d.]+\z)/, "") # dual-stack sockets map IPv4 peers to IPv6
         forwarded = env["HTTP_X_FORWARDED_FOR"]
         return peer if forwarded.nil? || forwarded.empty?
         return behind(peer, forwarded) unless @proxies.nil?
@@ -25,18 +25,18 @@ module Tidegate
         peer
       end
 
-      # How long the request waited for the application, in seconds, as a trusted proxy says it.
+      # Returns the seconds that the request waited for the application, by the header of a trusted proxy.
       def queued(env)
-        said = env["HTTP_X_REQUEST_START"]
-        return nil if said.nil? || !proxy?(env["REMOTE_ADDR"].to_s)
+        text = env["HTTP_X_REQUEST_START"]
+        return nil if text.nil? || !proxy?(env["REMOTE_ADDR"].to_s)
 
-        Caller.waited(said, Process.clock_gettime(Process::CLOCK_REALTIME))
+        Caller.waited(text, Process.clock_gettime(Process::CLOCK_REALTIME))
       end
 
-      # Seconds since X-Request-Start, as "t=" and Unix time or without it: seconds, milliseconds or microseconds, which
-      # are told apart by their size. nil for what cannot be: before it began, or longer than 60 s ago.
-      def self.waited(said, now)
-        number = said.b[/\A\s*(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)\s*\z/, 1]
+      # Returns seconds since an X-Request-Start: Unix time, optionally after "t=", in seconds, milliseconds or
+      # microseconds, recognized by their size. nil for times in the future or more than 60 s ago.
+      def self.waited(text, now)
+        number = text.b[/\A\s*(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)\s*\z/, 1]
         return nil if number.nil?
 
         started = number.to_f
@@ -55,7 +55,7 @@ module Tidegate
         nearest = peer
         hops.reverse.each_with_index do |hop, i|
           address = parsed(hop)
-          # The peer on a Unix socket has none: only this machine's proxy can be behind it.
+          # A peer on a Unix socket, a proxy on this host, has no address.
           next if address.nil? && i.zero? && hop.empty? && hops.size > 1
           break if address.nil?
 
@@ -95,7 +95,7 @@ module Tidegate
       end
     end
 
-    # The path as the application means it: decoded once, without dot segments and repeated slashes.
+    # Normalizes the path: decodes it once, removes dot segments and repeated slashes.
     def self.path(env)
       raw = env["SCRIPT_NAME"].to_s.b << env["PATH_INFO"].to_s.b
       text = raw.include?("%") ? raw.gsub(/%\h\h/) { |code| code[1, 2].hex.chr } : raw

@@ -1,4 +1,4 @@
-"""What to say when the daemon cannot be reached, where more is known than the error itself."""
+"""Explains a failed connection to the daemon in more detail than its errno."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .connection import no_daemon
 from .protocol import raised_here
 
 
-def trouble(path: str, error: OSError) -> str:
-    """The cause and what to do."""
+def explain(path: str, error: OSError) -> str:
+    """Returns the cause and the remedy."""
     if error.errno == errno.EAGAIN:
         return f"the daemon at {path} takes no connections: it is stopped or overloaded"
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -1,25 +1,25 @@
-// Package told keeps what a client logs, for tests to read.
-package told
+// Package logs records the log of a client for tests.
+package logs
 
 import (
 	"fmt"
 	"sync"
 )
 
-// Lines is a logger that keeps what it is told, line by line.
+// Lines is a logger that records its lines.
 type Lines struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// Printf is what a client calls.
+// Printf appends a line.
 func (l *Lines) Printf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, fmt.Sprintf(format, v...))
 }
 
-// All is every line so far.
+// All returns all lines so far.
 func (l *Lines) All() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,23 +1,23 @@
 # frozen_string_literal: true
 
-# A lease that is held until the server has sent the answer or given up on it.
+# Response bodies that release a lease when the server has sent or abandoned them.
 module Tidegate
   module Rack
-    # What is known of the end. It is called when the body was dropped without being closed, too: a finalizer.
-    class Held
+    # Releases a lease with the outcome of its response. Also the finalizer of a body that was never closed.
+    class Release
       def initialize(decision, outcome)
         @decision = decision
         @outcome = outcome
         @finished = false
       end
 
-      # The body and the fields to answer with: the application's own where the server tells of the end, else a body
-      # that tells.
-      def until_finished(env, status, fields, body)
+      # Returns the body and headers to send: the application's own body if the server reports the end, else a wrapped
+      # one.
+      def until_end(env, status, fields, body)
         finished = env["rack.response_finished"]
-        return [told_by(finished, body), fields] if finished.respond_to?(:<<)
+        return [release_by_server(finished, body), fields] if finished.respond_to?(:<<)
 
-        # A server that was hijacked knows of no end, and to a HEAD it sends no body.
+        # A server cannot report the end of a hijacked connection, and sends no body for a HEAD.
         hijacked = env["rack.hijack_io"] || status.to_i < 100
         empty = EMPTY.include?(status.to_i)
         @finished = hijacked || empty || env["REQUEST_METHOD"] == "HEAD" ||
@@ -30,12 +30,12 @@ module Tidegate
 
       def finished = @finished = true
 
-      # The second time nothing happens.
+      # Releases the lease; a second call does nothing.
       def call(_id = nil) = @decision.release(@finished ? @outcome : "dropped")
 
       private
 
-      # Servers count the one chunk of an Array, which the body that tells is not: else it would be sent in chunks.
+      # Sets Content-Length for an Array of one chunk: servers would send the wrapped body in chunks.
       def with_length(fields, body)
         return fields unless body.instance_of?(Array) && body.size == 1
         return fields if Rack.copied(fields).each_key.any? { |name| FRAMED.include?(name.to_s.downcase) }
@@ -43,7 +43,7 @@ module Tidegate
         Rack.copied(fields).tap { |all| all["content-length"] = body[0].bytesize.to_s }
       end
 
-      def told_by(finished, body)
+      def release_by_server(finished, body)
         finished << lambda do |_env, _status, _fields, error|
           @finished = error.nil?
           call
@@ -62,11 +62,11 @@ module Tidegate
       private_constant :EMPTY, :FRAMED
     end
 
-    # Whatever the body is (a file, an Array, what is called with a stream), this is it, and its end is the lease's.
+    # Wraps a body (a file, an Array, a streaming body), keeps its methods, and releases the lease at its end.
     class Body
-      def initialize(body, held)
+      def initialize(body, release)
         @body = body
-        @held = held
+        @release = release
         @closed = false
       end
 
@@ -77,7 +77,7 @@ module Tidegate
         begin
           @body.close if @body.respond_to?(:close)
         ensure
-          @held.call
+          @release.call
         end
       end
 
@@ -88,11 +88,11 @@ module Tidegate
 
         begin
           value = @body.__send__(name, *given, **more, &block)
-          # Of a file nobody says how much was sent; what was called with a stream has ended.
-          @held.finished if ENDS.include?(name)
+          # Servers do not report how much of a file they sent; a streaming body has ended when `call` returns.
+          @release.finished if ENDS.include?(name)
           value
         ensure
-          close if name == :to_ary # which takes the place of the body
+          close if name == :to_ary # the server uses the Array instead of this body
         end
       end
 
@@ -100,13 +100,13 @@ module Tidegate
       private_constant :ENDS
     end
 
-    # What has chunks.
+    # A body with chunks.
     class EachBody < Body
       def each(&block)
         return enum_for(:each) unless block
 
         @body.each(&block)
-        @held.finished
+        @release.finished
       end
     end
   end
