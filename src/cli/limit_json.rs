@@ -7,8 +7,8 @@ use crate::engine::bytes_per_rule_key;
 use crate::limit::Quota;
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
-    Allowance, Condition, FleetBound, FleetSettings, KeyPart, Limit, OnMiss, OverTreatment, Position,
-    RefusedCost, Rule, WholeNumbers, conditions,
+    Allowance, Condition, FleetBound, FleetSettings, KeyPart, Limit, OverTreatment, Position, RefusedCost,
+    Rule, WholeNumbers, conditions,
 };
 
 /// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
@@ -22,7 +22,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
         "key": rule.key.iter().map(|part| &*part.attribute).collect::<Vec<_>>(),
         "key_parts": rule.key.iter().map(key_part).collect::<Vec<_>>(),
         "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
-        "scope": rule.scope().name(),
+        "scope": <&str>::from(rule.scope()),
         "fleet": rule.fleet.as_ref().map(|terms| fleet(rule, terms, fleets)),
         "warn_at_permille": rule.warn_at,
         "expires_us": rule.expires.map(|span| Micros::from(span).0),
@@ -49,7 +49,7 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
     let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(terms, quota?, *hosts)).map(|bound| {
         json!({
             "hosts": bound.hosts,
-            "on_miss": bound.on_miss.name(),
+            "on_miss": <&str>::from(bound.on_miss),
             "extra": bound.extra,
             "quiet_permille": bound.quiet,
             "says": past_budget(&bound),
@@ -57,9 +57,9 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
         })
     });
     json!({
-        "mode": terms.mode.name(),
-        "on_miss": terms.on_miss.map(OnMiss::name),
-        "on_redis_down": terms.on_redis_down.name(),
+        "mode": <&str>::from(terms.mode),
+        "on_miss": terms.on_miss.map(<&str>::from),
+        "on_redis_down": <&str>::from(terms.on_redis_down),
         "max_over_permille": terms.over(),
         "region": terms.region.map(|region| {
             let (rate, burst, max) = match region.whole {

@@ -1,13 +1,9 @@
 //! The compiled rule set in force: key hashes, tags and salts of states, counter slots and modes.
 
 mod comparable;
-mod kept;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-
-use comparable::{describe_key, is_shared, memory_kind, state_tag_and_salt};
-pub(super) use comparable::{permit_salt, share_tag_and_salt};
 
 use super::Engine;
 use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorControl, RuleName};
@@ -18,12 +14,14 @@ use super::memory::MemoryKind;
 use super::pool::Pool;
 use super::request::Request;
 use super::slots::{Slot, Slots};
-use super::snapshot::{FIRST_RULING, Heritage, fingerprint};
+use super::snapshot::{FIRST_RULING, Heritage, StoredRule, fingerprint};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
 use crate::rules::shed::{Shed, ShedPart};
 use crate::rules::{Domain, ListKind, Mode, OverTreatment, RefusedCost, Rule, RuleNames, Selection};
+use comparable::{describe_key, is_shared, memory_kind, state_tag_and_salt};
+pub(super) use comparable::{permit_salt, share_tag_and_salt};
 
 #[derive(Debug)]
 pub(super) struct CompiledRuleSet {
@@ -415,4 +413,43 @@ fn is_simple(domain: &Domain) -> bool {
         && domain.sheds().is_empty()
         && domain.priorities().is_empty()
         && domain.tree().is_empty()
+}
+
+impl CompiledRuleSet {
+    /// A fingerprint of the names and the order of all rules.
+    pub(super) fn fingerprint(&self, hash: &KeyHash) -> u64 {
+        let mut names = Vec::new();
+        for CompiledDomain { domain, .. } in &self.domains {
+            let rules = domain.rules().iter().map(|rule| &*rule.name);
+            let lists = domain.lists().iter().map(|entry| &*entry.name);
+            let sheds: Vec<_> = domain
+                .sheds()
+                .iter()
+                .flat_map(|shed| ShedPart::ALL.map(|part| shed.rule_name(part)))
+                .collect();
+            for name in rules.chain(lists).chain(sheds.iter().map(|name| &**name)).chain([domain.name(), ""])
+            {
+                names.extend_from_slice(&name.len().to_le_bytes());
+                names.extend_from_slice(name.as_bytes());
+            }
+        }
+        hash.digest_bytes(&names).hash()
+    }
+
+    /// Returns the quotas of each rule, for its buckets in a snapshot.
+    pub(super) fn kept(&self, hash: &KeyHash) -> Vec<StoredRule> {
+        self.each_rule().map(|(rule, terms)| kept(rule, terms, hash)).collect()
+    }
+
+    /// Returns those of rules that `after` does not have: their buckets outlive them.
+    pub(super) fn left_behind(&self, after: &CompiledRuleSet, hash: &KeyHash) -> Vec<StoredRule> {
+        let after: HashSet<u64> = after.each_rule().map(|(_, terms)| terms.identity).collect();
+        let left = self.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
+        left.map(|(rule, terms)| kept(rule, terms, hash)).collect()
+    }
+}
+
+fn kept(rule: &Rule, terms: &CompiledRule, hash: &KeyHash) -> StoredRule {
+    let fingerprint = fingerprint(hash, &rule.limit, rule.overrides.as_deref());
+    StoredRule { identity: terms.identity, quotas: (fingerprint, terms.generation) }
 }

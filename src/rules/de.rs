@@ -145,13 +145,9 @@ pub(crate) struct Scalar<'n>(pub(crate) &'n str, pub(crate) &'n str, pub(crate) 
 #[serde(rename = "$text")]
 pub(crate) struct FieldText<'n>(pub(crate) &'n str, pub(crate) &'n str);
 
-/// A value of type `T` that another function reads.
+/// A value of type `T` that another function reads, so that an error in one of a list hides none in others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deferred<T>(PhantomData<T>);
-
-/// A list of `T` whose items another function reads, so that an error in one hides none in others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeferredList<T>(PhantomData<T>);
 
 /// A mapping from any names to `T`, which another function reads.
 #[derive(Clone, Copy, Debug)]
@@ -160,12 +156,6 @@ pub(crate) struct DeferredMap<T>(PhantomData<T>);
 impl<'de, T> Deserialize<'de> for Deferred<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_ignored_any(IgnoredAny).map(|_| Deferred(PhantomData))
-    }
-}
-
-impl<'de, T> Deserialize<'de> for DeferredList<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(IgnoredAny).map(|_| DeferredList(PhantomData))
     }
 }
 

@@ -3,25 +3,28 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::meaning::{ReadListEntry, ReadPriorities, ReadRule, UnsettledShed};
+use super::de::{self, Mapping};
+use super::meaning::{self, ReadEntry, name_of};
 use super::problem::{Problem, shown};
-use super::shed::Shed;
 use super::source::{Report, Source, Span};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
-use super::{Domain, DomainContents, ListedEntry, Position, Priorities, Rule};
+use super::yaml::YamlNode;
+use super::{Domain, DomainContents, Position, Priorities, Prioritize};
 
 /// A domain under construction, to which each file adds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) name: Box<str>,
     /// Whether one of its files has an error.
     pub(super) broken: bool,
-    rules: Vec<Rule>,
-    lists: Vec<ListedEntry>,
-    unsettled: Vec<UnsettledShed>,
-    sheds: Vec<Shed>,
-    pub(super) priorities: ReadPriorities,
-    settled: Priorities,
+    /// All but the descriptor tree. Priorities and `shed` entries are read at the end.
+    pub(super) contents: DomainContents,
+    /// The position of `priorities`, and the names if they have no errors.
+    priorities: Option<(Position, Option<Vec<Box<str>>>)>,
+    /// The entries of `prioritize` and of `shed` with their files: they name priorities, which may be written
+    /// in a later file.
+    prioritize: Vec<(Arc<str>, YamlNode)>,
+    sheds: Vec<(Arc<str>, YamlNode)>,
     places: HashMap<Box<str>, (Position, Span)>,
     /// The roots of the descriptor tree.
     branches: Vec<Branch>,
@@ -33,35 +36,61 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn new(name: &str) -> Draft {
-        Draft {
-            name: name.into(),
-            broken: false,
-            rules: Vec::new(),
-            lists: Vec::new(),
-            unsettled: Vec::new(),
-            sheds: Vec::new(),
-            priorities: ReadPriorities::default(),
-            settled: Priorities::default(),
-            places: HashMap::new(),
-            branches: Vec::new(),
-            tops: HashMap::new(),
-            nodes: HashMap::new(),
+        Draft { name: name.into(), ..Draft::default() }
+    }
+
+    /// Adds an entry of a file that was read. An entry with errors reserves its name too.
+    pub(super) fn add(&mut self, node: &YamlNode, entry: ReadEntry, report: &mut Report<'_>) {
+        let what = if matches!(entry, ReadEntry::Rule(_)) { "rule" } else { "rule or entry" };
+        if !name_of(Mapping(node), "name").is_none_or(|(name, at)| self.take(name, at, what, report)) {
+            return;
+        }
+        let has_room = self.places.len() <= RULES_MAX;
+        match entry {
+            ReadEntry::Rule(Some((rule, candidate))) if has_room => {
+                self.contents.rules.push(rule);
+                if let Some((candidate, at)) = candidate
+                    && self.take(candidate.name.clone(), at, "rule", report)
+                {
+                    self.contents.rules.push(candidate);
+                }
+            }
+            ReadEntry::Listed(Some(listed)) if has_room => self.contents.lists.push(listed),
+            _ => self.broken = true,
         }
     }
 
-    /// Adds a rule that was read. A rule with errors reserves its name too.
-    pub(super) fn add(&mut self, meant: ReadRule, report: &mut Report<'_>) {
-        if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule", report)) {
-            return;
+    /// Adds the priorities of a file, and the entries that name them.
+    pub(super) fn add_priorities(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
+        if let Some(node) = file.get("priorities") {
+            let names = meaning::priorities(node, report);
+            match &self.priorities {
+                Some((first, _)) => {
+                    let mend = format!("write them once in a domain; the first are at {first}");
+                    report.error(node.at, "a second `priorities` in the domain", mend);
+                }
+                None => self.priorities = Some((report.source().position(node.at), names)),
+            }
         }
-        match meant.rule {
-            Some(rule) if self.places.len() <= RULES_MAX => self.rules.push(rule),
-            _ => self.broken = true,
+        for node in de::items(file, "prioritize") {
+            if self.prioritize.len() == PRIORITIZE_MAX {
+                let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
+                let mend = "write lists of values, or send the priority with the request";
+                report.error(node.at, message, mend);
+            }
+            self.prioritize.push((Arc::clone(report.source().file()), node.clone()));
         }
-        if let Some((candidate, at)) = meant.candidate
-            && self.take(candidate.name.clone(), at, "rule", report)
-        {
-            self.rules.push(candidate);
+        for node in de::items(file, "shed") {
+            if self.sheds.len() == SHEDS_MAX {
+                let message =
+                    format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
+                report.error(
+                    node.at,
+                    message,
+                    "write an entry for each kind of process, not for each process",
+                );
+            }
+            self.sheds.push((Arc::clone(report.source().file()), node.clone()));
         }
     }
 
@@ -120,24 +149,6 @@ impl Draft {
         replaced.filter(|(_, _, name)| !names.contains(name)).collect()
     }
 
-    pub(super) fn add_listed(&mut self, meant: ReadListEntry, report: &mut Report<'_>) {
-        if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule or entry", report)) {
-            return;
-        }
-        match meant.listed {
-            Some(listed) if self.places.len() <= RULES_MAX => self.lists.push(listed),
-            _ => self.broken = true,
-        }
-    }
-
-    pub(super) fn add_shed(&mut self, entry: UnsettledShed, at: Span, report: &mut Report<'_>) {
-        if self.unsettled.len() == SHEDS_MAX {
-            let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
-            report.error(at, message, "write an entry for each kind of process, not for each process");
-        }
-        self.unsettled.push(entry);
-    }
-
     /// Reserves a name; reports a duplicate and returns `false`.
     fn take(&mut self, name: Box<str>, at: Span, what: &str, report: &mut Report<'_>) -> bool {
         if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
@@ -153,42 +164,44 @@ impl Draft {
         true
     }
 
-    /// Runs the checks that need all files of the domain.
+    /// Reads the entries that name priorities, once all files of the domain are read. Returns their problems.
     pub(super) fn settle(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
-        let (priorities, mut problems) = self.priorities.settle(!self.broken, sources);
-        problems.extend(self.settle_sheds(sources));
-        self.settled = priorities;
-        self.broken |= problems.iter().any(Problem::is_error);
-        problems
-    }
-
-    /// Resolves the priorities that `shed` entries name.
-    fn settle_sheds(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
+        let names = match self.priorities.take() {
+            Some((_, names)) => names,
+            // An unreadable file may have them.
+            None => (!self.broken).then(Vec::new),
+        };
+        let report_of = |file: &Arc<str>| match sources.get(file) {
+            Some(source) => Report::new(source),
+            None => unreachable!("an entry is of a file that was read: its requests would not be limited"),
+        };
         let mut problems = Vec::new();
-        let entries = std::mem::take(&mut self.unsettled);
-        let Some(names) = self.priorities.names(!self.broken) else { return problems };
-        for entry in entries {
-            let Some(source) = sources.get(entry.file()) else {
-                unreachable!("an entry is of a file that was read: its pool would not be shed")
-            };
-            let mut report = Report::new(source);
-            self.sheds.push(entry.settle(names, &mut report));
+        let mut prioritize = Vec::new();
+        for (place, (file, node)) in std::mem::take(&mut self.prioritize).iter().enumerate() {
+            let mut report = report_of(file);
+            if place == 0 && names.as_ref().is_some_and(Vec::is_empty) {
+                // One error suffices, as one line repairs all.
+                let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
+                report.error(node.at, "`prioritize` without `priorities`", mend);
+            }
+            let known = names.as_deref().filter(|names| !names.is_empty());
+            let entry = meaning::prioritize(node, known, &mut report);
+            if let Some(all) = prioritize.iter().find(|entry: &&Prioritize| entry.conditions.is_empty()) {
+                let first = &all.position;
+                let mend = format!("the entry at {first} has no `match` and takes all: move it to the end");
+                report.warning(node.at, "no request comes this far in `prioritize`", mend);
+            }
+            prioritize.extend(entry);
             problems.extend(report.into_problems());
         }
+        for (file, node) in std::mem::take(&mut self.sheds) {
+            let mut report = report_of(&file);
+            self.contents.sheds.extend(meaning::shed(&node, names.as_deref(), &mut report));
+            problems.extend(report.into_problems());
+        }
+        self.contents.priorities = Priorities { names: names.unwrap_or_default(), prioritize };
+        self.broken |= problems.iter().any(Problem::is_error);
         problems
-    }
-
-    /// Returns the rules read so far, in file order.
-    pub(super) fn rules(&self) -> &[Rule] {
-        &self.rules
-    }
-
-    pub(super) fn lists(&self) -> &[ListedEntry] {
-        &self.lists
-    }
-
-    pub(super) fn sheds(&self) -> bool {
-        !self.sheds.is_empty()
     }
 
     /// Returns the span of a rule's or an entry's name in its file.
@@ -202,11 +215,12 @@ impl Draft {
     }
 
     pub(super) fn into_domain(self) -> Domain {
-        let Draft { name, rules, lists, sheds, settled: priorities, branches, .. } = self;
-        let tree = Tree::new(branches);
-        Domain::with(&name, DomainContents { rules, lists, priorities, sheds, tree })
+        Domain::with(&self.name, DomainContents { tree: Tree::new(self.branches), ..self.contents })
     }
 }
+
+/// Entries are evaluated one by one for each request until one matches.
+const PRIORITIZE_MAX: usize = 256;
 
 /// Each is evaluated four times a second.
 const SHEDS_MAX: usize = 64;

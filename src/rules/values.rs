@@ -8,11 +8,10 @@ use jiff::tz::TimeZone;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::de::{Deferred, DeferredList, DeferredMap, FieldText, Scalar, Spanned};
+use super::de::{Deferred, DeferredMap, FieldText, Scalar, Spanned};
 use super::file::ConditionFields;
-use super::period::{self, unit_names};
 use super::problem::{ValueProblem, shown};
-use super::rate_text::WrittenRate;
+use super::rate_text::{WrittenRate, parse_duration, unit_names};
 use super::{amount, percent, rate_text};
 
 /// A text; numbers and booleans count as texts, as written.
@@ -141,7 +140,7 @@ read_from! {
     ['de] Zone, FieldText => |FieldText(_, name)| zone(name).map(Zone);
     ['de] WrittenRate, FieldText => |FieldText(_, text)| rate_text::parse(text);
     ['de, const LEAST: u64, const MOST: u64] Time<LEAST, MOST>, FieldText => |FieldText(field, text)| {
-        let time = period::parse(text, field)?;
+        let time = parse_duration(text, field)?;
         let what = match time.as_nanos() / 1_000_000 {
             millis if millis < u128::from(LEAST) => "short",
             millis if millis > u128::from(MOST) => "long",
@@ -312,9 +311,6 @@ schema! {
         json_schema!({"anyOf": [text, condition, {"type": "array", "items": {"anyOf": [text, condition]}}]})
     };
     [] AnyValue => |_generator| json_schema!({});
-    [T: JsonSchema] DeferredList<T> => |generator| {
-        json_schema!({"type": "array", "items": generator.subschema_for::<T>()})
-    };
     [T: JsonSchema] DeferredMap<T> => |generator| {
         json_schema!({"type": "object", "additionalProperties": generator.subschema_for::<T>()})
     };

@@ -153,7 +153,7 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
     };
     let mut block = format!("{}/{} ({}): sheds the pool, {slots}", domain.name(), shed.pool, shed.position);
     let parts = shed.parts().filter_map(|(part, set)| {
-        Some((part.name(), format!("{}{}", shed_words::part(domain, shed, part)?, mode(set))))
+        Some((<&str>::from(part), format!("{}{}", shed_words::part(domain, shed, part)?, mode(set))))
     });
     let callers = ("callers", shed_words::callers(shed));
     for (label, text) in parts.chain([callers, ("signals", shed_words::signals(shed))]) {

@@ -15,7 +15,7 @@ pub(super) fn all(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -> Va
         let mut entry = position(&listed.position);
         entry.extend(object(json!({
             "name": &*listed.name,
-            "list": listed.kind.name(),
+            "list": <&str>::from(listed.kind),
             "mode": listed.mode.to_string(),
             "match": conditions_asked(&listed.conditions),
             "matches": why.is_none(),

@@ -28,7 +28,7 @@ pub(super) fn print(
             Some(why) => format!("no, {}", why_not(why, asked)),
             None => format!("yes, {}", matched(&conditions(&listed.conditions))),
         };
-        let (kind, name, mode) = (listed.kind.name(), &listed.name, mode(listed.mode));
+        let (kind, name, mode) = (<&str>::from(listed.kind), &listed.name, mode(listed.mode));
         writeln!(out, "{kind:<9} {name}{mode} ({}): {says}", listed.position)?;
     }
     if let Some(listed) = explained.decided {

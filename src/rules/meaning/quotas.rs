@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
-use super::classes::{OverrideQuota, QuotaClasses};
-use super::numbers::{Numbers, WrittenOver as Written};
+use super::limits::{Numbers, WrittenOver as Written};
+use super::overrides::{OverrideQuota, QuotaClasses};
 use crate::limit::fixed_window::WindowAlign;
 use crate::limit::{
     LimitError, Quota, Rate, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,

@@ -110,8 +110,9 @@ fn the_nearest_that_says_a_scope_says_it() {
         (Some(Fleet), Some(Host), Some(Host), Some(Host), Fleet),
     ];
     for (own, defaults, domain, all, expected) in table {
-        let written =
-            |scope: Option<Scope>| scope.map_or(String::new(), |scope| format!("scope: {}", scope.name()));
+        let written = |scope: Option<Scope>| {
+            scope.map_or(String::new(), |scope| format!("scope: {}", <&str>::from(scope)))
+        };
         let text = format!(
             "domain: api\ndefaults: {{{}}}\nlimits:\n- {{name: a, key: [u], rate: 1000/s, {}}}\n",
             written(defaults),
