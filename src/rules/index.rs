@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::finder::{Anchor, Finder, length_bit};
 use super::names::RuleNames;
 use super::plan::{AttributeId, Selection, SelectionPlan};
-use super::{Condition, ListedEntry, Priorities, Rule};
+use super::{Condition, KeyPart, ListedEntry, Priorities, Rule};
 
 #[derive(Debug)]
 pub(super) struct Index {
@@ -61,12 +61,12 @@ impl Index {
         };
         let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
         for (number, rule) in (0u32..).zip(rules) {
-            let plan = index.plan(rule);
+            let plan = index.plan(&rule.conditions, &rule.key);
             hanging.push((number, &rule.conditions));
             index.plans.push(plan);
             let list = rule.overrides.iter().flat_map(|overrides| &overrides.list);
             let list: Vec<_> =
-                list.map(|(conditions, number)| (index.conditions(conditions), *number)).collect();
+                list.map(|(conditions, number)| (index.plan(conditions, &[]), *number)).collect();
             if !list.is_empty() {
                 index.overrides.insert(number, list);
             }
@@ -76,11 +76,11 @@ impl Index {
             // The number of entries is bounded together with that of rules.
             let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);
             hanging.push((number, &listed.conditions));
-            let plan = index.conditions(&listed.conditions);
+            let plan = index.plan(&listed.conditions, &[]);
             index.plans.push(plan);
         }
         for entry in &priorities.prioritize {
-            let plan = index.conditions(&entry.conditions);
+            let plan = index.plan(&entry.conditions, &[]);
             index.prioritize.push((plan, entry.priority));
         }
         index.hang(&hanging);
@@ -159,15 +159,15 @@ impl Index {
         found.map(|(_, priority)| *priority)
     }
 
-    /// Makes a rule's plan. New attributes get empty anchors.
-    fn plan(&mut self, rule: &Rule) -> SelectionPlan {
-        SelectionPlan::new(&rule.conditions, &rule.key, |name| {
-            intern(name, &mut self.names, &mut self.anchors)
+    /// Makes the plan of conditions and a key. New attributes get empty anchors.
+    fn plan(&mut self, conditions: &[Condition], key: &[KeyPart]) -> SelectionPlan {
+        SelectionPlan::new(conditions, key, |name| {
+            let attribute = self.names.intern(name);
+            if attribute == self.anchors.len() {
+                self.anchors.push(Anchors::default());
+            }
+            attribute
         })
-    }
-
-    fn conditions(&mut self, conditions: &[Condition]) -> SelectionPlan {
-        SelectionPlan::new(conditions, &[], |name| intern(name, &mut self.names, &mut self.anchors))
     }
 
     /// Anchors each rule to its rarest condition.
@@ -210,14 +210,6 @@ impl Index {
             anchors.by_value = (!by_value.is_empty()).then(|| Box::new(Finder::new(by_value)));
         }
     }
-}
-
-fn intern(name: &str, names: &mut RuleNames, anchors: &mut Vec<Anchors>) -> AttributeId {
-    let attribute = names.intern(name);
-    if attribute == anchors.len() {
-        anchors.push(Anchors::default());
-    }
-    attribute
 }
 
 /// A rule to be indexed and the conditions it can be anchored to.
