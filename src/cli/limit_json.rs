@@ -151,10 +151,7 @@ fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
 fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, Option<String>) {
     match quota {
         Some(Quota::TokenBucket(quota)) => (Some(quota.burst()), None, None, None),
-        Some(Quota::FleetBudget(quota)) => match quota.window() {
-            Some(window) => own_numbers(Some(window.local_quota())),
-            None => (Some(quota.bucket().burst()), None, None, None),
-        },
+        Some(Quota::FleetBudget(quota)) => own_numbers(Some(&quota.local_quota())),
         Some(Quota::LeakyBucket(quota)) => (None, Some(quota.queue()), None, None),
         Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.describe_windows())),
         Some(Quota::SlidingWindow(quota)) => (None, None, Some(quota.buckets()), None),

@@ -9,7 +9,7 @@ use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
 use super::yaml::YamlNode;
-use super::{Domain, DomainContents, Position, Priorities, Prioritize};
+use super::{Domain, DomainContents, Position, Priorities};
 
 /// A domain under construction, to which each file adds.
 #[derive(Debug, Default)]
@@ -21,10 +21,8 @@ pub(super) struct Draft {
     pub(super) contents: DomainContents,
     /// The position of `priorities`, and the names if they have no errors.
     priorities: Option<(Position, Option<Vec<Box<str>>>)>,
-    /// The entries of `prioritize` and of `shed` with their files: they name priorities, which may be written
-    /// in a later file.
-    prioritize: Vec<(Arc<str>, YamlNode)>,
-    sheds: Vec<(Arc<str>, YamlNode)>,
+    /// The entries that name priorities, which may be written in a later file.
+    unread: Vec<UnreadEntries>,
     places: HashMap<Box<str>, (Position, Span)>,
     /// The roots of the descriptor tree.
     branches: Vec<Branch>,
@@ -32,6 +30,14 @@ pub(super) struct Draft {
     tops: HashMap<Box<str>, Position>,
     /// Positions of the tree nodes with limits, by rule name.
     nodes: HashMap<Box<str>, Position>,
+}
+
+/// Entries of one file.
+#[derive(Debug)]
+struct UnreadEntries {
+    file: Arc<str>,
+    prioritize: Vec<YamlNode>,
+    sheds: Vec<YamlNode>,
 }
 
 impl Draft {
@@ -47,7 +53,8 @@ impl Draft {
         }
         let has_room = self.places.len() <= RULES_MAX;
         match entry {
-            ReadEntry::Rule(Some((rule, candidate))) if has_room => {
+            ReadEntry::Rule(Some(read)) if has_room => {
+                let (rule, candidate) = *read;
                 self.contents.rules.push(rule);
                 if let Some((candidate, at)) = candidate
                     && self.take(candidate.name.clone(), at, "rule", report)
@@ -72,26 +79,22 @@ impl Draft {
                 None => self.priorities = Some((report.source().position(node.at), names)),
             }
         }
-        for node in de::items(file, "prioritize") {
-            if self.prioritize.len() == PRIORITIZE_MAX {
-                let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
-                let mend = "write lists of values, or send the priority with the request";
-                report.error(node.at, message, mend);
-            }
-            self.prioritize.push((Arc::clone(report.source().file()), node.clone()));
+        let (prioritize, sheds) = (de::items(file, "prioritize"), de::items(file, "shed"));
+        let known: usize = self.unread.iter().map(|unread| unread.prioritize.len()).sum();
+        if let Some(node) = prioritize.get(PRIORITIZE_MAX - known) {
+            let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
+            let mend = "write lists of values, or send the priority with the request";
+            report.error(node.at, message, mend);
         }
-        for node in de::items(file, "shed") {
-            if self.sheds.len() == SHEDS_MAX {
-                let message =
-                    format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
-                report.error(
-                    node.at,
-                    message,
-                    "write an entry for each kind of process, not for each process",
-                );
-            }
-            self.sheds.push((Arc::clone(report.source().file()), node.clone()));
+        let prioritize = prioritize.iter().take(PRIORITIZE_MAX - known).cloned().collect();
+        let known: usize = self.unread.iter().map(|unread| unread.sheds.len()).sum();
+        if let Some(node) = sheds.get(SHEDS_MAX - known) {
+            let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
+            let mend = "write an entry for each kind of process, not for each process";
+            report.error(node.at, message, mend);
         }
+        let sheds = sheds.iter().take(SHEDS_MAX - known).cloned().collect();
+        self.unread.push(UnreadEntries { file: Arc::clone(report.source().file()), prioritize, sheds });
     }
 
     /// Adds a root node of the descriptor tree with its subtree.
@@ -171,32 +174,36 @@ impl Draft {
             // An unreadable file may have them.
             None => (!self.broken).then(Vec::new),
         };
-        let report_of = |file: &Arc<str>| match sources.get(file) {
-            Some(source) => Report::new(source),
-            None => unreachable!("an entry is of a file that was read: its requests would not be limited"),
-        };
-        let mut problems = Vec::new();
-        let mut prioritize = Vec::new();
-        for (place, (file, node)) in std::mem::take(&mut self.prioritize).iter().enumerate() {
-            let mut report = report_of(file);
-            if place == 0 && names.as_ref().is_some_and(Vec::is_empty) {
-                // One error suffices, as one line repairs all.
-                let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
-                report.error(node.at, "`prioritize` without `priorities`", mend);
+        let (mut problems, mut prioritize) = (Vec::new(), Vec::new());
+        // The first entry that matches every request.
+        let mut all: Option<Position> = None;
+        // One error suffices, as one line repairs all.
+        let mut lacks_names = names.as_ref().is_some_and(Vec::is_empty);
+        let known = names.as_deref().filter(|names| !names.is_empty());
+        for unread in std::mem::take(&mut self.unread) {
+            let Some(source) = sources.get(&unread.file) else {
+                unreachable!("an entry is of a file that was read: its requests would not be limited")
+            };
+            let mut report = Report::new(source);
+            for node in &unread.prioritize {
+                if std::mem::take(&mut lacks_names) {
+                    let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
+                    report.error(node.at, "`prioritize` without `priorities`", mend);
+                }
+                let entry = meaning::prioritize(node, known, &mut report);
+                if let Some(first) = &all {
+                    let mend =
+                        format!("the entry at {first} has no `match` and takes all: move it to the end");
+                    report.warning(node.at, "no request comes this far in `prioritize`", mend);
+                }
+                if let Some(entry) = entry {
+                    all = all.or_else(|| entry.conditions.is_empty().then(|| entry.position.clone()));
+                    prioritize.push(entry);
+                }
             }
-            let known = names.as_deref().filter(|names| !names.is_empty());
-            let entry = meaning::prioritize(node, known, &mut report);
-            if let Some(all) = prioritize.iter().find(|entry: &&Prioritize| entry.conditions.is_empty()) {
-                let first = &all.position;
-                let mend = format!("the entry at {first} has no `match` and takes all: move it to the end");
-                report.warning(node.at, "no request comes this far in `prioritize`", mend);
-            }
-            prioritize.extend(entry);
-            problems.extend(report.into_problems());
-        }
-        for (file, node) in std::mem::take(&mut self.sheds) {
-            let mut report = report_of(&file);
-            self.contents.sheds.extend(meaning::shed(&node, names.as_deref(), &mut report));
+            let sheds =
+                unread.sheds.iter().filter_map(|node| meaning::shed(node, names.as_deref(), &mut report));
+            self.contents.sheds.extend(sheds);
             problems.extend(report.into_problems());
         }
         self.contents.priorities = Priorities { names: names.unwrap_or_default(), prioritize };

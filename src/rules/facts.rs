@@ -21,10 +21,10 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     if let Some(fleet) = &rule.fleet {
         facts.push(("scope", <&str>::from(rule.scope()).to_owned()));
         facts.push(("fleet", fleet.text()));
-        facts.extend(fleet.max_over.map(|share| ("max_over", Percent(u32::from(share)).to_string())));
+        facts.extend(fleet.max_over.map(|share| ("max_over", Percent(share).to_string())));
     }
     facts.extend(rule.unit.as_ref().map(|unit| ("unit", unit.to_string())));
-    facts.extend(rule.warn_at.map(|share| ("warn_at", Percent(u32::from(share)).to_string())));
+    facts.extend(rule.warn_at.map(|share| ("warn_at", Percent(share).to_string())));
     facts.extend(rule.refund_on.map(|_| ("refund_on", "ok".to_owned())));
     facts.extend((!rule.advertise).then(|| ("advertise", "false".to_owned())));
     facts.extend(
@@ -73,22 +73,15 @@ fn of_quota(quota: &Quota) -> Vec<Fact> {
         Quota::TokenBucket(quota) => facts.push(("burst", quota.burst().to_string())),
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
         Quota::FixedWindow(quota) => facts.push(("window", quota.describe_windows())),
-        Quota::SlidingLog(_) => facts.push(("window", window(quota))),
+        Quota::SlidingLog(_) => facts.push(("window", quota.window().to_string())),
         Quota::Concurrency(_) => {}
-        Quota::FleetBudget(quota) => match quota.window() {
-            Some(window) => return of_quota(window.local_quota()),
-            None => facts.push(("burst", quota.bucket().burst().to_string())),
-        },
+        Quota::FleetBudget(quota) => return of_quota(&quota.local_quota()),
         Quota::SlidingWindow(sliding) => {
-            facts.push(("window", window(quota)));
+            facts.push(("window", quota.window().to_string()));
             facts.push(("buckets", sliding.buckets().to_string()));
         }
     }
     facts
-}
-
-fn window(quota: &Quota) -> String {
-    quota.window().to_string()
 }
 
 fn overrides_text(rule: &Rule, overrides: &super::Overrides) -> String {
@@ -167,7 +160,7 @@ pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
     }
     if let Some(own) = &shed.workers {
         let ([good, bad], [after, full]) =
-            ([own.good, own.bad].map(share), [own.after, own.full].map(format_duration));
+            ([own.good, own.bad].map(Percent), [own.after, own.full].map(format_duration));
         let mut text = format!("good: {good}, bad: {bad}, after: {after}, full: {full}");
         text.push_str(&format!(", leak: {}", leak(own.leak)));
         text.push_str(if own.shed_critical { ", shed_critical: true" } else { "" });
@@ -175,12 +168,12 @@ pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
         facts.push(("workers", format!("{{{text}, mode: {}}}", own.mode)));
     }
     if let Some(own) = &shed.brake {
-        let bands: Vec<_> = own.bands.iter().map(|band| share(*band).to_string()).collect();
+        let bands: Vec<_> = own.bands.iter().map(|band| Percent(*band).to_string()).collect();
         facts.push(("brake", format!("{{bands: [{}], mode: {}}}", bands.join(", "), own.mode)));
     }
     if let Some(own) = &shed.fleet {
         let reserved_for = priorities.get(own.reserved_for).map_or("", |name| name);
-        let reserve = share(own.reserve);
+        let reserve = Percent(own.reserve);
         facts.push(("fleet", format!("{{reserve: {reserve}, for: {reserved_for}, mode: {}}}", own.mode)));
     }
     if !shed.signals.is_empty() {
@@ -199,7 +192,7 @@ fn signal(signal: &SignalRule) -> String {
     };
     let points = signal.map.iter().map(|(reading, utilization)| {
         let reading = if is_queue { reading.to_string() } else { Percent(*reading).to_string() };
-        format!("[{reading}, {}]", share(*utilization))
+        format!("[{reading}, {}]", Percent(*utilization))
     });
     let points = points.collect::<Vec<_>>().join(", ");
     format!("{}: {{{listen}use: {}, map: [{points}]}}", signal.name, signal.counts)
@@ -208,10 +201,6 @@ fn signal(signal: &SignalRule) -> String {
 /// Formats a leak as in a rules file.
 fn leak((part, whole): (u32, u32)) -> String {
     if part == 0 { "0".to_owned() } else { format!("{part}/{whole}") }
-}
-
-fn share(thousandths: u16) -> Percent {
-    Percent(u32::from(thousandths))
 }
 
 /// The form in rules files.

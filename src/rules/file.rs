@@ -14,7 +14,8 @@ use super::values::{
     AnyValue, AttributeName, DAY, HelpText, MatchValues, Max, Name, PercentText, RequestCount, SECOND, Text,
     Texts, Time, Zone,
 };
-use super::{FleetMode, Guard, Mode, OnMiss, OnRedisDown, RefundOn, RefusedCost, Scope};
+use super::{FleetMode, Guard, Mode, OnMiss, RefundOn, RefusedCost, Scope};
+use crate::limit::share::Fallback;
 pub(super) use shed::{
     BrakeFields, CallersFields, Point, QueueAgeFields, ShedFields, SignalFields, WorkersFields,
 };
@@ -112,18 +113,6 @@ pub(super) struct RuleFields<'n> {
     pub(super) candidate: Option<CandidateFields>,
     /// other rates for some requests: the first entry that matches, after the rows of `overrides_file`
     pub(super) overrides: Option<Vec<Deferred<OverrideFields>>>,
-}
-
-impl<'n> AsRef<CommonFields<'n>> for RuleFields<'n> {
-    fn as_ref(&self) -> &CommonFields<'n> {
-        &self.common
-    }
-}
-
-impl<'n> AsRef<CommonFields<'n>> for ConcurrencyFields<'n> {
-    fn as_ref(&self) -> &CommonFields<'n> {
-        &self.common
-    }
 }
 
 /// The fields of a limit beside its algorithm and rate. Only some algorithms have them: [`ONLY`].
@@ -254,7 +243,7 @@ pub(super) struct FleetFields {
     /// the treatment of a request when its host holds too few tokens; see Fleet. Default: `ask`.
     pub(super) on_miss: Option<OnMiss>,
     /// the limit while Redis does not answer; see Fleet. Default: `share`.
-    pub(super) on_redis_down: Option<OnRedisDown>,
+    pub(super) on_redis_down: Option<Fallback>,
     /// how long a request waits for its remote check at most, 2ms to 50ms; then `on_redis_down` holds; see Fleet. Default: 5ms.
     pub(super) wait: Option<Wait>,
     /// the former name of `wait`

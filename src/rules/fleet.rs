@@ -42,7 +42,7 @@ pub struct FleetSettings {
     /// The result for a request if its host has no token; `None` means `ask`.
     pub on_miss: Option<OnMiss>,
     /// The fallback during an outage of Redis.
-    pub on_redis_down: OnRedisDown,
+    pub on_redis_down: share::Fallback,
     /// How far the fleet may exceed its budget, in thousandths of it; `None` means a tenth.
     pub max_over: Option<u16>,
     /// The region whose hosts share the budget; `None` with a single Redis.
@@ -99,23 +99,6 @@ pub enum OnMiss {
     Refuse,
     /// Pending until a remote check.
     Ask,
-}
-
-/// The fallback during an outage of Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, IntoStaticStr, Display)]
-#[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase")]
-#[schemars(inline)]
-pub enum OnRedisDown {
-    /// Each host enforces its share: the budget divided by the last host count.
-    #[default]
-    Share,
-    /// Each host enforces the whole limit.
-    Local,
-    /// All requests are allowed.
-    Allow,
-    /// All requests are refused.
-    Refuse,
 }
 
 impl Scopes {
@@ -192,12 +175,6 @@ pub(super) fn is_window(quota: &Quota) -> bool {
 /// Whether the fleet budget is less than two tokens per host.
 pub(super) fn is_tiny(quota: &Quota, hosts: u32) -> bool {
     u64::from(quota.limit()) < 2 * u64::from(hosts)
-}
-
-/// Whether an algorithm, by its name in rules, supports `scope: fleet`. The others have no budget that can be
-/// divided into shares: the leaky bucket is a pace, the sliding log a list of all requests.
-pub(super) fn may_be_shared(algorithm: &str) -> bool {
-    matches!(algorithm, "token_bucket" | "fixed_window" | "sliding_window" | "concurrency")
 }
 
 /// Converts a rate to millionths of a token per number of microseconds, in lowest terms. `None` if the rate

@@ -66,17 +66,15 @@ pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
 
 /// Reads the rules at a path. A file without a readable domain breaks the domains it had at the last reading.
 pub(super) fn read_knowing(path: &Path, known: &FileDomains, scopes: &Scopes) -> Loaded {
-    let mut reading = FileReading::new(known, scopes);
-    reading.path(path);
-    reading.finish()
+    read_by(known, scopes, |reading| reading.path(path))
 }
 
 /// Reads one domain from saved texts. `None` if this version finds errors in texts saved by another.
 pub(super) fn read_kept(texts: &DomainTexts, scopes: &Scopes) -> Option<Arc<Domain>> {
-    let known = FileDomains::default();
-    let mut reading = FileReading::new(&known, scopes);
-    texts.sources().for_each(|source| reading.source(source));
-    reading.finish().domains.into_iter().find(|domain| domain.name() == &*texts.domain)
+    let loaded = read_by(&FileDomains::default(), scopes, |reading| {
+        texts.sources().for_each(|source| reading.source(source));
+    });
+    loaded.domains.into_iter().find(|domain| domain.name() == &*texts.domain)
 }
 
 /// Reads the rules of one text as a file of this name.
@@ -88,21 +86,23 @@ pub fn read_text(file: &str, text: &str) -> Loaded {
 /// Like [`read_text`], with scopes from the settings for rules without one.
 #[must_use]
 pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
-    let known = FileDomains::default();
-    let mut reading = FileReading::new(&known, scopes);
-    reading.source(Source::new(file, text.to_owned()));
-    reading.finish()
+    read_by(&FileDomains::default(), scopes, |reading| reading.source(Source::new(file, text.to_owned())))
 }
 
 /// Reads the rules at a path, if given, and then one text as another file.
 #[must_use]
 pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
-    let (known, scopes) = (FileDomains::default(), Scopes::default());
-    let mut reading = FileReading::new(&known, &scopes);
-    if let Some(path) = path {
-        reading.path(path);
-    }
-    reading.source(Source::new(file, text.to_owned()));
+    read_by(&FileDomains::default(), &Scopes::default(), |reading| {
+        path.into_iter().for_each(|path| reading.path(path));
+        reading.source(Source::new(file, text.to_owned()));
+    })
+}
+
+fn read_by(known: &FileDomains, scopes: &Scopes, read: impl FnOnce(&mut FileReading<'_>)) -> Loaded {
+    let (drafts, sources) = (Vec::new(), Vec::new());
+    let mut reading =
+        FileReading { drafts, loaded: Loaded::default(), sources, known, scopes, pools: HashMap::new() };
+    read(&mut reading);
     reading.finish()
 }
 
@@ -121,12 +121,7 @@ struct FileReading<'k> {
     pools: HashMap<Box<str>, Position>,
 }
 
-impl<'k> FileReading<'k> {
-    fn new(known: &'k FileDomains, scopes: &'k Scopes) -> FileReading<'k> {
-        let (drafts, sources) = (Vec::new(), Vec::new());
-        FileReading { drafts, loaded: Loaded::default(), sources, known, scopes, pools: HashMap::new() }
-    }
-
+impl FileReading<'_> {
     fn path(&mut self, path: &Path) {
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => {

@@ -10,10 +10,8 @@ mod region;
 mod shed;
 mod tree;
 
-use serde::Deserialize;
-
 use super::de::{self, Mapping};
-use super::file::{CommonFields, DenyFields, ExemptFields, KeyEntry};
+use super::file::{CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, RuleFields};
 use super::key::KEY_ATTRIBUTES_MAX;
 use super::problem::shown;
 use super::source::{Report, Span};
@@ -31,7 +29,7 @@ pub(super) use tree::descriptors;
 /// A named entry of a file; `None` after errors in it.
 pub(super) enum ReadEntry {
     /// An entry of `limits` or `concurrency`.
-    Rule(Option<RuleAndCandidate>),
+    Rule(Option<Box<RuleAndCandidate>>),
     /// An entry of `exempt` or `deny`.
     Listed(Option<ListedEntry>),
 }
@@ -49,8 +47,8 @@ pub(super) fn entries<'n>(
     for field in ["limits", "concurrency", "exempt", "deny"] {
         for node in de::items(file, field) {
             let entry = match field {
-                "limits" => ReadEntry::Rule(rule(node, given, limits::rate, report)),
-                "concurrency" => ReadEntry::Rule(rule(node, given, limits::concurrency, report)),
+                "limits" => ReadEntry::Rule(limit_rule(node, given, report).map(Box::new)),
+                "concurrency" => ReadEntry::Rule(concurrency_rule(node, given, report).map(Box::new)),
                 "exempt" => ReadEntry::Listed(listed(node, ListKind::Exempt, report)),
                 _ => ReadEntry::Listed(listed(node, ListKind::Deny, report)),
             };
@@ -70,25 +68,21 @@ struct KindFields<'n> {
     max_over: Option<PercentText<0>>,
 }
 
-/// Reads the fields that are not common, given those that are.
-type ReadKindFields<'n, F> =
-    fn(&F, &CommonFields<'n>, &[KeyPart], Mapping<'n>, &mut Report<'_>) -> KindFields<'n>;
+fn limit_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Option<RuleAndCandidate> {
+    let fields: RuleFields<'_> = de::read_whole(node, report)?;
+    let own = |key: &[KeyPart], report: &mut Report<'_>| limits::rate(&fields, key, Mapping(node), report);
+    rule(&fields.common, own, Mapping(node), given, report)
+}
 
-fn rule<'n, F: Deserialize<'n> + AsRef<CommonFields<'n>>>(
-    node: &'n YamlNode,
+fn concurrency_rule(
+    node: &YamlNode,
     given: DefaultScope,
-    own: ReadKindFields<'n, F>,
     report: &mut Report<'_>,
 ) -> Option<RuleAndCandidate> {
-    let errors_before = report.errors();
-    let mapping = Mapping(node);
-    let fields: Option<F> = de::read(node, report).filter(|_| report.errors() == errors_before);
-    let fields = fields?;
-    let common = fields.as_ref();
-    let key = key(common, mapping, report)?;
-    let own = own(&fields, common, &key, mapping, report);
-    let rules = rules(common, own, key, mapping, given, report);
-    rules.filter(|_| report.errors() == errors_before)
+    let fields: ConcurrencyFields<'_> = de::read_whole(node, report)?;
+    let own =
+        |key: &[KeyPart], report: &mut Report<'_>| limits::concurrency(&fields, key, Mapping(node), report);
+    rule(&fields.common, own, Mapping(node), given, report)
 }
 
 /// Returns the name of an entry, even if the entry has errors.
@@ -98,15 +92,17 @@ pub(super) fn name_of(mapping: Mapping<'_>, field: &str) -> Option<(Box<str>, Sp
     Some((name.into(), node.at))
 }
 
-/// Makes the rule, and its shadow rule with its span.
-fn rules(
+/// Makes a rule and its shadow rule. `own` reads the fields that are not common, given the key.
+fn rule<'n>(
     common: &CommonFields<'_>,
-    own: KindFields<'_>,
-    key: Vec<KeyPart>,
+    own: impl FnOnce(&[KeyPart], &mut Report<'_>) -> KindFields<'n>,
     mapping: Mapping<'_>,
     given: DefaultScope,
     report: &mut Report<'_>,
 ) -> Option<RuleAndCandidate> {
+    let errors_before = report.errors();
+    let key = key(common, mapping, report)?;
+    let own = own(&key, report);
     let conditions = conditions_of(mapping, report);
     let fleet = fleet(common, &own, mapping, given, report);
     let show_keys = show_keys(common, &key, report);
@@ -137,7 +133,7 @@ fn rules(
         ..Rule::new(common.name.0, position, limit)
     };
     let candidate = candidate.map(|(limit, at)| (rule.candidate(limit, report.source().position(at)), at));
-    Some((rule, candidate))
+    (report.errors() == errors_before).then_some((rule, candidate))
 }
 
 /// Reads `match`; without it, all requests match.

@@ -158,10 +158,10 @@ pub(crate) struct Period {
 
 impl Period {
     /// 366 days.
-    pub(super) const NANOS_MAX: u64 = 366 * 86_400 * SECOND;
+    const NANOS_MAX: u64 = 366 * 86_400 * SECOND;
 
     /// Makes a period of `count` units.
-    pub(super) fn of(count: u32, unit: &str) -> Option<Period> {
+    fn of(count: u32, unit: &str) -> Option<Period> {
         let nanos = u64::from(count).saturating_mul(unit_nanos(unit)?);
         Some(Period { nanos, months: (unit == "month").then_some(count) })
     }
@@ -228,25 +228,25 @@ pub(super) fn parse_duration(text: &str, field: &str) -> Result<Duration, ValueP
 }
 
 /// Splits the number at the start from the unit. Signs, points and underscores count to the number.
-pub(super) fn split_number(period: &str) -> (&str, &str) {
+fn split_number(period: &str) -> (&str, &str) {
     let is_number =
         |character: char| character.is_ascii_digit() || matches!(character, '.' | '_' | '-' | '+');
     let at = period.find(|character| !is_number(character)).unwrap_or(period.len());
     period.split_at(at)
 }
 
-pub(super) fn unit_nanos(unit: &str) -> Option<u64> {
+fn unit_nanos(unit: &str) -> Option<u64> {
     UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
 }
 
 /// Returns the units that may have been meant by another spelling.
-pub(super) fn right_units(unit: &str) -> &'static [&'static str] {
+fn right_units(unit: &str) -> &'static [&'static str] {
     let word = unit.trim().to_lowercase();
     ALIASES.iter().find(|(_, aliases)| aliases.contains(&word.as_str())).map_or(&[], |(right, _)| right)
 }
 
 /// Joins one suggestion per unit with `, or `.
-pub(super) fn each(units: &[&str], write: impl Fn(&str) -> String) -> String {
+fn each(units: &[&str], write: impl Fn(&str) -> String) -> String {
     units.iter().map(|unit| write(unit)).collect::<Vec<_>>().join(", or ")
 }
 
@@ -263,9 +263,9 @@ pub(super) fn unit_names() -> impl Iterator<Item = &'static str> {
 const UNLIMITED: &str = "unlimited";
 
 /// Not a unit, as a year has 365 or 366 days.
-pub(super) const YEAR: &str = "year";
+const YEAR: &str = "year";
 
-pub(super) const SECOND: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 const UNITS: [(&str, u64); 7] = [
     ("ms", SECOND / 1000),
@@ -292,8 +292,7 @@ const ALIASES: [(&[&str], &[&str]); 9] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::period::{Period, SECOND};
-    use super::{WrittenRate, parse};
+    use super::{Duration, Period, SECOND, WrittenRate, parse, parse_duration};
 
     #[test]
     fn a_rate_is_a_number_a_slash_and_a_unit() {

@@ -8,8 +8,8 @@ use super::overrides::{OverrideQuota, OverrideReader, QuotaClasses, overrides};
 use crate::limit::{Quota, concurrency};
 use crate::rules::de::Mapping;
 use crate::rules::file::{
-    Algorithm, Align, CandidateFields, CommonFields, ConcurrencyFields, ConcurrencyOverrideFields,
-    LimitFields, ONLY, OverValue, OverrideFields, RuleFields,
+    Algorithm, Align, CandidateFields, ConcurrencyFields, ConcurrencyOverrideFields, LimitFields, ONLY,
+    OverValue, OverrideFields, RuleFields,
 };
 use crate::rules::problem::ValueProblem;
 use crate::rules::rate_text::WrittenRate;
@@ -27,16 +27,16 @@ pub(super) struct Admitted {
     pub(super) expires: Option<Duration>,
 }
 
+/// Reads what only rules of `limits` have.
 pub(super) fn rate<'n>(
     fields: &RuleFields<'n>,
-    common: &CommonFields<'n>,
     key: &[KeyPart],
     mapping: Mapping<'n>,
     report: &mut Report<'_>,
 ) -> KindFields<'n> {
     KindFields {
         algorithm: fields.algorithm.unwrap_or_default().into(),
-        admitted: admitted(fields, common, key, mapping, report),
+        admitted: admitted(fields, key, mapping, report),
         unit: fields.unit,
         refund_on: fields.refund_on,
         max_over: fields.max_over,
@@ -45,7 +45,6 @@ pub(super) fn rate<'n>(
 
 fn admitted(
     fields: &RuleFields<'_>,
-    common: &CommonFields<'_>,
     key: &[KeyPart],
     mapping: Mapping<'_>,
     report: &mut Report<'_>,
@@ -63,8 +62,8 @@ fn admitted(
         _ => None,
     };
     let mut classes = QuotaClasses::default();
-    let keepers = LimitNumbers { rule: &rule, candidate: candidate.as_ref() };
-    let overrides = overrides(common, mapping, key, &keepers, &mut classes, report);
+    let keepers: Vec<&Numbers<'_>> = std::iter::once(&rule).chain(&candidate).collect();
+    let overrides = overrides(&fields.common, mapping, key, &keepers, &mut classes, report);
     let limit = rule.limit(&classes, report);
     let candidate = candidate.and_then(|candidate| Some((candidate.limit(&classes, report)?, candidate.at)));
     let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
@@ -92,18 +91,7 @@ impl Admitted {
 }
 
 /// The numbers of a rule of `limits` and of its shadow rule.
-struct LimitNumbers<'a, 'n> {
-    rule: &'a Numbers<'n>,
-    candidate: Option<&'a Numbers<'n>>,
-}
-
-impl<'n> LimitNumbers<'_, 'n> {
-    fn each(&self) -> impl Iterator<Item = &Numbers<'n>> {
-        std::iter::once(self.rule).chain(self.candidate)
-    }
-}
-
-impl OverrideReader for LimitNumbers<'_, '_> {
+impl OverrideReader for Vec<&Numbers<'_>> {
     type Entry = OverrideFields;
     type Terms = OverrideQuota;
 
@@ -111,7 +99,7 @@ impl OverrideReader for LimitNumbers<'_, '_> {
     const COLUMNS: &'static str = "`rate` and perhaps `burst`";
 
     fn have_bursts(&self) -> bool {
-        self.each().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
+        self.iter().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
     }
 
     fn of_entry(
@@ -134,7 +122,7 @@ impl OverrideReader for LimitNumbers<'_, '_> {
 
     fn check(&self, terms: &OverrideQuota) -> Result<(), ValueProblem> {
         terms.check()?;
-        self.each().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
+        self.iter().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
     }
 }
 
@@ -275,15 +263,15 @@ fn check_over(over: &OverValue, mapping: Mapping<'_>, report: &mut Report<'_>) -
     None
 }
 
+/// Reads what only rules of `concurrency` have.
 pub(super) fn concurrency<'n>(
     fields: &ConcurrencyFields<'n>,
-    common: &CommonFields<'n>,
     key: &[KeyPart],
     mapping: Mapping<'n>,
     report: &mut Report<'_>,
 ) -> KindFields<'n> {
     let mut classes = QuotaClasses::default();
-    let overrides = overrides(common, mapping, key, &PermitOverrides, &mut classes, report);
+    let overrides = overrides(&fields.common, mapping, key, &PermitOverrides, &mut classes, report);
     let limit = |own: Max| permits(own, &classes);
     let candidate =
         fields.candidate.as_ref().map(|candidate| (limit(candidate.max), mapping.at("candidate")));

@@ -296,10 +296,7 @@ fn header<'t, K: OverrideReader>(
         let name = &*cell.text;
         let known = wanted.contains(&name) || name == "burst";
         if !known {
-            let near = wanted
-                .iter()
-                .chain(&["burst"])
-                .find(|known| strsim::osa_distance(known, &name.trim().to_lowercase()) * 3 <= known.len());
+            let near = de::nearest(name, wanted.iter().copied().chain(["burst"]), de::TYPO);
             let mend = near.map_or(example.clone(), |near| format!("did you mean `{near}`?"));
             report.error(at, format!("unknown column {}", shown(name)), mend);
         } else if cells.iter().take(place).any(|before| before.text == cell.text) {

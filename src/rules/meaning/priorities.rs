@@ -48,19 +48,17 @@ pub(crate) fn prioritize(
     let (wanted, names) = (fields.priority.0, names?);
     let Some(priority) = names.iter().position(|name| **name == *wanted) else {
         let message = format!("unknown priority {}", shown(wanted));
-        report.error(mapping.at("priority"), message, nearest(wanted, names));
+        report.error(mapping.at("priority"), message, suggest(wanted, names));
         return None;
     };
     Some(Prioritize { position: report.source().position(node.at), conditions, priority })
 }
 
 /// Suggests the nearest known name, or lists all of them.
-pub(super) fn nearest(name: &str, known: &[Box<str>]) -> String {
-    let distance = |known: &str| strsim::osa_distance(&name.to_lowercase(), &known.to_lowercase());
-    let nearest = known.iter().min_by_key(|known| distance(known));
-    match nearest.filter(|near| distance(near) * 3 <= near.chars().count().max(3)) {
-        Some(near) if name.len() <= NAME_BYTES_MAX => format!("did you mean {}?", shown(near)),
-        _ => {
+pub(super) fn suggest(name: &str, known: &[Box<str>]) -> String {
+    match de::nearest(name, known.iter().map(|name| &**name), de::TYPO) {
+        Some(near) => format!("did you mean {}?", shown(near)),
+        None => {
             let known: Vec<_> = known.iter().map(|name| shown(name)).collect();
             format!("`priorities` has {}", known.join(", "))
         }
@@ -69,6 +67,3 @@ pub(super) fn nearest(name: &str, known: &[Box<str>]) -> String {
 
 /// Shedding iterates over them.
 const PRIORITIES_MAX: usize = 64;
-
-/// A longer text is no misspelt name.
-const NAME_BYTES_MAX: usize = 64;

@@ -4,7 +4,7 @@ mod signals;
 
 use std::time::Duration;
 
-use super::priorities::nearest;
+use super::priorities::suggest;
 use crate::rules::de::{self, Mapping};
 use crate::rules::file::{BrakeFields, CallersFields, QueueAgeFields, ShedFields, WorkersFields};
 use crate::rules::percent::{Percent, WHOLE_SHARE};
@@ -129,7 +129,7 @@ fn workers(own: &WorkersFields, mapping: Mapping<'_>, report: &mut Report<'_>) -
     }
     if workers.good >= workers.bad {
         let at = mapping.at(if own.bad.is_some() { "bad" } else { "good" });
-        let [good, bad] = [workers.good, workers.bad].map(|share| Percent(u32::from(share)));
+        let [good, bad] = [workers.good, workers.bad].map(Percent);
         let mend = "the host recovers below `good` and sheds above `bad`: leave room in between";
         report.error(at, format!("`good: {good}` is not below `bad: {bad}`"), mend);
         return None;
@@ -262,7 +262,7 @@ fn settle_reserve(
         for_at = name_at;
         let Some(place) = priorities.iter().position(|known| **known == *name) else {
             let message = format!("unknown priority {} in `for`", shown(name));
-            report.error(name_at, message, nearest(name, priorities));
+            report.error(name_at, message, suggest(name, priorities));
             return;
         };
         reserve.reserved_for = place;
@@ -274,7 +274,7 @@ fn settle_reserve(
     }
     let left = u64::from(WHOLE_SHARE.saturating_sub(reserve.reserve));
     if let Some(slots) = shed.slots.filter(|slots| u64::from(*slots) * left < u64::from(WHOLE_SHARE)) {
-        let share = Percent(u32::from(reserve.reserve));
+        let share = Percent(reserve.reserve);
         let message = format!(
             "of `slots: {slots}` a reserve of {share} leaves none to other work: all of it is refused"
         );
