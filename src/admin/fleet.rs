@@ -95,14 +95,14 @@ pub(super) fn fleet_rules(
         Some(FleetRuleStatus {
             domain: rule.domain.to_owned(),
             rule: rule.name.to_owned(),
-            mode: terms.mode.name().to_owned(),
-            on_redis_down: terms.on_redis_down.name().to_owned(),
+            mode: terms.mode.to_string(),
+            on_redis_down: terms.on_redis_down.to_string(),
             limit: quota.limit().into(),
             rate: quota.format_rate(),
             shared: joined.is_some(),
             bound: FleetBound::of(&terms, quota, fleet.hosts.max(1)).map(|bound| BoundStatus {
                 hosts: bound.hosts.into(),
-                on_miss: bound.on_miss.name().to_owned(),
+                on_miss: bound.on_miss.to_string(),
                 extra: bound.extra.into(),
                 quiet_permille: bound.quiet.into(),
             }),

@@ -243,7 +243,7 @@ fn kind(kind: &NamedKind<'_>) -> &'static str {
     match kind {
         NamedKind::Rule(_, rule) if rule.expires.is_some() => "concurrency",
         NamedKind::Rule(..) => "limit",
-        NamedKind::Listed(list) => list.name(),
+        NamedKind::Listed(list) => list.into(),
         NamedKind::Shedder => "shed",
     }
 }

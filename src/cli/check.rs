@@ -187,7 +187,7 @@ fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
     let mut all = position(&listed.position);
     all.extend(object(json!({
         "name": &*listed.name,
-        "list": listed.kind.name(),
+        "list": <&str>::from(listed.kind),
         "mode": listed.mode.to_string(),
         "match": asked(&listed.conditions),
         "help": listed.help.as_deref(),

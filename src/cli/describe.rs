@@ -11,7 +11,7 @@ use crate::rules::percent::Percent;
 use crate::rules::shed::{Shed, ShedPart, SignalSource, Workers};
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
-    Allowance, Condition, Domain, FleetBound, FleetSettings, KeyPart, Limit, OnMiss, OverTreatment, Position,
+    Allowance, Condition, Domain, FleetBound, FleetSettings, KeyPart, Limit, OverTreatment, Position,
     RefusedCost, Rule, WholeNumbers, conditions,
 };
 
@@ -26,7 +26,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
         "key": rule.key.iter().map(|part| &*part.attribute).collect::<Vec<_>>(),
         "key_parts": rule.key.iter().map(key_part).collect::<Vec<_>>(),
         "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
-        "scope": rule.scope().name(),
+        "scope": <&str>::from(rule.scope()),
         "fleet": rule.fleet.as_ref().map(|terms| fleet(rule, terms, fleets)),
         "warn_at_permille": rule.warn_at,
         "expires_us": rule.expires.map(|span| Micros::from(span).0),
@@ -53,7 +53,7 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
     let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(terms, quota?, *hosts)).map(|bound| {
         json!({
             "hosts": bound.hosts,
-            "on_miss": bound.on_miss.name(),
+            "on_miss": <&str>::from(bound.on_miss),
             "extra": bound.extra,
             "quiet_permille": bound.quiet,
             "says": past_budget(&bound),
@@ -61,9 +61,9 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
         })
     });
     json!({
-        "mode": terms.mode.name(),
-        "on_miss": terms.on_miss.map(OnMiss::name),
-        "on_redis_down": terms.on_redis_down.name(),
+        "mode": <&str>::from(terms.mode),
+        "on_miss": terms.on_miss.map(<&str>::from),
+        "on_redis_down": <&str>::from(terms.on_redis_down),
         "max_over_permille": terms.over(),
         "region": terms.region.map(|region| {
             let (rate, burst, max) = match region.whole {
@@ -155,10 +155,7 @@ fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
 fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, Option<String>) {
     match quota {
         Some(Quota::TokenBucket(quota)) => (Some(quota.burst()), None, None, None),
-        Some(Quota::FleetBudget(quota)) => match quota.window() {
-            Some(window) => own_numbers(Some(window.local_quota())),
-            None => (Some(quota.bucket().burst()), None, None, None),
-        },
+        Some(Quota::FleetBudget(quota)) => own_numbers(Some(&quota.local_quota())),
         Some(Quota::LeakyBucket(quota)) => (None, Some(quota.queue()), None, None),
         Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.describe_windows())),
         Some(Quota::SlidingWindow(quota)) => (None, None, Some(quota.buckets()), None),

@@ -249,17 +249,7 @@ pub(crate) fn admin_socket_beside(socket: &Path) -> PathBuf {
     socket.with_file_name(OsStr::from_bytes(&[name, ADMIN_SUFFIX].concat()))
 }
 
-/// Whether a socket can be bound to this path.
-///
-/// # Errors
-/// The path is empty or longer than [`SOCKET_PATH_BYTES_MAX`]; the text says so.
-pub fn socket_path_fits(path: &Path) -> Result<(), String> {
-    check_socket_path(path).map_err(|wrong| match wrong.mend {
-        Some(mend) => format!("{} ({mend})", wrong.message),
-        None => wrong.message,
-    })
-}
-
+/// Checks that a socket can be bound to this path.
 pub(super) fn check_socket_path(path: &Path) -> Result<(), ValueProblem> {
     let bytes = path.as_os_str().as_bytes().len();
     if bytes == 0 {

@@ -86,10 +86,7 @@ impl Quota {
             Quota::SlidingLog(quota) => rate::format_rate(quota.count(), quota.window_nanos()),
             Quota::SlidingWindow(quota) => rate::format_rate(quota.count(), quota.window_nanos()),
             Quota::Concurrency(quota) => format!("{} at once", quota.max()),
-            Quota::FleetBudget(quota) => match quota.window() {
-                Some(window) => window.local_quota().format_rate(),
-                None => quota.bucket().rate().to_string(),
-            },
+            Quota::FleetBudget(quota) => quota.local_quota().format_rate(),
         }
     }
 
@@ -103,9 +100,7 @@ impl Quota {
             Quota::SlidingLog(_) => "sliding_log",
             Quota::SlidingWindow(_) => "sliding_window",
             Quota::Concurrency(_) => "concurrency",
-            Quota::FleetBudget(quota) => {
-                quota.window().map_or("token_bucket", |window| window.local_quota().algorithm())
-            }
+            Quota::FleetBudget(quota) => quota.local_quota().algorithm(),
         }
     }
 }

@@ -34,6 +34,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+use strum::{Display, IntoStaticStr};
+
 /// The configured numbers of one budget.
 #[derive(Clone, Debug)]
 pub struct ShareQuota {
@@ -75,7 +79,10 @@ pub(super) struct FleetMember {
 }
 
 /// The fallback while Redis is unreachable, once the borrowed tokens are spent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, IntoStaticStr, Display)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+#[schemars(inline)]
 pub enum Fallback {
     /// The N-th part of the budget on each host, for the last known host count N.
     #[default]
@@ -204,6 +211,15 @@ impl ShareQuota {
     #[must_use]
     pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
         &self.bucket
+    }
+
+    /// The same limit on a single host: the bucket, or the window.
+    #[must_use]
+    pub fn local_quota(&self) -> super::Quota {
+        match &self.window {
+            Some(window) => window.local_quota().clone(),
+            None => super::Quota::TokenBucket(self.bucket),
+        }
     }
 
     /// The credit of all hosts together, in thousandths of the burst.

@@ -61,19 +61,18 @@ impl FileFingerprints {
     /// Reads and hashes the files, up to [`BYTES_MAX`].
     pub(super) fn of(path: &Path) -> FileFingerprints {
         let mut room = BYTES_MAX;
-        let files = match list(path) {
-            Ok(PathKind::Directory(files)) => files,
-            Ok(PathKind::File(beside)) => {
-                // A table that the file does not name may be unrelated.
-                let text = read_bytes(path).map(|read| read.bytes).unwrap_or_default();
-                let named = beside.into_iter().filter(|file| names(&text, file.file_name()));
-                std::iter::once(path.to_owned()).chain(named).collect()
-            }
+        let (mut files, beside) = match list(path) {
+            Ok(listed) => listed,
             Err(error) => {
                 let why = Fingerprint::of(&[error.to_string().as_bytes()]);
                 return FileFingerprints { files: Vec::new(), unlisted: Some(why) };
             }
         };
+        if !beside.is_empty() {
+            // A table that the file does not name may be unrelated.
+            let text = read_bytes(path).map(|read| read.bytes).unwrap_or_default();
+            files.extend(beside.into_iter().filter(|file| names(&text, file.file_name())));
+        }
         let files = files.into_iter().filter_map(|file| {
             let fingerprint = content(&file, &mut room)?;
             Some((file, fingerprint))
@@ -117,8 +116,7 @@ impl Mix {
 pub fn glance(path: &Path) -> Fingerprint {
     let mut mix = Mix::default();
     let files = match list(path) {
-        Ok(PathKind::Directory(files)) => files,
-        Ok(PathKind::File(beside)) => std::iter::once(path.to_owned()).chain(beside).collect(),
+        Ok((files, beside)) => [files, beside].concat(),
         Err(error) => vec![PathBuf::from(error.to_string())],
     };
     for file in files {
@@ -131,22 +129,15 @@ pub fn glance(path: &Path) -> Fingerprint {
     mix.finish()
 }
 
-/// The kind of a rules path.
-enum PathKind {
-    /// The files of a directory, sorted.
-    Directory(Vec<PathBuf>),
-    /// One file; the tables beside it.
-    File(Vec<PathBuf>),
-}
-
-fn list(path: &Path) -> std::io::Result<PathKind> {
+/// Lists the files of a directory, sorted; or one file, and apart from it the tables beside it.
+fn list(path: &Path) -> std::io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     if path.metadata()?.is_dir() {
-        return Ok(PathKind::Directory(visible(path)?));
+        return Ok((visible(path)?, Vec::new()));
     }
     let directory = path.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
     let mut beside = directory.and_then(|directory| visible(directory).ok()).unwrap_or_default();
     beside.retain(|file| file.extension() == Some(OsStr::new("csv")) && file.file_name() != path.file_name());
-    Ok(PathKind::File(beside))
+    Ok((vec![path.to_owned()], beside))
 }
 
 fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {

@@ -23,6 +23,12 @@ pub(crate) fn read<'n, T: Deserialize<'n>>(node: &'n YamlNode, report: &mut Repo
     value(node, "", report)
 }
 
+/// Like [`read`], but `None` after any error.
+pub(crate) fn read_whole<'n, T: Deserialize<'n>>(node: &'n YamlNode, report: &mut Report<'_>) -> Option<T> {
+    let errors_before = report.errors();
+    read(node, report).filter(|_| report.errors() == errors_before)
+}
+
 /// Like [`read`], for the value of a field with this name in messages.
 pub(crate) fn value<'n, T: Deserialize<'n>>(
     node: &'n YamlNode,
@@ -145,13 +151,9 @@ pub(crate) struct Scalar<'n>(pub(crate) &'n str, pub(crate) &'n str, pub(crate) 
 #[serde(rename = "$text")]
 pub(crate) struct FieldText<'n>(pub(crate) &'n str, pub(crate) &'n str);
 
-/// A value of type `T` that another function reads.
+/// A value of type `T` that another function reads, so that an error in one of a list hides none in others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deferred<T>(PhantomData<T>);
-
-/// A list of `T` whose items another function reads, so that an error in one hides none in others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeferredList<T>(PhantomData<T>);
 
 /// A mapping from any names to `T`, which another function reads.
 #[derive(Clone, Copy, Debug)]
@@ -163,12 +165,6 @@ impl<'de, T> Deserialize<'de> for Deferred<T> {
     }
 }
 
-impl<'de, T> Deserialize<'de> for DeferredList<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(IgnoredAny).map(|_| DeferredList(PhantomData))
-    }
-}
-
 impl<'de, T> Deserialize<'de> for DeferredMap<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(IgnoredAny).map(|_| DeferredMap(PhantomData))
@@ -177,12 +173,26 @@ impl<'de, T> Deserialize<'de> for DeferredMap<T> {
 
 /// Suggests the nearest known name, or lists all of them.
 pub(crate) fn suggest(name: &str, known: &[&str]) -> String {
-    let plain = name.to_lowercase().replace('-', "_");
-    let distance = |known: &&&str| strsim::osa_distance(&plain, known);
-    // Up to a third of the letters wrong counts as a typo.
-    let is_near = |near: &&&str| name.len() <= NAME_BYTES_MAX && distance(near) * 3 <= near.len().max(3);
-    match known.iter().min_by_key(distance).filter(is_near) {
+    match nearest(name, known.iter().copied(), TYPO) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("known here: {}", known.join(", ")),
     }
 }
+
+/// Returns the nearest known name if at most one of so many letters differs, without regard to case and to the
+/// signs between words.
+pub(crate) fn nearest<'k>(
+    name: &str,
+    known: impl IntoIterator<Item = &'k str>,
+    letters: usize,
+) -> Option<&'k str> {
+    let plain = |text: &str| text.trim().to_lowercase().replace(['-', '.'], "_");
+    let own = plain(name);
+    let distances = known.into_iter().map(|known| (strsim::osa_distance(&own, &plain(known)), known));
+    let (distance, near) = distances.min_by_key(|(distance, _)| *distance)?;
+    let is_near = name.len() <= NAME_BYTES_MAX && distance * letters <= near.chars().count().max(3);
+    is_near.then_some(near)
+}
+
+/// Up to a third of the letters wrong counts as a typo.
+pub(crate) const TYPO: usize = 3;

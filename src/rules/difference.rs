@@ -3,45 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::facts::{Fact, facts};
+use super::facts::{Fact, facts, shed_facts};
 use super::problem::on_one_line;
 use super::shed::Shed;
-use super::shed_facts::shed_facts;
+use super::words::counted;
 use super::{Domain, Rule};
 
-/// The changes by domain, in the order of the new rules; removed domains come last.
+/// The changes by domain, one line each, in the order of the new rules; removed domains come last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    changes: Vec<RuleChange>,
+    changes: Vec<String>,
 }
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum RuleChange {
-    DomainAdded {
-        domain: Box<str>,
-        rules: usize,
-    },
-    DomainRemoved {
-        domain: Box<str>,
-        rules: usize,
-    },
-    RuleAdded {
-        name: String,
-        facts: Vec<Fact>,
-    },
-    RuleRemoved {
-        name: String,
-    },
-    /// Changed fields: name, old text, new text; `None` if absent.
-    RuleChanged {
-        name: String,
-        fields: Vec<(&'static str, Option<String>, Option<String>)>,
-    },
-}
-
-/// Fields whose change discards the state of a rule.
-const STATE_FIELDS: [&str; 8] =
-    ["algorithm", "window", "key", "unit", "buckets", "align", "timezone", "scope"];
 
 impl Difference {
     /// Compares two lists of domains.
@@ -49,21 +21,18 @@ impl Difference {
     pub fn between(old: &[Arc<Domain>], new: &[Arc<Domain>]) -> Difference {
         let mut changes = Vec::new();
         let before: HashMap<&str, &Arc<Domain>> = old.iter().map(|domain| (domain.name(), domain)).collect();
+        let rules = |domain: &Domain| counted(domain.rules().len(), "rule");
         for domain in new {
             match before.get(domain.name()) {
-                None => changes.push(RuleChange::DomainAdded {
-                    domain: domain.name().into(),
-                    rules: domain.rules().len(),
-                }),
+                None => changes.push(format!("{}: new, {}", domain.name(), rules(domain))),
                 Some(known) if Arc::ptr_eq(known, domain) => {}
                 Some(known) => compare(known, domain, &mut changes),
             }
         }
         let now: HashSet<&str> = new.iter().map(|domain| domain.name()).collect();
         let gone = old.iter().filter(|domain| !now.contains(domain.name()));
-        changes.extend(gone.map(|domain| RuleChange::DomainRemoved {
-            domain: domain.name().into(),
-            rules: domain.rules().len(),
+        changes.extend(gone.map(|domain| {
+            format!("{}: removed with its {}: it has NO LIMITS now", domain.name(), rules(domain))
         }));
         Difference { changes }
     }
@@ -74,90 +43,79 @@ impl Difference {
         self.changes.is_empty()
     }
 
-    /// Describes the changes, one line each: the first few hundred, and a count of the rest.
+    /// Returns the first few hundred changes, and a count of the rest.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
         let more = self.changes.len().saturating_sub(LINES_MAX);
         let rest = (more > 0).then(|| format!("and {more} more changes"));
-        self.changes.iter().take(LINES_MAX).map(RuleChange::line).chain(rest)
+        self.changes.iter().take(LINES_MAX).cloned().chain(rest)
     }
 }
 
-/// Compares one domain: rules in their new order, then removed ones.
-fn compare(old: &Domain, new: &Domain, changes: &mut Vec<RuleChange>) {
-    let name = |rule: &Rule| format!("{}/{}", new.name(), rule.name);
-    let before: HashMap<&str, &Rule> = old.rules().iter().map(|rule| (&*rule.name, rule)).collect();
-    for rule in new.rules() {
-        match before.get(&*rule.name) {
-            None => changes.push(RuleChange::RuleAdded { name: name(rule), facts: facts(rule) }),
-            Some(known) => {
-                let fields = differing(facts(known), facts(rule));
-                if !fields.is_empty() {
-                    changes.push(RuleChange::RuleChanged { name: name(rule), fields });
-                }
-            }
-        }
-    }
-    compare_sheds(old, new, changes);
-    let now: HashSet<&str> = new.rules().iter().map(|rule| &*rule.name).collect();
-    let gone = old.rules().iter().filter(|rule| !now.contains(&*rule.name));
-    changes.extend(gone.map(|rule| RuleChange::RuleRemoved { name: name(rule) }));
+/// A part of a domain that may have changed.
+#[derive(Clone, Copy)]
+enum DomainPart<'d> {
+    Rule(&'d Rule),
+    Shed(&'d Shed),
 }
 
-fn compare_sheds(old: &Domain, new: &Domain, changes: &mut Vec<RuleChange>) {
-    let name = |shed: &Shed| format!("{}: the pool {}", new.name(), shed.pool);
-    let find = |domain: &'_ Domain, pool: &str| domain.sheds().iter().position(|shed| *shed.pool == *pool);
-    for shed in new.sheds() {
-        let facts = shed_facts(shed, new.priorities());
-        match find(old, &shed.pool).and_then(|known| old.sheds().get(known)) {
-            None => changes.push(RuleChange::RuleAdded { name: name(shed), facts }),
-            Some(known) => {
-                let fields = differing(shed_facts(known, old.priorities()), facts);
-                if !fields.is_empty() {
-                    changes.push(RuleChange::RuleChanged { name: name(shed), fields });
-                }
-            }
-        }
+impl<'d> DomainPart<'d> {
+    /// Returns all parts of a domain by their names in differences.
+    fn all(domain: &'d Domain) -> impl Iterator<Item = (String, DomainPart<'d>)> {
+        let name = domain.name();
+        let rules = domain.rules().iter();
+        let rules = rules.map(move |rule| (format!("{name}/{}", rule.name), DomainPart::Rule(rule)));
+        let sheds = domain.sheds().iter();
+        rules
+            .chain(sheds.map(move |shed| (format!("{name}: the pool {}", shed.pool), DomainPart::Shed(shed))))
     }
-    let gone = old.sheds().iter().filter(|shed| find(new, &shed.pool).is_none());
-    changes.extend(gone.map(|shed| RuleChange::RuleRemoved { name: name(shed) }));
-}
 
-fn differing(old: Vec<Fact>, new: Vec<Fact>) -> Vec<(&'static str, Option<String>, Option<String>)> {
-    let mut before: Vec<_> = old.into_iter().map(|(field, text)| (field, Some(text), None)).collect();
-    for (field, text) in new {
-        match before.iter_mut().find(|(known, ..)| *known == field) {
-            Some((_, _, now)) => *now = Some(text),
-            None => before.push((field, None, Some(text))),
-        }
-    }
-    before.retain(|(_, old, new)| old != new);
-    before
-}
-
-impl RuleChange {
-    fn line(&self) -> String {
+    fn facts(self, domain: &Domain) -> Vec<Fact> {
         match self {
-            RuleChange::DomainAdded { domain, rules } => format!("{domain}: new, {}", counted(*rules)),
-            RuleChange::DomainRemoved { domain, rules } => {
-                format!("{domain}: removed with its {}: it has NO LIMITS now", counted(*rules))
-            }
-            RuleChange::RuleAdded { name, facts } => {
+            DomainPart::Rule(rule) => facts(rule),
+            DomainPart::Shed(shed) => shed_facts(shed, domain.priorities()),
+        }
+    }
+}
+
+/// Compares one domain: its parts in their new order, then removed ones.
+fn compare(old: &Domain, new: &Domain, changes: &mut Vec<String>) {
+    let before: HashMap<String, DomainPart<'_>> = DomainPart::all(old).collect();
+    let mut now = HashSet::new();
+    for (name, part) in DomainPart::all(new) {
+        let facts = part.facts(new);
+        match before.get(&name) {
+            None => {
                 let facts: Vec<_> =
                     facts.iter().map(|(field, text)| format!("{field} {}", shown(text))).collect();
-                format!("{name}: added: {}", facts.join(", "))
+                changes.push(format!("{name}: added: {}", facts.join(", ")));
             }
-            RuleChange::RuleRemoved { name } => format!("{name}: removed"),
-            RuleChange::RuleChanged { name, fields } => {
-                let changed: Vec<_> =
-                    fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
-                let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {
-                    true => "; what it has counted so far is dropped, it starts fresh",
-                    false => "",
-                };
-                format!("{name}: {}{fresh}", changed.join(", "))
-            }
+            Some(known) => changes.extend(changed(&name, known.facts(old), facts)),
+        }
+        now.insert(name);
+    }
+    let gone = DomainPart::all(old).filter(|(name, _)| !now.contains(name));
+    changes.extend(gone.map(|(name, _)| format!("{name}: removed")));
+}
+
+/// Describes the fields that differ, if any.
+fn changed(name: &str, old: Vec<Fact>, new: Vec<Fact>) -> Option<String> {
+    let mut fields: Vec<_> = old.into_iter().map(|(field, text)| (field, Some(text), None)).collect();
+    for (field, text) in new {
+        match fields.iter_mut().find(|(known, ..)| *known == field) {
+            Some((_, _, now)) => *now = Some(text),
+            None => fields.push((field, None, Some(text))),
         }
     }
+    fields.retain(|(_, old, new)| old != new);
+    if fields.is_empty() {
+        return None;
+    }
+    let texts: Vec<_> = fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
+    let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {
+        true => "; what it has counted so far is dropped, it starts fresh",
+        false => "",
+    };
+    Some(format!("{name}: {}{fresh}", texts.join(", ")))
 }
 
 fn from_to(field: &str, old: &Option<String>, new: &Option<String>) -> String {
@@ -168,10 +126,6 @@ fn from_to(field: &str, old: &Option<String>, new: &Option<String>) -> String {
     if old == new { format!("{field} changed") } else { format!("{field} {old} → {new}") }
 }
 
-fn counted(rules: usize) -> String {
-    if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") }
-}
-
 /// Shows a text on one line, shortened.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS).and_then(|(byte, _)| text.get(..byte)) {
@@ -179,6 +133,10 @@ fn shown(text: &str) -> String {
         None => on_one_line(text),
     }
 }
+
+/// Fields whose change discards the state of a rule.
+const STATE_FIELDS: [&str; 8] =
+    ["algorithm", "window", "key", "unit", "buckets", "align", "timezone", "scope"];
 
 /// A log with more lines is not read.
 const LINES_MAX: usize = 200;

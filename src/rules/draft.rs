@@ -3,25 +3,26 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::meaning::{ReadListEntry, ReadPriorities, ReadRule, UnsettledShed};
+use super::de::{self, Mapping};
+use super::meaning::{self, ReadEntry, name_of};
 use super::problem::{Problem, shown};
-use super::shed::Shed;
 use super::source::{Report, Source, Span};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
-use super::{Domain, DomainContents, ListedEntry, Position, Priorities, Rule};
+use super::yaml::YamlNode;
+use super::{Domain, DomainContents, Position, Priorities};
 
 /// A domain under construction, to which each file adds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) name: Box<str>,
     /// Whether one of its files has an error.
     pub(super) broken: bool,
-    rules: Vec<Rule>,
-    lists: Vec<ListedEntry>,
-    unsettled: Vec<UnsettledShed>,
-    sheds: Vec<Shed>,
-    pub(super) priorities: ReadPriorities,
-    settled: Priorities,
+    /// All but the descriptor tree. Priorities and `shed` entries are read at the end.
+    pub(super) contents: DomainContents,
+    /// The position of `priorities`, and the names if they have no errors.
+    priorities: Option<(Position, Option<Vec<Box<str>>>)>,
+    /// The entries that name priorities, which may be written in a later file.
+    unread: Vec<UnreadEntries>,
     places: HashMap<Box<str>, (Position, Span)>,
     /// The roots of the descriptor tree.
     branches: Vec<Branch>,
@@ -31,38 +32,69 @@ pub(super) struct Draft {
     nodes: HashMap<Box<str>, Position>,
 }
 
+/// Entries of one file.
+#[derive(Debug)]
+struct UnreadEntries {
+    file: Arc<str>,
+    prioritize: Vec<YamlNode>,
+    sheds: Vec<YamlNode>,
+}
+
 impl Draft {
     pub(super) fn new(name: &str) -> Draft {
-        Draft {
-            name: name.into(),
-            broken: false,
-            rules: Vec::new(),
-            lists: Vec::new(),
-            unsettled: Vec::new(),
-            sheds: Vec::new(),
-            priorities: ReadPriorities::default(),
-            settled: Priorities::default(),
-            places: HashMap::new(),
-            branches: Vec::new(),
-            tops: HashMap::new(),
-            nodes: HashMap::new(),
+        Draft { name: name.into(), ..Draft::default() }
+    }
+
+    /// Adds an entry of a file that was read. An entry with errors reserves its name too.
+    pub(super) fn add(&mut self, node: &YamlNode, entry: ReadEntry, report: &mut Report<'_>) {
+        let what = if matches!(entry, ReadEntry::Rule(_)) { "rule" } else { "rule or entry" };
+        if !name_of(Mapping(node), "name").is_none_or(|(name, at)| self.take(name, at, what, report)) {
+            return;
+        }
+        let has_room = self.places.len() <= RULES_MAX;
+        match entry {
+            ReadEntry::Rule(Some(read)) if has_room => {
+                let (rule, candidate) = *read;
+                self.contents.rules.push(rule);
+                if let Some((candidate, at)) = candidate
+                    && self.take(candidate.name.clone(), at, "rule", report)
+                {
+                    self.contents.rules.push(candidate);
+                }
+            }
+            ReadEntry::Listed(Some(listed)) if has_room => self.contents.lists.push(listed),
+            _ => self.broken = true,
         }
     }
 
-    /// Adds a rule that was read. A rule with errors reserves its name too.
-    pub(super) fn add(&mut self, meant: ReadRule, report: &mut Report<'_>) {
-        if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule", report)) {
-            return;
+    /// Adds the priorities of a file, and the entries that name them.
+    pub(super) fn add_priorities(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
+        if let Some(node) = file.get("priorities") {
+            let names = meaning::priorities(node, report);
+            match &self.priorities {
+                Some((first, _)) => {
+                    let mend = format!("write them once in a domain; the first are at {first}");
+                    report.error(node.at, "a second `priorities` in the domain", mend);
+                }
+                None => self.priorities = Some((report.source().position(node.at), names)),
+            }
         }
-        match meant.rule {
-            Some(rule) if self.places.len() <= RULES_MAX => self.rules.push(rule),
-            _ => self.broken = true,
+        let (prioritize, sheds) = (de::items(file, "prioritize"), de::items(file, "shed"));
+        let known: usize = self.unread.iter().map(|unread| unread.prioritize.len()).sum();
+        if let Some(node) = prioritize.get(PRIORITIZE_MAX - known) {
+            let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
+            let mend = "write lists of values, or send the priority with the request";
+            report.error(node.at, message, mend);
         }
-        if let Some((candidate, at)) = meant.candidate
-            && self.take(candidate.name.clone(), at, "rule", report)
-        {
-            self.rules.push(candidate);
+        let prioritize = prioritize.iter().take(PRIORITIZE_MAX - known).cloned().collect();
+        let known: usize = self.unread.iter().map(|unread| unread.sheds.len()).sum();
+        if let Some(node) = sheds.get(SHEDS_MAX - known) {
+            let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
+            let mend = "write an entry for each kind of process, not for each process";
+            report.error(node.at, message, mend);
         }
+        let sheds = sheds.iter().take(SHEDS_MAX - known).cloned().collect();
+        self.unread.push(UnreadEntries { file: Arc::clone(report.source().file()), prioritize, sheds });
     }
 
     /// Adds a root node of the descriptor tree with its subtree.
@@ -120,24 +152,6 @@ impl Draft {
         replaced.filter(|(_, _, name)| !names.contains(name)).collect()
     }
 
-    pub(super) fn add_listed(&mut self, meant: ReadListEntry, report: &mut Report<'_>) {
-        if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule or entry", report)) {
-            return;
-        }
-        match meant.listed {
-            Some(listed) if self.places.len() <= RULES_MAX => self.lists.push(listed),
-            _ => self.broken = true,
-        }
-    }
-
-    pub(super) fn add_shed(&mut self, entry: UnsettledShed, at: Span, report: &mut Report<'_>) {
-        if self.unsettled.len() == SHEDS_MAX {
-            let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
-            report.error(at, message, "write an entry for each kind of process, not for each process");
-        }
-        self.unsettled.push(entry);
-    }
-
     /// Reserves a name; reports a duplicate and returns `false`.
     fn take(&mut self, name: Box<str>, at: Span, what: &str, report: &mut Report<'_>) -> bool {
         if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
@@ -153,42 +167,48 @@ impl Draft {
         true
     }
 
-    /// Runs the checks that need all files of the domain.
+    /// Reads the entries that name priorities, once all files of the domain are read. Returns their problems.
     pub(super) fn settle(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
-        let (priorities, mut problems) = self.priorities.settle(!self.broken, sources);
-        problems.extend(self.settle_sheds(sources));
-        self.settled = priorities;
-        self.broken |= problems.iter().any(Problem::is_error);
-        problems
-    }
-
-    /// Resolves the priorities that `shed` entries name.
-    fn settle_sheds(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let entries = std::mem::take(&mut self.unsettled);
-        let Some(names) = self.priorities.names(!self.broken) else { return problems };
-        for entry in entries {
-            let Some(source) = sources.get(entry.file()) else {
-                unreachable!("an entry is of a file that was read: its pool would not be shed")
+        let names = match self.priorities.take() {
+            Some((_, names)) => names,
+            // An unreadable file may have them.
+            None => (!self.broken).then(Vec::new),
+        };
+        let (mut problems, mut prioritize) = (Vec::new(), Vec::new());
+        // The first entry that matches every request.
+        let mut all: Option<Position> = None;
+        // One error suffices, as one line repairs all.
+        let mut lacks_names = names.as_ref().is_some_and(Vec::is_empty);
+        let known = names.as_deref().filter(|names| !names.is_empty());
+        for unread in std::mem::take(&mut self.unread) {
+            let Some(source) = sources.get(&unread.file) else {
+                unreachable!("an entry is of a file that was read: its requests would not be limited")
             };
             let mut report = Report::new(source);
-            self.sheds.push(entry.settle(names, &mut report));
+            for node in &unread.prioritize {
+                if std::mem::take(&mut lacks_names) {
+                    let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
+                    report.error(node.at, "`prioritize` without `priorities`", mend);
+                }
+                let entry = meaning::prioritize(node, known, &mut report);
+                if let Some(first) = &all {
+                    let mend =
+                        format!("the entry at {first} has no `match` and takes all: move it to the end");
+                    report.warning(node.at, "no request comes this far in `prioritize`", mend);
+                }
+                if let Some(entry) = entry {
+                    all = all.or_else(|| entry.conditions.is_empty().then(|| entry.position.clone()));
+                    prioritize.push(entry);
+                }
+            }
+            let sheds =
+                unread.sheds.iter().filter_map(|node| meaning::shed(node, names.as_deref(), &mut report));
+            self.contents.sheds.extend(sheds);
             problems.extend(report.into_problems());
         }
+        self.contents.priorities = Priorities { names: names.unwrap_or_default(), prioritize };
+        self.broken |= problems.iter().any(Problem::is_error);
         problems
-    }
-
-    /// Returns the rules read so far, in file order.
-    pub(super) fn rules(&self) -> &[Rule] {
-        &self.rules
-    }
-
-    pub(super) fn lists(&self) -> &[ListedEntry] {
-        &self.lists
-    }
-
-    pub(super) fn sheds(&self) -> bool {
-        !self.sheds.is_empty()
     }
 
     /// Returns the span of a rule's or an entry's name in its file.
@@ -202,11 +222,12 @@ impl Draft {
     }
 
     pub(super) fn into_domain(self) -> Domain {
-        let Draft { name, rules, lists, sheds, settled: priorities, branches, .. } = self;
-        let tree = Tree::new(branches);
-        Domain::with(&name, DomainContents { rules, lists, priorities, sheds, tree })
+        Domain::with(&self.name, DomainContents { tree: Tree::new(self.branches), ..self.contents })
     }
 }
+
+/// Entries are evaluated one by one for each request until one matches.
+const PRIORITIZE_MAX: usize = 256;
 
 /// Each is evaluated four times a second.
 const SHEDS_MAX: usize = 64;

@@ -1,6 +1,9 @@
-//! The fields of a rule as text, for comparisons, checks and queries.
+//! The fields of a rule or a `shed` entry as text, for comparisons, checks and queries.
+
+use humantime::format_duration;
 
 use super::percent::Percent;
+use super::shed::{CallerGrouping, Listen, Shed, SignalRule, SignalSource};
 use super::{Allowance, Condition, Guard, KeyPart, Limit, OverTreatment, Pattern, RefusedCost, Rule};
 use crate::limit::Quota;
 
@@ -13,15 +16,15 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     let key: Vec<_> = rule.key.iter().map(key_part).collect();
     let mut facts = vec![("match", conditions(&rule.conditions)), ("key", format!("[{}]", key.join(", ")))];
     facts.extend(limit(rule, &rule.limit));
-    facts.extend(rule.expires.map(|lasts| ("expires", humantime::format_duration(lasts).to_string())));
+    facts.extend(rule.expires.map(|lasts| ("expires", format_duration(lasts).to_string())));
     facts.push(("mode", rule.mode.to_string()));
     if let Some(fleet) = &rule.fleet {
-        facts.push(("scope", rule.scope().name().to_owned()));
+        facts.push(("scope", <&str>::from(rule.scope()).to_owned()));
         facts.push(("fleet", fleet.text()));
-        facts.extend(fleet.max_over.map(|share| ("max_over", Percent(u32::from(share)).to_string())));
+        facts.extend(fleet.max_over.map(|share| ("max_over", Percent(share).to_string())));
     }
     facts.extend(rule.unit.as_ref().map(|unit| ("unit", unit.to_string())));
-    facts.extend(rule.warn_at.map(|share| ("warn_at", Percent(u32::from(share)).to_string())));
+    facts.extend(rule.warn_at.map(|share| ("warn_at", Percent(share).to_string())));
     facts.extend(rule.refund_on.map(|_| ("refund_on", "ok".to_owned())));
     facts.extend((!rule.advertise).then(|| ("advertise", "false".to_owned())));
     facts.extend(
@@ -41,9 +44,9 @@ fn limit(rule: &Rule, limit: &Limit) -> Vec<Fact> {
         None => vec![(if rule.expires.is_some() { "max" } else { "rate" }, "unlimited".to_owned())],
     };
     facts.extend((limit.refused == RefusedCost::Counted).then(|| ("refused", "counted".to_owned())));
-    facts.extend(limit.block.map(|lasts| ("block", humantime::format_duration(lasts).to_string())));
+    facts.extend(limit.block.map(|lasts| ("block", format_duration(lasts).to_string())));
     if let Some(lasts) = limit.soft_for {
-        facts.push(("over for", humantime::format_duration(lasts).to_string()));
+        facts.push(("over for", format_duration(lasts).to_string()));
     }
     facts
 }
@@ -70,22 +73,15 @@ fn of_quota(quota: &Quota) -> Vec<Fact> {
         Quota::TokenBucket(quota) => facts.push(("burst", quota.burst().to_string())),
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
         Quota::FixedWindow(quota) => facts.push(("window", quota.describe_windows())),
-        Quota::SlidingLog(_) => facts.push(("window", window(quota))),
+        Quota::SlidingLog(_) => facts.push(("window", quota.window().to_string())),
         Quota::Concurrency(_) => {}
-        Quota::FleetBudget(quota) => match quota.window() {
-            Some(window) => return of_quota(window.local_quota()),
-            None => facts.push(("burst", quota.bucket().burst().to_string())),
-        },
+        Quota::FleetBudget(quota) => return of_quota(&quota.local_quota()),
         Quota::SlidingWindow(sliding) => {
-            facts.push(("window", window(quota)));
+            facts.push(("window", quota.window().to_string()));
             facts.push(("buckets", sliding.buckets().to_string()));
         }
     }
     facts
-}
-
-fn window(quota: &Quota) -> String {
-    quota.window().to_string()
 }
 
 fn overrides_text(rule: &Rule, overrides: &super::Overrides) -> String {
@@ -149,5 +145,70 @@ fn pattern(of: &Pattern) -> String {
             format!("{{not: [{}]}}", patterns.join(", "))
         }
         Pattern::Present => "{present: true}".to_owned(),
+    }
+}
+
+/// Lists the fields of a `shed` entry. A field missing here is missing in reported differences.
+pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    facts.extend(shed.slots.map(|slots| ("slots", slots.to_string())));
+    let CallerGrouping { by, rotate } = &shed.callers;
+    facts.push(("callers", format!("{{by: [{}], rotate: {}}}", by.join(", "), format_duration(*rotate))));
+    if let Some(own) = &shed.queue_age {
+        let [others, critical] = [own.others, own.critical].map(format_duration);
+        facts.push(("queue_age", format!("{{others: {others}, critical: {critical}, mode: {}}}", own.mode)));
+    }
+    if let Some(own) = &shed.workers {
+        let ([good, bad], [after, full]) =
+            ([own.good, own.bad].map(Percent), [own.after, own.full].map(format_duration));
+        let mut text = format!("good: {good}, bad: {bad}, after: {after}, full: {full}");
+        text.push_str(&format!(", leak: {}", leak(own.leak)));
+        text.push_str(if own.shed_critical { ", shed_critical: true" } else { "" });
+        text.push_str(if own.stripe_exact { ", stripe_exact: true" } else { "" });
+        facts.push(("workers", format!("{{{text}, mode: {}}}", own.mode)));
+    }
+    if let Some(own) = &shed.brake {
+        let bands: Vec<_> = own.bands.iter().map(|band| Percent(*band).to_string()).collect();
+        facts.push(("brake", format!("{{bands: [{}], mode: {}}}", bands.join(", "), own.mode)));
+    }
+    if let Some(own) = &shed.fleet {
+        let reserved_for = priorities.get(own.reserved_for).map_or("", |name| name);
+        let reserve = Percent(own.reserve);
+        facts.push(("fleet", format!("{{reserve: {reserve}, for: {reserved_for}, mode: {}}}", own.mode)));
+    }
+    if !shed.signals.is_empty() {
+        let signals: Vec<_> = shed.signals.iter().map(signal).collect();
+        facts.push(("signals", format!("{{{}}}", signals.join(", "))));
+    }
+    facts
+}
+
+/// Formats a signal as in a rules file.
+fn signal(signal: &SignalRule) -> String {
+    let is_queue = matches!(signal.source, SignalSource::AcceptQueue(_));
+    let listen = match &signal.source {
+        SignalSource::AcceptQueue(listen) => format!("listen: {listen}, "),
+        _ => String::new(),
+    };
+    let points = signal.map.iter().map(|(reading, utilization)| {
+        let reading = if is_queue { reading.to_string() } else { Percent(*reading).to_string() };
+        format!("[{reading}, {}]", Percent(*utilization))
+    });
+    let points = points.collect::<Vec<_>>().join(", ");
+    format!("{}: {{{listen}use: {}, map: [{points}]}}", signal.name, signal.counts)
+}
+
+/// Formats a leak as in a rules file.
+fn leak((part, whole): (u32, u32)) -> String {
+    if part == 0 { "0".to_owned() } else { format!("{part}/{whole}") }
+}
+
+/// The form in rules files.
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Listen::Port(port) => write!(f, ":{port}"),
+            Listen::Path(path) => f.write_str(path),
+        }
     }
 }

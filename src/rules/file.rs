@@ -1,7 +1,6 @@
 //! The fields of rules files. A description is also that of the field in the JSON Schema and in `docs/rules.md`,
 //! where the default stands in a column of its own.
 
-mod descriptors;
 mod shed;
 
 use std::num::NonZeroU32;
@@ -9,13 +8,14 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::de::{Deferred, DeferredList, DeferredMap, Spanned};
+use super::de::{Deferred, DeferredMap, Spanned};
 use super::rate_text::WrittenRate;
 use super::values::{
-    AttributeName, DAY, HelpText, MatchValues, Max, Name, PercentText, SECOND, Text, Texts, Time, Zone,
+    AnyValue, AttributeName, DAY, HelpText, MatchValues, Max, Name, PercentText, RequestCount, SECOND, Text,
+    Texts, Time, Zone,
 };
-use super::{FleetMode, Guard, Mode, OnMiss, OnRedisDown, RefundOn, RefusedCost, Scope};
-pub(super) use descriptors::{DescriptorFields, RateLimitFields};
+use super::{FleetMode, Guard, Mode, OnMiss, RefundOn, RefusedCost, Scope};
+use crate::limit::share::Fallback;
 pub(super) use shed::{
     BrakeFields, CallersFields, Point, QueueAgeFields, ShedFields, SignalFields, WorkersFields,
 };
@@ -31,21 +31,21 @@ pub(super) struct RulesFile<'n> {
     /// defaults for the rules of this file
     pub(super) defaults: Option<DefaultsFields>,
     /// the names of the priorities, the most important first; once in a domain; see Priorities
-    pub(super) priorities: Option<DeferredList<Name<'n>>>,
+    pub(super) priorities: Option<Vec<Deferred<Name<'n>>>>,
     /// which requests have which priority: the first entry that matches, else the last of `priorities`
-    pub(super) prioritize: Option<DeferredList<PrioritizeFields<'n>>>,
+    pub(super) prioritize: Option<Vec<Deferred<PrioritizeFields<'n>>>>,
     /// requests that no rule judges; see Lists
-    pub(super) exempt: Option<DeferredList<ExemptFields<'n>>>,
+    pub(super) exempt: Option<Vec<Deferred<ExemptFields<'n>>>>,
     /// requests that are refused always; see Lists
-    pub(super) deny: Option<DeferredList<DenyFields<'n>>>,
+    pub(super) deny: Option<Vec<Deferred<DenyFields<'n>>>>,
     /// the rules
-    pub(super) limits: Option<DeferredList<RuleFields<'n>>>,
+    pub(super) limits: Option<Vec<Deferred<RuleFields<'n>>>>,
     /// rules that limit work at once; see Concurrency
-    pub(super) concurrency: Option<DeferredList<ConcurrencyFields<'n>>>,
+    pub(super) concurrency: Option<Vec<Deferred<ConcurrencyFields<'n>>>>,
     /// requests to refuse when a pool of processes is full; see Shedding
-    pub(super) shed: Option<DeferredList<ShedFields<'n>>>,
+    pub(super) shed: Option<Vec<Deferred<ShedFields<'n>>>>,
     /// a descriptor tree; see docs/descriptors.md
-    pub(super) descriptors: Option<DeferredList<DescriptorFields<'n>>>,
+    pub(super) descriptors: Option<Vec<Deferred<DescriptorFields<'n>>>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -112,19 +112,7 @@ pub(super) struct RuleFields<'n> {
     /// other numbers, or another algorithm, measured beside the rule; other fields are as in the rule
     pub(super) candidate: Option<CandidateFields>,
     /// other rates for some requests: the first entry that matches, after the rows of `overrides_file`
-    pub(super) overrides: Option<DeferredList<OverrideFields>>,
-}
-
-impl<'n> AsRef<CommonFields<'n>> for RuleFields<'n> {
-    fn as_ref(&self) -> &CommonFields<'n> {
-        &self.common
-    }
-}
-
-impl<'n> AsRef<CommonFields<'n>> for ConcurrencyFields<'n> {
-    fn as_ref(&self) -> &CommonFields<'n> {
-        &self.common
-    }
+    pub(super) overrides: Option<Vec<Deferred<OverrideFields>>>,
 }
 
 /// The fields of a limit beside its algorithm and rate. Only some algorithms have them: [`ONLY`].
@@ -152,24 +140,21 @@ pub(super) struct LimitFields {
     pub(super) max_debt: Option<u32>,
 }
 
-/// The algorithms that have a field; all have the others.
-pub(super) const ONLY: &[(&str, &[Algorithm])] = &[
-    ("burst", &[Algorithm::TokenBucket]),
-    ("queue", &[Algorithm::LeakyBucket]),
-    ("buckets", &[Algorithm::SlidingWindow]),
-    ("align", &[Algorithm::FixedWindow]),
-    ("timezone", &[Algorithm::FixedWindow]),
-    ("over", NOT_LEAKY),
-    ("refused", &[Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow]),
-    ("max_debt", NOT_LEAKY),
-    ("refund_on", NOT_LEAKY),
-];
-
-const NOT_LEAKY: &[Algorithm] =
-    &[Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow];
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Deserialize,
+    serde::Serialize,
+    JsonSchema,
+    strum::Display,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 #[schemars(inline)]
 pub(super) enum Algorithm {
     #[default]
@@ -181,16 +166,6 @@ pub(super) enum Algorithm {
 }
 
 impl Algorithm {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Algorithm::TokenBucket => "token_bucket",
-            Algorithm::LeakyBucket => "leaky_bucket",
-            Algorithm::FixedWindow => "fixed_window",
-            Algorithm::SlidingLog => "sliding_log",
-            Algorithm::SlidingWindow => "sliding_window",
-        }
-    }
-
     /// Whether the algorithm has a field.
     pub(super) fn has(self, field: &str) -> bool {
         ONLY.iter().find(|(name, _)| *name == field).is_none_or(|(_, only)| only.contains(&self))
@@ -268,7 +243,7 @@ pub(super) struct FleetFields {
     /// the treatment of a request when its host holds too few tokens; see Fleet. Default: `ask`.
     pub(super) on_miss: Option<OnMiss>,
     /// the limit while Redis does not answer; see Fleet. Default: `share`.
-    pub(super) on_redis_down: Option<OnRedisDown>,
+    pub(super) on_redis_down: Option<Fallback>,
     /// how long a request waits for its remote check at most, 2ms to 50ms; then `on_redis_down` holds; see Fleet. Default: 5ms.
     pub(super) wait: Option<Wait>,
     /// the former name of `wait`
@@ -292,7 +267,7 @@ pub(super) struct ConcurrencyFields<'n> {
     /// another `max`, measured beside the rule
     pub(super) candidate: Option<ConcurrencyCandidateFields>,
     /// another `max` for some requests: the first entry that matches, after the rows of `overrides_file`
-    pub(super) overrides: Option<DeferredList<ConcurrencyOverrideFields>>,
+    pub(super) overrides: Option<Vec<Deferred<ConcurrencyOverrideFields>>>,
 }
 
 /// Below a second, a pause of the process would expire its leases. Longer work renews its lease.
@@ -395,11 +370,89 @@ pub(super) struct KeyFields<'n> {
     pub(super) ipv6_prefix: Option<NonZeroU32>,
 }
 
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "a descriptor")]
+#[schemars(rename = "descriptor", extend("x-place" = "`descriptors`"))]
+pub(super) struct DescriptorFields<'n> {
+    /// the key of the entry
+    #[serde(borrow)]
+    #[schemars(required)]
+    pub(super) key: Option<Text<'n>>,
+    /// the value of the entry; `*` stands for any run of characters. Default: any value.
+    pub(super) value: Option<Text<'n>>,
+    /// the limit of descriptors that end here; without it the descriptor leads on, or allows matching requests. Default: no limit.
+    pub(super) rate_limit: Option<RateLimitFields<'n>>,
+    /// the possible next entries
+    pub(super) descriptors: Option<Vec<Deferred<DescriptorFields<'n>>>>,
+    /// its own limit is judged and refuses nothing; descriptors below do not inherit it. Default: `false`.
+    pub(super) shadow_mode: Option<bool>,
+    /// all values that its pattern matches share one counter; it needs a `*`. Default: `false`.
+    pub(super) share_threshold: Option<bool>,
+    /// its own limit refuses nothing; a request over it passes and is noted as `quota`; not inherited. Default: `false`.
+    pub(super) quota_mode: Option<bool>,
+    /// read, and without effect. Default: `false`.
+    pub(super) detailed_metric: Option<bool>,
+    /// read, and without effect. Default: `false`.
+    pub(super) value_to_metric: Option<bool>,
+    /// read, and without effect
+    pub(super) metadata: Option<DeferredMap<AnyValue>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "`rate_limit`")]
+#[schemars(rename = "rate_limit", extend("x-place" = "`rate_limit`"))]
+pub(super) struct RateLimitFields<'n> {
+    #[serde(borrow)]
+    /// the length of a window, in small or capital letters; a month is 30 days, a year 365. Default: must be there, unless `unlimited`.
+    pub(super) unit: Option<Text<'n>>,
+    /// how many may pass in a window; 0 refuses all. Default: `0`.
+    pub(super) requests_per_unit: Option<RequestCount>,
+    /// everything passes, and nothing is counted. Default: `false`.
+    pub(super) unlimited: Option<bool>,
+    /// the name of this limit for `replaces`
+    #[serde(borrow)]
+    pub(super) name: Option<Text<'n>>,
+    /// limits that do not count for a request that this one counts for
+    pub(super) replaces: Option<Vec<Spanned<ReplacedFields<'n>>>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "an entry of `replaces`")]
+#[schemars(rename = "replacement", extend("x-place" = "`replaces`"))]
+pub(super) struct ReplacedFields<'n> {
+    /// the `name` of the limit that is replaced
+    #[serde(borrow)]
+    #[schemars(required)]
+    pub(super) name: Option<Spanned<Text<'n>>>,
+}
+
+/// The algorithms that have a field; all have the others.
+pub(super) const ONLY: &[(&str, &[Algorithm])] = &[
+    ("burst", &[Algorithm::TokenBucket]),
+    ("queue", &[Algorithm::LeakyBucket]),
+    ("buckets", &[Algorithm::SlidingWindow]),
+    ("align", &[Algorithm::FixedWindow]),
+    ("timezone", &[Algorithm::FixedWindow]),
+    ("over", NOT_LEAKY),
+    ("refused", &[Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow]),
+    ("max_debt", NOT_LEAKY),
+    ("refund_on", NOT_LEAKY),
+];
+
+const NOT_LEAKY: &[Algorithm] =
+    &[Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow];
+
 const NAME: &str = "what answers, logs and metrics call it; unique in its domain";
+
 const MATCH: &str = "what a request must have: every attribute, and of a list any value; see Matching. Default: all requests.";
+
 const MODE: &str =
     "whether refusals are carried out, only counted, or nothing is judged. Default: `enforce`.";
+
 const HELP: &str = "one line that a refused caller is shown, at most 512 bytes: a link as a rule";
+
 const ALGORITHM: &str = "how it counts; see Algorithms. Default: `token_bucket`.";
+
 const RATE: &str = "how much in which time, such as `100/s`; see Rates";
+
 const MAX: &str = "how much work at once; see Concurrency";

@@ -80,12 +80,24 @@ impl<I> Finder<I> {
     /// Passes the items of a value to `is_enough` until it returns true; returns whether it did. Items under
     /// two anchors of the value are passed twice.
     pub(super) fn any(&self, value: &str, mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
-        self.texts.any(value, &mut is_enough)
+        is_enough(self.equal(value)) || self.any_other(value, is_enough)
+    }
+
+    /// Returns the items anchored to exactly this value.
+    pub(super) fn equal(&self, value: &str) -> &[I] {
+        self.texts.equal(value)
+    }
+
+    /// Like [`Finder::any`], without the items of [`Finder::equal`].
+    pub(super) fn any_other(&self, value: &str, mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
+        self.texts.any_affix(value, &mut is_enough)
             || self.networks.any(value, &mut is_enough)
-            || self
-                .any_case
-                .as_ref()
-                .is_some_and(|texts| fold::with_lowercase(value, |value| texts.any(value, &mut is_enough)))
+            || self.any_case.as_ref().is_some_and(|texts| {
+                fold::with_lowercase(value, |value| {
+                    let equal = texts.equal(value);
+                    !equal.is_empty() && is_enough(equal) || texts.any_affix(value, &mut is_enough)
+                })
+            })
     }
 }
 
@@ -105,6 +117,8 @@ impl<I> Default for UncompiledTexts<'_, I> {
 #[derive(Debug)]
 struct PatternTexts<I> {
     equal: HashTable<(Box<str>, Vec<I>)>,
+    /// The [`length_bit`] of each text in `equal`. Other values are not hashed.
+    equal_lengths: u64,
     starts: Prefixes<I>,
     /// Reversed.
     ends: Prefixes<I>,
@@ -113,29 +127,38 @@ struct PatternTexts<I> {
 impl<I> PatternTexts<I> {
     fn new(written: UncompiledTexts<'_, I>) -> PatternTexts<I> {
         let mut equal: HashTable<(Box<str>, Vec<I>)> = HashTable::new();
+        let mut equal_lengths = 0;
         for (text, item) in written.equal {
+            equal_lengths |= length_bit(text);
             let entry = equal.entry(hash(text), |(known, _)| **known == *text, |(known, _)| hash(known));
             entry.or_insert_with(|| (text.into(), Vec::new())).into_mut().1.push(item);
         }
-        PatternTexts { equal, starts: Prefixes::new(written.starts), ends: Prefixes::new(written.ends) }
+        let (starts, ends) = (Prefixes::new(written.starts), Prefixes::new(written.ends));
+        PatternTexts { equal, equal_lengths, starts, ends }
     }
 
     fn is_empty(&self) -> bool {
         self.equal.is_empty() && self.starts.is_empty() && self.ends.is_empty()
     }
 
-    fn any(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
-        if !self.equal.is_empty()
-            && let Some((_, items)) = self.equal.find(hash(value), |(known, _)| **known == *value)
-            && is_enough(items)
-        {
-            return true;
+    fn equal(&self, value: &str) -> &[I] {
+        if self.equal_lengths & length_bit(value) == 0 {
+            return &[];
         }
-        if !self.starts.is_empty() && self.starts.any(value.as_bytes(), &mut *is_enough) {
-            return true;
-        }
-        !self.ends.is_empty() && backwards(value, |value| self.ends.any(value, is_enough))
+        self.equal.find(hash(value), |(known, _)| **known == *value).map_or(&[], |(_, items)| items)
     }
+
+    /// Passes the items of the known prefixes and suffixes of a value.
+    fn any_affix(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
+        !self.starts.is_empty() && self.starts.any(value.as_bytes(), &mut *is_enough)
+            || !self.ends.is_empty() && backwards(value, |value| self.ends.any(value, is_enough))
+    }
+}
+
+/// One bit per length of a text, the last for all greater ones.
+#[inline]
+pub(super) fn length_bit(value: &str) -> u64 {
+    1 << value.len().min(63)
 }
 
 /// Calls `use_it` with the reversed bytes of a value. Values that fit the wire protocol do not allocate.

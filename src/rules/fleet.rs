@@ -1,15 +1,19 @@
 //! Scopes of rules, and how hosts share a fleet budget. Plain data, independent of Redis.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use crate::clock::Micros;
-use crate::limit::{Quota, Rate, greatest_common_divisor, share};
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+use strum::{Display, IntoStaticStr};
+
+use super::percent;
+use crate::clock::Micros;
+use crate::limit::{Quota, Rate, greatest_common_divisor, share};
+
 /// The scope in which a rule counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 #[schemars(inline)]
 pub enum Scope {
     /// Each host counts separately.
@@ -38,7 +42,7 @@ pub struct FleetSettings {
     /// The result for a request if its host has no token; `None` means `ask`.
     pub on_miss: Option<OnMiss>,
     /// The fallback during an outage of Redis.
-    pub on_redis_down: OnRedisDown,
+    pub on_redis_down: share::Fallback,
     /// How far the fleet may exceed its budget, in thousandths of it; `None` means a tenth.
     pub max_over: Option<u16>,
     /// The region whose hosts share the budget; `None` with a single Redis.
@@ -71,8 +75,9 @@ pub enum WholeNumbers {
 }
 
 /// Whether a decision waits for Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, IntoStaticStr, Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 #[schemars(inline)]
 pub enum FleetMode {
     /// Hosts borrow tokens in advance, so that no decision waits.
@@ -83,8 +88,9 @@ pub enum FleetMode {
 }
 
 /// The result for a request if its host has no token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema, IntoStaticStr, Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 #[schemars(inline)]
 pub enum OnMiss {
     /// Allowed on credit, within `max_over`.
@@ -93,22 +99,6 @@ pub enum OnMiss {
     Refuse,
     /// Pending until a remote check.
     Ask,
-}
-
-/// The fallback during an outage of Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum OnRedisDown {
-    /// Each host enforces its share: the budget divided by the last host count.
-    #[default]
-    Share,
-    /// Each host enforces the whole limit.
-    Local,
-    /// All requests are allowed.
-    Allow,
-    /// All requests are refused.
-    Refuse,
 }
 
 impl Scopes {
@@ -161,11 +151,11 @@ impl FleetSettings {
     /// Formats the settings as they are written, without defaults.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("{{mode: {}", self.mode.name());
+        let mut text = format!("{{mode: {}", self.mode);
         if let Some(on_miss) = self.on_miss {
-            text.push_str(&format!(", on_miss: {}", on_miss.name()));
+            text.push_str(&format!(", on_miss: {on_miss}"));
         }
-        text.push_str(&format!(", on_redis_down: {}", self.on_redis_down.name()));
+        text.push_str(&format!(", on_redis_down: {}", self.on_redis_down));
         if let Some(wait) = self.wait {
             text.push_str(&format!(", wait: {}", Micros::from(wait)));
         }
@@ -185,59 +175,6 @@ pub(super) fn is_window(quota: &Quota) -> bool {
 /// Whether the fleet budget is less than two tokens per host.
 pub(super) fn is_tiny(quota: &Quota, hosts: u32) -> bool {
     u64::from(quota.limit()) < 2 * u64::from(hosts)
-}
-
-impl Scope {
-    /// Returns the name in rules files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Scope::Host => "host",
-            Scope::Fleet => "fleet",
-        }
-    }
-}
-
-impl FleetMode {
-    /// Returns the name in rules files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            FleetMode::Borrow => "borrow",
-            FleetMode::Exact => "exact",
-        }
-    }
-}
-
-impl OnMiss {
-    /// Returns the name in rules files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            OnMiss::Admit => "admit",
-            OnMiss::Refuse => "refuse",
-            OnMiss::Ask => "ask",
-        }
-    }
-}
-
-impl OnRedisDown {
-    /// Returns the name in rules files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            OnRedisDown::Share => "share",
-            OnRedisDown::Local => "local",
-            OnRedisDown::Allow => "allow",
-            OnRedisDown::Refuse => "refuse",
-        }
-    }
-}
-
-/// Whether an algorithm, by its name in rules, supports `scope: fleet`. The others have no budget that can be
-/// divided into shares: the leaky bucket is a pace, the sliding log a list of all requests.
-pub(super) fn may_be_shared(algorithm: &str) -> bool {
-    matches!(algorithm, "token_bucket" | "fixed_window" | "sliding_window" | "concurrency")
 }
 
 /// Converts a rate to millionths of a token per number of microseconds, in lowest terms. `None` if the rate
@@ -277,6 +214,83 @@ pub fn fleet_counts(parts: u64, period: u64) -> bool {
         && greatest_common_divisor(parts, period) == 1
 }
 
+/// The largest excess over the budget of one key at a given host count, as long as Redis answers and keeps its
+/// data.
+///
+/// In any span W all hosts together admit at most `B + R·W + extra`. A host without tokens may pass a part of
+/// `max_over` on credit, at least one token; its next sync reports the credit, which is then charged. A host
+/// on which a key stays below the host's part of the rate never reports: these requests are `quiet`, a share
+/// of R·W.
+///
+/// In a window all hosts together admit at most `N + extra`, which includes unreported requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FleetBound {
+    /// The host count.
+    pub hosts: u32,
+    /// The result for a request if its host has no token.
+    pub on_miss: OnMiss,
+    /// The excess in tokens, once in any span.
+    pub extra: u32,
+    /// The share of the rate that hosts with little use of the key may never report, in thousandths.
+    pub quiet: u16,
+    /// Whether `extra` applies once per window.
+    pub windows: bool,
+    /// The unit that hosts borrow: `token`, or `place` for permits.
+    pub unit: &'static str,
+    /// The fleet budget.
+    limit: u32,
+}
+
+impl FleetBound {
+    /// Computes the bound for a host count; `None` if the algorithm does not support a fleet.
+    #[must_use]
+    pub fn of(terms: &FleetSettings, quota: &Quota, hosts: u32) -> Option<FleetBound> {
+        let unit = match quota {
+            Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
+            Quota::FixedWindow(_) | Quota::SlidingWindow(_) => "token",
+            Quota::Concurrency(quota) if quota.is_fleet() => "place",
+            _ => return None,
+        };
+        let (on_miss, limit) = (terms.on_miss(quota, hosts), quota.limit());
+        let (extra, quiet) = match on_miss {
+            // Each host has at least one permit.
+            OnMiss::Refuse if matches!(quota, Quota::Concurrency(_)) => (hosts.saturating_sub(limit), 0),
+            OnMiss::Refuse | OnMiss::Ask => (0, 0),
+            OnMiss::Admit if terms.has_whole_part(quota, hosts) => {
+                (percent::of(terms.over(), limit), terms.over())
+            }
+            // One token for each cold host.
+            OnMiss::Admit => (hosts, terms.over()),
+        };
+        let quiet = if is_window(quota) { 0 } else { quiet };
+        Some(FleetBound { hosts, on_miss, extra, quiet, windows: is_window(quota), unit, limit })
+    }
+
+    /// Returns a warning if the budget is small for this host count.
+    #[must_use]
+    pub fn doubt(&self, quota: &Quota) -> Option<String> {
+        if matches!(quota, Quota::Concurrency(_)) {
+            let part = (self.limit / self.hosts.max(1)).max(1);
+            let is_small = self.on_miss == OnMiss::Refuse
+                && self.limit < PERMITS_PER_HOST_MIN.saturating_mul(self.hosts);
+            return is_small.then(|| {
+                format!(
+                    "`max` {} over {} hosts with `on_miss: refuse` is {part} for each: a host refuses more while others have room; \
+                     `on_miss: ask` costs a call of Redis for each lease",
+                    self.limit, self.hosts
+                )
+            });
+        }
+        if self.on_miss != OnMiss::Admit || !is_tiny(quota, self.hosts) {
+            return None;
+        }
+        let most = u64::from(self.limit) + u64::from(self.extra);
+        let other = "`on_miss: ask` costs one call of Redis for each request";
+        let rate = quota.format_rate();
+        Some(format!("{rate} over {} hosts: `on_miss: admit` may pass {most} at once; {other}", self.hosts))
+    }
+}
+
 /// The default of `max_over`, in thousandths of the budget.
 pub(super) const OVER: u16 = 100;
 
@@ -285,6 +299,9 @@ const RATE_PARTS_MAX: u64 = 1_000_000_000;
 
 /// The largest product of a rate's numbers: twice this is below 2⁵³.
 const PRODUCT_MAX: u64 = 4_000_000_000_000_000;
+
+/// A host's part of a concurrency limit below which its share of the work varies by more than the part.
+const PERMITS_PER_HOST_MIN: u32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -7,12 +7,10 @@
 
 use std::collections::HashMap;
 
-use hashbrown::HashTable;
-
-use super::finder::{Anchor, Finder};
-use super::names::{RuleNames, hash};
+use super::finder::{Anchor, Finder, length_bit};
+use super::names::RuleNames;
 use super::plan::{AttributeId, Selection, SelectionPlan};
-use super::{Condition, ListedEntry, Priorities, Rule};
+use super::{Condition, KeyPart, ListedEntry, Priorities, Rule};
 
 #[derive(Debug)]
 pub(super) struct Index {
@@ -31,19 +29,9 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct Anchors {
     present: Vec<AnchoredRule>,
-    /// One bit per length of an indexed value, the last for all greater ones. Other values are not hashed.
+    /// The [`length_bit`] of each value that may be found. Others are not looked up.
     lengths: u64,
-    by_value: Box<ByValue>,
-}
-
-/// The rules anchored to values of one attribute.
-#[derive(Debug, Default)]
-struct ByValue {
-    equal: HashTable<(Box<str>, Vec<AnchoredRule>)>,
-    /// As in [`Anchors`], for `equal` only.
-    equal_lengths: u64,
-    /// Prefixes, suffixes, networks, and texts without regard to case.
-    more: Option<Finder<AnchoredRule>>,
+    by_value: Option<Box<Finder<AnchoredRule>>>,
 }
 
 /// A rule at its anchor.
@@ -73,12 +61,12 @@ impl Index {
         };
         let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
         for (number, rule) in (0u32..).zip(rules) {
-            let plan = index.plan(rule);
+            let plan = index.plan(&rule.conditions, &rule.key);
             hanging.push((number, &rule.conditions));
             index.plans.push(plan);
             let list = rule.overrides.iter().flat_map(|overrides| &overrides.list);
             let list: Vec<_> =
-                list.map(|(conditions, number)| (index.conditions(conditions), *number)).collect();
+                list.map(|(conditions, number)| (index.plan(conditions, &[]), *number)).collect();
             if !list.is_empty() {
                 index.overrides.insert(number, list);
             }
@@ -88,11 +76,11 @@ impl Index {
             // The number of entries is bounded together with that of rules.
             let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);
             hanging.push((number, &listed.conditions));
-            let plan = index.conditions(&listed.conditions);
+            let plan = index.plan(&listed.conditions, &[]);
             index.plans.push(plan);
         }
         for entry in &priorities.prioritize {
-            let plan = index.conditions(&entry.conditions);
+            let plan = index.plan(&entry.conditions, &[]);
             index.prioritize.push((plan, entry.priority));
         }
         index.hang(&hanging);
@@ -123,8 +111,10 @@ impl Index {
             )]
             let anchors = &self.anchors[attribute];
             candidates.take(&anchors.present);
-            if anchors.lengths & length_bit(value) != 0 {
-                let (lists, unsure) = anchors.by_value.take(value, candidates.rules);
+            if anchors.lengths & length_bit(value) != 0
+                && let Some(by_value) = &anchors.by_value
+            {
+                let (lists, unsure) = take_by_value(by_value, value, candidates.rules);
                 candidates.lists = candidates.lists.saturating_add(lists);
                 candidates.unsure |= unsure;
             }
@@ -169,15 +159,15 @@ impl Index {
         found.map(|(_, priority)| *priority)
     }
 
-    /// Makes a rule's plan. New attributes get empty anchors.
-    fn plan(&mut self, rule: &Rule) -> SelectionPlan {
-        SelectionPlan::new(&rule.conditions, &rule.key, |name| {
-            intern(name, &mut self.names, &mut self.anchors)
+    /// Makes the plan of conditions and a key. New attributes get empty anchors.
+    fn plan(&mut self, conditions: &[Condition], key: &[KeyPart]) -> SelectionPlan {
+        SelectionPlan::new(conditions, key, |name| {
+            let attribute = self.names.intern(name);
+            if attribute == self.anchors.len() {
+                self.anchors.push(Anchors::default());
+            }
+            attribute
         })
-    }
-
-    fn conditions(&mut self, conditions: &[Condition]) -> SelectionPlan {
-        SelectionPlan::new(conditions, &[], |name| intern(name, &mut self.names, &mut self.anchors))
     }
 
     /// Anchors each rule to its rarest condition.
@@ -191,7 +181,7 @@ impl Index {
             .map(|(rule, conditions)| IndexedRule::new(*rule, &self.plans[*rule as usize], conditions))
             .collect();
         let frequency = Frequency::of(&wanted);
-        let mut more: Vec<Vec<(Anchor<'_>, AnchoredRule)>> =
+        let mut by_value: Vec<Vec<(Anchor<'_>, AnchoredRule)>> =
             self.anchors.iter().map(|_| Vec::new()).collect();
         for IndexedRule { rule, plan, choices } in &wanted {
             let rarest =
@@ -200,10 +190,7 @@ impl Index {
                 let is_all = plan.conditions.len() == 1 && plan.asks_only_for(*attribute);
                 for (anchor, surely) in anchors {
                     let hung = AnchoredRule { rule: *rule, surely: is_all && *surely };
-                    match anchor {
-                        Anchor::Equal(value, false) => self.anchors[*attribute].hang_on_value(value, hung),
-                        _ => more[*attribute].push((*anchor, hung)),
-                    }
+                    by_value[*attribute].push((*anchor, hung));
                 }
                 continue;
             }
@@ -214,19 +201,15 @@ impl Index {
                 None => self.always.push(AnchoredRule { rule: *rule, surely }),
             }
         }
-        for (anchors, more) in self.anchors.iter_mut().zip(more).filter(|(_, more)| !more.is_empty()) {
-            anchors.lengths = u64::MAX;
-            anchors.by_value.more = Some(Finder::new(more));
+        for (anchors, by_value) in self.anchors.iter_mut().zip(by_value) {
+            let lengths = by_value.iter().map(|(anchor, _)| match anchor {
+                Anchor::Equal(value, false) => length_bit(value),
+                _ => u64::MAX,
+            });
+            anchors.lengths = lengths.fold(0, |all, own| all | own);
+            anchors.by_value = (!by_value.is_empty()).then(|| Box::new(Finder::new(by_value)));
         }
     }
-}
-
-fn intern(name: &str, names: &mut RuleNames, anchors: &mut Vec<Anchors>) -> AttributeId {
-    let attribute = names.intern(name);
-    if attribute == anchors.len() {
-        anchors.push(Anchors::default());
-    }
-    attribute
 }
 
 /// A rule to be indexed and the conditions it can be anchored to.
@@ -273,35 +256,18 @@ impl Candidates<'_> {
     }
 }
 
-impl Anchors {
-    fn hang_on_value(&mut self, value: &str, hung: AnchoredRule) {
-        let ByValue { equal, equal_lengths, .. } = &mut *self.by_value;
-        self.lengths |= length_bit(value);
-        *equal_lengths |= length_bit(value);
-        let entry = equal.entry(hash(value), |(known, _)| **known == *value, |(known, _)| hash(known));
-        entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(hung);
-    }
-}
-
-impl ByValue {
-    /// Adds the rules of a value; returns the number of lists they came from, and whether some have more
-    /// conditions. Not inlined, as most requests have no indexed value.
-    #[inline(never)]
-    fn take(&self, value: &str, rules: &mut Vec<u32>) -> (u32, bool) {
-        let mut candidates = Candidates { rules, lists: 0, unsure: false };
-        if self.equal_lengths & length_bit(value) != 0 {
-            let found = self.equal.find(hash(value), |(known, _)| **known == *value);
-            candidates.take(found.map_or(&[], |(_, rules)| rules));
-        }
-        if let Some(more) = &self.more {
-            more.any(value, |hung| {
-                candidates.take(hung);
-                candidates.lists |= REPEATED;
-                false
-            });
-        }
-        (candidates.lists, candidates.unsure)
-    }
+/// Adds the rules anchored to a value; returns the number of lists they came from, and whether some have more
+/// conditions. Not inlined, as most requests have no indexed value.
+#[inline(never)]
+fn take_by_value(by_value: &Finder<AnchoredRule>, value: &str, rules: &mut Vec<u32>) -> (u32, bool) {
+    let mut candidates = Candidates { rules, lists: 0, unsure: false };
+    candidates.take(by_value.equal(value));
+    by_value.any_other(value, |hung| {
+        candidates.take(hung);
+        candidates.lists |= REPEATED;
+        false
+    });
+    (candidates.lists, candidates.unsure)
 }
 
 /// The number of rules per anchor. Choosing the rarest anchor keeps the lists short.
@@ -333,11 +299,6 @@ impl<'r> Frequency<'r> {
     fn of_presence(&self, attribute: AttributeId) -> usize {
         self.presence.get(&attribute).copied().unwrap_or_default()
     }
-}
-
-#[inline]
-fn length_bit(value: &str) -> u64 {
-    1 << value.len().min(63)
 }
 
 /// Far more lists than one request can match.

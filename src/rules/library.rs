@@ -1,13 +1,15 @@
 //! The rules as last read, and their reload: each domain is swapped as a whole, or keeps its last valid
 //! rules. Neither watches files nor applies the rules.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::contents::{FileFingerprints, Fingerprint};
 use super::difference::Difference;
 use super::load::{FileDomains, Loaded, read_kept, read_knowing};
-use super::{Domain, DomainTexts, Problem, Scopes};
+use super::source::{NamedTable, Source};
+use super::{Domain, Problem, Scopes};
 
 /// The rules of one path across reloads.
 #[derive(Debug)]
@@ -34,6 +36,18 @@ struct ReadDomain {
     content: Fingerprint,
     /// Whether the files did not change meanwhile. Only then does the fingerprint belong to the parsed text.
     settled: bool,
+}
+
+/// The texts of a domain as last valid, saved for a start with invalid files.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DomainTexts {
+    /// The domain.
+    pub domain: Box<str>,
+    /// Its rules files, sorted: the name in problems, and the text.
+    pub files: Vec<(String, String)>,
+    /// The tables that its rules name, with their texts.
+    pub tables: Vec<(String, String)>,
 }
 
 /// The result of one reading.
@@ -230,6 +244,39 @@ impl Library {
 
     fn find(&self, name: &str) -> Option<&ReadDomain> {
         self.good.iter().find(|good| good.domain.name() == name)
+    }
+}
+
+impl DomainTexts {
+    /// Reads the files of a domain; `None` if one of them is no longer readable.
+    pub(super) fn of<'f>(domain: &Domain, files: impl Iterator<Item = &'f str>) -> Option<DomainTexts> {
+        let mut files: Vec<&str> = files.collect();
+        files.sort_unstable();
+        let read = |path: &Path| Source::read(path).ok().map(|source| source.text().to_owned());
+        let tables: BTreeSet<(PathBuf, &str)> = domain
+            .rules()
+            .iter()
+            .filter_map(|rule| {
+                let table = rule.overrides.as_ref()?.file.as_deref()?;
+                Some((Path::new(&*rule.position.file).with_file_name(table), table))
+            })
+            .collect();
+        Some(DomainTexts {
+            domain: domain.name().into(),
+            files: files
+                .iter()
+                .map(|file| Some(((*file).to_owned(), read(Path::new(file))?)))
+                .collect::<Option<_>>()?,
+            tables: tables
+                .iter()
+                .map(|(path, name)| Some(((*name).to_owned(), read(path)?)))
+                .collect::<Option<_>>()?,
+        })
+    }
+
+    pub(super) fn sources(&self) -> impl Iterator<Item = Source> + '_ {
+        let tables: Arc<[NamedTable]> = self.tables.clone().into();
+        self.files.iter().map(move |(file, text)| Source::kept(file, text.clone(), Arc::clone(&tables)))
     }
 }
 

@@ -19,11 +19,11 @@ pub(super) fn lint(
     is_complete: bool,
 ) -> Vec<Problem> {
     let mut lints = Lints { sources, problems: Vec::new(), comparisons_left: COMPARISONS_MAX };
-    let no_sheds = is_complete && !domains.iter().any(Draft::sheds);
+    let no_sheds = is_complete && !domains.iter().any(|domain| !domain.contents.sheds.is_empty());
     for domain in domains {
         lints.lists(domain);
         lints.redundant(domain);
-        for rule in domain.rules() {
+        for rule in &domain.contents.rules {
             let (file, at) = (&rule.position.file, domain.place(&rule.name));
             if candidate_of(&rule.name).is_none() {
                 lints.key(rule, at);
@@ -104,7 +104,7 @@ impl Lints<'_> {
     /// Warns of rules with the requests, key and algorithm of an enforced rule that is at least as strict.
     fn redundant(&mut self, domain: &Draft) {
         let mut groups: HashMap<String, Vec<_>> = HashMap::new();
-        for rule in domain.rules() {
+        for rule in &domain.contents.rules {
             if let Some((alike, generosity)) = comparable(rule) {
                 groups.entry(alike).or_default().push((generosity, rule));
             }
@@ -132,8 +132,8 @@ impl Lints<'_> {
     fn lists(&mut self, domain: &Draft) {
         // An entry that matches everything is reported by the reader.
         let takes_some = |entry: &&ListedEntry| entry.mode == Mode::Enforce && !entry.conditions.is_empty();
-        for rule in domain.rules().iter().filter(|rule| candidate_of(&rule.name).is_none()) {
-            let mut entries = domain.lists().iter().filter(takes_some);
+        for rule in domain.contents.rules.iter().filter(|rule| candidate_of(&rule.name).is_none()) {
+            let mut entries = domain.contents.lists.iter().filter(takes_some);
             let Some(by) = entries.find(|by| self.covers(by, &rule.conditions, &rule.key)) else { continue };
             let taken = if by.kind == ListKind::Exempt { "exempt" } else { "denied" };
             let (name, by_name) = (shown(&rule.name), shown(&by.name));

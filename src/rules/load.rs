@@ -8,13 +8,10 @@ use super::de::{self, Mapping};
 use super::draft::Draft;
 use super::file::RulesFile;
 use super::lints::lint;
-use super::meaning::{self, DefaultScope, ReadListEntry, ReadRule};
-use super::pools::PoolIndex;
-use super::problem::{Problem, Severity, ValueProblem};
-use super::sight::domains_by_sight;
+use super::meaning::{self, DefaultScope, name_of};
+use super::problem::{Problem, Severity, ValueProblem, shown};
 use super::source::{Report, Source, about_file};
-use super::texts::DomainTexts;
-use super::{Domain, ListKind, Position, Scopes, yaml};
+use super::{Domain, DomainTexts, Position, Scopes, yaml};
 
 /// The domains that were read, and the problems of the others.
 #[derive(Debug, Default)]
@@ -69,17 +66,15 @@ pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
 
 /// Reads the rules at a path. A file without a readable domain breaks the domains it had at the last reading.
 pub(super) fn read_knowing(path: &Path, known: &FileDomains, scopes: &Scopes) -> Loaded {
-    let mut reading = FileReading::new(known, scopes);
-    reading.path(path);
-    reading.finish()
+    read_by(known, scopes, |reading| reading.path(path))
 }
 
 /// Reads one domain from saved texts. `None` if this version finds errors in texts saved by another.
 pub(super) fn read_kept(texts: &DomainTexts, scopes: &Scopes) -> Option<Arc<Domain>> {
-    let known = FileDomains::default();
-    let mut reading = FileReading::new(&known, scopes);
-    texts.sources().for_each(|source| reading.source(source));
-    reading.finish().domains.into_iter().find(|domain| domain.name() == &*texts.domain)
+    let loaded = read_by(&FileDomains::default(), scopes, |reading| {
+        texts.sources().for_each(|source| reading.source(source));
+    });
+    loaded.domains.into_iter().find(|domain| domain.name() == &*texts.domain)
 }
 
 /// Reads the rules of one text as a file of this name.
@@ -91,56 +86,42 @@ pub fn read_text(file: &str, text: &str) -> Loaded {
 /// Like [`read_text`], with scopes from the settings for rules without one.
 #[must_use]
 pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
-    let known = FileDomains::default();
-    let mut reading = FileReading::new(&known, scopes);
-    reading.source(Source::new(file, text.to_owned()));
-    reading.finish()
+    read_by(&FileDomains::default(), scopes, |reading| reading.source(Source::new(file, text.to_owned())))
 }
 
 /// Reads the rules at a path, if given, and then one text as another file.
 #[must_use]
 pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
-    let (known, scopes) = (FileDomains::default(), Scopes::default());
-    let mut reading = FileReading::new(&known, &scopes);
-    if let Some(path) = path {
-        reading.path(path);
-    }
-    reading.source(Source::new(file, text.to_owned()));
+    read_by(&FileDomains::default(), &Scopes::default(), |reading| {
+        path.into_iter().for_each(|path| reading.path(path));
+        reading.source(Source::new(file, text.to_owned()));
+    })
+}
+
+fn read_by(known: &FileDomains, scopes: &Scopes, read: impl FnOnce(&mut FileReading<'_>)) -> Loaded {
+    let (drafts, sources) = (Vec::new(), Vec::new());
+    let mut reading =
+        FileReading { drafts, loaded: Loaded::default(), sources, known, scopes, pools: HashMap::new() };
+    read(&mut reading);
     reading.finish()
 }
 
 #[derive(Debug)]
 struct FileReading<'k> {
     drafts: Vec<Draft>,
-    problems: Vec<Problem>,
+    /// The result so far, without domains.
+    loaded: Loaded,
     /// Kept to the end for problems that involve several rules.
     sources: Vec<Source>,
     /// The domains of each file at the last reading.
     known: &'k FileDomains,
     /// Scopes from the settings.
     scopes: &'k Scopes,
-    homes: FileDomains,
-    homeless: Vec<Arc<str>>,
-    unlisted: bool,
-    /// The pools with a `shed` entry, in all domains.
-    pools: PoolIndex,
+    /// The position of each pool's `shed` entry, in all domains.
+    pools: HashMap<Box<str>, Position>,
 }
 
-impl<'k> FileReading<'k> {
-    fn new(known: &'k FileDomains, scopes: &'k Scopes) -> FileReading<'k> {
-        FileReading {
-            drafts: Vec::new(),
-            problems: Vec::new(),
-            sources: Vec::new(),
-            known,
-            scopes,
-            homes: FileDomains::new(),
-            homeless: Vec::new(),
-            unlisted: false,
-            pools: PoolIndex::default(),
-        }
-    }
-
+impl FileReading<'_> {
     fn path(&mut self, path: &Path) {
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => {
@@ -150,17 +131,20 @@ impl<'k> FileReading<'k> {
             }
             Ok(_) => self.file(path),
             Err(error) => {
-                self.unlisted = true;
+                self.loaded.unlisted = true;
                 let mend = match error.kind() {
                     std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
                     _ => "let the user who runs this read it",
                 };
-                self.problems.push(about_file(
-                    path,
-                    ValueProblem::new(format!("cannot read the rules: {error}"), mend),
-                ));
+                self.report(Severity::Error, path, format!("cannot read the rules: {error}"), mend);
             }
         }
+    }
+
+    /// Reports a problem of a file or directory as a whole.
+    fn report(&mut self, severity: Severity, path: &Path, message: String, mend: impl Into<String>) {
+        let problem = about_file(path, ValueProblem::new(message, mend));
+        self.loaded.problems.push(Problem { severity, ..problem });
     }
 
     /// Lists the rules files of a directory, sorted by name.
@@ -169,31 +153,24 @@ impl<'k> FileReading<'k> {
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
         });
         let mut files = listed.unwrap_or_else(|error| {
-            let wrong = ValueProblem::new(
-                format!("cannot list the directory: {error}"),
-                "let the user who runs this read it",
-            );
-            self.problems.push(about_file(directory, wrong));
-            self.unlisted = true;
+            self.loaded.unlisted = true;
+            let message = format!("cannot list the directory: {error}");
+            self.report(Severity::Error, directory, message, "let the user who runs this read it");
             Vec::new()
         });
         files.sort_unstable();
         files.retain(|file| self.is_rules_file(file));
         if files.len() > FILES_MAX {
             // Reading a part of them could leave a domain incomplete.
+            self.loaded.unlisted = true;
             let message = format!("{} rules files in this directory: none is read", files.len());
-            let wrong =
-                ValueProblem::new(message, format!("put more rules into each: at most {FILES_MAX} files"));
-            self.problems.push(about_file(directory, wrong));
-            self.unlisted = true;
+            let mend = format!("put more rules into each: at most {FILES_MAX} files");
+            self.report(Severity::Error, directory, message, mend);
             files.clear();
         }
-        if files.is_empty() && self.problems.is_empty() {
-            let wrong = ValueProblem::new(
-                "no rules files in this directory: nothing is limited",
-                "write one whose name ends in `.yaml`",
-            );
-            self.problems.push(Problem { severity: Severity::Warning, ..about_file(directory, wrong) });
+        if files.is_empty() && self.loaded.problems.is_empty() {
+            let message = "no rules files in this directory: nothing is limited".to_owned();
+            self.report(Severity::Warning, directory, message, "write one whose name ends in `.yaml`");
         }
         files
     }
@@ -207,11 +184,8 @@ impl<'k> FileReading<'k> {
         match extension.as_deref() {
             Some("yaml") => true,
             Some(near) if matches!(near.to_ascii_lowercase().as_str(), "yml" | "yaml") => {
-                let wrong = ValueProblem::new(
-                    format!("a file that ends in `.{near}` is not read"),
-                    "let its name end in `.yaml`",
-                );
-                self.problems.push(Problem { severity: Severity::Warning, ..about_file(file, wrong) });
+                let message = format!("a file that ends in `.{near}` is not read");
+                self.report(Severity::Warning, file, message, "let its name end in `.yaml`");
                 false
             }
             _ => false,
@@ -223,7 +197,7 @@ impl<'k> FileReading<'k> {
             Ok(source) => self.source(source),
             Err(unreadable) => {
                 self.spoil(&unreadable.problem.position.file, &unreadable.text);
-                self.problems.push(*unreadable.problem);
+                self.loaded.problems.push(*unreadable.problem);
             }
         }
     }
@@ -234,7 +208,7 @@ impl<'k> FileReading<'k> {
         let mut domains = domains_by_sight(text);
         domains.extend(self.known.get(file).into_iter().flatten().map(ToString::to_string));
         if domains.is_empty() {
-            self.homeless.push(Arc::clone(file));
+            self.loaded.homeless.push(Arc::clone(file));
         }
         for name in domains {
             self.draft(&name, |draft| draft.broken = true);
@@ -244,29 +218,25 @@ impl<'k> FileReading<'k> {
 
     /// Records that a file adds to a domain.
     fn settle(&mut self, file: &Arc<str>, domain: &str) {
-        let homes = self.homes.entry(Arc::clone(file)).or_default();
+        let homes = self.loaded.homes.entry(Arc::clone(file)).or_default();
         if homes.iter().all(|known| **known != *domain) {
             homes.push(domain.into());
         }
     }
 
     fn source(&mut self, source: Source) {
-        self.tree(&source);
-        self.sources.push(source);
-    }
-
-    fn tree(&mut self, source: &Source) {
-        let root = match yaml::read(source) {
-            Ok(root) => root,
-            Err(problem) => {
-                self.problems.push(*problem);
-                self.spoil(source.file(), source.text());
-                return;
+        match yaml::read(&source) {
+            Ok(root) => {
+                let mut report = Report::new(&source);
+                self.rules(&root, &mut report);
+                self.loaded.problems.extend(report.into_problems());
             }
-        };
-        let mut report = Report::new(source);
-        self.rules(&root, &mut report);
-        self.problems.extend(report.into_problems());
+            Err(problem) => {
+                self.loaded.problems.push(*problem);
+                self.spoil(source.file(), source.text());
+            }
+        }
+        self.sources.push(source);
     }
 
     fn rules(&mut self, root: &yaml::YamlNode, report: &mut Report<'_>) {
@@ -285,33 +255,43 @@ impl<'k> FileReading<'k> {
         let scope = domain.map_or(self.scopes.all, |name| self.scopes.of(name));
         let given = DefaultScope::by_settings(scope, self.scopes.weight)
             .or_defaults(fields.as_ref().and_then(|fields| fields.defaults.as_ref()));
-        let entries = entries(file, given, report);
+        let entries = meaning::entries(file, given, report);
         let branches = meaning::descriptors(de::items(file, "descriptors"), given, report);
-        let sheds: Vec<_> = de::items(file, "shed").iter().map(|node| meaning::shed(node, report)).collect();
-        let Some(name) = domain else { return self.spoil(report.source().file(), "") };
+        let Some(name) = domain else {
+            de::items(file, "shed").iter().for_each(|node| drop(meaning::shed(node, None, report)));
+            return self.spoil(report.source().file(), "");
+        };
         self.settle(report.source().file(), name);
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
             let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
             report.error(file.at("domain"), format!("more than {DOMAINS_MAX} domains"), mend);
         }
-        let sheds = self.pools.take(sheds, report);
+        self.check_pools(file, report);
         self.draft(name, |draft| {
-            for entry in entries {
-                match entry {
-                    FileEntry::Rule(meant) => draft.add(*meant, report),
-                    FileEntry::Listed(meant) => draft.add_listed(meant, report),
-                }
+            for (node, entry) in entries {
+                draft.add(node, entry, report);
             }
-            draft.priorities.add(file, report);
-            for (entry, at) in sheds {
-                draft.add_shed(entry, at, report);
-            }
+            draft.add_priorities(file, report);
             branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
         let is_empty = |field: &&str| de::items(file, field).is_empty();
         if ENTRIES.iter().all(is_empty) && !file.has("priorities") && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
+        }
+    }
+
+    /// Reports second `shed` entries for a pool: both would shed by the same slots.
+    fn check_pools(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
+        for node in de::items(file, "shed") {
+            let Some((pool, at)) = name_of(Mapping(node), "pool") else { continue };
+            if let Some(first) = self.pools.get(&pool) {
+                let message = format!("a second entry of `shed` for the pool {}", shown(&pool));
+                let mend = format!("a pool is shed in one entry of one domain; the first is at {first}");
+                report.error(at, message, mend);
+                continue;
+            }
+            self.pools.insert(pool, report.source().position(at));
         }
     }
 
@@ -325,19 +305,15 @@ impl<'k> FileReading<'k> {
         self.drafts.push(new);
     }
 
-    fn finish(mut self) -> Loaded {
-        let mut loaded = Loaded::default();
-        let sources: HashMap<_, _> = self.sources.iter().map(|source| (source.file(), source)).collect();
-        for draft in &mut self.drafts {
-            self.problems.extend(draft.settle(&sources));
-        }
-        let (failed, drafts): (Vec<_>, Vec<_>) = self.drafts.into_iter().partition(|draft| draft.broken);
-        let is_complete = failed.is_empty() && self.homeless.is_empty() && !self.unlisted;
-        self.problems.extend(lint(&drafts, &sources, is_complete));
+    fn finish(self) -> Loaded {
+        let FileReading { mut drafts, mut loaded, sources, .. } = self;
+        let sources: HashMap<_, _> = sources.iter().map(|source| (source.file(), source)).collect();
+        loaded.problems.extend(drafts.iter_mut().flat_map(|draft| draft.settle(&sources)));
+        let (failed, drafts): (Vec<_>, Vec<_>) = drafts.into_iter().partition(|draft| draft.broken);
+        let is_complete = failed.is_empty() && loaded.homeless.is_empty() && !loaded.unlisted;
+        loaded.problems.extend(lint(&drafts, &sources, is_complete));
         loaded.failed = failed.into_iter().map(|draft| draft.name).collect();
         loaded.domains = drafts.into_iter().map(|draft| Arc::new(draft.into_domain())).collect();
-        (loaded.homes, loaded.homeless, loaded.unlisted) = (self.homes, self.homeless, self.unlisted);
-        loaded.problems = self.problems;
         loaded.problems.sort_by_cached_key(|problem| {
             let Position { file, line, column } = &problem.position;
             (Arc::clone(file), *line, *column)
@@ -346,28 +322,15 @@ impl<'k> FileReading<'k> {
     }
 }
 
-/// Reads the named entries in file order, so that the first of two with the same name keeps it.
-fn entries(file: Mapping<'_>, given: DefaultScope, report: &mut Report<'_>) -> Vec<FileEntry> {
-    let mut entries = Vec::new();
-    for node in de::items(file, "limits") {
-        entries.push((node.at.byte, FileEntry::Rule(Box::new(meaning::rule(node, given, report)))));
-    }
-    for node in de::items(file, "concurrency") {
-        entries
-            .push((node.at.byte, FileEntry::Rule(Box::new(meaning::concurrency_rule(node, given, report)))));
-    }
-    for (field, kind) in [("exempt", ListKind::Exempt), ("deny", ListKind::Deny)] {
-        for node in de::items(file, field) {
-            entries.push((node.at.byte, FileEntry::Listed(meaning::listed(node, kind, report))));
-        }
-    }
-    entries.sort_by_key(|(byte, _)| *byte);
-    entries.into_iter().map(|(_, entry)| entry).collect()
-}
-
-enum FileEntry {
-    Rule(Box<ReadRule>),
-    Listed(ReadListEntry),
+/// Returns the domains that lines starting with `domain:` appear to name, of a file that is not valid YAML.
+pub(super) fn domains_by_sight(text: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let source = Source::new("", line.to_owned());
+        let root = yaml::read(&source).ok()?;
+        let file: RulesFile<'_> = de::read(&root, &mut Report::new(&source))?;
+        Some(file.domain.0.to_owned())
+    };
+    text.lines().filter(|line| line.starts_with("domain:")).take(SIGHTED_MAX).filter_map(name).collect()
 }
 
 /// The lists of a file.
@@ -378,3 +341,6 @@ const FILES_MAX: usize = 10_000;
 
 /// The lookup of a request's domain is linear.
 const DOMAINS_MAX: usize = 256;
+
+/// A file has one domain, or a few if files were concatenated.
+const SIGHTED_MAX: usize = 16;

@@ -1,56 +1,62 @@
 //! Converts rules as written to rules as compiled. An error leaves its rule out.
 
-mod classes;
-mod concurrency;
 mod conditions;
 mod fleet;
-mod keys;
 mod limits;
-mod lists;
-mod numbers;
-mod override_rows;
 mod overrides;
 mod priorities;
 mod quotas;
-mod rate_limit;
 mod region;
 mod shed;
 mod tree;
 
-use serde::Deserialize;
-
 use super::de::{self, Mapping};
-use super::file::CommonFields;
+use super::file::{CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, RuleFields};
+use super::key::KEY_ATTRIBUTES_MAX;
+use super::problem::shown;
 use super::source::{Report, Span};
 use super::values::{Name, PercentText};
 use super::yaml::YamlNode;
-use super::{Condition, Guard, KeyPart, RefundOn, Rule, check_name};
+use super::{Condition, Guard, KeyPart, ListKind, ListedEntry, Mode, RefundOn, Rule, Transform, check_name};
 use conditions::conditions;
-pub(super) use fleet::DefaultScope;
 use fleet::fleet;
-pub(super) use fleet::shared;
-use keys::{key, show_keys};
+pub(super) use fleet::{DefaultScope, shared};
 use limits::Admitted;
-pub(super) use lists::{ReadListEntry, listed};
-pub(super) use priorities::ReadPriorities;
-pub(super) use shed::{ReadShedEntry, UnsettledShed, shed};
+pub(super) use priorities::{priorities, prioritize};
+pub(super) use shed::shed;
 pub(super) use tree::descriptors;
 
-pub(super) struct ReadRule {
-    /// Its name and span, even if the rule has errors: no other rule may have the name.
-    pub(super) name: Option<(Box<str>, Span)>,
-    /// The rule, if it has no errors.
-    pub(super) rule: Option<Rule>,
-    /// Its shadow rule from `candidate`, and its span.
-    pub(super) candidate: Option<(Rule, Span)>,
+/// A named entry of a file; `None` after errors in it.
+pub(super) enum ReadEntry {
+    /// An entry of `limits` or `concurrency`.
+    Rule(Option<Box<RuleAndCandidate>>),
+    /// An entry of `exempt` or `deny`.
+    Listed(Option<ListedEntry>),
 }
 
-pub(super) fn rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> ReadRule {
-    meant(node, given, limits::own, report)
-}
+/// A rule, and its shadow rule from `candidate` with its span.
+pub(super) type RuleAndCandidate = (Rule, Option<(Rule, Span)>);
 
-pub(super) fn concurrency_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> ReadRule {
-    meant(node, given, concurrency::own, report)
+/// Reads the named entries of a file in its order, so that the first of two with the same name keeps it.
+pub(super) fn entries<'n>(
+    file: Mapping<'n>,
+    given: DefaultScope,
+    report: &mut Report<'_>,
+) -> Vec<(&'n YamlNode, ReadEntry)> {
+    let mut entries = Vec::new();
+    for field in ["limits", "concurrency", "exempt", "deny"] {
+        for node in de::items(file, field) {
+            let entry = match field {
+                "limits" => ReadEntry::Rule(limit_rule(node, given, report).map(Box::new)),
+                "concurrency" => ReadEntry::Rule(concurrency_rule(node, given, report).map(Box::new)),
+                "exempt" => ReadEntry::Listed(listed(node, ListKind::Exempt, report)),
+                _ => ReadEntry::Listed(listed(node, ListKind::Deny, report)),
+            };
+            entries.push((node, entry));
+        }
+    }
+    entries.sort_by_key(|(node, _)| node.at.byte);
+    entries
 }
 
 /// What a rule of `limits` and one of `concurrency` do not have in common.
@@ -62,45 +68,41 @@ struct KindFields<'n> {
     max_over: Option<PercentText<0>>,
 }
 
-/// Reads the fields that are not common, given those that are.
-type ReadKindFields<'n, F> =
-    fn(&F, &CommonFields<'n>, &[KeyPart], Mapping<'n>, &mut Report<'_>) -> KindFields<'n>;
+fn limit_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Option<RuleAndCandidate> {
+    let fields: RuleFields<'_> = de::read_whole(node, report)?;
+    let own = |key: &[KeyPart], report: &mut Report<'_>| limits::rate(&fields, key, Mapping(node), report);
+    rule(&fields.common, own, Mapping(node), given, report)
+}
 
-fn meant<'n, F: Deserialize<'n> + AsRef<CommonFields<'n>>>(
-    node: &'n YamlNode,
+fn concurrency_rule(
+    node: &YamlNode,
     given: DefaultScope,
-    own: ReadKindFields<'n, F>,
     report: &mut Report<'_>,
-) -> ReadRule {
-    let errors_before = report.errors();
-    let mapping = Mapping(node);
-    let fields: Option<F> = de::read(node, report).filter(|_| report.errors() == errors_before);
-    let rules = fields.and_then(|fields| {
-        let common = fields.as_ref();
-        let key = key(common, mapping, report)?;
-        let own = own(&fields, common, &key, mapping, report);
-        rules(common, own, key, mapping, given, report)
-    });
-    let (rule, candidate) = rules.filter(|_| report.errors() == errors_before).unzip();
-    ReadRule { name: name_of(mapping, "name"), rule, candidate: candidate.flatten() }
+) -> Option<RuleAndCandidate> {
+    let fields: ConcurrencyFields<'_> = de::read_whole(node, report)?;
+    let own =
+        |key: &[KeyPart], report: &mut Report<'_>| limits::concurrency(&fields, key, Mapping(node), report);
+    rule(&fields.common, own, Mapping(node), given, report)
 }
 
 /// Returns the name of an entry, even if the entry has errors.
-fn name_of(mapping: Mapping<'_>, field: &str) -> Option<(Box<str>, Span)> {
+pub(super) fn name_of(mapping: Mapping<'_>, field: &str) -> Option<(Box<str>, Span)> {
     let node = mapping.get(field)?;
     let name = node.as_scalar().filter(|name| check_name(name, "").is_ok())?;
     Some((name.into(), node.at))
 }
 
-/// Makes the rule, and its shadow rule with its span.
-fn rules(
+/// Makes a rule and its shadow rule. `own` reads the fields that are not common, given the key.
+fn rule<'n>(
     common: &CommonFields<'_>,
-    own: KindFields<'_>,
-    key: Vec<KeyPart>,
+    own: impl FnOnce(&[KeyPart], &mut Report<'_>) -> KindFields<'n>,
     mapping: Mapping<'_>,
     given: DefaultScope,
     report: &mut Report<'_>,
-) -> Option<(Rule, Option<(Rule, Span)>)> {
+) -> Option<RuleAndCandidate> {
+    let errors_before = report.errors();
+    let key = key(common, mapping, report)?;
+    let own = own(&key, report);
     let conditions = conditions_of(mapping, report);
     let fleet = fleet(common, &own, mapping, given, report);
     let show_keys = show_keys(common, &key, report);
@@ -131,10 +133,109 @@ fn rules(
         ..Rule::new(common.name.0, position, limit)
     };
     let candidate = candidate.map(|(limit, at)| (rule.candidate(limit, report.source().position(at)), at));
-    Some((rule, candidate))
+    (report.errors() == errors_before).then_some((rule, candidate))
 }
 
 /// Reads `match`; without it, all requests match.
 fn conditions_of(mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<Condition>> {
     mapping.get("match").map_or(Some(Vec::new()), |node| conditions(node, report))
 }
+
+/// Reads an entry of `exempt` or `deny`.
+fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> Option<ListedEntry> {
+    let errors_before = report.errors();
+    let mapping = Mapping(node);
+    let fields = match kind {
+        ListKind::Exempt => de::read(node, report).map(|ExemptFields { name, .. }| (name, None, None)),
+        ListKind::Deny => {
+            de::read(node, report).map(|DenyFields { name, mode, help, .. }| (name, mode, help))
+        }
+    };
+    let conditions = conditions_of(mapping, report);
+    let at = mapping.at("name");
+    let listed = fields.zip(conditions).filter(|_| report.errors() == errors_before);
+    let listed = listed.map(|((name, mode, help), conditions)| ListedEntry {
+        name: name.0.into(),
+        position: report.source().position(at),
+        kind,
+        conditions,
+        mode: mode.unwrap_or_default(),
+        help: help.map(|help| help.0.into()),
+    });
+    if let Some(listed) = listed.as_ref().filter(|it| it.conditions.is_empty() && it.mode == Mode::Enforce) {
+        let name = shown(&listed.name);
+        let message = match kind {
+            ListKind::Exempt => format!("{name} exempts every request: no limit of this domain is reached"),
+            ListKind::Deny => format!("{name} denies every request that is not exempt"),
+        };
+        report.warning(at, message, "write a `match`, or remove the entry");
+    }
+    listed
+}
+
+/// Reads `key`.
+fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<KeyPart>> {
+    if fields.key.len() > KEY_ATTRIBUTES_MAX {
+        let message = format!("`key` has {} attributes", fields.key.len());
+        report.error(mapping.at("key"), message, format!("write at most {KEY_ATTRIBUTES_MAX}"));
+        return None;
+    }
+    let mut key: Vec<KeyPart> = Vec::with_capacity(fields.key.len());
+    let nodes = de::items(mapping, "key");
+    for (entry, node) in fields.key.iter().zip(nodes) {
+        let part = match &entry.value {
+            KeyEntry::Text(attribute) => KeyPart::plain(attribute.0),
+            KeyEntry::Mapping(part) => {
+                let bits = part.ipv6_prefix.map_or(0, u32::from);
+                let at = Mapping(node).at("ipv6_prefix");
+                let ipv6_prefix = u8::try_from(bits).ok().filter(|bits| *bits <= IPV6_BITS);
+                if ipv6_prefix.is_none() {
+                    let mend = format!(
+                        "write a number of bits from 1 to {IPV6_BITS}, such as 64, which one network has"
+                    );
+                    report.error(at, format!("an IPv6 address has no {bits} bits"), mend);
+                }
+                if (1..PROVIDER_BITS).contains(&bits) {
+                    let message =
+                        format!("`ipv6_prefix: {bits}` counts the customers of whole providers as one");
+                    report.warning(at, message, "64 is one network, 56 or 48 what one customer may have");
+                }
+                let transform = Transform {
+                    lowercase: part.lowercase.unwrap_or_default(),
+                    ipv6_prefix: ipv6_prefix.filter(|bits| *bits > 0),
+                };
+                KeyPart { transform, ..KeyPart::plain(part.attribute.0) }
+            }
+        };
+        if key.iter().any(|known| known.attribute == part.attribute) {
+            let message = format!("{} is written twice in `key`", shown(&part.attribute));
+            report.error(Mapping(node).at("attribute"), message, "keep one of the two");
+            continue;
+        }
+        key.push(part);
+    }
+    Some(key)
+}
+
+/// Reads `show_keys`.
+fn show_keys(fields: &CommonFields<'_>, key: &[KeyPart], report: &mut Report<'_>) -> Vec<Box<str>> {
+    let mut shown_keys: Vec<Box<str>> = Vec::new();
+    for item in fields.show_keys.iter().flatten() {
+        let name = item.value.0;
+        if key.iter().all(|part| *part.attribute != *name) {
+            let message = format!("{} is not in `key`", shown(name));
+            report.error(item.at, message, "write attributes of `key`, whose values operators may then see");
+        } else if shown_keys.iter().any(|known| **known == *name) {
+            let message = format!("{} is written twice in `show_keys`", shown(name));
+            report.error(item.at, message, "keep one of the two");
+        } else {
+            shown_keys.push(name.into());
+        }
+    }
+    shown_keys
+}
+
+const IPV6_BITS: u8 = 128;
+
+/// The shortest prefix usually allocated to a provider, in bits.
+const PROVIDER_BITS: u32 = 32;

@@ -13,29 +13,21 @@ mod facts;
 mod file;
 mod finder;
 mod fleet;
-mod fleet_bound;
 mod fold;
 mod glob;
 mod hints;
 mod index;
 mod key;
 mod library;
-mod limit;
 mod lints;
-mod lists;
 mod load;
-mod matcher;
 mod meaning;
 mod names;
 mod network;
 pub(crate) mod open;
-mod overrides;
 pub(crate) mod percent;
-mod period;
 mod plan;
-mod pools;
 mod prefixes;
-mod priorities;
 mod problem;
 mod rate_text;
 mod rows;
@@ -43,10 +35,7 @@ mod rule;
 mod schema;
 mod set;
 pub mod shed;
-mod shed_facts;
-mod sight;
 pub mod source;
-mod texts;
 mod tree;
 pub(crate) mod values;
 pub(crate) mod words;
@@ -58,25 +47,22 @@ pub use difference::Difference;
 pub use facts::{Fact, conditions, facts};
 pub(crate) use fleet::nearest_fleet_rate;
 pub use fleet::{
-    FleetMode, FleetSettings, OnMiss, OnRedisDown, Region, Scope, Scopes, WholeNumbers, fleet_counts,
+    FleetBound, FleetMode, FleetSettings, OnMiss, Region, Scope, Scopes, WholeNumbers, fleet_counts,
     fleet_rate,
 };
-pub use fleet_bound::FleetBound;
 pub use glob::Glob;
 pub use key::{KeyPart, KeyScratch, Transform};
-pub use library::{Library, NotApplied, Reading};
-pub use limit::{Allowance, Limit, OverTreatment, RefusedCost};
-pub use lists::{ListKind, ListedEntry};
+pub use library::{DomainTexts, Library, NotApplied, Reading};
 pub use load::{Loaded, read, read_scoped, read_text, read_text_scoped, read_with_text};
 pub use network::Network;
-pub use overrides::Overrides;
 pub use plan::Selection;
-pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
-pub use rule::{Guard, Position, RefundOn, Rule, candidate_of};
+pub use rule::{
+    Allowance, Guard, Limit, ListKind, ListedEntry, OverTreatment, Overrides, Position, Priorities,
+    Prioritize, RefundOn, RefusedCost, Rule, candidate_of,
+};
 pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey};
-pub use texts::DomainTexts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 
 /// The enforcement of a rule, re-exported for users of rules.

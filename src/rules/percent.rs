@@ -27,14 +27,14 @@ fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, Val
         let message = format!("`{field}` is a percentage, not {}", shown(text));
         let mend = match thousandths(text) {
             Some(part) if is_number && part <= 10 => format!("write {}", Percent(u32::from(part) * 100)),
-            Some(part) if is_number => format!("write {}", Percent(u32::from(part))),
+            Some(part) if is_number => format!("write {}", Percent(part)),
             _ => "write it like 80%".to_owned(),
         };
         return Err(ValueProblem::new(message, mend));
     };
     match thousandths(number) {
         Some(part) if part > most => {
-            let most = Percent(u32::from(most));
+            let most = Percent(most);
             Err(ValueProblem::new(format!("`{field}: {text}` is too much"), format!("write at most {most}")))
         }
         Some(part) => Ok(part),
@@ -58,11 +58,12 @@ fn thousandths(number: &str) -> Option<u16> {
 }
 
 /// Thousandths, shown as a percentage.
-pub(crate) struct Percent(pub(crate) u32);
+pub(crate) struct Percent<T>(pub(crate) T);
 
-impl std::fmt::Display for Percent {
+impl<T: Copy + Into<u32>> std::fmt::Display for Percent<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.0 / 10, self.0 % 10) {
+        let thousandths: u32 = self.0.into();
+        match (thousandths / 10, thousandths % 10) {
             (whole, 0) => write!(f, "{whole}%"),
             (whole, tenth) => write!(f, "{whole}.{tenth}%"),
         }

@@ -23,7 +23,8 @@ pub struct Problem {
 }
 
 /// The severity of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Severity {
     /// The rule or domain is left out.
     Error,
@@ -108,15 +109,6 @@ impl fmt::Display for Problem {
             Some(mend) => write!(f, " ({mend})"),
             None => Ok(()),
         }
-    }
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! A compiled rule: name, conditions, key and limit.
+//! A compiled rule: name, conditions, key, limit and overrides; and the entries of lists and priorities.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Condition, FleetSettings, KeyPart, Limit, Mode, Overrides, Scope};
+use super::{Condition, FleetSettings, KeyPart, Mode, Rows, Scope};
+use crate::limit::{Quota, token_bucket};
 
 /// A rule, which is a named limit. Names are unique within a domain.
 #[derive(Clone, Debug)]
@@ -101,9 +102,6 @@ pub fn candidate_of(name: &str) -> Option<&str> {
     name.strip_suffix(CANDIDATE)
 }
 
-/// The suffix of a shadow rule's name.
-const CANDIDATE: &str = "@candidate";
-
 /// The outcome of a lease that refunds its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -144,3 +142,153 @@ impl fmt::Display for Position {
         }
     }
 }
+
+/// The limit of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Allowances by number, never empty: 0 is the rule's own, others are overrides. `None` is unlimited.
+    pub allowances: Vec<Option<Allowance>>,
+    /// The cost of a refused request.
+    pub refused: RefusedCost,
+    /// How long a key stays refused after a refusal.
+    pub block: Option<Duration>,
+    /// The longest continuous use of the soft part; `None` for no bound.
+    pub soft_for: Option<Duration>,
+}
+
+/// The allowance of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// The quota.
+    pub quota: Quota,
+    /// The treatment of requests beyond the quota.
+    pub over: OverTreatment,
+    /// How far CHARGE may go below zero, in units of the rule.
+    pub max_debt: u32,
+}
+
+/// The treatment of requests beyond the quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverTreatment {
+    /// Refused.
+    Refuse,
+    /// Allowed, marked, and charged to the same state, while this larger quota admits it.
+    Soft(Box<Quota>),
+    /// Allowed, marked, and charged to a second state under this quota, while the pool has capacity.
+    Elastic(Box<Quota>),
+}
+
+/// The cost of a refused request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum RefusedCost {
+    /// Refused requests cost nothing.
+    #[default]
+    Free,
+    /// Refused requests cost as much as allowed ones: frequent retries stay refused. Windows only.
+    Counted,
+}
+
+impl Limit {
+    /// Makes a limit that refuses requests beyond the quota, free of charge.
+    #[must_use]
+    pub fn new(quota: Quota) -> Limit {
+        Limit { allowances: vec![Some(Allowance::new(quota))], ..Limit::unlimited() }
+    }
+
+    /// Makes a limit that refuses nothing.
+    #[must_use]
+    pub fn unlimited() -> Limit {
+        Limit { allowances: vec![None], refused: RefusedCost::Free, block: None, soft_for: None }
+    }
+
+    /// Returns the allowance of a number; `None` is unlimited.
+    #[inline]
+    #[must_use]
+    pub fn allowance(&self, number: u32) -> Option<&Allowance> {
+        self.allowances.get(number as usize)?.as_ref()
+    }
+
+    /// Returns the rule's own quota, `None` if unlimited.
+    #[must_use]
+    pub fn quota(&self) -> Option<&Quota> {
+        self.allowance(0).map(|allowance| &allowance.quota)
+    }
+}
+
+impl From<token_bucket::TokenBucketQuota> for Limit {
+    fn from(quota: token_bucket::TokenBucketQuota) -> Limit {
+        Limit::new(Quota::TokenBucket(quota))
+    }
+}
+
+impl Allowance {
+    /// Makes an allowance that refuses requests beyond the quota, and lets CHARGE go one limit below zero.
+    #[must_use]
+    pub fn new(quota: Quota) -> Allowance {
+        let max_debt = quota.limit();
+        Allowance { quota, over: OverTreatment::Refuse, max_debt }
+    }
+}
+
+/// The overrides of one rule. They select the allowance of its [`Limit`](super::Limit) for a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Conditions and allowance numbers in file order; the first match counts.
+    pub list: Vec<(Vec<Condition>, u32)>,
+    /// Exact keys, transformed like those of requests, and their allowance numbers.
+    pub rows: Rows,
+    /// The table of the rows, as the rule names it.
+    pub file: Option<Box<str>>,
+}
+
+/// One entry. Names are unique among the entries and rules of a domain.
+#[derive(Clone, Debug)]
+pub struct ListedEntry {
+    /// The name, 1 to 64 bytes.
+    pub name: Box<str>,
+    /// Its position in the files.
+    pub position: Position,
+    /// The result for a matching request.
+    pub kind: ListKind,
+    /// Conditions that must all match.
+    pub conditions: Vec<Condition>,
+    /// The mode. In shadow, an entry of `deny` refuses nothing, and one of `exempt` still exempts.
+    pub mode: Mode,
+    /// Shown to the denied caller.
+    pub help: Option<Box<str>>,
+}
+
+/// The result for a matching request. Ordered by precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum ListKind {
+    /// Allowed without further checks.
+    Exempt,
+    /// Refused without further checks.
+    Deny,
+}
+
+/// Priorities from the highest to the lowest.
+#[derive(Clone, Debug, Default)]
+pub struct Priorities {
+    /// Their names; empty if the domain has none.
+    pub names: Vec<Box<str>>,
+    /// In file order; the first match counts. A request without a match has the last of `names`.
+    pub prioritize: Vec<Prioritize>,
+}
+
+/// One entry of `prioritize`.
+#[derive(Clone, Debug)]
+pub struct Prioritize {
+    /// Its position in the files.
+    pub position: Position,
+    /// Conditions that must all match.
+    pub conditions: Vec<Condition>,
+    /// The index of its priority in [`Priorities::names`].
+    pub priority: usize,
+}
+
+/// The suffix of a shadow rule's name.
+const CANDIDATE: &str = "@candidate";

@@ -1,27 +1,19 @@
 //! A domain: its rules and lists, with their index.
 
-mod named;
-
 use super::index::Index;
-use super::shed::{self, Shed};
+use super::shed::{Shed, ShedPart};
 use super::{
-    Condition, KeyPart, KeyScratch, ListedEntry, Mode, Overrides, Pattern, Priorities, Prioritize, Rule,
-    Selection, Tree,
+    Condition, Hit, KeyPart, KeyScratch, ListKind, ListedEntry, Mode, Overrides, Pattern, Position,
+    Priorities, Prioritize, Rule, Selection, Tree,
 };
-
-pub use named::{NamedItem, NamedKind, NotItsKey};
 
 /// One domain: its rules and lists in file order.
 #[derive(Debug)]
 pub struct Domain {
     name: Box<str>,
-    rules: Vec<Rule>,
-    lists: Vec<ListedEntry>,
-    priorities: Priorities,
-    sheds: Vec<Shed>,
+    contents: DomainContents,
     /// The names of the parts of all `shed` entries.
     shedder_names: Vec<Box<str>>,
-    tree: Tree,
     index: Index,
 }
 
@@ -65,15 +57,15 @@ impl Domain {
 
     /// Makes a domain.
     #[must_use]
-    pub fn with(name: &str, contents: DomainContents) -> Domain {
-        let DomainContents { mut rules, mut lists, priorities, sheds, mut tree } = contents;
+    pub fn with(name: &str, mut contents: DomainContents) -> Domain {
+        let DomainContents { rules, lists, priorities, sheds, tree } = &mut contents;
         lists.sort_by_key(|listed| listed.kind);
         // The index leaves out nodes of the tree, which are found through the tree and not by attributes.
-        let index = Index::new(&rules, rules.len() + tree.rules_len(), &lists, &priorities);
-        tree.hang_behind(&mut rules);
-        let names = |shed: &Shed| shed::ShedPart::ALL.map(|part| shed.rule_name(part).into_boxed_str());
+        let index = Index::new(rules, rules.len() + tree.rules_len(), lists, priorities);
+        tree.hang_behind(rules);
+        let names = |shed: &Shed| ShedPart::ALL.map(|part| shed.rule_name(part).into_boxed_str());
         let shedder_names = sheds.iter().flat_map(names).collect();
-        Domain { name: name.into(), rules, lists, priorities, sheds, shedder_names, tree, index }
+        Domain { name: name.into(), contents, shedder_names, index }
     }
 
     /// The domain's name.
@@ -85,7 +77,7 @@ impl Domain {
     /// Returns the rules in file order, then those of the descriptor tree.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
-        &self.rules
+        &self.contents.rules
     }
 
     /// Whether rules use the value of an attribute other than as a plain part of a key.
@@ -102,63 +94,66 @@ impl Domain {
             rule.key.iter().any(|part| *part.attribute == *attribute && looks(part))
         };
         let in_tree = |text: &str| text.strip_prefix(attribute).is_some_and(|value| value.starts_with('_'));
-        { self.rules.iter() }.any(|rule| {
+        { self.contents.rules.iter() }.any(|rule| {
             in_conditions(&rule.conditions)
                 || rule.overrides.as_deref().is_some_and(in_overrides)
                 || in_key(rule)
-        }) || self.lists.iter().any(|listed| in_conditions(&listed.conditions))
+        }) || self.contents.lists.iter().any(|listed| in_conditions(&listed.conditions))
             || self.prioritize().iter().any(|entry| in_conditions(&entry.conditions))
-            || self.tree.texts().any(in_tree)
+            || self.contents.tree.texts().any(in_tree)
     }
 
     /// The descriptor tree.
     #[must_use]
     pub fn tree(&self) -> &Tree {
-        &self.tree
+        &self.contents.tree
     }
 
     /// Returns the entries of `exempt` in file order, then those of `deny`.
     #[must_use]
     pub fn lists(&self) -> &[ListedEntry] {
-        &self.lists
+        &self.contents.lists
     }
 
     /// Returns the list entry of a number. Entries are numbered after the rules.
     #[must_use]
     pub fn listed(&self, number: u32) -> Option<&ListedEntry> {
-        self.lists.get((number as usize).checked_sub(self.rules.len())?)
+        self.contents.lists.get((number as usize).checked_sub(self.contents.rules.len())?)
     }
 
     /// Returns the `shed` entries in file order.
     #[must_use]
     pub fn sheds(&self) -> &[Shed] {
-        &self.sheds
+        &self.contents.sheds
     }
 
     /// Returns the number of a part of an entry of [`Domain::sheds`]. Parts are numbered after list entries.
     #[must_use]
-    pub fn shedder(&self, entry: usize, part: shed::ShedPart) -> u32 {
-        let number = self.rules.len() + self.lists.len() + entry * shed::ShedPart::ALL.len() + part as usize;
+    pub fn shedder(&self, entry: usize, part: ShedPart) -> u32 {
+        let number = self.contents.rules.len()
+            + self.contents.lists.len()
+            + entry * ShedPart::ALL.len()
+            + part as usize;
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 
     /// Returns the name of a shed controller by its number, such as `web/workers`.
     #[must_use]
     pub fn shedder_name(&self, number: u32) -> Option<&str> {
-        let behind = (number as usize).checked_sub(self.rules.len() + self.lists.len())?;
+        let behind = (number as usize).checked_sub(self.contents.rules.len() + self.contents.lists.len())?;
         self.shedder_names.get(behind).map(|name| &**name)
     }
 
     /// Returns the names of the priorities from the highest to the lowest.
     #[must_use]
     pub fn priorities(&self) -> &[Box<str>] {
-        &self.priorities.names
+        &self.contents.priorities.names
     }
 
     /// Returns the entries of `prioritize` in file order.
     #[must_use]
     pub fn prioritize(&self) -> &[Prioritize] {
-        &self.priorities.prioritize
+        &self.contents.priorities.prioritize
     }
 
     /// Returns the priority of a request: the requested one if the domain has it, else that of the first
@@ -166,13 +161,13 @@ impl Domain {
     #[must_use]
     pub fn priority<'d>(&'d self, asked: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
         let place = self.priority_place(asked, selection)?;
-        self.priorities.names.get(place).map(|name| &**name)
+        self.contents.priorities.names.get(place).map(|name| &**name)
     }
 
     /// Returns the index of that priority in [`Domain::priorities`].
     #[must_use]
     pub fn priority_place(&self, asked: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
-        let names = &self.priorities.names;
+        let names = &self.contents.priorities.names;
         let known = asked.and_then(|asked| names.iter().position(|name| **name == *asked));
         known.or_else(|| self.index.priority_of(selection)).or(names.len().checked_sub(1))
     }
@@ -202,7 +197,7 @@ impl Domain {
     /// Whether the rule's key has no transformations.
     #[must_use]
     pub fn key_is_plain(&self, rule: u32) -> bool {
-        self.rules.get(rule as usize).is_none_or(|rule| rule.key.iter().all(KeyPart::is_plain))
+        self.contents.rules.get(rule as usize).is_none_or(|rule| rule.key.iter().all(KeyPart::is_plain))
     }
 
     /// Returns the transformed values of a matching rule's key, in order. A used scratch does not allocate.
@@ -212,7 +207,7 @@ impl Domain {
         selection: &Selection<'_>,
         scratch: &'s mut KeyScratch,
     ) -> &'s KeyScratch {
-        let key = self.rules.get(rule as usize).map_or(&[][..], |rule| &rule.key);
+        let key = self.contents.rules.get(rule as usize).map_or(&[][..], |rule| &rule.key);
         scratch.fill(key.iter().map(|part| part.transform).zip(self.index.key_values(rule, selection)));
         scratch
     }
@@ -232,7 +227,7 @@ impl Domain {
         selection: &Selection<'_>,
         key: impl Iterator<Item = &'v str> + Clone,
     ) -> u32 {
-        let overrides = self.rules.get(rule as usize).and_then(|rule| rule.overrides.as_deref());
+        let overrides = self.contents.rules.get(rule as usize).and_then(|rule| rule.overrides.as_deref());
         let Some(overrides) = overrides else { return 0 };
         overrides.rows.number_of(key).or_else(|| self.override_of(rule, selection)).unwrap_or(0)
     }
@@ -241,7 +236,7 @@ impl Domain {
     /// or if the number is unknown. Tests each condition, so it is for diagnostics only.
     #[must_use]
     pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<Mismatch<'_>> {
-        let rule = self.rules.get(number as usize);
+        let rule = self.contents.rules.get(number as usize);
         let mode = rule.map(|rule| rule.mode).or_else(|| self.listed(number).map(|listed| listed.mode));
         if mode == Some(Mode::Disabled) {
             return Some(Mismatch::Disabled);
@@ -264,5 +259,112 @@ impl Domain {
         }
         let missing = key.iter().find(|part| value(&part.attribute).is_none());
         missing.map(|part| Mismatch::Absent { attribute: &part.attribute, line: 0 })
+    }
+}
+
+/// An item with a name and a mode.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedItem<'d> {
+    /// The domain.
+    pub domain: &'d str,
+    /// The name in the domain: `per-user`, `web/workers`.
+    pub name: &'d str,
+    /// The kind of item.
+    pub kind: NamedKind<'d>,
+    /// The mode: as written, or of the rules in force the effective one.
+    pub mode: Mode,
+    /// Its position in the files.
+    pub position: &'d Position,
+}
+
+/// The kind of a named item.
+#[derive(Clone, Copy, Debug)]
+pub enum NamedKind<'d> {
+    /// A rule and its number: of `limits`, `concurrency` or a descriptor.
+    Rule(u32, &'d Rule),
+    /// An entry of `exempt` or `deny`.
+    Listed(ListKind),
+    /// A part of an entry of `shed`.
+    Shedder,
+}
+
+/// Why attributes do not identify one key of a rule, and what to write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotItsKey(String);
+
+impl NotItsKey {
+    /// The key has other attributes.
+    fn others(asked: &[KeyPart], given: &[(&str, &str)]) -> NotItsKey {
+        let list = |names: &mut dyn Iterator<Item = &str>| {
+            let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+            if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+        };
+        let example: Vec<String> = asked.iter().map(|part| format!("{}=VALUE", part.attribute)).collect();
+        let example = if example.is_empty() { "no attribute".to_owned() } else { example.join(" ") };
+        let asked = list(&mut asked.iter().map(|part| &*part.attribute));
+        let given = list(&mut given.iter().map(|(name, _)| *name));
+        NotItsKey(format!(
+            "its key is made of {asked}, and what is given is {given}: write exactly {example}"
+        ))
+    }
+
+    /// A value is empty, which the rule never matches.
+    fn empty(name: &str) -> NotItsKey {
+        NotItsKey(format!("`{name}` is empty, and an empty attribute matches no rule: write {name}=VALUE"))
+    }
+
+    /// A descriptor with these entries does not reach the node.
+    fn path(entries: &[&str]) -> NotItsKey {
+        let entries = entries.iter().map(|entry| format!("`{entry}`")).collect::<Vec<_>>().join(", then ");
+        NotItsKey(format!(
+            "these entries do not come to it: write those of its path in their order, {entries}"
+        ))
+    }
+}
+
+impl Domain {
+    /// Returns all named items: rules in file order, those of descriptors, list entries, parts of `shed`.
+    pub fn named(&self) -> impl Iterator<Item = NamedItem<'_>> {
+        let item = |name, kind, mode, position| NamedItem { domain: self.name(), name, kind, mode, position };
+        let rules = (0u32..).zip(&self.contents.rules).map(move |(number, rule)| {
+            item(&*rule.name, NamedKind::Rule(number, rule), rule.mode, &rule.position)
+        });
+        let lists = self.contents.lists.iter();
+        let lists = lists
+            .map(move |entry| item(&*entry.name, NamedKind::Listed(entry.kind), entry.mode, &entry.position));
+        let names = self.shedder_names.chunks(ShedPart::ALL.len());
+        let shedders = self.contents.sheds.iter().zip(names).flat_map(move |(shed, names)| {
+            let parts = ShedPart::ALL.into_iter().zip(names);
+            parts.filter_map(move |(part, name)| {
+                Some(item(&**name, NamedKind::Shedder, shed.mode(part)?, &shed.position))
+            })
+        });
+        rules.chain(lists).chain(shedders)
+    }
+
+    /// Returns the key values of the one key that these attributes identify, transformed like those of a
+    /// request. Their order matters for descriptors only.
+    ///
+    /// # Errors
+    /// They identify no key of the rule, or more than one.
+    pub fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, NotItsKey> {
+        if let Some((name, _)) = attributes.iter().find(|(_, value)| value.is_empty()) {
+            return Err(NotItsKey::empty(name));
+        }
+        if let Some(path) = self.contents.tree.path(rule) {
+            let hit: Option<Hit> = self.contents.tree.find(attributes).filter(|hit| hit.rule == rule);
+            let hit = hit.ok_or_else(|| NotItsKey::path(&path))?;
+            return Ok(self.contents.tree.key_values(hit, attributes).map(str::to_owned).collect());
+        }
+        let key = self.contents.rules.get(rule as usize).map_or(&[][..], |rule| &rule.key);
+        let value = |name: &str| attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let values: Vec<&str> = key.iter().filter_map(|part| value(&part.attribute)).collect();
+        if values.len() != key.len() || attributes.len() != key.len() {
+            return Err(NotItsKey::others(key, attributes));
+        }
+        let mut scratch = KeyScratch::default();
+        scratch.fill(key.iter().map(|part| part.transform).zip(values));
+        Ok(scratch.values().map(str::to_owned).collect())
     }
 }

@@ -132,7 +132,8 @@ pub enum Listen {
 }
 
 /// The parts of an entry in order of evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::Display)]
+#[strum(serialize_all = "snake_case")]
 pub enum ShedPart {
     /// `fleet`.
     Fleet,
@@ -147,17 +148,6 @@ pub enum ShedPart {
 impl ShedPart {
     /// All parts in order of evaluation.
     pub const ALL: [ShedPart; 4] = [ShedPart::Fleet, ShedPart::Brake, ShedPart::Workers, ShedPart::QueueAge];
-
-    /// Returns the name in rules files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            ShedPart::Fleet => "fleet",
-            ShedPart::Brake => "brake",
-            ShedPart::Workers => "workers",
-            ShedPart::QueueAge => "queue_age",
-        }
-    }
 }
 
 impl Shed {
@@ -180,7 +170,7 @@ impl Shed {
     /// Returns the rule name of a part in replies and metrics: `web/workers`.
     #[must_use]
     pub fn rule_name(&self, part: ShedPart) -> String {
-        format!("{}/{}", self.pool, part.name())
+        format!("{}/{part}", self.pool)
     }
 }
 

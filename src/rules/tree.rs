@@ -4,18 +4,18 @@
 //! `key_value`, else the first pattern in file order that matches `key_value`, else a node named by the key
 //! alone. There is no backtracking to the subtrees that such a node hides.
 
-mod branch;
-mod hits;
 mod level;
 
-use super::meaning::shared;
-use super::{Allowance, FleetSettings, KeyPart, Limit, Mode, RefusedCost, Rule};
-use crate::limit::Quota as AnyQuota;
-use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign};
-use level::{MatchedBy, TreeLevel};
+use std::sync::Arc;
 
-pub(super) use branch::{Branch, NodeLimit, RequestsPerUnit, rule_name, rule_name_apart};
-pub use hits::{DESCRIPTORS_MAX, NodeHit, NodeHits};
+use arrayvec::ArrayVec;
+
+use super::meaning::shared;
+use super::source::Span;
+use super::{Allowance, FleetSettings, KeyPart, Limit, Mode, Position, RefusedCost, Rule};
+use crate::limit::Quota;
+use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign, WindowPeriod};
+use level::{MatchedBy, TreeLevel};
 
 /// The descriptor tree of a domain.
 #[derive(Debug, Default)]
@@ -229,7 +229,7 @@ fn limit_of(amount: Option<RequestsPerUnit>, fleet: Option<&FleetSettings>) -> L
     let allowance = amount.map(|amount| {
         let quota = FixedWindowQuota::new(amount.count, amount.period(), WindowAlign::Epoch);
         let quota = quota.unwrap_or_else(|_| unreachable!("no window of a unit is too long or too short"));
-        Allowance::new(AnyQuota::FixedWindow(quota))
+        Allowance::new(Quota::FixedWindow(quota))
     });
     let limit =
         Limit { allowances: vec![allowance], refused: RefusedCost::Counted, block: None, soft_for: None };
@@ -238,3 +238,189 @@ fn limit_of(amount: Option<RequestsPerUnit>, fleet: Option<&FleetSettings>) -> L
         None => limit,
     }
 }
+
+/// The hits of one request, in the order of the rules.
+pub type NodeHits = ArrayVec<NodeHit, DESCRIPTORS_MAX>;
+
+/// A node hit by one request, with one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeHit {
+    /// The node, and the entries that count by pattern.
+    pub hit: Hit,
+    /// The number of descriptors with this node and key; each costs as much as the request.
+    pub times: u32,
+    /// The index of the first of them, from 0.
+    pub descriptor: u8,
+}
+
+type FoundNode<'d, 'a> = (Hit, &'d [(&'a str, &'a str)]);
+
+impl Tree {
+    /// Finds the hits of a request's descriptors, at most [`DESCRIPTORS_MAX`], and stores them in `hits`.
+    /// Replacement applies after the search: two limits that replace each other both drop out, and a replaced
+    /// limit still replaces others. Unlimited ones are never replaced.
+    pub fn select_hits<'d, 'a: 'd>(
+        &self,
+        descriptors: impl Iterator<Item = &'d [(&'a str, &'a str)]>,
+        hits: &mut NodeHits,
+    ) {
+        hits.clear();
+        if self.is_empty() {
+            return;
+        }
+        let mut found: ArrayVec<(u8, FoundNode<'d, 'a>), DESCRIPTORS_MAX> = ArrayVec::new();
+        for (number, descriptor) in (0u8..).zip(descriptors.take(DESCRIPTORS_MAX)) {
+            if let Some(hit) = self.find(descriptor) {
+                found.push((number, (hit, descriptor)));
+            }
+        }
+        for (place, (number, one)) in found.iter().enumerate() {
+            if self.is_replaced(one.0, &found) {
+                continue;
+            }
+            let before = found.get(..place).unwrap_or_default();
+            match before.iter().find(|(_, other)| self.is_same(one, other)) {
+                Some((first, _)) => {
+                    let same = hits.iter_mut().find(|hit| hit.descriptor == *first);
+                    same.into_iter().for_each(|hit| hit.times += 1);
+                }
+                None => hits.push(NodeHit { hit: one.0, times: 1, descriptor: *number }),
+            }
+        }
+        // Stable sort: of the keys of one rule, that of the first descriptor stays first.
+        hits.sort_by_key(|hit| hit.hit.rule);
+    }
+
+    fn is_replaced(&self, hit: Hit, found: &[(u8, FoundNode<'_, '_>)]) -> bool {
+        let Some(limiting) = self.limiting(hit.rule) else { return false };
+        let Some(name) = limiting.name.filter(|_| !limiting.unlimited) else { return false };
+        let replacing = found.iter().filter_map(|(_, (hit, _))| self.limiting(hit.rule));
+        replacing.into_iter().any(|limiting| limiting.replaces.contains(&name))
+    }
+
+    /// Whether two hits share one state.
+    fn is_same(&self, (hit, descriptor): &FoundNode<'_, '_>, (other, theirs): &FoundNode<'_, '_>) -> bool {
+        hit.rule == other.rule && self.key_values(*hit, descriptor).eq(self.key_values(*other, theirs))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Branch {
+    pub(super) key: Box<str>,
+    /// `key_value`, or the key alone.
+    pub(super) text: Box<str>,
+    /// The position of its key.
+    pub(super) position: Position,
+    /// The span of its key.
+    pub(super) at: Span,
+    /// Whether all values that it matches as a pattern share one state.
+    pub(super) share: bool,
+    pub(super) limit: Option<NodeLimit>,
+    /// Its children in file order.
+    pub(super) branches: Vec<Branch>,
+}
+
+#[derive(Debug)]
+pub(super) struct NodeLimit {
+    pub(super) rule: Box<str>,
+    /// Requests per window; `None` is unlimited.
+    pub(super) amount: Option<RequestsPerUnit>,
+    /// Whether it refuses nothing (`shadow_mode`).
+    pub(super) shadow: bool,
+    /// Whether it refuses nothing and marks requests over it (`quota_mode`).
+    pub(super) quota: bool,
+    /// The fleet settings; `None` with `scope: host`.
+    pub(super) fleet: Option<FleetSettings>,
+    /// The name by which other limits replace it.
+    pub(super) name: Option<Box<str>>,
+    /// Names of the limits that it replaces, with spans.
+    pub(super) replaces: Vec<(Box<str>, Span)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RequestsPerUnit {
+    /// Requests; 0 refuses all.
+    pub(super) count: u32,
+    /// The length of a window in seconds.
+    pub(super) seconds: u32,
+}
+
+impl RequestsPerUnit {
+    pub(super) fn period(self) -> WindowPeriod {
+        WindowPeriod::Nanos(u64::from(self.seconds) * 1_000_000_000)
+    }
+}
+
+impl Branch {
+    /// Names the rules of all limits in the subtree, parents before children. `name` gets the texts on the
+    /// path, the position and the span.
+    pub(super) fn name_rules<'b>(
+        &'b mut self,
+        path: &mut Vec<&'b str>,
+        name: &mut impl FnMut(&[&str], &Position, Span) -> Box<str>,
+    ) {
+        path.push(&self.text);
+        if let Some(limit) = &mut self.limit {
+            limit.rule = name(path, &self.position, self.at);
+        }
+        self.branches.iter_mut().for_each(|branch| branch.name_rules(path, name));
+        path.pop();
+    }
+
+    /// Collects all limits of the subtree, with their files.
+    pub(super) fn limits<'b>(&'b self, limits: &mut Vec<(&'b Arc<str>, &'b NodeLimit)>) {
+        limits.extend(self.limit.iter().map(|limit| (&self.position.file, limit)));
+        self.branches.iter().for_each(|branch| branch.limits(limits));
+    }
+
+    /// Returns the key attribute if the node does not fix its value: each value has a state of its own.
+    pub(super) fn counted(&self) -> Option<Box<str>> {
+        let is_bare = self.text == self.key;
+        let is_pattern = self.text.contains('*');
+        (is_bare && !is_pattern || is_pattern && !self.share).then(|| self.key.clone())
+    }
+}
+
+/// Names a node's rule: the texts on its path joined by dots, with `_` for characters that names exclude.
+pub(super) fn rule_name(path: &[&str]) -> Box<str> {
+    let name = readable(path);
+    if name.len() > RULE_BYTES_MAX { ended_by_digest(name, path) } else { name.into() }
+}
+
+/// Returns a unique name for a rule whose readable name is taken, with a digest of the path.
+pub(super) fn rule_name_apart(path: &[&str]) -> Box<str> {
+    ended_by_digest(readable(path), path)
+}
+
+/// Shortens a name if needed and appends a digest of the path.
+fn ended_by_digest(mut name: String, path: &[&str]) -> Box<str> {
+    let mut end = name.len().min(RULE_BYTES_MAX - DIGEST_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.truncate(end);
+    format!("{name}~{:08x}", digest(path)).into()
+}
+
+fn readable(path: &[&str]) -> String {
+    let forbidden = |character: char| character.is_control() || matches!(character, ':' | '/');
+    path.join(".").replace(forbidden, "_")
+}
+
+/// 32-bit fold of FNV-1a. Names are used in metrics, so the digest must not change with a library.
+fn digest(path: &[&str]) -> u32 {
+    let bytes = path.iter().flat_map(|text| text.bytes().chain([b'\n']));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    u32::try_from((hash >> 32) ^ (hash & u64::from(u32::MAX))).unwrap_or_default()
+}
+
+/// The maximum of one request.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// The longest rule name in a reply.
+const RULE_BYTES_MAX: usize = 255;
+
+/// A tilde and eight digits.
+const DIGEST_BYTES: usize = 9;

@@ -8,11 +8,10 @@ use jiff::tz::TimeZone;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::de::{Deferred, DeferredList, DeferredMap, FieldText, Scalar, Spanned};
+use super::de::{Deferred, DeferredMap, FieldText, Scalar, Spanned, TYPO, nearest};
 use super::file::ConditionFields;
-use super::period::{self, unit_names};
 use super::problem::{ValueProblem, shown};
-use super::rate_text::WrittenRate;
+use super::rate_text::{WrittenRate, parse_duration, unit_names};
 use super::{amount, percent, rate_text};
 
 /// A text; numbers and booleans count as texts, as written.
@@ -141,7 +140,7 @@ read_from! {
     ['de] Zone, FieldText => |FieldText(_, name)| zone(name).map(Zone);
     ['de] WrittenRate, FieldText => |FieldText(_, text)| rate_text::parse(text);
     ['de, const LEAST: u64, const MOST: u64] Time<LEAST, MOST>, FieldText => |FieldText(field, text)| {
-        let time = period::parse(text, field)?;
+        let time = parse_duration(text, field)?;
         let what = match time.as_nanos() / 1_000_000 {
             millis if millis < u128::from(LEAST) => "short",
             millis if millis > u128::from(MOST) => "long",
@@ -186,12 +185,12 @@ pub(super) fn is_scalar(kind: &str) -> bool {
 fn zone(name: &str) -> Result<TimeZone, ValueProblem> {
     // Fixed offsets and other descriptions outside the database have no common calendar.
     TimeZone::get(name).map_err(|_| {
-        let distance = |known: &str| strsim::osa_distance(&known.to_lowercase(), &name.to_lowercase());
-        let names = jiff::tz::db().available().map(|known| known.to_string());
+        let names: Vec<String> = jiff::tz::db().available().map(|known| known.to_string()).collect();
+        let known = names.iter().map(String::as_str);
         // Suggests `Europe/Berlin` for `Berlin`.
-        let ends = |known: &str| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
-        let nearest = names.min_by_key(|known| if ends(known) { 0 } else { distance(known) });
-        let mend = match nearest.filter(|known| ends(known) || distance(known) * 3 <= known.len()) {
+        let ends =
+            |known: &&str| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
+        let mend = match known.clone().find(ends).or_else(|| nearest(name, known, TYPO)) {
             Some(known) => format!("did you mean `{known}`?"),
             None => "write a name of the IANA time zone database, such as Europe/Berlin".to_owned(),
         };
@@ -312,9 +311,6 @@ schema! {
         json_schema!({"anyOf": [text, condition, {"type": "array", "items": {"anyOf": [text, condition]}}]})
     };
     [] AnyValue => |_generator| json_schema!({});
-    [T: JsonSchema] DeferredList<T> => |generator| {
-        json_schema!({"type": "array", "items": generator.subschema_for::<T>()})
-    };
     [T: JsonSchema] DeferredMap<T> => |generator| {
         json_schema!({"type": "object", "additionalProperties": generator.subschema_for::<T>()})
     };

@@ -1,6 +1,5 @@
 //! Descriptions of limits for people: numbers, key and bounds.
 
-use crate::limit::share::BudgetWindow;
 use crate::limit::{Quota, Rate, TickScale, fixed_window};
 use crate::rules::percent::Percent;
 use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, OverTreatment, Rule};
@@ -14,10 +13,7 @@ pub(crate) fn numbers(quota: &Quota) -> String {
         Quota::FixedWindow(_) | Quota::SlidingLog(_) => format!("{algorithm} {rate}"),
         Quota::SlidingWindow(quota) => format!("{algorithm} {rate}, buckets {}", quota.buckets()),
         Quota::Concurrency(_) => rate,
-        Quota::FleetBudget(quota) => match quota.window() {
-            Some(window) => numbers(window.local_quota()),
-            None => format!("{algorithm} {rate}, burst {}", quota.bucket().burst()),
-        },
+        Quota::FleetBudget(quota) => numbers(&quota.local_quota()),
     }
 }
 
@@ -63,20 +59,13 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             let (burst, count) = (times(quota.burst()), times(rate.count()));
             format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
         }
-        Quota::FleetBudget(quota) => {
-            // One budget for any number of hosts.
-            match quota.window().map(BudgetWindow::local_quota) {
-                Some(Quota::SlidingWindow(window)) => {
-                    let rate = Quota::SlidingWindow(*window).format_rate();
-                    return format!("at most {} in any {}", window.count(), period(&rate));
-                }
-                Some(like) => return bound(like, 1),
-                None => {}
+        // One budget for any number of hosts.
+        Quota::FleetBudget(share) => match share.local_quota() {
+            Quota::SlidingWindow(window) => {
+                format!("at most {} in any {}", window.count(), period(&quota.format_rate()))
             }
-            let (bucket, rate) = (quota.bucket(), quota.bucket().rate());
-            let (burst, count) = (bucket.burst(), rate.count());
-            format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
-        }
+            local => bound(&local, 1),
+        },
         Quota::LeakyBucket(quota) => {
             let apart = humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(
                 quota.bucket().rate(),
@@ -132,7 +121,7 @@ pub(crate) fn past_budget(bound: &FleetBound) -> String {
     let quiet = match bound.quiet {
         0 => String::new(),
         share => {
-            let share = Percent(u32::from(share));
+            let share = Percent(share);
             format!(", and {share} of the rate more from hosts that hardly use the key")
         }
     };
@@ -180,14 +169,10 @@ pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
         Quota::LeakyBucket(quota) => Some((quota.bucket().rate(), quota.bucket().scale())),
-        Quota::FleetBudget(quota) if quota.window().is_none() => {
-            Some((quota.bucket().rate(), quota.bucket().scale()))
+        Quota::FleetBudget(quota) => steady(&quota.local_quota()),
+        Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) | Quota::Concurrency(_) => {
+            None
         }
-        Quota::FleetBudget(_)
-        | Quota::FixedWindow(_)
-        | Quota::SlidingLog(_)
-        | Quota::SlidingWindow(_)
-        | Quota::Concurrency(_) => None,
     }
 }
 

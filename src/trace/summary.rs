@@ -78,7 +78,9 @@ pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     let saw = |rule: &RuleTotals| passed(rule) + rule.refuse + rule.would_refuse > 0;
     // Parts of pools have counts even if no file names them; other rules have no slash in their names.
     let is_part = |rule: &RuleTotals| {
-        rule.rule.rsplit_once('/').is_some_and(|(_, end)| ShedPart::ALL.iter().any(|part| part.name() == end))
+        rule.rule
+            .rsplit_once('/')
+            .is_some_and(|(_, end)| ShedPart::ALL.iter().any(|part| part.to_string() == end))
     };
     let is_rule = move |rule: &RuleTotals| !rule.domain.is_empty() && !is_part(rule);
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))

@@ -153,7 +153,7 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
     };
     let mut block = format!("{}/{} ({}): sheds the pool, {slots}", domain.name(), shed.pool, shed.position);
     let parts = shed.parts().filter_map(|(part, set)| {
-        Some((part.name(), format!("{}{}", describe::part(domain, shed, part)?, mode(set))))
+        Some((<&str>::from(part), format!("{}{}", describe::part(domain, shed, part)?, mode(set))))
     });
     let callers = ("callers", describe::callers(shed));
     for (label, text) in parts.chain([callers, ("signals", describe::signals(shed))]) {
@@ -167,7 +167,7 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
 
 /// Describes the sharing of a fleet budget.
 fn fleet_text(fleet: &FleetSettings) -> String {
-    let share = fleet.max_over.map(|share| format!(", max_over: {}", Percent(u32::from(share))));
+    let share = fleet.max_over.map(|share| format!(", max_over: {}", Percent(share)));
     format!("{}{}", fleet.text(), share.unwrap_or_default())
 }
 
@@ -194,7 +194,7 @@ fn region_text(region: &Region, quota: &Quota) -> Option<String> {
         (WholeNumbers::Tokens { rate, burst }, _) => (format!("{rate}, burst {burst}"), String::new()),
         (WholeNumbers::Places(max), _) => (format!("{max} at once"), String::new()),
     };
-    let share = Percent(u32::from(weight));
+    let share = Percent(weight);
     Some(format!("{share} of {numbers}, which all regions have together{rounded}{slower}"))
 }
 

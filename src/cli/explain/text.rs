@@ -31,7 +31,7 @@ pub(super) fn print(
             Some(why) => format!("no, {}", why_not(why, asked)),
             None => format!("yes, {}", matched(&conditions(&listed.conditions))),
         };
-        let (kind, name, mode) = (listed.kind.name(), &listed.name, mode(listed.mode));
+        let (kind, name, mode) = (<&str>::from(listed.kind), &listed.name, mode(listed.mode));
         writeln!(out, "{kind:<9} {name}{mode} ({}): {says}", listed.position)?;
     }
     if let Some(listed) = explained.decided {
@@ -215,7 +215,7 @@ pub(super) fn to_json(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -
         let mut entry = position(&listed.position);
         entry.extend(object(json!({
             "name": &*listed.name,
-            "list": listed.kind.name(),
+            "list": <&str>::from(listed.kind),
             "mode": listed.mode.to_string(),
             "match": conditions_asked(&listed.conditions),
             "matches": why.is_none(),

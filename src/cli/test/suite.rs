@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::line::{LineTime, TestLine};
-use crate::rules::de::{self, Deferred, DeferredList, Mapping};
+use crate::rules::de::{self, Deferred, Mapping};
 use crate::rules::source::{Report, Source, Span};
 use crate::rules::values::Text;
 use crate::rules::yaml::{self, Value, YamlNode};
@@ -104,7 +104,7 @@ struct SuiteFields<'n> {
     rules: Option<Text<'n>>,
     domain: Option<Text<'n>>,
     #[expect(dead_code, reason = "read one by one")]
-    tests: DeferredList<TestFields<'n>>,
+    tests: Vec<Deferred<TestFields<'n>>>,
 }
 
 #[derive(Deserialize)]

@@ -131,8 +131,7 @@ impl Values<'_> {
         within: Option<ConditionParent>,
         report: &mut Report<'_>,
     ) -> Option<Vec<Pattern>> {
-        let errors = report.errors();
-        let fields: ConditionFields = de::read(node, report).filter(|_| errors == report.errors())?;
+        let fields: ConditionFields = de::read_whole(node, report)?;
         let mapping = Mapping(node);
         let written = |name: &str| mapping.get(name).zip(mapping.key(name));
         let mut kinds: Vec<_> =

@@ -7,11 +7,11 @@ use crate::limit::share::{self, Fallback, RemoteCheckWait};
 use crate::limit::{Quota, Rate};
 use crate::rules::de::Mapping;
 use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
-use crate::rules::fleet::{self, Region, WholeNumbers, fleet_rate, is_window};
+use crate::rules::fleet::{Region, WholeNumbers, fleet_rate, is_window};
 use crate::rules::percent::{self, Percent};
 use crate::rules::source::{Report, Span};
 use crate::rules::tree::RequestsPerUnit;
-use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, OnRedisDown, Scope};
+use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope};
 
 /// The default scope of a rule and its source.
 #[derive(Clone, Copy, Debug)]
@@ -117,18 +117,18 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetSettings) -> Limit {
         match &allowance.quota {
             Quota::TokenBucket(bucket) => {
                 let (bucket, credit) = (*bucket, credit_of(terms));
-                let quota = share::ShareQuota::new(bucket, credit, when_down(terms));
+                let quota = share::ShareQuota::new(bucket, credit, terms.on_redis_down);
                 allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, terms)));
             }
             // Windows that cannot be shared were reported. A window of 0 refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
                 let own = allowance.quota.clone();
-                if let Ok(quota) = share::ShareQuota::for_window(own, credit_of(terms), when_down(terms)) {
+                if let Ok(quota) = share::ShareQuota::for_window(own, credit_of(terms), terms.on_redis_down) {
                     allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, terms)));
                 }
             }
             Quota::Concurrency(quota) => {
-                let quota = quota.clone().shared(when_down(terms)).with_wait_max(terms.wait());
+                let quota = quota.clone().shared(terms.on_redis_down).with_wait_max(terms.wait());
                 let asks = matches!(terms.on_miss, None | Some(OnMiss::Ask));
                 allowance.quota =
                     Quota::Concurrency(if asks { quota } else { quota.without_remote_checks() });
@@ -159,17 +159,10 @@ fn share_of(quota: share::ShareQuota, terms: &FleetSettings) -> share::ShareQuot
     if terms.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
 }
 
-fn when_down(terms: &FleetSettings) -> Fallback {
-    match terms.on_redis_down {
-        OnRedisDown::Share => Fallback::Share,
-        OnRedisDown::Local => Fallback::Local,
-        OnRedisDown::Allow => Fallback::Allow,
-        OnRedisDown::Refuse => Fallback::Refuse,
-    }
-}
-
 fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Report<'_>) -> bool {
-    if fleet::may_be_shared(algorithm) {
+    // The others have no budget that can be divided into shares: the leaky bucket is a pace, the sliding log a
+    // list of all requests.
+    if matches!(algorithm, "token_bucket" | "fixed_window" | "sliding_window" | "concurrency") {
         return true;
     }
     let mend = match given.by {
@@ -232,24 +225,20 @@ fn about_windows(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut
 /// Reports rates that Redis scripts cannot count exactly.
 fn about_rates(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
-    let mut told = false;
-    for (number, allowance) in limit.allowances.iter().enumerate() {
-        let Some(Quota::TokenBucket(quota)) = allowance.as_ref().map(|own| &own.quota) else {
-            continue;
-        };
-        if fleet_rate(quota.rate()).is_some() || told {
-            continue;
-        }
-        told = true;
-        let (field, whose) = match number {
-            0 => ("rate", ""),
-            _ if mapping.has("overrides") => ("overrides", " of an override"),
-            _ => ("overrides_file", " of an override"),
-        };
-        let message = format!("the rate {}{whose} cannot be counted exactly over a fleet", quota.rate());
-        let mend = "write a rounder number, and at most 1000000000/s, or `scope: host`";
-        report.error(mapping.at(field), message, mend);
-    }
+    let mut allowances = (0..).zip(&limit.allowances);
+    let wrong = allowances.find_map(|(number, allowance)| match &allowance.as_ref()?.quota {
+        Quota::TokenBucket(quota) if fleet_rate(quota.rate()).is_none() => Some((number, quota.rate())),
+        _ => None,
+    });
+    let Some((number, rate)) = wrong else { return };
+    let (field, whose) = match number {
+        0 => ("rate", ""),
+        _ if mapping.has("overrides") => ("overrides", " of an override"),
+        _ => ("overrides_file", " of an override"),
+    };
+    let message = format!("the rate {rate}{whose} cannot be counted exactly over a fleet");
+    let mend = "write a rounder number, and at most 1000000000/s, or `scope: host`";
+    report.error(mapping.at(field), message, mend);
 }
 
 fn terms(
@@ -305,7 +294,7 @@ fn max_over(
     if let Some(least) = least
         && u64::from(share) * u64::from(least) < 2 * percent::WHOLE
     {
-        let share = Percent(u32::from(share));
+        let share = Percent(share);
         let message = format!(
             "`max_over: {share}` of {least} is less than one token on each of two hosts, and `on_miss: admit` lets \
              every host pass one"

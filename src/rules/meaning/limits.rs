@@ -1,17 +1,21 @@
-//! Reader of a rule's limit, overrides and shadow rule.
+//! Reader of the limits of rules of `limits` and of `concurrency`, with their overrides and shadow rules.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::KindFields;
-use super::classes::{OverrideQuota, QuotaClasses};
-use super::numbers::Numbers;
-use super::overrides::{OverrideReader, overrides};
+use super::overrides::{OverrideQuota, OverrideReader, QuotaClasses, overrides};
+use crate::limit::{Quota, concurrency};
 use crate::rules::de::Mapping;
-use crate::rules::file::{Algorithm, CommonFields, OverrideFields, RuleFields};
+use crate::rules::file::{
+    Algorithm, Align, CandidateFields, ConcurrencyFields, ConcurrencyOverrideFields, LimitFields, ONLY,
+    OverValue, OverrideFields, RuleFields,
+};
 use crate::rules::problem::ValueProblem;
+use crate::rules::rate_text::WrittenRate;
 use crate::rules::source::{Report, Span};
-use crate::rules::{KeyPart, Limit, Overrides, rate_text};
+use crate::rules::values::Max;
+use crate::rules::{Allowance, KeyPart, Limit, Overrides, rate_text};
 
 /// The limit of a rule.
 pub(super) struct Admitted {
@@ -23,16 +27,16 @@ pub(super) struct Admitted {
     pub(super) expires: Option<Duration>,
 }
 
-pub(super) fn own<'n>(
+/// Reads what only rules of `limits` have.
+pub(super) fn rate<'n>(
     fields: &RuleFields<'n>,
-    common: &CommonFields<'n>,
     key: &[KeyPart],
     mapping: Mapping<'n>,
     report: &mut Report<'_>,
 ) -> KindFields<'n> {
     KindFields {
-        algorithm: fields.algorithm.unwrap_or_default().name(),
-        admitted: admitted(fields, common, key, mapping, report),
+        algorithm: fields.algorithm.unwrap_or_default().into(),
+        admitted: admitted(fields, key, mapping, report),
         unit: fields.unit,
         refund_on: fields.refund_on,
         max_over: fields.max_over,
@@ -41,7 +45,6 @@ pub(super) fn own<'n>(
 
 fn admitted(
     fields: &RuleFields<'_>,
-    common: &CommonFields<'_>,
     key: &[KeyPart],
     mapping: Mapping<'_>,
     report: &mut Report<'_>,
@@ -59,8 +62,8 @@ fn admitted(
         _ => None,
     };
     let mut classes = QuotaClasses::default();
-    let keepers = LimitNumbers { rule: &rule, candidate: candidate.as_ref() };
-    let overrides = overrides(common, mapping, key, &keepers, &mut classes, report);
+    let keepers: Vec<&Numbers<'_>> = std::iter::once(&rule).chain(&candidate).collect();
+    let overrides = overrides(&fields.common, mapping, key, &keepers, &mut classes, report);
     let limit = rule.limit(&classes, report);
     let candidate = candidate.and_then(|candidate| Some((candidate.limit(&classes, report)?, candidate.at)));
     let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
@@ -88,18 +91,7 @@ impl Admitted {
 }
 
 /// The numbers of a rule of `limits` and of its shadow rule.
-struct LimitNumbers<'a, 'n> {
-    rule: &'a Numbers<'n>,
-    candidate: Option<&'a Numbers<'n>>,
-}
-
-impl<'n> LimitNumbers<'_, 'n> {
-    fn each(&self) -> impl Iterator<Item = &Numbers<'n>> {
-        std::iter::once(self.rule).chain(self.candidate)
-    }
-}
-
-impl OverrideReader for LimitNumbers<'_, '_> {
+impl OverrideReader for Vec<&Numbers<'_>> {
     type Entry = OverrideFields;
     type Terms = OverrideQuota;
 
@@ -107,7 +99,7 @@ impl OverrideReader for LimitNumbers<'_, '_> {
     const COLUMNS: &'static str = "`rate` and perhaps `burst`";
 
     fn have_bursts(&self) -> bool {
-        self.each().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
+        self.iter().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
     }
 
     fn of_entry(
@@ -124,16 +116,201 @@ impl OverrideReader for LimitNumbers<'_, '_> {
         Some(OverrideQuota { rate: fields.rate, burst: fields.burst.map(u32::from) })
     }
 
-    fn of_cell(&self, text: &str) -> Result<OverrideQuota, ValueProblem> {
-        Ok(OverrideQuota { rate: rate_text::parse(text)?, burst: None })
-    }
-
-    fn with_burst(&self, terms: OverrideQuota, burst: u32) -> OverrideQuota {
-        OverrideQuota { burst: Some(burst), ..terms }
+    fn of_cell(&self, text: &str, burst: Option<u32>) -> Result<OverrideQuota, ValueProblem> {
+        Ok(OverrideQuota { rate: rate_text::parse(text)?, burst })
     }
 
     fn check(&self, terms: &OverrideQuota) -> Result<(), ValueProblem> {
         terms.check()?;
-        self.each().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
+        self.iter().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
     }
 }
+
+/// The limit fields of a rule or shadow rule.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers<'n> {
+    /// The rule or shadow rule.
+    pub(super) mapping: Mapping<'n>,
+    /// The span for problems that concern several fields.
+    pub(super) at: Span,
+    pub(super) algorithm: Algorithm,
+    pub(super) rate: WrittenRate,
+    pub(super) over: WrittenOver,
+    /// The other fields; the form of `over` here has no meaning.
+    pub(super) fields: LimitFields,
+}
+
+/// The treatment of requests beyond the quota; shares in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WrittenOver {
+    Refuse,
+    Soft(u16, Option<Duration>),
+    Elastic(u16),
+}
+
+impl<'n> Numbers<'n> {
+    pub(super) fn of_rule(
+        rule: &RuleFields<'_>,
+        mapping: Mapping<'n>,
+        report: &mut Report<'_>,
+    ) -> Option<Numbers<'n>> {
+        let algorithm = rule.algorithm.unwrap_or_default();
+        let over = check(&rule.limit, algorithm, mapping, report)?.unwrap_or(WrittenOver::Refuse);
+        // Problems of the rule as a whole point to its rate.
+        let at = mapping.at("rate");
+        Some(Numbers { mapping, at, algorithm, rate: rule.rate, over, fields: rule.limit.clone() })
+    }
+
+    /// Reads the fields of a shadow rule. Missing ones are taken from its rule if the algorithm has them.
+    pub(super) fn of_candidate(
+        candidate: &CandidateFields,
+        mapping: Mapping<'n>,
+        rule: &Numbers<'_>,
+        report: &mut Report<'_>,
+    ) -> Option<Numbers<'n>> {
+        let algorithm = candidate.algorithm.unwrap_or(rule.algorithm);
+        let own_over = check(&candidate.limit, algorithm, mapping, report)?;
+        let (own, of_rule) = (candidate.limit.clone(), rule.fields.clone());
+        // A burst has no meaning without a limit, so `rate: unlimited` also drops an inherited one.
+        let is_limited = candidate.rate != Some(WrittenRate::Unlimited);
+        let (align, timezone) = match (own.align, own.timezone) {
+            (None, None) => (
+                of_rule.align.filter(|_| algorithm.has("align")),
+                of_rule.timezone.filter(|_| algorithm.has("timezone")),
+            ),
+            written => written,
+        };
+        let fields = LimitFields {
+            burst: own.burst.or(of_rule.burst.filter(|_| algorithm.has("burst") && is_limited)),
+            queue: own.queue.or(of_rule.queue.filter(|_| algorithm.has("queue"))),
+            buckets: own.buckets.or(of_rule.buckets.filter(|_| algorithm.has("buckets"))),
+            align,
+            timezone,
+            over: None,
+            refused: own.refused.or(of_rule.refused.filter(|_| algorithm.has("refused"))),
+            block: own.block.or(of_rule.block),
+            max_debt: own.max_debt.or(of_rule.max_debt.filter(|_| algorithm.has("max_debt"))),
+        };
+        let over = match own_over {
+            Some(over) => over,
+            None if algorithm.has("over") => rule.over,
+            None => WrittenOver::Refuse,
+        };
+        let rate = candidate.rate.unwrap_or(rule.rate);
+        Some(Numbers { mapping, at: mapping.0.at, algorithm, rate, over, fields })
+    }
+}
+
+/// Checks fields that belong together. Returns `over`, if it is written; `None` after an error.
+fn check(
+    fields: &LimitFields,
+    algorithm: Algorithm,
+    mapping: Mapping<'_>,
+    report: &mut Report<'_>,
+) -> Option<Option<WrittenOver>> {
+    let errors_before = report.errors();
+    for (field, only) in ONLY {
+        let Some(at) = mapping.key(field).filter(|_| !algorithm.has(field)) else { continue };
+        let [others @ .., last] = only else { continue };
+        let names = others.iter().map(|other| format!("`{other}`"));
+        let of = match others {
+            [] => format!("`{last}`"),
+            _ => format!("{} and `{last}`", names.collect::<Vec<_>>().join(", ")),
+        };
+        let message = format!("`{field}` is a field of {of}, and this is a `{algorithm}`");
+        let mend = match others {
+            [] => format!("leave `{field}` out, or write `algorithm: {last}`"),
+            _ => format!("leave `{field}` out, or write another `algorithm`"),
+        };
+        report.error(at, message, mend);
+    }
+    let at = mapping.at("timezone");
+    match (fields.align, &fields.timezone) {
+        (Some(Align::First), Some(_)) => {
+            let message = "windows that open with the first request of a key have no `timezone`";
+            report.error(at, message, "leave `timezone` out, or `align: first`");
+        }
+        (Some(Align::Utc), Some(_)) => {
+            let message = "`align: utc` and a `timezone`: only one of them can hold";
+            report.error(at, message, "leave one of the two out");
+        }
+        _ => {}
+    }
+    let over = fields.over.as_ref().zip(mapping.get("over"));
+    let over = over.map(|(over, node)| check_over(over, Mapping(node), report));
+    (report.errors() == errors_before).then_some(over.flatten())
+}
+
+fn check_over(over: &OverValue, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<WrittenOver> {
+    let OverValue::Mapping(fields) = over else { return Some(WrittenOver::Refuse) };
+    match (fields.soft, fields.elastic, fields.lasts) {
+        (Some(soft), None, lasts) => {
+            return Some(WrittenOver::Soft(soft.0, lasts.map(|lasts| lasts.0)));
+        }
+        (None, Some(elastic), None) => return Some(WrittenOver::Elastic(elastic.0)),
+        (Some(_), Some(_), _) => {
+            let message = "`soft` and `elastic`: only one of them can hold";
+            report.error(mapping.at("elastic"), message, "keep one of the two");
+        }
+        (None, Some(_), Some(_)) => {
+            report.error(mapping.at("for"), "`for` belongs to `soft`: elastic has no end", "leave `for` out");
+        }
+        (None, None, _) => {
+            let message = "`over` says neither `soft` nor `elastic`";
+            report.error(mapping.0.at, message, "write `over: {soft: 10%}`");
+        }
+    }
+    None
+}
+
+/// Reads what only rules of `concurrency` have.
+pub(super) fn concurrency<'n>(
+    fields: &ConcurrencyFields<'n>,
+    key: &[KeyPart],
+    mapping: Mapping<'n>,
+    report: &mut Report<'_>,
+) -> KindFields<'n> {
+    let mut classes = QuotaClasses::default();
+    let overrides = overrides(&fields.common, mapping, key, &PermitOverrides, &mut classes, report);
+    let limit = |own: Max| permits(own, &classes);
+    let candidate =
+        fields.candidate.as_ref().map(|candidate| (limit(candidate.max), mapping.at("candidate")));
+    let expires = fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0);
+    let admitted = Admitted { limit: limit(fields.max), overrides, candidate, expires: Some(expires) };
+    admitted.doubt(mapping.at("max"), report);
+    KindFields {
+        algorithm: "concurrency",
+        admitted: Some(admitted),
+        unit: None,
+        refund_on: None,
+        max_over: None,
+    }
+}
+
+fn permits(own: Max, classes: &QuotaClasses<Max>) -> Limit {
+    let all = std::iter::once(&own).chain(classes.iter());
+    let quota = |max| Allowance::new(Quota::Concurrency(concurrency::ConcurrencyQuota::new(max)));
+    Limit { allowances: all.map(|max| max.0.map(quota)).collect(), ..Limit::unlimited() }
+}
+
+/// Reader of the overrides of a `concurrency` rule. Each number is valid.
+struct PermitOverrides;
+
+impl OverrideReader for PermitOverrides {
+    type Entry = ConcurrencyOverrideFields;
+    type Terms = Max;
+
+    const COLUMN: &'static str = "max";
+    const COLUMNS: &'static str = "`max`";
+
+    fn of_entry(&self, fields: &Self::Entry, _: Mapping<'_>, _: &mut Report<'_>) -> Option<Max> {
+        Some(fields.max)
+    }
+
+    fn of_cell(&self, text: &str, _: Option<u32>) -> Result<Max, ValueProblem> {
+        Max::of_cell(text)
+    }
+}
+
+/// The usual request timeout of servers.
+const EXPIRES_DEFAULT: Duration = Duration::from_secs(60);

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
-use super::classes::{OverrideQuota, QuotaClasses};
-use super::numbers::{Numbers, WrittenOver as Written};
+use super::limits::{Numbers, WrittenOver as Written};
+use super::overrides::{OverrideQuota, QuotaClasses};
 use crate::limit::fixed_window::WindowAlign;
 use crate::limit::{
     LimitError, Quota, Rate, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
@@ -46,7 +46,7 @@ impl Numbers<'_> {
         let Written::Soft(share, _) = self.over else { return };
         if soft.limit() == quota.limit() {
             let least = Percent(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
-            let message = format!("`soft: {}` of {} is nothing", Percent(u32::from(share)), quota.limit());
+            let message = format!("`soft: {}` of {} is nothing", Percent(share), quota.limit());
             let mend = format!("write at least {least}, or leave it out");
             report.warning(self.mapping.at("over"), message, mend);
         }
@@ -249,7 +249,7 @@ fn share_of_rate(rate: Rate, share: u16) -> Option<Rate> {
 }
 
 fn over_wrong(field: &str, share: u16, limit: u32, error: &dyn std::fmt::Display) -> ValueProblem {
-    let share = Percent(u32::from(share));
+    let share = Percent(share);
     ValueProblem::new(format!("{error}: `{field}: {share}` of {limit}"), format!("write a smaller `{field}`"))
 }
 

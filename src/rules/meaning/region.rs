@@ -32,7 +32,7 @@ pub(super) fn region(
         if u64::from(count) * u64::from(weight) < WHOLE {
             let field = ["max", "burst", "rate"].into_iter().find(|field| mapping.has(field));
             let at = mapping.at(field.unwrap_or_default());
-            let share = Percent(u32::from(weight));
+            let share = Percent(weight);
             let message =
                 format!("{share} of a {what} of {count}, as `region_weight` says, is less than one {one}");
             let mend = format!(

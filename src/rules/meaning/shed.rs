@@ -1,82 +1,59 @@
-//! Reader of `shed` entries. Priorities are resolved once all files of the domain are read.
+//! Reader of `shed` entries.
 
-mod parts;
-mod settle;
 mod signals;
 
-use super::name_of;
+use std::time::Duration;
+
+use super::priorities::suggest;
 use crate::rules::de::{self, Mapping};
-use crate::rules::file::{CallersFields, ShedFields};
+use crate::rules::file::{BrakeFields, CallersFields, QueueAgeFields, ShedFields, WorkersFields};
+use crate::rules::percent::{Percent, WHOLE_SHARE};
 use crate::rules::problem::shown;
-use crate::rules::shed::{CallerGrouping, FleetReserve, Shed, ShedPart};
+use crate::rules::shed::{BrakeRule, CallerGrouping, FleetReserve, QueueAge, Shed, ShedPart, Workers};
 use crate::rules::source::{Report, Span};
 use crate::rules::yaml::YamlNode;
-use parts::{brake, workers};
 use signals::signals;
 
-#[derive(Debug)]
-pub(crate) struct ReadShedEntry {
-    /// The pool and its span, even if the entry has errors: no other entry may have the pool.
-    pub(crate) pool: Option<(Box<str>, Span)>,
-    /// The entry. Unreadable parts are missing and reported.
-    pub(crate) entry: Option<UnsettledShed>,
-}
-
-/// An entry with unresolved priorities.
-#[derive(Debug)]
-pub(crate) struct UnsettledShed {
-    shed: Shed,
-    /// The parts that need priorities, and the spans of their names.
-    needs: Vec<(ShedPart, Span)>,
-    /// The span of the brake's bands, if written.
-    bands_at: Option<Span>,
-    /// The priority that the reserve is for, if written.
-    reserved_for: Option<(Box<str>, Span)>,
-}
-
-pub(crate) fn shed(node: &YamlNode, report: &mut Report<'_>) -> ReadShedEntry {
-    let entry = de::read(node, report).and_then(|fields| entry(&fields, Mapping(node), report));
-    ReadShedEntry { pool: name_of(Mapping(node), "pool"), entry }
-}
-
-fn entry(fields: &ShedFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<UnsettledShed> {
-    let part = |part: &ShedPart| mapping.get(part.name()).map(Mapping);
+/// Reads an entry. Parts with errors are left out. `priorities` are those of its domain, highest first, of
+/// which there may be none; `None` if they are unknown.
+pub(crate) fn shed(
+    node: &YamlNode,
+    priorities: Option<&[Box<str>]>,
+    report: &mut Report<'_>,
+) -> Option<Shed> {
+    let fields: ShedFields<'_> = de::read(node, report)?;
+    let mapping = Mapping(node);
+    let part = |part: ShedPart| mapping.get(part.into()).map(Mapping);
     let callers = fields.callers.as_ref().and_then(|own| callers(own, mapping, report)).unwrap_or_default();
-    let queue_age = fields.queue_age.as_ref().zip(part(&ShedPart::QueueAge));
-    let workers_of = fields.workers.as_ref().zip(part(&ShedPart::Workers));
+    let queue_age_of = fields.queue_age.as_ref().zip(part(ShedPart::QueueAge));
+    let workers_of = fields.workers.as_ref().zip(part(ShedPart::Workers));
     let signals = mapping.get("signals").and_then(|node| signals(node, report)).unwrap_or_default();
     let (name, at) = (fields.pool.0, mapping.at("pool"));
-    if ShedPart::ALL.iter().all(|of| part(of).is_none()) && !mapping.has("signals") {
+    if ShedPart::ALL.into_iter().all(|of| part(of).is_none()) && !mapping.has("signals") {
         let message = format!("nothing is refused in the pool {}: no part is written", shown(name));
         report.warning(at, message, "write a part, such as `workers: {}`, or leave the entry out");
     }
-    let needs = ShedPart::ALL.into_iter().filter(|part| *part != ShedPart::QueueAge);
-    let mut needs: Vec<_> = needs.filter_map(|part| Some((part, mapping.key(part.name())?))).collect();
-    needs.sort_by_key(|(_, at)| at.byte);
-    let brake_of = fields.brake.as_ref().zip(part(&ShedPart::Brake));
     let reserve = fields.fleet.as_ref().map(|own| FleetReserve {
         mode: own.mode.unwrap_or_default(),
         reserve: own.reserve.0,
         reserved_for: 0,
     });
-    let reserved_for = fields.fleet.as_ref().and_then(|own| own.reserved_for);
-    let reserved_for = reserved_for.zip(part(&ShedPart::Fleet));
-    Some(UnsettledShed {
-        shed: Shed {
-            pool: name.into(),
-            position: report.source().position(at),
-            slots: fields.slots.map(u32::from),
-            callers,
-            queue_age: queue_age.map(|(own, mapping)| parts::queue_age(own, mapping, report)),
-            workers: workers_of.and_then(|(own, mapping)| workers(own, mapping, report)),
-            brake: brake_of.and_then(|(own, _)| brake(own, report)),
-            fleet: reserve,
-            signals,
-        },
-        needs,
-        bands_at: brake_of.and_then(|(_, mapping)| Some(mapping.get("bands")?.at)),
-        reserved_for: reserved_for.map(|(name, mapping)| (name.0.into(), mapping.at("for"))),
-    })
+    let mut shed = Shed {
+        pool: name.into(),
+        position: report.source().position(at),
+        slots: fields.slots.map(u32::from),
+        callers,
+        queue_age: queue_age_of.map(|(own, mapping)| queue_age(own, mapping, report)),
+        workers: workers_of.and_then(|(own, mapping)| workers(own, mapping, report)),
+        brake: fields.brake.as_ref().and_then(|own| brake(own, report)),
+        fleet: reserve,
+        signals,
+    };
+    if let Some(priorities) = priorities {
+        let reserved_for = fields.fleet.as_ref().and_then(|own| own.reserved_for).map(|name| name.0);
+        settle(&mut shed, reserved_for, mapping, priorities, report);
+    }
+    Some(shed)
 }
 
 fn callers(
@@ -112,6 +89,229 @@ fn callers(
     }
     Some(CallerGrouping { by: names, rotate })
 }
+
+fn queue_age(own: &QueueAgeFields, mapping: Mapping<'_>, report: &mut Report<'_>) -> QueueAge {
+    let default = QueueAge::default();
+    let queue_age = QueueAge {
+        mode: own.mode.unwrap_or_default(),
+        others: own.others.map_or(default.others, |others| others.0),
+        critical: own.critical.map_or(default.critical, |critical| critical.0),
+    };
+    if queue_age.critical < queue_age.others {
+        let at = mapping.at(if own.critical.is_some() { "critical" } else { "others" });
+        let mend = "let `critical` be the longer of the two";
+        report.warning(at, "the most important is refused sooner than the others", mend);
+    }
+    queue_age
+}
+
+fn workers(own: &WorkersFields, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Workers> {
+    let default = Workers::default();
+    let exact = own.stripe_exact.unwrap_or_default();
+    let workers = Workers {
+        mode: own.mode.unwrap_or_default(),
+        good: own.good.map_or(default.good, |good| good.0),
+        bad: own.bad.map_or(default.bad, |bad| bad.0),
+        after: own.after.map_or(default.after, |after| after.0),
+        full: own.full.map_or(default.full, |full| full.0),
+        leak: own.leak.map_or(if exact { (0, 1) } else { default.leak }, |leak| leak.0),
+        shed_critical: own.shed_critical.unwrap_or_default(),
+        stripe_exact: exact,
+    };
+    if exact && own.leak.is_some() {
+        let mend = "leave one of the two out: as it was published it has none";
+        report.error(
+            mapping.at("leak"),
+            "`stripe_exact: true` and a `leak`: only one of them can hold",
+            mend,
+        );
+        return None;
+    }
+    if workers.good >= workers.bad {
+        let at = mapping.at(if own.bad.is_some() { "bad" } else { "good" });
+        let [good, bad] = [workers.good, workers.bad].map(Percent);
+        let mend = "the host recovers below `good` and sheds above `bad`: leave room in between";
+        report.error(at, format!("`good: {good}` is not below `bad: {bad}`"), mend);
+        return None;
+    }
+    if workers.bad == WHOLE_SHARE {
+        let message = "`bad: 100%`: no pool is busier than that, so nothing is refused";
+        report.warning(mapping.at("bad"), message, "write less, such as 80%");
+    }
+    if workers.full < FULL_CALM {
+        let mend = "write at least 60s; 120s is known to be calm";
+        report.warning(mapping.at("full"), "shedding that turns up in less than 60s may swing", mend);
+    }
+    Some(workers)
+}
+
+/// Checks the brake. Without bands they are empty, and depend on the priorities.
+fn brake(own: &BrakeFields, report: &mut Report<'_>) -> Option<BrakeRule> {
+    let bands = own.bands.as_deref().unwrap_or_default();
+    if let Some([_, band]) =
+        bands.windows(2).find(|pair| matches!(pair, [one, two] if one.value.0 > two.value.0))
+    {
+        let mend = "start with the least important, whose share is the smallest";
+        report.error(band.at, "`bands` go down: what is more important may use less", mend);
+        return None;
+    }
+    let bands = bands.iter().map(|band| band.value.0).collect();
+    Some(BrakeRule { mode: own.mode.unwrap_or_default(), bands })
+}
+
+/// Checks the parts against the priorities, and completes what depends on them.
+fn settle(
+    shed: &mut Shed,
+    reserved_for: Option<&str>,
+    mapping: Mapping<'_>,
+    priorities: &[Box<str>],
+    report: &mut Report<'_>,
+) {
+    let needs = [ShedPart::Brake, ShedPart::Fleet, ShedPart::Workers];
+    let needs = needs.map(|part| (part, mapping.key(part.into())));
+    if priorities.is_empty() {
+        let first = needs.into_iter().filter_map(|(part, at)| Some((part, at?)));
+        if let Some((part, at)) = first.min_by_key(|(_, at)| at.byte) {
+            // One error suffices, as one line repairs all.
+            let message = format!("`{part}` refuses by importance, and the domain has no `priorities`");
+            report.error(at, message, "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain");
+        }
+        return;
+    }
+    for (part, at) in needs {
+        let Some(at) = at else { continue };
+        let at_field = |field: &str| {
+            mapping.get(part.into()).and_then(|node| Mapping(node).get(field)).map(|node| node.at)
+        };
+        match part {
+            ShedPart::Brake => settle_brake(shed, priorities, at, at_field("bands"), report),
+            ShedPart::Fleet => {
+                let reserved_for = reserved_for.zip(at_field("for"));
+                settle_reserve(shed, priorities, at, reserved_for, report);
+            }
+            ShedPart::Workers => check_workers(shed, priorities, at, report),
+            ShedPart::QueueAge => {}
+        }
+    }
+}
+
+fn settle_brake(
+    shed: &mut Shed,
+    priorities: &[Box<str>],
+    at: Span,
+    bands_at: Option<Span>,
+    report: &mut Report<'_>,
+) {
+    let sheddable = priorities.len().saturating_sub(1);
+    if sheddable == 0 {
+        report.error(at, alone("brake", priorities), MEND_ALONE);
+        return;
+    }
+    let Some(brake) = &mut shed.brake else { return };
+    let Some(bands_at) = bands_at else {
+        brake.bands = default_bands(sheddable);
+        doubt_bands(shed, priorities, at, report);
+        return;
+    };
+    if brake.bands.len() == sheddable {
+        doubt_bands(shed, priorities, bands_at, report);
+    } else {
+        let message = format!("`bands` has {}, and {sheddable} priorities can be refused", brake.bands.len());
+        let names: Vec<_> = priorities.iter().skip(1).rev().map(|name| shown(name)).collect();
+        report.error(bands_at, message, format!("write one for each of {}, in this order", names.join(", ")));
+    }
+}
+
+/// Warns of bands that round up to all slots, although they are below 100 %.
+fn doubt_bands(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
+    let (Some(slots), Some(brake)) = (shed.slots, &shed.brake) else { return };
+    let is_all = |band: u16| {
+        band < WHOLE_SHARE
+            && (u64::from(slots) * u64::from(band)).div_ceil(u64::from(WHOLE_SHARE)) >= u64::from(slots)
+    };
+    let each = priorities.iter().skip(1).rev().zip(&brake.bands);
+    let free: Vec<_> =
+        each.filter(|(_, band)| is_all(**band)).map(|(name, _)| shown(name).to_string()).collect();
+    if free.is_empty() {
+        return;
+    }
+    let message = format!(
+        "of `slots: {slots}` the band of {} is all: the brake keeps no slot free of that",
+        free.join(", ")
+    );
+    // In whole percent: with one slot there is none to keep free.
+    let most = (u64::from(slots) - 1) * 100 / u64::from(slots);
+    let mend = if most == 0 {
+        "leave `brake` out: of one slot there is none to keep free".to_owned()
+    } else {
+        format!("write at most {most}% for it: bands are rounded up to whole slots")
+    };
+    report.warning(at, message, mend);
+}
+
+fn settle_reserve(
+    shed: &mut Shed,
+    priorities: &[Box<str>],
+    at: Span,
+    reserved_for: Option<(&str, Span)>,
+    report: &mut Report<'_>,
+) {
+    let Some(reserve) = &mut shed.fleet else { return };
+    let mut for_at = at;
+    if let Some((name, name_at)) = reserved_for {
+        for_at = name_at;
+        let Some(place) = priorities.iter().position(|known| **known == *name) else {
+            let message = format!("unknown priority {} in `for`", shown(name));
+            report.error(name_at, message, suggest(name, priorities));
+            return;
+        };
+        reserve.reserved_for = place;
+    }
+    if reserve.reserved_for + 1 >= priorities.len() {
+        let message = "the reserve is for every priority: it keeps nothing back";
+        report.error(for_at, message, "write one in `for` that is more important than the last");
+        return;
+    }
+    let left = u64::from(WHOLE_SHARE.saturating_sub(reserve.reserve));
+    if let Some(slots) = shed.slots.filter(|slots| u64::from(*slots) * left < u64::from(WHOLE_SHARE)) {
+        let share = Percent(reserve.reserve);
+        let message = format!(
+            "of `slots: {slots}` a reserve of {share} leaves none to other work: all of it is refused"
+        );
+        report.warning(at, message, "write a smaller `reserve`: what is left is rounded down to whole slots");
+    }
+}
+
+fn check_workers(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
+    let all = shed.workers.is_some_and(|workers| workers.shed_critical);
+    if priorities.len() < 2 && !all && shed.workers.is_some() {
+        report.error(at, alone("workers", priorities), MEND_ALONE);
+    }
+}
+
+fn alone(part: &str, priorities: &[Box<str>]) -> String {
+    let only = priorities.first().map_or("", |name| name);
+    format!("`{part}` never refuses the most important, and there is nothing but {}", shown(only))
+}
+
+/// Returns bands evenly spread from 70 % for the lowest priority to 90 %.
+fn default_bands(sheddable: usize) -> Vec<u16> {
+    let steps = u16::try_from(sheddable.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
+    (0..sheddable)
+        .map(|place| {
+            let place = u16::try_from(place).unwrap_or(u16::MAX);
+            LOWEST + (HIGHEST - LOWEST).saturating_mul(place) / steps
+        })
+        .collect()
+}
+
+const MEND_ALONE: &str = "write a less important priority behind it in `priorities`";
+
+const LOWEST: u16 = 700;
+const HIGHEST: u16 = 900;
+
+/// Below this value the loop is stable with a small margin only.
+const FULL_CALM: Duration = Duration::from_secs(60);
 
 /// The maximum of one descriptor.
 const ATTRIBUTES_MAX: usize = 16;

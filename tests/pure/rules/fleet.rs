@@ -1,12 +1,10 @@
 //! Where a rule counts, how a fleet shares it, what of a rule cannot be shared, and what is admitted past a budget.
 
 use tidegate::limit::Quota;
+use tidegate::limit::share::{Fallback, WindowSchedule};
 use tidegate::rules::{
-    FleetBound, FleetMode, FleetSettings, Loaded, OnMiss, OnRedisDown, Rule, Scope, Scopes, read_text,
-    read_text_scoped,
+    FleetBound, FleetMode, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_text, read_text_scoped,
 };
-
-use tidegate::limit::share::WindowSchedule;
 
 use super::bad::{check, check_rule};
 use super::problems::{Told, warnings};
@@ -36,13 +34,13 @@ fn a_rule_says_how_a_fleet_shares_it() {
     assert_eq!(terms().mode, FleetMode::Borrow);
     assert_eq!(
         fleet("scope: fleet, fleet: {mode: borrow, on_miss: refuse, on_redis_down: allow}"),
-        Some(FleetSettings { on_miss: Some(OnMiss::Refuse), on_redis_down: OnRedisDown::Allow, ..terms() })
+        Some(FleetSettings { on_miss: Some(OnMiss::Refuse), on_redis_down: Fallback::Allow, ..terms() })
     );
     assert_eq!(
         fleet("scope: fleet, max_over: 2.5%, fleet: {on_miss: admit, on_redis_down: refuse}"),
         Some(FleetSettings {
             on_miss: Some(OnMiss::Admit),
-            on_redis_down: OnRedisDown::Refuse,
+            on_redis_down: Fallback::Refuse,
             max_over: Some(25),
             ..terms()
         })
@@ -110,8 +108,9 @@ fn the_nearest_that_says_a_scope_says_it() {
         (Some(Fleet), Some(Host), Some(Host), Some(Host), Fleet),
     ];
     for (own, defaults, domain, all, expected) in table {
-        let written =
-            |scope: Option<Scope>| scope.map_or(String::new(), |scope| format!("scope: {}", scope.name()));
+        let written = |scope: Option<Scope>| {
+            scope.map_or(String::new(), |scope| format!("scope: {}", <&str>::from(scope)))
+        };
         let text = format!(
             "domain: api\ndefaults: {{{}}}\nlimits:\n- {{name: a, key: [u], rate: 1000/s, {}}}\n",
             written(defaults),
@@ -329,7 +328,7 @@ fn work_at_once_is_shared_and_nothing_begins_without_a_place() {
         .map(|allowance| super::quotas::quota(&allowance.quota))
         .collect();
     assert_eq!(shown, ["40 at once, shared, Refuse", "7 at once, shared, Refuse"]);
-    assert_eq!(rule.fleet, Some(FleetSettings { on_redis_down: OnRedisDown::Refuse, ..terms() }));
+    assert_eq!(rule.fleet, Some(FleetSettings { on_redis_down: Fallback::Refuse, ..terms() }));
     let of = |hosts| FleetBound::of(&rule.fleet.unwrap(), rule.limit.quota().unwrap(), hosts).unwrap();
     assert_eq!((of(10).on_miss, of(10).extra, of(10).quiet, of(10).unit), (OnMiss::Ask, 0, 0, "place"));
     assert_eq!(of(10).doubt(rule.limit.quota().unwrap()), None);

@@ -139,16 +139,11 @@ fn default_map(source: &SignalSource) -> Vec<(u32, u16)> {
     }
 }
 
-/// Returns the signal of the machine that may have been meant by another name.
+/// Returns the signal of the machine that may have been meant by another name: a short name with one other
+/// letter is another word.
 fn near(name: &str) -> Option<&'static str> {
-    let plain = name.to_lowercase().replace(['-', '.'], "_");
-    let known = || MACHINE.iter().map(|(name, _)| *name).chain([ACCEPT_QUEUE]);
-    if known().any(|known| known == name) {
-        return None;
-    }
-    let distance = |known: &str| strsim::osa_distance(&plain, known);
-    // At most a quarter of the letters may differ: a short name with one other letter is another word.
-    known().min_by_key(|known| distance(known)).filter(|known| distance(known) * 4 <= known.len())
+    let known = MACHINE.iter().map(|(name, _)| *name).chain([ACCEPT_QUEUE]);
+    de::nearest(name, known, 4).filter(|near| *near != name)
 }
 
 const ACCEPT_QUEUE: &str = "accept_queue";
