@@ -72,7 +72,7 @@ test-files:
 	@scripts/stage files scripts/lint files
 
 test-pure: test-programs
-	@scripts/stage pure sh -c '$(TARGET)/test/unit && $(TARGET)/test/pure && $(TARGET)/test/heap'
+	@scripts/stage pure sh -c '$(TARGET)/test/unit && $(TARGET)/test/pure'
 
 test-memory: test-programs
 	@scripts/stage memory $(TARGET)/test/memory

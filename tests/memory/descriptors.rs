@@ -2,7 +2,7 @@
 
 use tidegate::rules::{NodeHits, read_text};
 
-use crate::asked_bytes;
+use crate::counting::asked_bytes;
 
 #[test]
 fn finding_nodes_asks_the_heap_for_nothing() {

@@ -4,7 +4,7 @@ use tidegate::protocol::{
     DescriptorList, FRAME_BYTES_MAX, FrameSplit, decode_first, decode_request, split_frame,
 };
 
-use crate::asked_bytes;
+use crate::counting::asked_bytes;
 use crate::golden;
 
 #[test]
