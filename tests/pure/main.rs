@@ -25,6 +25,8 @@ mod golden;
 mod problems;
 
 mod architecture;
+#[path = "../support/rng.rs"]
+mod rng;
 mod check;
 mod check_fleet;
 mod descriptors;
