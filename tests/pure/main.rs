@@ -38,7 +38,6 @@ mod generate;
 mod limit;
 mod literature;
 mod memory_max;
-mod protocol;
 mod redis_settings;
 mod replay;
 mod rules;

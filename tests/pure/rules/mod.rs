@@ -12,8 +12,6 @@ mod fleet;
 mod good;
 mod library;
 mod lists;
-mod matching;
-mod mutated;
 mod quotas;
 mod reference;
 mod sheds;
