@@ -17,6 +17,8 @@
 #[path = "../support/bench.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod bench;
+#[path = "../support/definition.rs"]
+mod definition;
 #[path = "../support/engines.rs"]
 mod engines;
 #[path = "../support/golden.rs"]
@@ -47,7 +49,6 @@ mod shed;
 mod state;
 mod switches;
 mod test_command;
-mod token_bucket;
 mod vectors;
 mod work;
 
