@@ -32,6 +32,7 @@ mod rng;
 mod check;
 mod check_fleet;
 mod descriptors;
+mod diagnostics;
 mod docs_snippets;
 mod engine;
 mod explain;
