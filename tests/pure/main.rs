@@ -25,10 +25,10 @@ mod engines;
 mod golden;
 #[path = "../support/problems.rs"]
 mod problems;
-
-mod architecture;
 #[path = "../support/rng.rs"]
 mod rng;
+
+mod architecture;
 mod check;
 mod check_fleet;
 mod descriptors;
