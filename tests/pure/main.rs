@@ -51,6 +51,7 @@ mod state;
 mod switches;
 mod test_command;
 mod vectors;
+mod views;
 mod work;
 
 /// The configuration of a property: `PROPTEST_CASES` cases, else `usual`, which takes a second or two.

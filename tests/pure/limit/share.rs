@@ -164,21 +164,39 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
 #[test]
 fn shared_windows_turn_where_those_of_one_host_do() {
     const DAY: u64 = 86_400 * SECOND;
-    let every = |seconds: u64, origin| WindowSchedule::Every { slots: 1, step: seconds * 1_000_000, origin };
+    let every =
+        |slots, seconds: u64, origin| WindowSchedule::Every { slots, step: seconds * 1_000_000, origin };
     let monday = 4 * 86_400_000_000;
+    let berlin = WindowAlign::Zone(jiff::tz::TimeZone::get("Europe/Berlin").unwrap());
+    let fixed = |period, align| {
+        limit::Quota::FixedWindow(fixed_window::FixedWindowQuota::new(5, period, align).unwrap())
+    };
+    let sliding = |buckets| {
+        let quota = sliding_window::SlidingWindowQuota::new(5, 60 * SECOND, buckets);
+        limit::Quota::SlidingWindow(quota.unwrap())
+    };
     let table = [
-        (WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch, every(60, 0)),
-        (WindowPeriod::Nanos(7 * DAY), WindowAlign::Epoch, every(604_800, 0)),
-        (WindowPeriod::Nanos(2 * DAY), WindowAlign::Utc, every(172_800, 0)),
-        (WindowPeriod::Nanos(7 * DAY), WindowAlign::Utc, every(604_800, monday)),
-        (WindowPeriod::Nanos(14 * DAY), WindowAlign::Utc, every(1_209_600, monday)),
-        (WindowPeriod::Nanos(25_200 * SECOND), WindowAlign::Utc, WindowSchedule::Calendar),
-        (WindowPeriod::Months(1), WindowAlign::Utc, WindowSchedule::Calendar),
+        (fixed(WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch), every(1, 60, 0)),
+        (fixed(WindowPeriod::Nanos(7 * DAY), WindowAlign::Epoch), every(1, 604_800, 0)),
+        (fixed(WindowPeriod::Nanos(2 * DAY), WindowAlign::Utc), every(1, 172_800, 0)),
+        (fixed(WindowPeriod::Nanos(7 * DAY), WindowAlign::Utc), every(1, 604_800, monday)),
+        (fixed(WindowPeriod::Nanos(14 * DAY), WindowAlign::Utc), every(1, 1_209_600, monday)),
+        // What does not divide a day is cut at midnight.
+        (fixed(WindowPeriod::Nanos(25_200 * SECOND), WindowAlign::Utc), WindowSchedule::Calendar),
+        (fixed(WindowPeriod::Months(1), WindowAlign::Utc), WindowSchedule::Calendar),
+        (fixed(WindowPeriod::Nanos(3_600 * SECOND), berlin), WindowSchedule::Calendar),
+        (sliding(1), every(11, 6, 0)),
+        (sliding(10), every(11, 6, 0)),
+        (sliding(60), every(61, 1, 0)),
     ];
-    for (period, align, turns) in table {
-        let like = fixed_window::FixedWindowQuota::new(5, period, align).unwrap();
-        let quota = ShareQuota::for_window(limit::Quota::FixedWindow(like), 0, Fallback::Share).unwrap();
-        assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{period:?}");
+    for (like, turns) in table {
+        let quota = ShareQuota::for_window(like.clone(), 0, Fallback::Share).unwrap();
+        assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{like:?}");
+        assert_eq!(
+            (quota.window_length(), quota.bucket().burst()),
+            (like.window(), like.limit()),
+            "{like:?}"
+        );
     }
 }
 

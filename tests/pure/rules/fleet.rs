@@ -5,12 +5,6 @@ use tidegate::rules::{
     FleetBound, FleetSettings, Loaded, OnMiss, OnRedisDown, Rule, Scope, Scopes, read_text, read_text_scoped,
 };
 
-use tidegate::limit::share::WindowSchedule;
-
-fn terms() -> FleetSettings {
-    FleetSettings::default()
-}
-
 #[track_caller]
 fn only(loaded: &Loaded) -> &Rule {
     assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
@@ -21,45 +15,6 @@ fn only(loaded: &Loaded) -> &Rule {
 fn rule(fields: &str) -> Rule {
     only(&read_text("rules.yaml", &format!("domain: api\nlimits:\n- {{name: a, key: [u], {fields}}}\n")))
         .clone()
-}
-
-#[test]
-fn windows_are_shared_as_they_turn() {
-    const DAY: u64 = 86_400_000_000;
-    let every = |slots, step, origin| WindowSchedule::Every { slots, step, origin };
-    for (fields, expected) in [
-        ("rate: 100/min, algorithm: fixed_window", every(1, 60_000_000, 0)),
-        ("rate: 100/s, algorithm: fixed_window", every(1, 1_000_000, 0)),
-        ("rate: 100/day, algorithm: fixed_window", every(1, DAY, 0)),
-        // Weeks begin on Monday.
-        ("rate: 100/week, algorithm: fixed_window", every(1, 7 * DAY, 4 * DAY)),
-        ("rate: 100/month, algorithm: fixed_window", WindowSchedule::Calendar),
-        ("rate: 100/h, algorithm: fixed_window, timezone: Europe/Berlin", WindowSchedule::Calendar),
-        // What does not divide a day is cut at midnight.
-        ("rate: 100/7min, algorithm: fixed_window", WindowSchedule::Calendar),
-        ("rate: 100/min, algorithm: sliding_window", every(11, 6_000_000, 0)),
-        ("rate: 100/min, algorithm: sliding_window, buckets: 1", every(11, 6_000_000, 0)),
-        ("rate: 100/min, algorithm: sliding_window, buckets: 60", every(61, 1_000_000, 0)),
-    ] {
-        let rule = rule(&format!("{fields}, scope: fleet"));
-        let Some(Quota::FleetBudget(quota)) = rule.limit.quota() else {
-            panic!("{fields}: {:?}", rule.limit)
-        };
-        assert_eq!(
-            quota.window().map(tidegate::limit::share::BudgetWindow::turns),
-            Some(expected),
-            "{fields}"
-        );
-        let host = self::rule(fields);
-        let alike = host.limit.quota().unwrap();
-        assert_eq!(
-            (alike.window(), alike.limit()),
-            (quota.window_length(), quota.bucket().burst()),
-            "{fields}"
-        );
-    }
-    let year = rule("rate: 100/366day, algorithm: fixed_window, scope: fleet");
-    assert!(matches!(year.limit.quota(), Some(Quota::FleetBudget(_))));
 }
 
 #[test]
@@ -104,7 +59,7 @@ fn scope_of_all_domains_holds_for_nodes_of_a_tree() {
     let scopes = Scopes { all: Scope::Fleet, ..Scopes::default() };
     let loaded = read_text_scoped("rules.yaml", tree, &scopes);
     let node = only(&loaded);
-    assert_eq!(node.fleet, Some(terms()));
+    assert_eq!(node.fleet, Some(FleetSettings::default()));
     let quota = node.limit.quota().unwrap();
     assert_eq!((quota.algorithm(), quota.format_rate(), quota.limit()), ("fixed_window", "5/day".into(), 5));
     assert!(matches!(quota, Quota::FleetBudget(quota) if quota.window().is_some()), "{quota:?}");
@@ -184,7 +139,10 @@ fn work_at_once_is_shared_and_nothing_begins_without_a_place() {
         .map(|allowance| super::quotas::quota(&allowance.quota))
         .collect();
     assert_eq!(shown, ["40 at once, shared, Refuse", "7 at once, shared, Refuse"]);
-    assert_eq!(rule.fleet, Some(FleetSettings { on_redis_down: OnRedisDown::Refuse, ..terms() }));
+    assert_eq!(
+        rule.fleet,
+        Some(FleetSettings { on_redis_down: OnRedisDown::Refuse, ..FleetSettings::default() })
+    );
     let of = |hosts| FleetBound::of(&rule.fleet.unwrap(), rule.limit.quota().unwrap(), hosts).unwrap();
     assert_eq!((of(10).on_miss, of(10).extra, of(10).quiet, of(10).unit), (OnMiss::Ask, 0, 0, "place"));
     assert_eq!(of(10).doubt(rule.limit.quota().unwrap()), None);
