@@ -23,7 +23,7 @@ pub fn check(bytes: &[u8]) {
 }
 
 /// Decodes a payload of valid length as a request and as a reply.
-pub fn check_payload(payload: &[u8]) {
+fn check_payload(payload: &[u8]) {
     let whole = is_whole_message(payload);
     let mut descriptors = DescriptorList::new();
     match decode_request(payload, &mut descriptors) {

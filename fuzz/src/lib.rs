@@ -11,6 +11,7 @@ mod input;
 pub mod override_rows;
 pub mod redis_replies;
 pub mod rules;
+pub mod settings;
 pub mod snapshots;
 pub mod traces;
 
@@ -26,7 +27,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "access_logs", check: traces::check_access_log, mutations: 200 },
     Target { name: "conversations", check: conversations::check, mutations: 200 },
     Target { name: "fleet_overrides", check: fleet_overrides::check, mutations: 500 },
@@ -34,7 +35,8 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "frames", check: frames::check, mutations: 5_000 },
     Target { name: "override_rows", check: override_rows::check, mutations: 300 },
     Target { name: "redis_replies", check: redis_replies::check, mutations: 5_000 },
-    Target { name: "rules", check: rules::check, mutations: 200 },
+    Target { name: "rules", check: rules::check, mutations: 500 },
+    Target { name: "settings", check: settings::check, mutations: 500 },
     Target { name: "snapshots", check: snapshots::check, mutations: 300 },
     Target { name: "traces", check: traces::check, mutations: 200 },
 ];

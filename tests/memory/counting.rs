@@ -1,4 +1,4 @@
-//! An allocator that counts what each thread holds, as malloc hands it out.
+//! An allocator that counts what each thread asks for, and what it holds, as malloc hands it out.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,6 +8,7 @@ struct Counting;
 thread_local! {
     static HELD: Cell<i64> = const { Cell::new(0) };
     static MOST: Cell<i64> = const { Cell::new(0) };
+    static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Bytes of a block with what malloc keeps ahead of it.
@@ -21,6 +22,7 @@ fn size(pointer: *mut u8) -> i64 {
 // neither the heap nor a destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ASKED.set(ASKED.get() + layout.size());
         // SAFETY: as the caller promised us.
         let pointer = unsafe { System.alloc(layout) };
         if !pointer.is_null() {
@@ -48,4 +50,16 @@ pub(crate) fn held() -> i64 {
 /// The most that it has held since this was last asked.
 pub(crate) fn most() -> i64 {
     MOST.replace(HELD.get())
+}
+
+/// Bytes that this thread asks the heap for while it works.
+pub(crate) fn asked_bytes(work: impl FnOnce()) -> usize {
+    let before = ASKED.get();
+    work();
+    ASKED.get() - before
+}
+
+#[test]
+fn counter_counts() {
+    assert!(asked_bytes(|| drop(vec![0u8; 100])) >= 100);
 }

@@ -1,5 +1,6 @@
 //! Memory: what the engine says it has is what it has, a flood of new keys stays within the budget, costs nobody who was
-//! limited his limit, and is forgotten afterwards. Counted by an allocator, not by the engine alone.
+//! limited his limit, and is forgotten afterwards. Reading a request, however hostile, asks the heap for nothing. Counted
+//! by an allocator, not by the engine alone.
 #![allow(unsafe_code, reason = "counting what the allocator has handed out needs an allocator")]
 #![allow(
     clippy::unwrap_used,
@@ -9,12 +10,18 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod blocks;
 mod counting;
+mod descriptors;
 mod flood;
+#[path = "../support/golden.rs"]
+mod golden;
 mod honest;
 mod keys;
+mod protocol;
 mod reloads;
 mod said;
+mod stack;
 
 use std::sync::Arc;
 

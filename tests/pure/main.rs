@@ -17,17 +17,22 @@
 #[path = "../support/bench.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod bench;
+#[path = "../support/definition.rs"]
+mod definition;
 #[path = "../support/engines.rs"]
 mod engines;
 #[path = "../support/golden.rs"]
 mod golden;
 #[path = "../support/problems.rs"]
 mod problems;
+#[path = "../support/rng.rs"]
+mod rng;
 
 mod architecture;
 mod check;
 mod check_fleet;
 mod descriptors;
+mod diagnostics;
 mod docs_snippets;
 mod engine;
 mod explain;
@@ -36,7 +41,6 @@ mod generate;
 mod limit;
 mod literature;
 mod memory_max;
-mod protocol;
 mod redis_settings;
 mod replay;
 mod rules;
@@ -46,8 +50,8 @@ mod shed;
 mod state;
 mod switches;
 mod test_command;
-mod token_bucket;
 mod vectors;
+mod views;
 mod work;
 
 /// The configuration of a property: `PROPTEST_CASES` cases, else `usual`, which takes a second or two.

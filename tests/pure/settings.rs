@@ -1,4 +1,4 @@
-//! The settings: defaults, what each line says, and what a wrong one is told.
+//! The settings: defaults, and what each line says. `diagnostics/settings.txt` has wrong ones.
 
 use std::path::Path;
 
@@ -170,83 +170,6 @@ fn the_socket_is_where_it_is_expected() {
 }
 
 #[test]
-fn a_wrong_line_is_told_where_and_how() {
-    let long = format!("socket: {{path: /{}}}", "x".repeat(107));
-    let table: &[(&str, u32, u32, &str, &str)] = &[
-        ("mode: on", 1, 7, "unknown mode `on`", "enforce, shadow, disabled"),
-        ("mode: enforced", 1, 7, "unknown mode `enforced`", "did you mean `enforce`?"),
-        ("modes: enforce", 1, 1, "unknown field `modes` in the settings", "did you mean `mode`?"),
-        ("mode: enforce\nmode: shadow", 2, 1, "`mode` is written twice", "line 1"),
-        ("- mode", 1, 1, "the settings is a mapping, not a list", "`mode: …`"),
-        ("socket: /run/x.sock", 1, 9, "`socket` is a mapping, not a text", "`path: …`"),
-        ("socket: {path: ''}", 1, 16, "`path` is a path, not ``", "leave it out"),
-        (&long, 1, 16, "the path of the socket has 108 bytes", "at most 107"),
-        ("socket: {mode: 660x}", 1, 16, "`660x` is no socket mode", "\"0660\""),
-        ("socket: {mode: '0888'}", 1, 16, "`0888` is no socket mode", "four octal digits"),
-        ("socket: {mode: 4660}", 1, 16, "`4660` is no socket mode", "\"0660\""),
-        ("socket: {gruop: x}", 1, 10, "unknown field `gruop`", "did you mean `group`?"),
-        ("rules: [a, b]", 1, 8, "`rules` is a text, not a list", "one text"),
-        ("threads: 0", 1, 10, "`threads` is 0", "at least 1"),
-        ("threads: auto", 1, 10, "`auto` is not a whole number", "digits"),
-        ("threads: 5000", 1, 10, "`threads` is 5000", "at most 1024"),
-        ("memory: 64MiB", 1, 9, "`memory` is a mapping, not a text", "`max: …`"),
-        ("memory: {max: 64MB}", 1, 15, "`64MB` is no size", "write 64MiB"),
-        ("memory: {max: 64}", 1, 15, "`64` is no size", "write 64MiB"),
-        ("memory: {max: 2g}", 1, 15, "`2g` is no size", "write 2GiB"),
-        ("memory: {max: 1KiB}", 1, 15, "`1KiB` is too small", "1MiB"),
-        ("memory: {max: 1.5GiB}", 1, 15, "`1.5` is not a whole number", "digits"),
-        ("connections: {max: 0}", 1, 20, "`max` is 0", "at least 1"),
-        ("connections: {max: 2000000}", 1, 20, "`max` is 2000000", "at most 1048576"),
-        ("log: {level: verbose}", 1, 14, "unknown level `verbose`", "error, warn, info, debug, trace"),
-        ("log: {format: xml}", 1, 15, "unknown format `xml`", "text, json"),
-        ("domains: [api]", 1, 10, "`domains` is a mapping, not a list", "names and what holds"),
-        ("domains: {a/b: {}}", 1, 11, "may not hold '/'", "leave out"),
-        ("domains: {api: {}, api: {}}", 1, 20, "`api` is written twice in `domains`", "keep one"),
-        ("domains: {api: [33]}", 1, 16, "a domain of the settings is a mapping, not a list", "`uids: …`"),
-        ("domains: {api: {uid: [33]}}", 1, 17, "unknown field `uid`", "did you mean `uids`?"),
-        ("domains: {api: {uids: 33}}", 1, 23, "`uids` is a list, not a number", "[1000, 1001]"),
-        ("domains: {api: {uids: [www-data]}}", 1, 24, "`www-data` is the name of a user", "`id -u www-data`"),
-        ("domains: {api: {uids: [33, -1]}}", 1, 28, "`-1` is negative", "at least 1"),
-        ("domains: {api: {uids: [0x21]}}", 1, 24, "`0x21` is not a whole number", "write 33"),
-        ("domains: {api: {uids: [5000000000]}}", 1, 24, "`5000000000` is too large", "at most"),
-        ("domains: {api: {uids: [[33]]}}", 1, 24, "`uids` is a text, not a list", "one text"),
-        ("domains: {api: {scope: flete}}", 1, 24, "unknown scope `flete`", "did you mean `fleet`?"),
-        ("scope: all", 1, 8, "unknown scope `all`", "host, fleet"),
-        ("state: []", 1, 8, "`state` is a text, not a list", "one text"),
-        ("metrics: {listen: 9631}", 1, 19, "`9631` is not where metrics can be served", "127.0.0.1:9631"),
-        ("metrics: {listen: localhost:9631}", 1, 19, "not where metrics", "an address and a port"),
-        ("admin: {socket: \"\"}", 1, 17, "`socket` is a path", "write a path"),
-        ("metrics: {port: 9631}", 1, 11, "unknown field `port` in `metrics`", "listen"),
-        ("domains: {api: {scope: hots}}", 1, 24, "unknown scope `hots`", "did you mean `host`?"),
-        ("pools: {web: {slots_max: many}}", 1, 26, "`many`", "write"),
-        ("pools: {web: {uids: [www]}}", 1, 22, "`www` is the name of a user", "`id -u www` says"),
-        ("pools: {web: {slots: 4}}", 1, 15, "unknown field `slots` in a pool of the settings", "slots_max"),
-        ("pools: [web]", 1, 8, "`pools` is a mapping, not a list", "write names"),
-        ("pools: {web: {slots_max: 0}}", 1, 26, "`slots_max` is 0", "at least 1"),
-        ("pools: {web: {}, web: {}}", 1, 18, "`web` is written twice in `pools`", "keep one"),
-        ("mode: [", 1, 7, "unclosed bracket", "brackets"),
-    ];
-    for (text, line, column, message, mend) in table {
-        let problems = read(text).expect_err(text);
-        let errors: Vec<_> = problems.iter().filter(|problem| problem.is_error()).collect();
-        assert_eq!(errors.len(), 1, "{text}\n{problems:#?}");
-        let error = errors[0];
-        assert_eq!((error.position.line, error.position.column), (*line, *column), "{text}\n{error}");
-        assert!(error.message.contains(message), "{message:?} in\n{error}");
-        assert!(error.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{error}");
-    }
-}
-
-#[test]
-fn what_works_and_was_perhaps_not_meant_is_a_warning() {
-    let (_, problems) = good("socket: {mode: \"0666\"}");
-    assert!(problems[0].contains("every user of this host may ask"), "{problems:?}");
-    let (settings, problems) = good("connections: {max: 10, per_user: 20}");
-    assert!(problems[0].contains("`per_user` is above `max`, which is 10"), "{problems:?}");
-    assert_eq!(settings.connections.per_user, 10);
-}
-
-#[test]
 fn a_file_that_is_not_there_is_an_error_when_it_was_asked_for() {
     let problems = Settings::load(Some(Path::new("/nowhere/tidegate.yaml"))).unwrap_err();
     assert!(problems[0].to_string().starts_with("/nowhere/tidegate.yaml: error: cannot read the file"));
@@ -265,12 +188,4 @@ fn names_the_admin_socket_after_the_socket() {
         let (settings, _) = good(&format!("socket: {{path: {socket}}}"));
         assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate").join(admin), "{socket}");
     }
-}
-
-#[test]
-fn refuses_one_path_for_both_sockets() {
-    let text = "socket: {path: a.sock}\nadmin: {socket: a.sock}\n";
-    let problems = read(text).unwrap_err();
-    let said = problems.iter().map(ToString::to_string).collect::<String>();
-    assert!(said.contains(":2:") && said.contains("where applications ask"), "{said}");
 }

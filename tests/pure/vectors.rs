@@ -1,7 +1,13 @@
-//! The golden frames: what they mean, the bytes they are written as, the error each bad one gets.
+//! The golden frames: what they mean, the bytes they are written as, the error each bad one gets, and that they may
+//! arrive in any pieces. `fuzz::targets::frames` has what holds for any bytes.
 
 use crate::golden;
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::sample::Index;
+use proptest::{prop_assert, prop_assert_eq, proptest};
 use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 use tidegate::protocol::{
     Abandoned, AmountField, CheckRequest, CostField, DecisionReply, DescriptorList, Fault, FrameSplit,
     HelloFrame, MissedCounts, RefundReference, ReplyScratch, RequestFrame, RequestOptions, WireReply,
@@ -66,6 +72,48 @@ fn bad_frames_get_their_error() {
         let message = fault.to_string();
         let reply = WireReply::Error { id: vector.id, code: fault.code, message: &message };
         assert_eq!(decode_reply(whole(&written), &mut scratch), Ok(reply), "{}", vector.name);
+    }
+}
+
+/// The payloads of good frames.
+static GOOD: LazyLock<Vec<Vec<u8>>> =
+    LazyLock::new(|| golden::good().iter().map(|vector| golden::bytes(&vector.hex)[4..].to_vec()).collect());
+
+proptest! {
+    #![proptest_config(crate::cases(300))]
+
+    #[test]
+    fn any_pieces_are_the_same_frames(which in vec(any::<Index>(), 1..8), pieces in vec(1usize..300, 1..60)) {
+        let sent: Vec<&Vec<u8>> = which.iter().map(|which| which.get(&GOOD)).collect();
+        let mut stream = Vec::new();
+        for payload in &sent {
+            stream.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
+            stream.extend(*payload);
+        }
+        let mut received: Vec<Vec<u8>> = Vec::new();
+        let (mut buffer, mut stream) = (Vec::new(), stream.as_slice());
+        for piece in pieces.iter().cycle() {
+            let (now, later) = stream.split_at((*piece).min(stream.len()));
+            buffer.extend(now);
+            stream = later;
+            loop {
+                match split_frame(&buffer) {
+                    FrameSplit::Frame { payload, consumed } => {
+                        received.push(payload.to_vec());
+                        buffer.drain(..consumed);
+                    }
+                    FrameSplit::More { needed } => {
+                        prop_assert!(needed > buffer.len());
+                        break;
+                    }
+                    FrameSplit::Broken(fault) => panic!("{fault}"),
+                }
+            }
+            if stream.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(received.iter().collect::<Vec<_>>(), sent);
     }
 }
 

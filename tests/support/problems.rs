@@ -23,17 +23,6 @@ pub fn errors(file: &str, text: &str, expected: &[Told<'_>]) -> Vec<Problem> {
     errors
 }
 
-/// Asserts errors from lines of `LINE:COLUMN MESSAGE`, without their help.
-#[track_caller]
-pub fn errors_listed(file: &str, text: &str, expected: &str) {
-    let told = expected.lines().map(|line| {
-        let (place, message) = line.trim().split_once(' ').unwrap();
-        let (line, column) = place.split_once(':').unwrap();
-        (line.parse().unwrap(), column.parse().unwrap(), message, "")
-    });
-    errors(file, text, &told.collect::<Vec<_>>());
-}
-
 /// Asserts the warnings of a text without errors, in order: line, part of the message, part of the help.
 #[track_caller]
 pub fn warnings(file: &str, text: &str, expected: &[(u32, &str, &str)]) -> Loaded {

@@ -136,7 +136,8 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> 
     if let Some(lasts) = rule.limit.block {
         line("block", format!("once refused, refused for {}", humantime::format_duration(lasts)));
     }
-    if let Some(own) = allowance.filter(|own| own.max_debt != own.quota.limit() || rule.unit.is_some()) {
+    let charged = allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_)));
+    if let Some(own) = charged.filter(|own| own.max_debt != own.quota.limit() || rule.unit.is_some()) {
         line("debt", format!("CHARGE may go {} below zero", own.max_debt));
     }
     line("overrides", rule.overrides.as_deref().map(|own| overrides(rule, own)).unwrap_or_default());

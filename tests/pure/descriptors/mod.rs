@@ -1,14 +1,7 @@
-//! Descriptor trees: what files mean, what bad ones are told, which node limits a descriptor, what it counts by.
+//! Descriptor trees: what files mean, which node limits a descriptor, what it counts by.
 
-use crate::problems;
-mod bad;
-mod counters;
-mod depth;
-mod doubts;
 mod files;
-mod naive;
-mod order;
-mod patterns;
+mod finding;
 mod reading;
 mod requests;
 

@@ -204,3 +204,30 @@ fn the_page() {
     assert_eq!(read_text("page.yaml", example).problems, []);
     assert_eq!(domain(example).rules().len(), 2);
 }
+
+#[test]
+fn key_of_a_rule_has_the_entries_that_count_apart() {
+    let tree = "
+domain: api
+limits:
+  - {name: all, key: [], rate: 1/s}
+descriptors:
+  - key: tier
+    value: free
+    descriptors:
+      - {key: user, rate_limit: {unit: second, requests_per_unit: 1}}
+  - key: tier
+    descriptors:
+      - {key: path, value: '/a*', rate_limit: {unit: second, requests_per_unit: 1}}
+      - {key: path, value: '/b*', share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1}}
+  - {key: all, value: of_them, rate_limit: {unit: second, requests_per_unit: 1}}
+";
+    let domain = domain(tree);
+    let rules = domain.rules().iter().map(|rule| {
+        let key: Vec<_> = rule.key.iter().map(|part| &*part.attribute).collect();
+        format!("{}: {}", rule.name, key.join(" "))
+    });
+    let expected =
+        ["all: ", "tier_free.user: user", "tier.path__a*: tier path", "tier.path__b*: tier", "all_of_them: "];
+    assert_eq!(rules.collect::<Vec<_>>(), expected);
+}

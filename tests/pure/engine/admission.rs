@@ -3,50 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::engines::{SECOND, api, ask, at_millis, engine, hit, in_mode, matching, options, rule};
-use proptest::prelude::*;
-use tidegate::clock::{Now, Timestamp};
+use super::bench::{Bench, S};
+use super::engines::{api, ask, at_millis, engine, hit, in_mode, matching, options, rule};
 use tidegate::engine::{Cost, Descriptors, Engine, EngineAnswer, EngineOptions, Op, Request, Verdict};
 use tidegate::rules::Mode;
-
-#[test]
-fn a_refusal_charges_nothing() {
-    let engine = engine(vec![rule("global", &[], 10, 10), rule("per-user", &["user"], 1, 2)]);
-    let mut decider = engine.decider();
-    let greedy = [("user", "greedy")];
-    assert!(hit(&mut decider, &greedy, at_millis(0)));
-    assert!(hit(&mut decider, &greedy, at_millis(0)));
-    for _ in 0..100 {
-        assert!(!hit(&mut decider, &greedy, at_millis(0)));
-    }
-    // The hundred refusals took nothing from what all share.
-    let other = ask(&mut decider, Op::Peek, &[("user", "other")], 1, at_millis(0));
-    assert_eq!(other.all, [("global".into(), 8), ("per-user".into(), 2)]);
-}
-
-#[test]
-fn the_reply_names_the_binding_rule() {
-    let rules = vec![
-        rule("wide", &[], 10, 100),
-        rule("tight", &["user"], 1, 2),
-        rule("tight-too", &["user"], 1, 2),
-        rule("slow", &["user"], 1, 3),
-    ];
-    let engine = engine(rules);
-    let mut decider = engine.decider();
-    let user = [("user", "u1")];
-    // Granted: the smallest share left, the first of two alike.
-    let granted = ask(&mut decider, Op::Hit, &user, 1, at_millis(0));
-    assert_eq!((granted.rule.as_deref(), granted.remaining), (Some("tight"), Some(1)));
-    assert_eq!(granted.retry_us, Some(0));
-    // Refused: the longest wait; never is the longest.
-    let refused = ask(&mut decider, Op::Hit, &user, 2, at_millis(0));
-    assert_eq!((refused.rule.as_deref(), refused.retry_us), (Some("tight"), Some(1_000_000)));
-    let never = ask(&mut decider, Op::Hit, &user, 3, at_millis(0));
-    assert_eq!((never.verdict, never.rule.as_deref(), never.retry_us), (Verdict::Limit, Some("tight"), None));
-    // The rest as it is: a refusal shows the state before it.
-    assert_eq!(never.remaining, Some(1));
-}
 
 #[test]
 fn a_peek_changes_creates_and_counts_nothing() {
@@ -61,24 +21,6 @@ fn a_peek_changes_creates_and_counts_nothing() {
     let too_much = ask(&mut decider, Op::Peek, &[("user", "u1")], 3, at_millis(0));
     assert_eq!(too_much.verdict, Verdict::Limit);
     assert_eq!(engine.totals().rules[0].refuse, 0);
-}
-
-#[test]
-fn a_shadow_rule_moves_its_own_state_and_refuses_nobody() {
-    let shadow = in_mode(rule("dark", &["user"], 1, 1), Mode::Shadow);
-    let engine = engine(vec![shadow, rule("bright", &["user"], 1, 3)]);
-    let mut decider = engine.decider();
-    let user = [("user", "u1")];
-    let first = ask(&mut decider, Op::Hit, &user, 1, at_millis(0));
-    assert_eq!((first.notes.as_slice(), first.rule.as_deref()), (&[][..], Some("bright")));
-    for _ in 0..2 {
-        let seen = ask(&mut decider, Op::Hit, &user, 1, at_millis(0));
-        assert_eq!((seen.verdict, seen.notes), (Verdict::Allow, vec!["dark".to_string()]));
-    }
-    assert_eq!(ask(&mut decider, Op::Hit, &user, 1, at_millis(0)).verdict, Verdict::Limit);
-    let totals = engine.totals();
-    let dark = totals.rules.iter().find(|rule| &*rule.rule == "dark").unwrap();
-    assert_eq!((dark.pass, dark.refuse, dark.would_refuse), (1, 0, 3));
 }
 
 #[test]
@@ -114,25 +56,6 @@ fn what_no_rule_is_about_passes_and_is_counted() {
 }
 
 #[test]
-fn a_rule_is_judged_in_its_own_unit_only() {
-    let engine = engine(vec![rule("per-user", &["user"], 1, 5)]);
-    let mut decider = engine.decider();
-    let mut ask = |units: &[(&str, u32)]| {
-        let units = units.to_vec();
-        let attributes = [("user", "u1")];
-        let descriptors = Descriptors::from_attributes(&attributes);
-        let request = Request { cost: Cost::Units(&units), ..Request::new(Op::Hit, "api", descriptors) };
-        let EngineAnswer::Decided(decision) = decider.decide(&request, at_millis(0)) else {
-            panic!("a conflict")
-        };
-        (decision.verdict, decision.binding.map(|binding| binding.level.remaining))
-    };
-    assert_eq!(ask(&[("tokens", 800)]), (Verdict::Allow, None));
-    assert_eq!(ask(&[("tokens", 800), ("requests", 2)]), (Verdict::Allow, Some(3)));
-    assert_eq!(ask(&[("requests", 4)]), (Verdict::Limit, Some(3)));
-}
-
-#[test]
 fn keys_are_apart_by_rule_and_by_every_value() {
     let engine = engine(vec![rule("a", &["x", "y"], 1, 1), rule("b", &["x"], 1, 100)]);
     let mut decider = engine.decider();
@@ -142,17 +65,6 @@ fn keys_are_apart_by_rule_and_by_every_value() {
         assert!(!hit(&mut decider, &attributes, at_millis(0)), "{attributes:?}");
     }
     assert_eq!(engine.keys(), 6);
-}
-
-#[test]
-fn a_new_rule_set_keeps_the_state_of_rules_that_stay() {
-    let engine = engine(vec![rule("stays", &["user"], 1, 2), rule("goes", &["user"], 1, 9)]);
-    let mut decider = engine.decider();
-    let user = [("user", "u1")];
-    assert!(hit(&mut decider, &user, at_millis(0)));
-    engine.install_rules(api(vec![rule("comes", &["user"], 1, 9), rule("stays", &["user"], 1, 2)]));
-    let seen = ask(&mut decider, Op::Peek, &user, 1, at_millis(0));
-    assert_eq!(seen.all, [("comes".into(), 9), ("stays".into(), 1)]);
 }
 
 #[test]
@@ -271,56 +183,15 @@ fn a_sweep_forgives_nobody() {
 }
 
 #[test]
-fn tables_keep_to_their_budget_and_let_the_freshest_go() {
-    let bytes_max = 1 << 20;
-    let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max: bytes_max, ..options() }));
-    engine.install_rules(api(vec![rule("per-user", &["user"], 1, 1_000)]));
-    let mut decider = engine.decider();
-    // A few that are deep in debt, then a flood of ten times what fits.
-    let spent: Vec<String> = (0..1_000).map(|user| format!("spent{user}")).collect();
-    for user in &spent {
-        assert_eq!(
-            ask(&mut decider, Op::Hit, &[("user", user)], 1_000, at_millis(0)).verdict,
-            Verdict::Allow
-        );
+fn a_block_is_not_swept_with_its_key() {
+    let mut bench = Bench::new("  - {name: login, key: [account], rate: 2/min, burst: 2, block: 10min}\n");
+    bench.check(&[
+        (0, "account=a", 2, "allow login 0/2"),
+        (0, "account=a", 1, "limit login 0/2 after 600000000"),
+    ]);
+    // The bucket is full again after a minute and swept away; the block stays.
+    for second in 1..400 {
+        bench.engine.sweep(at_millis(second * 1_000));
     }
-    for user in 0..400_000 {
-        assert!(hit(&mut decider, &[("user", &user.to_string())], at_millis(1)));
-        if user % 10_000 == 0 {
-            assert!(engine.memory_bytes() <= bytes_max, "{} bytes", engine.memory_bytes());
-        }
-    }
-    assert!(engine.totals().evictions > 0);
-    let still_limited =
-        spent.iter().filter(|user| !hit(&mut decider, &[("user", user)], at_millis(2))).count();
-    assert!(still_limited >= 990, "{still_limited} of 1000 still limited");
-}
-
-proptest! {
-    #![proptest_config(crate::cases(50))]
-
-    /// Two rules over one trace decide as two exact counters do that are charged together or not at all.
-    #[test]
-    fn all_or_nothing(steps in proptest::collection::vec((0_u64..400, 0_usize..3, 0_u32..4), 1..200)) {
-        let engine = engine(vec![rule("global", &[], 5, 6), rule("per-user", &["user"], 2, 3)]);
-        let mut decider = engine.decider();
-        let users = ["u0", "u1", "u2"];
-        let mut now = 0;
-        // Theoretical arrival times in nanoseconds: one for all, one for each user.
-        let (mut global, mut of_user) = (0_u64, [0_u64; 3]);
-        for (step, user, cost) in steps {
-            now += step * 1_000_000;
-            let cost_of = |interval: u64| u64::from(cost) * interval;
-            let next_global = global.max(now) + cost_of(SECOND / 5);
-            let next_user = of_user[user].max(now) + cost_of(SECOND / 2);
-            let passes = cost == 0
-                || (next_global - now <= 6 * SECOND / 5 && next_user - now <= 3 * SECOND / 2);
-            if passes && cost > 0 {
-                (global, of_user[user]) = (next_global, next_user);
-            }
-            let at = Now { at: Timestamp::from_nanos(now), utc_offset_nanos: 0 };
-            let seen = ask(&mut decider, Op::Hit, &[("user", users[user])], cost, at);
-            prop_assert_eq!(seen.verdict == Verdict::Allow, passes);
-        }
-    }
+    bench.check(&[(400 * S, "account=a", 1, "limit login 2/2 after 200000000")]);
 }

@@ -1,4 +1,4 @@
-//! What is exempt, what is denied, and how important a request is.
+//! What is exempt, what is denied, and nodes that refuse nothing.
 
 use tidegate::rules::Mode;
 
@@ -57,5 +57,20 @@ limits:
         (0, "agent=Bot", 1, "allow all 0/1 [shadow bots]"),
         (0, "agent=Bot path=/admin", 1, "deny worse never"),
         (0, "agent=Bot", 1, "limit all 0/1 after 3600000000 [shadow bots]"),
+    ]);
+}
+
+#[test]
+fn passes_and_notes_what_is_over_a_quota_mode_node() {
+    let file = "domain: api\ndescriptors:\n\
+        - {key: plan, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
+        - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
+    let mut bench = Bench::of(Mode::Enforce, file);
+    bench.check(&[
+        (0, "plan=free", 2, "allow"),
+        (0, "plan=free", 1, "allow [quota plan]"),
+        (0, "plan=other", 3, "allow [quota plan]"),
+        (0, "user=u", 3, "allow user 0/3"),
+        (0, "user=u", 1, "limit user 0/3 after 3600000000"),
     ]);
 }

@@ -2,14 +2,8 @@
 
 use crate::{bench, engines};
 mod admission;
-mod beyond;
-mod blocks;
 mod callers;
-mod candidates;
-mod charges;
-mod counted;
 mod fleet;
-mod leaky;
 mod lists;
 mod model;
 mod oversized;

@@ -204,3 +204,14 @@ fn a_lease_past_its_end_is_not_refunded_though_nobody_has_swept_it() {
     assert_eq!(refund(5 * S - 1, leases[0]), Ok(true));
     assert_eq!(refund(5 * S, leases[1]), Ok(false));
 }
+
+#[test]
+fn a_charge_says_whether_a_rule_was_there() {
+    let mut bench = Bench::new("  - {name: a, key: [u], rate: 10/min}\n");
+    assert!(bench.charge(0, "u=1", 1));
+    assert!(!bench.charge(0, "v=1", 1));
+    assert_eq!(bench.engine.keys(), 1);
+    assert!(bench.charge(0, "u=2", -1));
+    assert!(bench.charge(0, "u=3", 0));
+    assert_eq!(bench.engine.keys(), 1, "neither giving back to a full key nor charging nothing keeps one");
+}

@@ -1,11 +1,13 @@
 //! Random mutations of the inputs of a corpus.
 
+use crate::rng::Rng;
+
 /// Mutates from a seed: the same seed makes the same inputs.
-pub(crate) struct Mutator(u64);
+pub(crate) struct Mutator(Rng);
 
 impl Mutator {
     pub(crate) fn new(seed: u64) -> Mutator {
-        Mutator(seed)
+        Mutator(Rng::new(seed))
     }
 
     /// One of the inputs with one to eight changes.
@@ -21,14 +23,14 @@ impl Mutator {
     fn change(&mut self, input: &mut Vec<u8>, inputs: &[Vec<u8>]) {
         let at = self.below(input.len() + 1);
         let end = (at + 1 + self.below(32)).min(input.len());
-        match self.below(7) {
+        match self.below(9) {
             0 => input.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << self.below(8)),
             1 => {
                 let edge = EDGES[self.below(EDGES.len())];
                 input.iter_mut().skip(at).take(1).for_each(|byte| *byte = edge);
             }
             2 => {
-                let byte = self.word().to_le_bytes()[0];
+                let byte = self.0.word().to_le_bytes()[0];
                 input.insert(at, byte);
             }
             3 => drop(input.drain(at..end.max(at))),
@@ -37,6 +39,19 @@ impl Mutator {
                 input.splice(at..at, part);
             }
             5 => input.truncate(at),
+            // A word in the place of a few characters, and a line that is missing or stands elsewhere, as people make slips.
+            6 => drop(input.splice(
+                at..(at + self.below(6)).min(input.len()).max(at),
+                WORDS[self.below(WORDS.len())].bytes(),
+            )),
+            7 => {
+                let mut lines: Vec<&[u8]> = input.split_inclusive(|byte| *byte == b'\n').collect();
+                if !lines.is_empty() {
+                    let line = lines.remove(self.below(lines.len()));
+                    (0..self.below(3)).for_each(|_| lines.insert(self.below(lines.len() + 1), line));
+                }
+                *input = lines.concat();
+            }
             _ => {
                 let other = &inputs[self.below(inputs.len())];
                 let from = self.below(other.len() + 1);
@@ -47,21 +62,42 @@ impl Mutator {
     }
 
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.word() % end as u64).unwrap()
-    }
-
-    /// SplitMix64 (Steele, Lea, Flood, 2014).
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
+        usize::try_from(self.0.below(end as u64)).unwrap()
     }
 }
 
 /// Numbers at which lengths and signs turn, and what texts are made of.
 const EDGES: [u8; 14] = [0, 1, 0x7f, 0x80, 0xff, 0x90, 0xc1, b'\n', b'"', b',', b':', b'-', b' ', b'{'];
+
+/// What means something in YAML, and values of rules.
+const WORDS: [&str; 26] = [
+    "",
+    "- ",
+    ": ",
+    "{",
+    "[",
+    "#",
+    "&a",
+    "*a",
+    "!!int ",
+    "|",
+    "\"",
+    "\t",
+    "\u{feff}",
+    "é",
+    "---",
+    "null",
+    "true",
+    "-1",
+    "1e9",
+    "<<: ",
+    "? ",
+    "99999999999999999999",
+    "unlimited",
+    "10%",
+    "500ms",
+    "1/s",
+];
 
 /// As much as libFuzzer tries.
 const INPUT_BYTES_MAX: usize = 4_096;

@@ -12,6 +12,8 @@
 use tidegate::clock::Now;
 use tidegate::limit::{Outcome, sliding_log, sliding_window};
 
+use crate::rng::Rng;
+
 /// A load: who comes how often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -67,17 +69,17 @@ pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mist
     let mut mistakes = Mistakes::default();
     for caller in 0..callers {
         // The same requests for every number of buckets.
-        let mut random = Random(seed ^ (caller << 32));
+        let mut rng = Rng::new(seed ^ (caller << 32));
         let choices = u64::try_from(load.percents.len()).unwrap();
-        let percent = load.percents[usize::try_from(random.below(choices)).unwrap()];
+        let percent = load.percents[usize::try_from(rng.below(choices)).unwrap()];
         let burst_mean = load.burst_max.div_ceil(2);
         let gap_mean = WINDOW_NANOS * 100 * burst_mean / (percent * u64::from(LIMIT));
         let mut window = sliding_window::SlidingWindowState::default();
         let mut log = sliding_log::SlidingLogState::default();
-        let mut nanos = random.gap(gap_mean);
+        let mut nanos = gap(&mut rng, gap_mean);
         while nanos < 60 * WINDOW_NANOS {
             let now = Now::at_nanos(nanos);
-            for _ in 0..=random.below(load.burst_max) {
+            for _ in 0..=rng.below(load.burst_max) {
                 let passes = window.judge(&window_quota, now, 1) == Outcome::Pass;
                 let level = log.level(&log_quota, now);
                 let truly = level.limit - level.remaining;
@@ -93,7 +95,7 @@ pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mist
                 mistakes.let_through += u64::from(passes && !should);
                 mistakes.held_back += u64::from(!passes && should);
             }
-            nanos += random.gap(gap_mean);
+            nanos += gap(&mut rng, gap_mean);
         }
     }
     mistakes
@@ -129,32 +131,16 @@ fn who_stays_far_below_the_limit_never_meets_a_mistake() {
     assert_eq!(mistakes(load, 1, 100, SEED).per_million(), 0);
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): the same load everywhere, from one number.
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.draw() % end
-    }
-
-    /// An exponential gap: the time to the next of many independent arrivals.
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a drawn time need not be exact, and it is positive and far below 2⁵³"
-    )]
-    fn gap(&mut self, mean: u64) -> u64 {
-        let even = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        (-even.ln() * mean as f64) as u64
-    }
+/// An exponential gap: the time to the next of many independent arrivals.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a drawn time need not be exact, and it is positive and far below 2⁵³"
+)]
+fn gap(rng: &mut Rng, mean: u64) -> u64 {
+    let even = ((rng.word() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+    (-even.ln() * mean as f64) as u64
 }
 
 const LIMIT: u32 = 100;

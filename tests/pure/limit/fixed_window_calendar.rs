@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use tidegate::clock::{Micros, Now};
 use tidegate::limit::fixed_window::{FixedWindowQuota, FixedWindowState, WindowAlign, WindowPeriod};
 
-const SECOND: u64 = 1_000_000_000;
+use super::{DAY, SECOND};
+
 const HOUR: u64 = 3_600 * SECOND;
-const DAY: u64 = 24 * HOUR;
 
 fn unix(text: &str) -> u64 {
     nanos_of(text.parse().unwrap())
@@ -53,55 +53,6 @@ fn check(align: &WindowAlign, period: WindowPeriod, lines: &[(&str, &str, f64)])
 }
 
 #[test]
-fn utc_windows_are_those_of_the_calendar() {
-    let days = |days| WindowPeriod::Nanos(days * DAY);
-    check(&WindowAlign::Utc, days(1), &[("2024-02-29T23:59:59.5Z", "2024-03-01T00:00:00Z", 24.0)]);
-    check(
-        &WindowAlign::Utc,
-        WindowPeriod::Months(1),
-        &[
-            ("2023-02-28T12:00:00Z", "2023-03-01T00:00:00Z", 672.0),
-            ("2024-02-28T12:00:00Z", "2024-03-01T00:00:00Z", 696.0),
-            ("2024-02-29T23:59:59.999999999Z", "2024-03-01T00:00:00Z", 696.0),
-            ("2024-03-01T00:00:00Z", "2024-04-01T00:00:00Z", 744.0),
-            ("2024-12-31T23:59:59Z", "2025-01-01T00:00:00Z", 744.0),
-            ("2100-02-28T23:00:00Z", "2100-03-01T00:00:00Z", 672.0),
-            ("1970-01-01T00:00:00Z", "1970-02-01T00:00:00Z", 744.0),
-        ],
-    );
-    check(
-        &WindowAlign::Utc,
-        WindowPeriod::Months(3),
-        &[("2024-06-30T00:00:00Z", "2024-07-01T00:00:00Z", 2184.0)],
-    );
-    check(
-        &WindowAlign::Utc,
-        WindowPeriod::Months(12),
-        &[("2024-06-30T00:00:00Z", "2025-01-01T00:00:00Z", 8784.0)],
-    );
-    check(
-        &WindowAlign::Utc,
-        days(7),
-        &[
-            ("2026-11-22T23:59:59Z", "2026-11-23T00:00:00Z", 168.0), // a Sunday, and a Monday
-            ("2026-11-23T00:00:00Z", "2026-11-30T00:00:00Z", 168.0),
-            ("1970-01-01T00:00:00Z", "1970-01-05T00:00:00Z", 168.0), // the week of the first day began in 1969
-        ],
-    );
-    check(&WindowAlign::Utc, days(14), &[("1970-01-05T00:00:00Z", "1970-01-19T00:00:00Z", 336.0)]);
-    check(&WindowAlign::Utc, days(2), &[("1970-01-03T00:00:00Z", "1970-01-05T00:00:00Z", 48.0)]);
-    check(
-        &WindowAlign::Utc,
-        WindowPeriod::Nanos(7 * HOUR),
-        &[
-            ("2024-05-05T20:59:59Z", "2024-05-05T21:00:00Z", 7.0),
-            ("2024-05-05T21:00:00Z", "2024-05-06T00:00:00Z", 3.0), // the last of a day is cut
-            ("2024-05-06T00:00:00Z", "2024-05-06T07:00:00Z", 7.0),
-        ],
-    );
-}
-
-#[test]
 fn a_descriptor_trees_weeks_turn_on_thursday_and_its_months_have_30_days() {
     let days = |days| WindowPeriod::Nanos(days * DAY);
     check(&WindowAlign::Epoch, days(7), &[("2026-11-22T00:00:00Z", "2026-11-26T00:00:00Z", 168.0)]);
@@ -118,43 +69,6 @@ fn a_descriptor_trees_weeks_turn_on_thursday_and_its_months_have_30_days() {
         &WindowAlign::First,
         WindowPeriod::Months(1),
         &[("1970-02-01T00:00:00Z", "1970-03-03T00:00:00Z", 720.0)],
-    );
-}
-
-#[test]
-fn days_of_berlin_have_23_and_25_hours_when_the_clocks_change() {
-    let berlin = WindowAlign::Zone(zone("Europe/Berlin"));
-    check(
-        &berlin,
-        WindowPeriod::Nanos(DAY),
-        &[
-            ("2026-03-28T22:59:59Z", "2026-03-28T23:00:00Z", 24.0),
-            ("2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", 23.0),
-            ("2026-03-29T22:00:00Z", "2026-03-30T22:00:00Z", 24.0),
-            ("2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", 25.0),
-            ("2026-12-31T22:59:59Z", "2026-12-31T23:00:00Z", 24.0),
-            ("2050-03-27T12:00:00Z", "2050-03-27T22:00:00Z", 23.0), // beyond every table
-        ],
-    );
-    check(
-        &berlin,
-        WindowPeriod::Nanos(7 * DAY),
-        &[
-            ("2026-03-29T21:59:59Z", "2026-03-29T22:00:00Z", 167.0),
-            ("2026-10-25T22:59:59Z", "2026-10-25T23:00:00Z", 169.0),
-        ],
-    );
-    check(&berlin, WindowPeriod::Months(1), &[("2026-03-15T00:00:00Z", "2026-03-31T22:00:00Z", 743.0)]);
-    check(&berlin, WindowPeriod::Months(12), &[("2026-03-15T00:00:00Z", "2026-12-31T23:00:00Z", 8760.0)]);
-    check(
-        &berlin,
-        WindowPeriod::Nanos(6 * HOUR),
-        &[
-            ("2026-03-29T05:00:00Z", "2026-03-29T11:00:00Z", 6.0), // six hours, from 7:00 to 13:00 on the wall
-            ("2026-03-29T17:00:00Z", "2026-03-29T22:00:00Z", 5.0), // a day of 23 hours cuts its last
-            ("2026-10-25T22:00:00Z", "2026-10-25T23:00:00Z", 1.0), // one of 25 hours adds another
-            ("2026-10-25T23:00:00Z", "2026-10-26T05:00:00Z", 6.0),
-        ],
     );
 }
 
@@ -237,26 +151,6 @@ fn level_has_length_of_charged_window_for_earlier_clock_reading() {
     key.charge(&quota, Now::at_nanos(unix("2026-03-01T00:00:00Z")), 1);
     let level = key.level(&quota, Now::at_nanos(unix("2026-02-28T23:59:59.999Z")));
     assert_eq!((level.remaining, level.window.0 / 3_600_000_000), (4, 744));
-}
-
-#[test]
-fn five_a_day_in_berlin_are_five_on_the_short_day_and_on_the_long_one() {
-    let quota =
-        FixedWindowQuota::new(5, WindowPeriod::Nanos(DAY), WindowAlign::Zone(zone("Europe/Berlin"))).unwrap();
-    let mut key = FixedWindowState::default();
-    let mut passed = std::collections::BTreeMap::new();
-    for quarter in 0..365 * 96 {
-        let now = Now::at_nanos(unix("2026-01-01T00:00:00Z") + quarter * 900 * SECOND);
-        if key.judge(&quota, now, 1) == tidegate::limit::Outcome::Pass {
-            key.charge(&quota, now, 1);
-            let at = jiff::Timestamp::from_nanosecond(i128::from(now.at.as_nanos())).unwrap();
-            *passed.entry(at.to_zoned(zone("Europe/Berlin")).date()).or_insert(0) += 1;
-        }
-    }
-    // From 1:00 on 1 January until 1:00 on New Year's Day of the next year.
-    assert_eq!(passed.len(), 366);
-    assert!(passed.values().all(|count| *count >= 4) && passed.values().all(|count| *count <= 5));
-    assert_eq!(passed.values().filter(|count| **count < 5).count(), 1, "the last day has but an hour");
 }
 
 /// The window around a moment, found by walking the calendar of the time zone library from midnight to midnight.

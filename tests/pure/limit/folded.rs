@@ -7,39 +7,21 @@ use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::share::{
     CompactShare, Fallback, FleetStatus, KeyCheckReply, RemoteCheckWait, ShareQuota, ShareReply, ShareState,
 };
-use tidegate::limit::{self, Outcome, QuotaLevel, Rate, fixed_window, token_bucket};
+use tidegate::limit::{self, Outcome, QuotaLevel, fixed_window};
 
-const SECOND: u64 = 1_000_000_000;
-
-const MICRO: i64 = 1_000_000;
-
-fn at(millis: u64) -> Timestamp {
-    Timestamp::from_nanos(millis * 1_000_000)
-}
+use super::SECOND;
+use super::share::{MICRO, at, bucket, joined, settled};
 
 fn shared(count: u32, burst: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
-    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
-    joined(ShareQuota::new(bucket, credit, Fallback::Share))
+    super::share::shared(count, burst, credit, 3, Fallback::Share)
 }
 
-/// So many in each second.
+/// This number in each second.
 fn windowed(count: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
-    let window = fixed_window::FixedWindowQuota::new(
-        count,
-        fixed_window::WindowPeriod::Nanos(SECOND),
-        fixed_window::WindowAlign::Epoch,
-    );
-    joined(
-        ShareQuota::for_window(limit::Quota::FixedWindow(window.unwrap()), credit, Fallback::Share).unwrap(),
-    )
-}
-
-fn joined(quota: ShareQuota) -> (ShareQuota, Arc<FleetStatus>) {
-    let standing = Arc::new(FleetStatus::default());
-    standing.set_redis_reachable(true);
-    standing.set_hosts(3);
-    quota.join(&standing, 7);
-    (quota, standing)
+    let period = fixed_window::WindowPeriod::Nanos(SECOND);
+    let window = fixed_window::FixedWindowQuota::new(count, period, fixed_window::WindowAlign::Epoch);
+    let window = limit::Quota::FixedWindow(window.unwrap());
+    joined(ShareQuota::for_window(window, credit, Fallback::Share).unwrap(), 3)
 }
 
 /// The same key, as it is and folded.
@@ -66,8 +48,13 @@ impl Both {
 
     /// As one decision does it, which then says where the key stands.
     fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> (Outcome, Option<QuotaLevel>) {
-        let outcome = self.share.admit(quota, now, cost);
-        if !outcome.is_allowed() {
+        let mut in_one_step = self.share;
+        let outcome = self.share.judge(quota, now, cost);
+        assert_eq!(in_one_step.admit(quota, now, cost), outcome);
+        if outcome.is_allowed() {
+            self.share.charge(quota, now, cost);
+            assert_eq!(in_one_step, self.share);
+        } else {
             self.share.record_refusal(quota, now, cost);
         }
         let at_once = self.folded.admit_fast(quota, now, cost);
@@ -133,7 +120,7 @@ proptest! {
                     both.change(&quota, now, |share| {
                         let (reported, back) = share.report(&quota, now, number / 4);
                         let (granted, paid) = (number, reported.debt);
-                        let told = ShareReply { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent_at: now, low_mark: cost, next_increase: None };
+                        let told = ShareReply { demand: 1_000 * u64::from(cost), low_mark: cost, ..settled(granted, paid, level * MICRO, now) };
                         share.apply_reply(&quota, &told, now);
                         (reported, back)
                     });
@@ -155,6 +142,10 @@ proptest! {
                 _ => _ = both.admit(&quota, now, cost),
             }
             both.assert_same(&quota, now);
+            if asks == RemoteCheckWait::Never && !is_window {
+                let passes = both.share.judge(&quota, now, 1).is_allowed();
+                prop_assert_eq!(both.share.level(&quota, now).remaining > 0, passes);
+            }
         }
     }
 }
@@ -166,19 +157,8 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
     let settle = |both: &mut Both, now: Timestamp, low: u32| {
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
-            share.apply_reply(
-                &quota,
-                &ShareReply {
-                    granted: 10,
-                    paid: 0,
-                    level: 40 * MICRO,
-                    demand: 500,
-                    sent_at: now,
-                    low_mark: low,
-                    next_increase: None,
-                },
-                now,
-            );
+            let told = ShareReply { demand: 500, low_mark: low, ..settled(10, 0, 40 * MICRO, now) };
+            share.apply_reply(&quota, &told, now);
         });
     };
     settle(&mut both, at(0), 8);
@@ -239,20 +219,7 @@ fn levels_are_equal_at_every_nanosecond() {
         let mut both = Both::fresh(&quota, now);
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
-            let (level, more) = (40 * MICRO, None);
-            share.apply_reply(
-                &quota,
-                &ShareReply {
-                    granted: 10,
-                    paid: 0,
-                    level,
-                    demand: 0,
-                    sent_at: now,
-                    low_mark: 0,
-                    next_increase: more,
-                },
-                now,
-            );
+            share.apply_reply(&quota, &settled(10, 0, 40 * MICRO, now), now);
         });
         for age in [999_000, 999_999, 1_000_000, 1_001_024] {
             let now = Timestamp::from_nanos(now.as_nanos() + age);
@@ -263,8 +230,7 @@ fn levels_are_equal_at_every_nanosecond() {
 
 #[test]
 fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
-    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
-    let quota = ShareQuota::new(bucket, 1_000, Fallback::Share);
+    let quota = ShareQuota::new(bucket(100, 120), 1_000, Fallback::Share);
     let mut both = Both::fresh(&quota, at(0));
     assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.is_allowed()));
     let standing = Arc::new(FleetStatus::default());

@@ -1,17 +1,21 @@
-//! The promises of the algorithms: tables for what a reader wants to see, properties against exact references for the
-//! rest. A failing property prints its seed and its smallest case.
+//! The promises of the algorithms: properties of all of them beside one exact definition, then what each has for itself. The
+//! examples that people know are in `literature/examples.yaml`. A failing property prints its seed and its smallest case.
 
 mod concurrency;
 mod error;
 mod fixed_window;
 mod fixed_window_calendar;
-mod fixed_window_traces;
 mod folded;
+mod key;
 mod leaky_bucket;
-mod log_traces;
 mod permits;
+mod properties;
 mod quota;
 mod share;
 mod sliding_log;
 mod sliding_window;
-mod token_bucket_moves;
+mod token_bucket;
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLI;
+const DAY: u64 = 86_400 * SECOND;

@@ -6,11 +6,11 @@ use tidegate::clock::Micros;
 use tidegate::limit::fixed_window::{WindowAlign, WindowPeriod};
 use tidegate::limit::share::Fallback;
 use tidegate::limit::{
-    Quota, QuotaLevel, Rate, concurrency, fixed_window, leaky_bucket, share, sliding_log, sliding_window,
-    token_bucket,
+    LimitError, Quota, QuotaLevel, Rate, TickScale, concurrency, fixed_window, leaky_bucket, share,
+    sliding_log, sliding_window, token_bucket,
 };
 
-const SECOND: u64 = 1_000_000_000;
+use super::{DAY, MILLI, SECOND};
 
 #[test]
 fn quota_shows_its_configured_numbers() {
@@ -69,4 +69,70 @@ fn level_of_refusal_shows_less_than_the_cost() {
             "{remaining} left, {cost} refused"
         );
     }
+}
+
+#[test]
+fn refuses_numbers_that_cannot_be_kept() {
+    use WindowAlign::{Epoch, First, Utc};
+    let (nanos, months) = (WindowPeriod::Nanos, WindowPeriod::Months);
+    let rate = |count, period| Rate::new(count, period).unwrap();
+    let bucket = |count, period, burst| token_bucket::TokenBucketQuota::new(rate(count, period), burst).err();
+    let leaky = |count, period, queue| leaky_bucket::LeakyBucketQuota::new(rate(count, period), queue).err();
+    let fixed = |period, align| fixed_window::FixedWindowQuota::new(1, period, align).err();
+    let log = |count, window| sliding_log::SlidingLogQuota::new(count, window).err();
+    let sliding =
+        |count, window, buckets| sliding_window::SlidingWindowQuota::new(count, window, buckets).err();
+    let coarse = TickScale::from_ticks_per_nano(1).unwrap();
+    let hours = |hours: u64| nanos(hours * 3_600 * SECOND);
+    let table = [
+        ("a rate of none", Rate::new(0, SECOND).err(), Some(LimitError::Zero)),
+        ("no period", Rate::new(1, 0).err(), Some(LimitError::Period)),
+        ("400 days", Rate::new(1, 400 * DAY).err(), Some(LimitError::Period)),
+        ("a rate that rounds too far", Rate::new(1_999_999_973, SECOND).err(), Some(LimitError::TooFast)),
+        ("no burst", bucket(1, SECOND, 0), Some(LimitError::Zero)),
+        ("a burst of ages", bucket(1, DAY, u32::MAX), Some(LimitError::BurstTooLarge)),
+        ("the longest queue", leaky(1, SECOND, u32::MAX), Some(LimitError::QueueTooLong)),
+        ("a queue of ages", leaky(1, DAY, u32::MAX - 1), Some(LimitError::QueueTooLong)),
+        (
+            "a coarse scale",
+            leaky_bucket::LeakyBucketQuota::on_scale(rate(3, 100), 1, coarse).err(),
+            Some(LimitError::TooFast),
+        ),
+        ("fixed, below 1 ms", fixed(nanos(MILLI - 1), Utc), Some(LimitError::Window)),
+        ("fixed, 1 ms", fixed(nanos(MILLI), Utc), None),
+        ("fixed, 366 days", fixed(nanos(366 * DAY), Utc), None),
+        ("fixed, more", fixed(nanos(366 * DAY + 1), First), Some(LimitError::Window)),
+        ("0 months", fixed(months(0), Utc), Some(LimitError::Window)),
+        ("12 months", fixed(months(12), Utc), None),
+        ("13 months", fixed(months(13), Utc), Some(LimitError::Window)),
+        ("most months", fixed(months(u32::MAX), Epoch), Some(LimitError::Window)),
+        ("36 h of Unix time", fixed(hours(36), Utc), Some(LimitError::PartDays)),
+        ("36 h from the first", fixed(hours(36), First), None),
+        ("36 h of an epoch", fixed(hours(36), Epoch), None),
+        ("7 h, cut at midnight", fixed(hours(7), Utc), None),
+        ("a log of none", log(0, SECOND), Some(LimitError::Zero)),
+        ("the longest log", log(sliding_log::COUNT_MAX, SECOND), None),
+        ("a longer log", log(sliding_log::COUNT_MAX + 1, SECOND), Some(LimitError::LogTooLarge)),
+        ("a log below 1 ms", log(1, MILLI - 1), Some(LimitError::Window)),
+        ("a log of 1 ms", log(1, MILLI), None),
+        ("a log of 366 days", log(1, 366 * DAY), None),
+        ("a log of more", log(1, 366 * DAY + 1), Some(LimitError::Window)),
+        ("sliding, none", sliding(0, SECOND, 1), Some(LimitError::Zero)),
+        ("sliding, most", sliding(u32::MAX, MILLI, 60), None),
+        ("sliding, below 1 ms", sliding(1, MILLI - 1, 1), Some(LimitError::Window)),
+        ("sliding, 366 days", sliding(1, 366 * DAY, 60), None),
+        ("sliding, more", sliding(1, 366 * DAY + 1, 1), Some(LimitError::Window)),
+        ("no bucket", sliding(1, SECOND, 0), Some(LimitError::Buckets)),
+        ("61 buckets", sliding(1, SECOND, 61), Some(LimitError::Buckets)),
+    ];
+    for (name, error, expected) in table {
+        assert_eq!(error, expected, "{name}");
+    }
+    let sliding = sliding_window::SlidingWindowQuota::new(1, SECOND, 1).unwrap();
+    assert_eq!(sliding.with_count(0).err(), Some(LimitError::Zero));
+    assert_eq!(
+        sliding_log::SlidingLogQuota::new(1, SECOND).unwrap().with_count(0).err(),
+        Some(LimitError::Zero)
+    );
+    assert!(LimitError::PartDays.to_string().contains("align: first"));
 }

@@ -14,27 +14,31 @@ use tidegate::limit::share::{
 use tidegate::limit::token_bucket::{self, GcraState};
 use tidegate::limit::{self, Outcome, QuotaLevel, Rate, sliding_window};
 
-const SECOND: u64 = 1_000_000_000;
+use super::SECOND;
 
-const MICRO: i64 = 1_000_000;
+pub(super) const MICRO: i64 = 1_000_000;
 
-fn at(millis: u64) -> Timestamp {
+pub(super) fn at(millis: u64) -> Timestamp {
     Timestamp::from_nanos(millis * 1_000_000)
 }
 
-fn bucket(count: u32, burst: u32) -> token_bucket::TokenBucketQuota {
+pub(super) fn bucket(count: u32, burst: u32) -> token_bucket::TokenBucketQuota {
     token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap()
 }
 
 /// A budget that is shared by so many hosts, which hear Redis.
-fn shared(
+pub(super) fn shared(
     count: u32,
     burst: u32,
     credit: u16,
     hosts: u32,
     when_down: Fallback,
 ) -> (ShareQuota, Arc<FleetStatus>) {
-    let quota = ShareQuota::new(bucket(count, burst), credit, when_down);
+    joined(ShareQuota::new(bucket(count, burst), credit, when_down), hosts)
+}
+
+/// The budget on one of this number of hosts, with Redis reachable.
+pub(super) fn joined(quota: ShareQuota, hosts: u32) -> (ShareQuota, Arc<FleetStatus>) {
     let standing = Arc::new(FleetStatus::default());
     standing.set_redis_reachable(true);
     standing.set_hosts(hosts);
@@ -42,24 +46,26 @@ fn shared(
     (quota, standing)
 }
 
-fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> ShareReply {
+pub(super) fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> ShareReply {
     ShareReply { paid, granted, level, demand: 0, sent_at: sent, low_mark: 0, next_increase: None }
+}
+
+/// A share whose first report had this reply at once.
+fn synced(quota: &ShareQuota, reply: ShareReply) -> ShareState {
+    let mut share = ShareState::fresh(quota, at(0));
+    share.report(quota, at(0), 0);
+    share.apply_reply(quota, &reply, at(0));
+    share
 }
 
 /// The reply to a remote check.
 fn brought(granted: u32, sent: Timestamp) -> KeyCheckReply {
-    KeyCheckReply {
-        granted,
-        level: 50 * MICRO,
-        refused: None,
-        sent_at: sent,
-        next_increase: None,
-        paid_us: 0,
-    }
+    let level = 50 * MICRO;
+    KeyCheckReply { granted, level, refused: None, sent_at: sent, next_increase: None, paid_us: 0 }
 }
 
 /// Judges, and charges what passes.
-fn ask(share: &mut ShareState, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
+pub(super) fn ask(share: &mut ShareState, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
     let passes = share.judge(quota, now, cost).is_allowed();
     if passes {
         share.charge(quota, now, cost);
@@ -126,16 +132,7 @@ fn windows_of(count: u32, credit: u16) -> ShareQuota {
     let like =
         fixed_window::FixedWindowQuota::new(count, WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch)
             .unwrap();
-    member(ShareQuota::for_window(limit::Quota::FixedWindow(like), credit, Fallback::Share).unwrap())
-}
-
-/// The budget on one of ten hosts, with Redis reachable.
-fn member(quota: ShareQuota) -> ShareQuota {
-    let standing = Arc::new(FleetStatus::default());
-    standing.set_redis_reachable(true);
-    standing.set_hosts(10);
-    quota.join(&standing, 7);
-    quota
+    joined(ShareQuota::for_window(limit::Quota::FixedWindow(like), credit, Fallback::Share).unwrap(), 10).0
 }
 
 #[test]
@@ -167,21 +164,39 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
 #[test]
 fn shared_windows_turn_where_those_of_one_host_do() {
     const DAY: u64 = 86_400 * SECOND;
-    let every = |seconds: u64, origin| WindowSchedule::Every { slots: 1, step: seconds * 1_000_000, origin };
+    let every =
+        |slots, seconds: u64, origin| WindowSchedule::Every { slots, step: seconds * 1_000_000, origin };
     let monday = 4 * 86_400_000_000;
+    let berlin = WindowAlign::Zone(jiff::tz::TimeZone::get("Europe/Berlin").unwrap());
+    let fixed = |period, align| {
+        limit::Quota::FixedWindow(fixed_window::FixedWindowQuota::new(5, period, align).unwrap())
+    };
+    let sliding = |buckets| {
+        let quota = sliding_window::SlidingWindowQuota::new(5, 60 * SECOND, buckets);
+        limit::Quota::SlidingWindow(quota.unwrap())
+    };
     let table = [
-        (WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch, every(60, 0)),
-        (WindowPeriod::Nanos(7 * DAY), WindowAlign::Epoch, every(604_800, 0)),
-        (WindowPeriod::Nanos(2 * DAY), WindowAlign::Utc, every(172_800, 0)),
-        (WindowPeriod::Nanos(7 * DAY), WindowAlign::Utc, every(604_800, monday)),
-        (WindowPeriod::Nanos(14 * DAY), WindowAlign::Utc, every(1_209_600, monday)),
-        (WindowPeriod::Nanos(25_200 * SECOND), WindowAlign::Utc, WindowSchedule::Calendar),
-        (WindowPeriod::Months(1), WindowAlign::Utc, WindowSchedule::Calendar),
+        (fixed(WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch), every(1, 60, 0)),
+        (fixed(WindowPeriod::Nanos(7 * DAY), WindowAlign::Epoch), every(1, 604_800, 0)),
+        (fixed(WindowPeriod::Nanos(2 * DAY), WindowAlign::Utc), every(1, 172_800, 0)),
+        (fixed(WindowPeriod::Nanos(7 * DAY), WindowAlign::Utc), every(1, 604_800, monday)),
+        (fixed(WindowPeriod::Nanos(14 * DAY), WindowAlign::Utc), every(1, 1_209_600, monday)),
+        // What does not divide a day is cut at midnight.
+        (fixed(WindowPeriod::Nanos(25_200 * SECOND), WindowAlign::Utc), WindowSchedule::Calendar),
+        (fixed(WindowPeriod::Months(1), WindowAlign::Utc), WindowSchedule::Calendar),
+        (fixed(WindowPeriod::Nanos(3_600 * SECOND), berlin), WindowSchedule::Calendar),
+        (sliding(1), every(11, 6, 0)),
+        (sliding(10), every(11, 6, 0)),
+        (sliding(60), every(61, 1, 0)),
     ];
-    for (period, align, turns) in table {
-        let like = fixed_window::FixedWindowQuota::new(5, period, align).unwrap();
-        let quota = ShareQuota::for_window(limit::Quota::FixedWindow(like), 0, Fallback::Share).unwrap();
-        assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{period:?}");
+    for (like, turns) in table {
+        let quota = ShareQuota::for_window(like.clone(), 0, Fallback::Share).unwrap();
+        assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{like:?}");
+        assert_eq!(
+            (quota.window_length(), quota.bucket().burst()),
+            (like.window(), like.limit()),
+            "{like:?}"
+        );
     }
 }
 
@@ -202,9 +217,7 @@ fn known_level_rises_with_rate_and_falls_with_demand() {
     for (demand, millis, remaining) in table {
         let (quota, _) = shared(10, 100, 0, 10, Fallback::Share);
         let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
-        let mut share = ShareState::fresh(&quota, at(0));
-        share.report(&quota, at(0), 0);
-        share.apply_reply(&quota, &ShareReply { demand, ..settled(1, 0, 60 * MICRO, at(0)) }, at(0));
+        let share = synced(&quota, ShareReply { demand, ..settled(1, 0, 60 * MICRO, at(0)) });
         assert_eq!(share.level(&quota, at(millis)).remaining, remaining, "{demand}, {millis} ms");
     }
 }
@@ -212,18 +225,14 @@ fn known_level_rises_with_rate_and_falls_with_demand() {
 #[test]
 fn known_level_of_window_falls_with_demand() {
     let quota = windows_of(100, 0).with_remote_checks(RemoteCheckWait::OnMiss);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &ShareReply { demand: 8_000, ..settled(0, 0, 60 * MICRO, at(0)) }, at(0));
+    let share = synced(&quota, ShareReply { demand: 8_000, ..settled(0, 0, 60 * MICRO, at(0)) });
     assert_eq!([0, 1_500].map(|millis| share.level(&quota, at(millis)).remaining), [60, 48]);
 }
 
 #[test]
 fn stops_tracking_only_without_tokens() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(5, 0, 90 * MICRO, at(0)), at(1));
+    let mut share = synced(&quota, settled(5, 0, 90 * MICRO, at(0)));
     assert_eq!([2, 1_899, 1_900].map(|millis| share.stop_tracking(at(millis))), [false, false, true]);
 }
 
@@ -249,7 +258,7 @@ fn level_of_window_refills_at_next_increase() {
     let fixed = windows_of(7, 0).with_remote_checks(RemoteCheckWait::OnMiss);
     let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
     let sliding = ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap();
-    let sliding = member(sliding).with_remote_checks(RemoteCheckWait::OnMiss);
+    let sliding = joined(sliding, 10).0.with_remote_checks(RemoteCheckWait::OnMiss);
     let more = |millis| Some(NextIncrease { at: at(millis), is_exhausted: false });
     // The level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
     let table = [
@@ -263,13 +272,7 @@ fn level_of_window_refills_at_next_increase() {
         (&sliding, 0, more(5_000), 5_000, 1, 60_000_000),
     ];
     for (quota, level, more, millis, remaining, reset) in table {
-        let mut share = ShareState::fresh(quota, at(0));
-        share.report(quota, at(0), 0);
-        share.apply_reply(
-            quota,
-            &ShareReply { next_increase: more, ..settled(1, 0, level * MICRO, at(0)) },
-            at(1),
-        );
+        let share = synced(quota, ShareReply { next_increase: more, ..settled(1, 0, level * MICRO, at(0)) });
         let expected = QuotaLevel { limit: 7, window: Micros(60_000_000), remaining, reset: Micros(reset) };
         assert_eq!(share.level(quota, at(millis)), expected, "{level} at {millis} ms");
     }
@@ -337,16 +340,25 @@ fn requests_wait_for_remote_checks_as_configured() {
 }
 
 #[test]
-fn owes_what_its_part_admits_while_remote_checks_time_out() {
+fn fallback_of_the_rule_holds_in_an_outage_and_while_remote_checks_time_out() {
     let table =
         [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
     for (when_down, admitted) in table {
-        let (quota, standing) = shared(100, 100, 100, 4, when_down);
-        let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
-        standing.set_answers_in_time(false);
-        let mut share = ShareState::fresh(&quota, at(0));
-        assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}");
-        assert_eq!(share.peek_report(at(0)).debt, admitted, "{when_down:?}");
+        for is_reachable in [false, true] {
+            let (quota, standing) = shared(100, 100, 100, 4, when_down);
+            let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+            standing.set_redis_reachable(is_reachable);
+            standing.set_answers_in_time(false);
+            let mut share = ShareState::fresh(&quota, at(0));
+            assert_eq!(
+                drain(&mut share, &quota, at(0)),
+                admitted,
+                "{when_down:?}, reachable: {is_reachable}"
+            );
+            if is_reachable {
+                assert_eq!(share.peek_report(at(0)).debt, admitted, "{when_down:?} is owed");
+            }
+        }
     }
 }
 
@@ -460,9 +472,7 @@ fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
 fn debt_above_half_the_credit_requests_sync() {
     // A tenth of 1 000 over 10 hosts: ten for each.
     let (quota, _) = shared(1_000, 1_000, 100, 10, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(0, 0, 0, at(0)), at(0));
+    let mut share = synced(&quota, settled(0, 0, 0, at(0)));
     let requests_sync = (0..7).map(|_| ask(&mut share, &quota, at(1), 1) && share.take_sync_due());
     assert_eq!(requests_sync.collect::<Vec<_>>(), [false, false, false, false, false, true, false]);
 }
@@ -508,12 +518,8 @@ fn gives_no_credit_below_one_unit_where_budget_is_in_whole_units() {
 fn what_was_charged_once_is_not_charged_again_and_passes_while_redis_has_enough() {
     // A tenth of 100 over 8 hosts is one token, which is forgiven after three quarters of an hour.
     let hour = Rate::new(100, 3_600 * SECOND).unwrap();
-    let quota =
-        ShareQuota::new(token_bucket::TokenBucketQuota::new(hour, 100).unwrap(), 100, Fallback::Share);
-    let standing = Arc::new(FleetStatus::default());
-    standing.set_redis_reachable(true);
-    standing.set_hosts(8);
-    quota.join(&standing, 7);
+    let hourly = token_bucket::TokenBucketQuota::new(hour, 100).unwrap();
+    let (quota, _) = joined(ShareQuota::new(hourly, 100, Fallback::Share), 8);
     let mut share = ShareState::fresh(&quota, at(0));
     for visit in 0..5 {
         let now = at(visit * 60_000);
@@ -557,9 +563,7 @@ fn cut_off_each_host_has_its_part_and_owes_it_afterwards() {
 #[test]
 fn a_part_begins_with_what_was_last_known_to_be_left() {
     let (quota, standing) = shared(100, 100, 100, 4, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(3, 0, 40 * MICRO, at(0)), at(0));
+    let mut share = synced(&quota, settled(3, 0, 40 * MICRO, at(0)));
     standing.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(0)), 3 + 10, "what is in hand first, then a quarter of 40");
 }
@@ -567,13 +571,8 @@ fn a_part_begins_with_what_was_last_known_to_be_left() {
 /// Ten a day, of which Redis says that so much is left, on one of two hosts.
 fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
     let day = token_bucket::TokenBucketQuota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
-    let (standing, quota) = (Arc::new(FleetStatus::default()), ShareQuota::new(day, 0, Fallback::Share));
-    standing.set_redis_reachable(true);
-    standing.set_hosts(2);
-    quota.join(&standing, 7);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(0, 0, left * MICRO, at(0)), at(0));
+    let (quota, standing) = joined(ShareQuota::new(day, 0, Fallback::Share), 2);
+    let share = synced(&quota, settled(0, 0, left * MICRO, at(0)));
     (quota, standing, share)
 }
 
@@ -608,9 +607,7 @@ fn what_is_paid_by_an_answer_that_comes_late_is_not_owed_again() {
 #[test]
 fn what_is_earned_in_an_outage_is_owed_by_nobody() {
     let (quota, standing) = shared(100, 100, 0, 4, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(0, 0, 0, at(0)), at(0));
+    let mut share = synced(&quota, settled(0, 0, 0, at(0)));
     standing.set_redis_reachable(false);
     let admitted: u32 = (1..=40).map(|turn| drain(&mut share, &quota, at(turn * 100))).sum();
     assert_eq!(admitted, 100, "a quarter of 100/s for four seconds");
@@ -636,18 +633,6 @@ fn an_outage_after_an_outage_begins_where_the_first_one_ended() {
 }
 
 #[test]
-fn what_holds_while_nobody_is_heard_is_what_the_rule_says() {
-    let table =
-        [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
-    for (when_down, admitted) in table {
-        let (quota, standing) = shared(100, 100, 100, 4, when_down);
-        standing.set_redis_reachable(false);
-        let mut share = ShareState::fresh(&quota, at(0));
-        assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}");
-    }
-}
-
-#[test]
 fn who_is_refused_for_want_of_an_answer_is_told_to_come_when_it_is_there() {
     let (quota, standing, share) = daily(4);
     let fresh = ShareState::fresh(&quota, at(0));
@@ -662,9 +647,7 @@ fn who_is_refused_for_want_of_an_answer_is_told_to_come_when_it_is_there() {
 #[test]
 fn a_wait_is_never_longer_than_the_window_whatever_redis_says() {
     let (quota, _) = shared(10, 100, 0, 4, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(0, 0, i64::MIN / 4, at(0)), at(0));
+    let share = synced(&quota, settled(0, 0, i64::MIN / 4, at(0)));
     let Outcome::Later(wait) = share.judge(&quota, at(1), 1) else { panic!("it is refused") };
     assert_eq!(wait, quota.bucket().window());
     assert_eq!(share.judge(&quota, at(1), 101), Outcome::Never);
@@ -722,52 +705,6 @@ proptest! {
             let owed = u64::from(share.peek_report(at(now)).debt);
             let held = u64::from(share.peek_report(at(now)).borrowed);
             prop_assert!(admitted + held <= granted + paid + owed, "{admitted} + {held} of {granted} + {paid} + {owed}");
-        }
-    }
-
-    /// Judging and charging in one step is judging and charging, whatever a share has been through; and what is told says
-    /// that something is left where the next one would pass.
-    #[test]
-    fn one_step_does_what_two_do(
-        count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
-        steps in prop::collection::vec((0u8..12, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
-    ) {
-        let (quota, standing) = shared(count, burst, credit, 3, Fallback::Share);
-        let mut one = ShareState::fresh(&quota, at(0));
-        let mut two = one;
-        let mut now = 0;
-        for (what, gap, cost, number, level) in steps {
-            now += gap;
-            let now = at(now);
-            let both = |one: &mut ShareState, two: &mut ShareState, change: &dyn Fn(&mut ShareState)| {
-                change(one);
-                change(two);
-            };
-            match what {
-                0 => {
-                    let answer = |share: &mut ShareState| {
-                        let owed = share.report(&quota, now, number).0.debt;
-                        let told = ShareReply { demand: 1_000 * u64::from(number), low_mark: cost, ..settled(number, owed, level * MICRO, now) };
-                        share.apply_reply(&quota, &told, now);
-                    };
-                    both(&mut one, &mut two, &answer);
-                }
-                1 => both(&mut one, &mut two, &|share| _ = share.stop_tracking(now)),
-                2 => standing.set_hosts(number),
-                3 => _ = standing.set_redis_reachable(number > 2),
-                4 => both(&mut one, &mut two, &|share| _ = share.take_sync_due()),
-                _ => {
-                    let outcome = two.judge(&quota, now, cost);
-                    prop_assert_eq!(one.admit(&quota, now, cost), outcome);
-                    if outcome.is_allowed() {
-                        two.charge(&quota, now, cost);
-                    } else {
-                        both(&mut one, &mut two, &|share| share.record_refusal(&quota, now, cost));
-                    }
-                }
-            }
-            prop_assert_eq!(one, two);
-            prop_assert_eq!(one.level(&quota, now).remaining > 0, one.judge(&quota, now, 1).is_allowed());
         }
     }
 

@@ -1,14 +1,12 @@
-//! The sliding log, step by step.
+//! The sliding log: what it keeps of a key, and that what it merges never counts for too little.
 
+use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
+use tidegate::limit::Outcome;
 use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLogQuota, SlidingLogState};
-use tidegate::limit::{LimitError, Outcome, QuotaLevel};
 
-use Outcome::{Later, Never, Pass};
-
-const MILLI: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MILLI;
-const DAY: u64 = 86_400 * SECOND;
+use super::{DAY, MILLI, SECOND};
+use crate::definition::{Charged, Definition};
 
 fn quota(count: u32, window_nanos: u64) -> SlidingLogQuota {
     SlidingLogQuota::new(count, window_nanos).unwrap()
@@ -18,123 +16,6 @@ fn at_ms(millis: u64) -> Now {
     Now::at_nanos(millis * MILLI)
 }
 
-fn ms(millis: u64) -> Micros {
-    Micros(millis * 1_000)
-}
-
-/// Runs steps of (milliseconds, cost, expected) on one key.
-fn check(quota: SlidingLogQuota, steps: &[(u64, u32, Outcome)]) {
-    let mut log = SlidingLogState::default();
-    for (millis, cost, expected) in steps {
-        let outcome = log.judge(&quota, at_ms(*millis), *cost);
-        assert_eq!(outcome, *expected, "{cost} at {millis} ms of {quota:?}");
-        if outcome == Pass {
-            log.charge(&quota, at_ms(*millis), *cost);
-        }
-    }
-}
-
-#[test]
-fn two_a_minute_as_in_the_literature() {
-    let one = 3_600_000; // 1:00
-    check(
-        quota(2, 60 * SECOND),
-        &[
-            (one + 1_000, 1, Pass),
-            (one + 30_000, 1, Pass),
-            (one + 50_000, 1, Later(ms(11_000))),
-            (one + 100_000, 1, Pass),
-        ],
-    );
-}
-
-#[test]
-fn a_log_fills_and_empties() {
-    check(
-        quota(5, SECOND),
-        &[
-            (0, 3, Pass),
-            (100, 2, Pass),
-            (100, 0, Pass), // nothing asked, nothing charged
-            (200, 6, Never),
-            (200, 1, Later(ms(800))),
-            (200, 4, Later(ms(900))), // needs the second entry gone as well
-            (999, 1, Later(ms(1))),
-            (1_000, 3, Pass), // half-open: what came at 0 is not in (0, 1000]
-            (1_000, 1, Later(ms(100))),
-            (1_100, 2, Pass),
-            (9_000, 5, Pass), // idle time buys N, no more
-            (9_000, 1, Later(ms(1_000))),
-        ],
-    );
-}
-
-#[test]
-fn a_clock_that_steps_back_mints_nothing() {
-    check(
-        quota(2, SECOND),
-        &[
-            (5_000, 1, Pass),
-            (1_000, 1, Pass), // kept as of 5 s
-            (1_000, 1, Later(ms(5_000))),
-            (5_999, 1, Later(ms(1))),
-            (6_000, 2, Pass),
-        ],
-    );
-}
-
-#[test]
-fn what_cannot_be_is_refused() {
-    let table = [
-        (SlidingLogQuota::new(0, SECOND).err(), Some(LimitError::Zero)),
-        (SlidingLogQuota::new(COUNT_MAX, SECOND).err(), None),
-        (SlidingLogQuota::new(COUNT_MAX + 1, SECOND).err(), Some(LimitError::LogTooLarge)),
-        (SlidingLogQuota::new(1, MILLI - 1).err(), Some(LimitError::Window)),
-        (SlidingLogQuota::new(1, MILLI).err(), None),
-        (SlidingLogQuota::new(1, 366 * DAY).err(), None),
-        (SlidingLogQuota::new(1, 366 * DAY + 1).err(), Some(LimitError::Window)),
-        (quota(1, SECOND).with_count(0).err(), Some(LimitError::Zero)),
-    ];
-    for (error, expected) in table {
-        assert_eq!(error, expected);
-    }
-}
-
-#[test]
-fn a_level_says_what_would_pass() {
-    let quota = quota(5, SECOND);
-    let mut log = SlidingLogState::default();
-    let full = QuotaLevel { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) };
-    assert_eq!(log.level(&quota, at_ms(0)), full);
-    log.charge(&quota, at_ms(0), 2);
-    log.charge(&quota, at_ms(400), 1);
-    assert_eq!(log.level(&quota, at_ms(400)), QuotaLevel { remaining: 2, reset: ms(600), ..full });
-    assert_eq!(log.level(&quota, at_ms(1_000)), QuotaLevel { remaining: 4, reset: ms(400), ..full });
-    assert_eq!(log.level(&quota, at_ms(1_400)), full);
-    // Over N the wait is until something remains: the debt of 4 at 0.5 s has to go, not only the 3 before it.
-    log.charge_debt(&quota, at_ms(500), 4, 100);
-    assert_eq!(log.level(&quota, at_ms(500)), QuotaLevel { remaining: 0, reset: ms(900), ..full });
-    assert_eq!(log.level(&quota, at_ms(1_400)), QuotaLevel { remaining: 1, reset: ms(100), ..full });
-}
-
-#[test]
-fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
-    let (quota, wide) = (quota(3, SECOND), quota(100, SECOND));
-    let mut log = SlidingLogState::default();
-    let used = |log: &SlidingLogState, now| 100 - log.level(&wide, now).remaining;
-    log.charge(&quota, at_ms(0), 2);
-    log.charge_debt(&quota, at_ms(100), 10, 2);
-    assert_eq!(used(&log, at_ms(100)), 5);
-    log.charge_debt(&quota, at_ms(200), 1, 2);
-    assert_eq!(used(&log, at_ms(200)), 5);
-    log.refund(&quota, at_ms(300), 4);
-    assert_eq!(used(&log, at_ms(300)), 1);
-    assert_eq!(log.judge(&quota, at_ms(300), 3), Later(ms(700)), "what came at 0 is left");
-    log.refund(&quota, at_ms(300), u32::MAX);
-    assert_eq!(log.level(&quota, at_ms(300)).remaining, 3);
-    assert_eq!((log.heap_bytes(), log.nanos_until_fresh(SECOND, at_ms(300))), (0, 0));
-}
-
 #[test]
 fn another_count_meets_the_same_units() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
@@ -142,7 +23,7 @@ fn another_count_meets_the_same_units() {
     for millis in 0..40 {
         log.charge(&many, at_ms(millis * 10), 1);
     }
-    assert_eq!(log.judge(&few, at_ms(400), 1), Later(ms(980)), "all but one must go");
+    assert_eq!(log.judge(&few, at_ms(400), 1), Outcome::Later(Micros(980_000)), "all but one must go");
     assert_eq!(log.level(&many, at_ms(400)).remaining, 10);
     // Charged under the smaller count, what can no longer matter to it is merged, and never counts for too little.
     log.charge(&few, at_ms(1_100), 1);
@@ -162,25 +43,6 @@ fn keeps_units_apart_up_to_the_larger_count() {
         log.charge(&few.with_stored_units(kept), at_ms(1_100), 1);
         assert_eq!(log.level(&many, at_ms(1_379)).remaining, remaining, "{kept} units kept apart");
     }
-}
-
-#[test]
-fn a_sum_of_any_size_neither_wraps_nor_panics() {
-    let (quota, end) = (quota(3, 366 * DAY), u64::MAX);
-    let mut log = SlidingLogState::default();
-    for nanos in [0, 1, 2, 2, end - 2, end - 1, end, end, 5] {
-        let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: i64::MIN };
-        for cost in [u32::MAX, 1, 1, u32::MAX, u32::MAX - 1, 2, 1, 1, 1] {
-            log.charge(&quota, now, cost);
-            assert_ne!(log.judge(&quota, now, 1), Pass);
-            assert_eq!(log.judge(&quota, now, u32::MAX), Never);
-            log.charge_debt(&quota, now, u32::MAX, u32::MAX);
-            assert_eq!(log.level(&quota, now).remaining, 0);
-            assert!(log.nanos_until_fresh(u64::MAX, now) >= log.nanos_until_fresh(SECOND, now));
-        }
-    }
-    log.refund(&quota, Now::default(), u32::MAX);
-    assert_eq!(log.level(&quota, Now::at_nanos(end)).remaining, 3);
 }
 
 #[test]
@@ -249,5 +111,44 @@ fn block_grows_to_the_stated_heap_bytes() {
             log.heap_bytes()
         });
         assert_eq!((charged.max(), quota.heap_bytes()), (Some(bytes), (32, bytes)), "{count} units");
+    }
+}
+
+proptest! {
+    #![proptest_config(crate::cases(120))]
+
+    #[test]
+    fn merged_entries_never_count_for_too_little(
+        count in prop_oneof![1_u32..12, 12_u32..200], window in prop_oneof![Just(MILLI), Just(SECOND), Just(366 * DAY)],
+        steps in prop::collection::vec((0_u64..150, 0..4, 0_u32..40), 1..150),
+    ) {
+        // Requests, charges above the count, debts and refunds; also under a larger count.
+        let (quota, definition) = (quota(count, window), Definition::SlidingLog { nanos: window });
+        let wide = quota.with_count(COUNT_MAX).unwrap();
+        let (mut log, mut list, mut nanos) = (SlidingLogState::default(), Charged::default(), 400 * DAY);
+        for (part, kind, units) in steps {
+            nanos += window / 1_000 * part;
+            let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: 7 };
+            match kind {
+                0 if units == 0 || log.judge(&quota, now, units) != Outcome::Pass => {}
+                0 | 1 => {
+                    log.charge(&quota, now, units);
+                    definition.charge(&mut list, now, u64::from(units), 0);
+                }
+                2 => {
+                    log.charge_debt(&quota, now, units, u32::MAX);
+                    definition.owe(&mut list, now, u64::from(units), u64::MAX);
+                }
+                _ => {
+                    log.refund(&quota, now, units);
+                    definition.refund(&mut list, now, u64::from(units));
+                }
+            }
+            for quota in [quota, wide] {
+                let remaining = definition.remaining(&list, now, u64::from(quota.count()));
+                prop_assert!(log.level(&quota, now).remaining <= remaining, "{kind} of {units}");
+            }
+            prop_assert!(log.heap_bytes() <= (count as usize * 5 / 4).max(3) * 12 + 4_200);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Work that ends: concurrency, what is given back, repeats, and the end of a session.
 
-use super::support::{Files, decisions, replay, said};
+use super::support::{decisions, replay, said};
 
 const RULES: &str = "\
 domain: api
@@ -57,14 +57,6 @@ fn work_that_nobody_ends_is_over_at_its_time_and_not_before() {
 }
 
 #[test]
-fn a_refusal_by_a_rate_takes_no_place() {
-    let spend: String = (0..10).map(|n| acquire("0", &format!("s{n}"), "poor", "other")).collect();
-    let trace = spend + &acquire("0", "a", "poor", "export") + &acquire("0", "b", "rich", "export");
-    let told = told(&[trace]);
-    assert_eq!(told[10..], ["limit per-user 0", "allow exports 9"]);
-}
-
-#[test]
 fn what_ends_well_is_given_back_and_a_release_counts_once() {
     let login = |t: &str, id: &str| acquire(t, id, "ann", "login");
     let trace = [
@@ -83,32 +75,6 @@ fn what_ends_well_is_given_back_and_a_release_counts_once() {
     ];
     let expected = ["allow logins 9", "allow logins 8", "allow logins 7", "limit logins 7", "limit logins 7"];
     assert_eq!(told(&trace), expected);
-}
-
-#[test]
-fn a_repeat_gets_the_same_work_again() {
-    let repeat = |t: &str, id: &str| acquire_with(t, id, "u", "export", r#", "idem": "x""#);
-    let trace = [
-        repeat("0", "a"),
-        repeat("1", "b"),
-        acquire("2", "c", "u", "export"),
-        // The same lease, by its other name.
-        line("3", "release", "b", ""),
-        acquire("4", "d", "u", "export"),
-        line("5", "release", "a", ""),
-        acquire("6", "e", "u", "export"),
-    ];
-    let expected =
-        ["allow exports 9", "allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8"];
-    assert_eq!(told(&trace), expected);
-    // Another session's name is another name.
-    let of = |session: &str| format!(r#", "idem": "x", "session": "{session}""#);
-    let trace = [
-        acquire_with("0", "a", "u", "other", &of("w1")),
-        acquire_with("0", "b", "u", "other", &of("w2")),
-        acquire_with("0", "c", "u", "other", &of("w1")),
-    ];
-    assert_eq!(told(&trace), ["allow per-user 9", "allow per-user 8", "allow per-user 9"]);
 }
 
 #[test]
@@ -167,27 +133,4 @@ fn more_work_than_a_session_may_hold_is_let_through_and_told() {
         said(&output)
     );
     assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1_030);
-}
-
-#[test]
-fn a_trace_of_work_that_nobody_ends_is_no_burden() {
-    // Far more pieces of work, one after the other, than there may be at once.
-    let trace: String = (0..12_000)
-        .map(|n| acquire(&format!("{}", n / 10), &format!("{n}"), &format!("u{n}"), "x"))
-        .collect();
-    let output = replay(RULES, &trace, &[]);
-    let text = said(&output);
-    assert!(text.starts_with("12 000 lines over 19m 59s: 12 000 allowed, 0 limited\nrule"), "{text}");
-}
-
-#[test]
-fn a_comparison_names_limits_of_concurrency() {
-    let trace = [acquire("0", "a", "u", "export"), acquire("0", "b", "u", "export")].concat();
-    let wide = RULES.replace("max: 1", "max: 2");
-    let files = Files::new(&[("api.yaml", RULES), ("wide.yaml", &wide), ("trace.jsonl", &trace)]);
-    let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "wide.yaml"]);
-    let text = said(&output);
-    assert!(text.contains("\n  line 2: refused → allowed (exports)\n"), "{text}");
-    let row = ["api/exports", "1", "2", "+1", "1", "0", "-1"];
-    assert!(text.lines().any(|line| line.split_whitespace().eq(row)), "{text}");
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tidegate::rules::{Loaded, read};
+use tidegate::rules::{Loaded, read, read_text};
 
 fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -151,4 +151,76 @@ fn what_cannot_be_read_is_a_problem_and_no_panic() {
 fn one_file_is_read_whatever_its_name() {
     let directory = directory(&[("rules.txt", API_A)]);
     assert_eq!(shown(&read(&directory.path().join("rules.txt"))), "api: a");
+}
+
+#[test]
+fn what_has_an_effect_through_another_domain_is_not_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let told = || {
+        let loaded = read(folder.path());
+        let warnings = loaded.problems.iter().filter(|problem| !problem.is_error());
+        warnings.map(|problem| problem.message.clone()).collect::<Vec<_>>()
+    };
+    put("a.yaml", "domain: a\nlimits: [{name: a, key: [], rate: 9/s, over: {elastic: 9%}}]\n");
+    assert!(told()[0].starts_with("the elastic part of `a` is never used"), "{:?}", told());
+    put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: true}}}]\n");
+    assert_eq!(told(), Vec::<String>::new());
+    // What cannot be read may hold what is missing.
+    put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: maybe}}}]\n");
+    assert_eq!(told(), Vec::<String>::new());
+}
+
+#[test]
+fn a_pool_is_shed_once() {
+    let directory = tempfile::tempdir().unwrap();
+    for domain in ["a", "b"] {
+        let text = format!(
+            "domain: {domain}\nshed: [{{pool: web, queue_age: {{}}}}, {{pool: {domain}, queue_age: {{}}}}]\n"
+        );
+        fs::write(directory.path().join(format!("{domain}.yaml")), text).unwrap();
+    }
+    let loaded = read(directory.path());
+    let [told] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
+    assert!(
+        told.position.file.ends_with("b.yaml") && told.mend.as_ref().unwrap().contains("a.yaml:2:15"),
+        "{told}"
+    );
+    assert_eq!((loaded.domains.len(), &*loaded.failed[0]), (1, "b"));
+}
+
+#[test]
+fn a_rule_knows_where_it_stands_and_keeps_its_help() {
+    let loaded = read_text(
+        "api.yaml",
+        "domain: api\nlimits:\n  - key: []\n    name: a\n    rate: 1/s\n    help: https://example.com/limits\n",
+    );
+    let rule = &loaded.domains[0].rules()[0];
+    assert_eq!(rule.position.to_string(), "api.yaml:4:11");
+    assert_eq!(rule.help.as_deref(), Some("https://example.com/limits"));
+}
+
+#[test]
+fn thousands_of_rules_load() {
+    let mut text = "domain: api\nlimits:\n".to_owned();
+    for number in 0..2_000 {
+        text.push_str(&format!("  - name: rule-{number}\n    match: {{path: /v1/{number}, method: [GET, POST]}}\n    key: [user]\n    rate: {}/s\n", number + 1));
+    }
+    let loaded = read_text("api.yaml", &text);
+    assert!(!loaded.has_errors(), "{:?}", loaded.problems.first());
+    assert_eq!(loaded.domains[0].rules().len(), 2_000);
+}
+
+#[test]
+fn a_condition_knows_its_line_and_is_the_same_on_another() {
+    let rule = |gap: &str| {
+        let text = format!(
+            "domain: api\nlimits:\n- name: a\n{gap}  match:\n    m: x\n    n:\n    - y\n  key: []\n  rate: 1/s\n"
+        );
+        read_text("rules.yaml", &text).domains[0].rules()[0].conditions.clone()
+    };
+    let (one, other) = (rule(""), rule("\n\n"));
+    assert_eq!(one.iter().map(|condition| condition.line).collect::<Vec<_>>(), [5, 6]);
+    assert_eq!(other.iter().map(|condition| condition.line).collect::<Vec<_>>(), [7, 8]);
+    assert_eq!(one, other);
 }

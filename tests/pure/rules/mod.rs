@@ -1,21 +1,15 @@
-//! The rules reader: what good files mean, what bad ones are told, directories, and files with a slip in them.
+//! The rules reader: what good files mean, directories, bounds. `diagnostics/` has the errors and warnings, `fuzz` files with a
+//! slip in them.
 
 use crate::problems;
-mod bad;
-mod bad_files;
-mod bad_quotas;
-mod bad_sheds;
+mod bounds;
 mod concurrency;
 mod differences;
 mod files;
 mod fleet;
-mod good;
 mod library;
 mod lists;
-mod matching;
-mod mutated;
 mod quotas;
 mod reference;
 mod sheds;
 mod tables;
-mod warnings;

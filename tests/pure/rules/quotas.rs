@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate::limit::{Quota, TickScale};
-use tidegate::rules::{Allowance, Limit, OverTreatment, RefusedCost, Rule, read_text};
+use tidegate::rules::{Allowance, Limit, Mode, OverTreatment, RefusedCost, Rule, read_text};
 
 /// A quota as the tables write it.
 pub(super) fn quota(quota: &Quota) -> String {
@@ -77,39 +77,6 @@ fn rules(fields: &str) -> Vec<Rule> {
 }
 
 #[test]
-fn every_algorithm_has_its_numbers() {
-    let table: &[(&str, &str)] = &[
-        ("rate: 100/s", "100/s burst 100"),
-        ("rate: 100/s, burst: 500", "100/s burst 500"),
-        ("rate: unlimited", "unlimited"),
-        ("rate: 5/month", "5/30day burst 5"),
-        ("rate: 5/s, algorithm: leaky_bucket", "5/s queue 0"),
-        ("rate: 5/s, algorithm: leaky_bucket, queue: 20", "5/s queue 20"),
-        ("rate: 5/s, algorithm: leaky_bucket, queue: 0", "5/s queue 0"),
-        ("rate: 5/15min, algorithm: sliding_log", "5 log 900s"),
-        ("rate: 10000/h, algorithm: sliding_log", "10000 log 3600s"),
-        ("rate: 20/h, algorithm: sliding_window", "20 sliding 3600s/10"),
-        ("rate: 20/h, algorithm: sliding_window, buckets: 1", "20 sliding 3600s/1"),
-        ("rate: 20/month, algorithm: sliding_window, buckets: 60", "20 sliding 2592000s/60"),
-        // Faster than a bucket can tell apart, and nothing to a window.
-        ("rate: 1999999/s, algorithm: sliding_window", "1999999 sliding 1s/10"),
-        ("rate: 5/min, algorithm: fixed_window", "5 fixed Nanos(60000000000) on Unix"),
-        ("rate: 5/min, algorithm: fixed_window, align: utc", "5 fixed Nanos(60000000000) on Unix"),
-        ("rate: 5/min, algorithm: fixed_window, align: first", "5 fixed Nanos(60000000000) on Boot"),
-        ("rate: 5/2month, algorithm: fixed_window", "5 fixed Months(2) on Unix"),
-        (
-            "rate: 5/day, algorithm: fixed_window, timezone: Europe/Berlin",
-            "5 fixed Nanos(86400000000000) on Unix",
-        ),
-        ("rate: 5/month, algorithm: fixed_window, timezone: asia/tokyo", "5 fixed Months(1) on Unix"),
-        ("rate: 36/36h, algorithm: fixed_window, align: first", "36 fixed Nanos(129600000000000) on Boot"),
-    ];
-    for (fields, expected) in table {
-        assert_eq!(limit(&rule(fields).limit), *expected, "{fields}");
-    }
-}
-
-#[test]
 fn a_window_knows_whose_midnight_it_ends_at() {
     let quota = |fields: &str| match rule(fields).limit.quota().unwrap() {
         Quota::FixedWindow(quota) => quota.clone(),
@@ -123,39 +90,6 @@ fn a_window_knows_whose_midnight_it_ends_at() {
     for other in ["timezone: Europe/Berlin", "align: first"] {
         let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
         assert_ne!(utc.describe_windows(), other.describe_windows());
-    }
-}
-
-#[test]
-fn what_is_too_much_has_its_numbers() {
-    let table: &[(&str, &str)] = &[
-        ("rate: 100/s, over: refuse", "100/s burst 100"),
-        ("rate: 100/s, burst: 55, over: {soft: 10%}", "100/s burst 55 soft 100/s burst 60"),
-        ("rate: 100/s, over: {soft: 12.5%, for: 60s}", "100/s burst 100 soft 100/s burst 112 for 60s"),
-        ("rate: 20/h, algorithm: sliding_log, over: {soft: 1000%}", "20 log 3600s soft 220 log 3600s"),
-        (
-            "rate: 19/h, algorithm: sliding_window, over: {soft: 10%}",
-            "19 sliding 3600s/10 soft 20 sliding 3600s/10",
-        ),
-        (
-            "rate: 10/min, algorithm: fixed_window, over: {soft: 10%}",
-            "10 fixed Nanos(60000000000) on Unix soft 11 fixed Nanos(60000000000) on Unix",
-        ),
-        ("rate: 100/s, over: {elastic: 100%}", "100/s burst 100 elastic 100/s burst 100"),
-        ("rate: 100/s, burst: 55, over: {elastic: 10%}", "100/s burst 55 elastic 10/s burst 5"),
-        // Half of one a second is one in two, not one.
-        ("rate: 1/s, over: {elastic: 50%}", "1/s burst 1 elastic 1/2s burst 1"),
-        ("rate: 3/min, over: {elastic: 0.1%}", "3/min burst 3 elastic 3/1000min burst 1"),
-        ("rate: 5/h, algorithm: sliding_log, over: {elastic: 50%}", "5 log 3600s elastic 2 log 3600s"),
-        ("rate: 5/h, algorithm: sliding_log, over: {elastic: 1%}", "5 log 3600s elastic 1 log 3600s"),
-        ("rate: 5/h, algorithm: sliding_log, refused: counted", "5 log 3600s counted"),
-        ("rate: 5/h, algorithm: sliding_log, refused: free", "5 log 3600s"),
-        ("rate: 5/h, block: 15min", "5/h burst 5 block 900s"),
-        ("rate: 5/h, max_debt: 0", "5/h burst 5 debt 0"),
-        ("rate: 5/h, burst: 9, max_debt: 100", "5/h burst 9 debt 100"),
-    ];
-    for (fields, expected) in table {
-        assert_eq!(limit(&rule(fields).limit), *expected, "{fields}");
     }
 }
 
@@ -207,84 +141,20 @@ fn all_rates_of_a_rule_are_on_one_scale() {
 }
 
 #[test]
-fn a_candidate_says_what_differs() {
-    let table: &[(&str, &str)] = &[
-        ("rate: 20/s, burst: 50, candidate: {rate: 10/s}", "10/s burst 50"),
-        ("rate: 20/s, candidate: {rate: 10/s}", "10/s burst 10"),
-        ("rate: 20/s, candidate: {burst: 5}", "20/s burst 5"),
-        ("rate: 20/s, block: 1s, max_debt: 3, candidate: {burst: 5}", "20/s burst 5 debt 3 block 1s"),
-        ("rate: 20/s, block: 1s, candidate: {block: 2s}", "20/s burst 20 block 2s"),
-        ("rate: 20/s, over: {soft: 10%}, candidate: {over: refuse}", "20/s burst 20"),
-        ("rate: 20/s, burst: 50, candidate: {algorithm: sliding_log}", "20 log 1s"),
-        (
-            "rate: 20/s, burst: 50, candidate: {algorithm: sliding_log, rate: 5/s, refused: counted}",
-            "5 log 1s counted",
-        ),
-        ("rate: 20/s, over: {soft: 10%}, candidate: {algorithm: leaky_bucket, queue: 3}", "20/s queue 3"),
-        (
-            "rate: 20/s, over: {soft: 10%, for: 1s}, candidate: {algorithm: sliding_log}",
-            "20 log 1s soft 22 log 1s for 1s",
-        ),
-        ("rate: 5/s, algorithm: leaky_bucket, queue: 3, candidate: {rate: 6/s}", "6/s queue 3"),
-        (
-            "rate: 5/s, algorithm: leaky_bucket, queue: 3, candidate: {algorithm: token_bucket, burst: 9}",
-            "5/s burst 9",
-        ),
-        (
-            "rate: 5/h, algorithm: sliding_window, buckets: 3, refused: counted, candidate: {rate: 6/h}",
-            "6 sliding 3600s/3 counted",
-        ),
-        (
-            "rate: 5/h, algorithm: sliding_window, refused: counted, candidate: {algorithm: token_bucket}",
-            "5/h burst 5",
-        ),
-        (
-            "rate: 5/h, algorithm: sliding_window, refused: counted, candidate: {refused: free}",
-            "5 sliding 3600s/10",
-        ),
-        (
-            "rate: 5/month, algorithm: fixed_window, timezone: Europe/Berlin, candidate: {rate: 6/month}",
-            "6 fixed Months(1) on Unix",
-        ),
-        (
-            "rate: 5/day, algorithm: fixed_window, timezone: Europe/Berlin, candidate: {align: first}",
-            "5 fixed Nanos(86400000000000) on Boot",
-        ),
-        (
-            "rate: 5/h, algorithm: fixed_window, align: first, candidate: {timezone: Europe/Berlin}",
-            "5 fixed Nanos(3600000000000) on Unix",
-        ),
-        ("rate: unlimited, candidate: {rate: 10/s}", "10/s burst 10"),
-        ("rate: 10/s, burst: 5, candidate: {rate: unlimited}", "unlimited"),
-        // Overridden keys keep the rate of their override; the numbers are the same in both.
-        (
-            "rate: 20/s, overrides: [{match: {p: a}, rate: 20/s}, {match: {p: b}, rate: 7/s, burst: 9}, \
-             {match: {p: c}, rate: unlimited}], candidate: {rate: 10/s, algorithm: sliding_log}",
-            "10 log 1s | 20 log 1s | 7 log 1s | unlimited",
-        ),
-        (
-            "rate: 20/s, algorithm: sliding_log, overrides: [{match: {p: b}, rate: 7/s, burst: 9}], \
-             candidate: {algorithm: token_bucket}",
-            "20/s burst 20 | 7/s burst 9",
-        ),
-    ];
-    for (fields, expected) in table {
-        let [rule, candidate] = &*rules(fields) else { panic!("{fields}") };
-        assert_eq!(limit(&candidate.limit), *expected, "{fields}");
-        assert_eq!(candidate.limit.allowances.len(), rule.limit.allowances.len(), "{fields}");
+fn a_candidate_is_a_rule_by_name() {
+    let rule = |mode: &str| format!("  - {{name: a, key: [], rate: 9/h, candidate: {{rate: 1/h}}{mode}}}\n");
+    for (mode, of_candidate) in
+        [("", Mode::Shadow), (", mode: shadow", Mode::Shadow), (", mode: disabled", Mode::Disabled)]
+    {
+        let loaded = read_text("a.yaml", &format!("domain: api\nlimits:\n{}", rule(mode)));
+        let [own, candidate] = loaded.domains[0].rules() else { panic!("{loaded:?}") };
+        assert_eq!((&*own.name, &*candidate.name, candidate.mode), ("a", "a@candidate", of_candidate));
+        assert!(!candidate.advertise && candidate.key == own.key);
     }
-}
-
-#[test]
-fn what_else_a_rule_says_is_kept() {
-    let plain = rule("rate: 1/s");
-    assert_eq!((plain.unit, plain.warn_at, plain.refund_on, plain.advertise), (None, None, None, true));
-    assert!(plain.show_keys.is_empty() && plain.overrides.is_none());
-    let full =
-        rule("rate: 1/s, unit: tokens, warn_at: 12.5%, refund_on: ok, advertise: false, show_keys: [u]");
-    assert_eq!((full.unit.as_deref(), full.warn_at, full.advertise), (Some("tokens"), Some(125), false));
-    assert!(full.refund_on.is_some());
-    assert_eq!(full.show_keys, [Box::from("u")]);
-    let usual = rule("rate: 1/s, unit: requests, warn_at: 100%, advertise: true, show_keys: []");
-    assert_eq!((usual.unit, usual.warn_at, usual.advertise), (None, Some(1_000), true));
+    let taken = "domain: api\nlimits:\n- {name: a@candidate, key: [], rate: 1/s}\n- {name: a, key: [], rate: 2/s, candidate: {rate: 1/s}}\n";
+    let loaded = read_text("a.yaml", taken);
+    assert!(
+        loaded.problems[0].to_string().starts_with("a.yaml:4:44: error: a second rule named `a@candidate`"),
+        "{loaded:?}"
+    );
 }

@@ -39,25 +39,6 @@ fn a_mapping_is_straight_between_its_points_and_level_outside() {
 }
 
 #[test]
-fn the_reserve_is_never_touched() {
-    let table = [
-        (100, 200, 80),
-        (99, 200, 79), // 79.2
-        (1, 200, 0),
-        (1, 0, 1),
-        (7, 1_000, 0),
-        (7, u16::MAX, 0),
-        (0, 200, 0),
-        (3, 1, 2),
-        (u32::MAX, 0, u32::MAX),
-        (u32::MAX, 1, 4_290_672_327),
-    ];
-    for (slots, reserve, most) in table {
-        assert_eq!(FleetSums::default().noncritical_max_here(slots, reserve), most, "{reserve} of {slots}");
-    }
-}
-
-#[test]
 fn what_other_hosts_do_leaves_the_rest_of_the_fleets_part() {
     // Slots and other work elsewhere, slots here, the reserve, and what this host may have.
     let table = [

@@ -59,29 +59,6 @@ fn until_there_has_been_slot_time_nothing_is_known() {
 }
 
 #[test]
-fn a_step_is_seen_in_full_after_eight_seconds_and_no_later() {
-    let mut sums = Sums::default();
-    for _ in 0..400 {
-        sums.pass(250, 0, 16);
-    }
-    for ticks in 1..=40_u32 {
-        sums.pass(250, 16, 16);
-        near(sums.over(), f64::from(ticks.min(32)) / 32.0, 1e-12);
-    }
-}
-
-#[test]
-fn after_a_long_time_without_a_reading_the_last_eight_seconds_count() {
-    let mut sums = Sums::default();
-    sums.pass(250, 0, 16);
-    sums.pass(3_600_000, 0, 16);
-    for _ in 0..8 {
-        sums.pass(250, 16, 16);
-    }
-    near(sums.over(), 0.25, 1e-12);
-}
-
-#[test]
 fn readings_close_together_lose_no_time() {
     let mut sums = Sums::default();
     for _ in 0..1_200 {
@@ -122,7 +99,7 @@ proptest! {
 
     #[test]
     fn it_is_the_exact_mean_whenever_the_readings_come(
-        stretches in proptest::collection::vec((200_u64..3_000, 0_u32..40, 0_u32..40), 2..120),
+        stretches in proptest::collection::vec((prop_oneof![9 => 200_u64..3_000, 1 => 3_000..9_000_000_u64], 0_u32..40, 0_u32..40), 2..120),
     ) {
         let mut sums = Sums::default();
         let mut passed: Vec<(u64, u32, u32)> = Vec::new();

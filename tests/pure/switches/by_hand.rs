@@ -19,21 +19,21 @@ fn block(bench: &Bench, rule: &str, attributes: &[(&str, &str)], ends: u64) -> B
 }
 
 /// Rules of every algorithm, and the level of a new key.
-const RULES: &[(&str, &str, &str)] = &[
-    ("", "rate: 10/h, burst: 10", "10/10"),
-    ("", "rate: 10/h, algorithm: leaky_bucket, queue: 9", "10/10"),
-    ("", "rate: 10/h, algorithm: fixed_window, align: first", "10/10"),
-    ("", "rate: 10/h, algorithm: sliding_log", "10/10"),
-    ("", "rate: 10/h, algorithm: sliding_window", "10/10"),
-    ("", "rate: unlimited", "0/0"),
-    ("", "rate: 10/h, block: 5s", "10/10"),
-    ("", "rate: 10/h, over: {soft: 50%}", "10/10"),
-    ("", "rate: 10/h, algorithm: fixed_window, refused: counted, align: first", "10/10"),
+const RULES: &[(&str, &str)] = &[
+    ("rate: 10/h, burst: 10", "10/10"),
+    ("rate: 10/h, algorithm: leaky_bucket, queue: 9", "10/10"),
+    ("rate: 10/h, algorithm: fixed_window, align: first", "10/10"),
+    ("rate: 10/h, algorithm: sliding_log", "10/10"),
+    ("rate: 10/h, algorithm: sliding_window", "10/10"),
+    ("rate: unlimited", "0/0"),
+    ("rate: 10/h, block: 5s", "10/10"),
+    ("rate: 10/h, over: {soft: 50%}", "10/10"),
+    ("rate: 10/h, algorithm: fixed_window, refused: counted, align: first", "10/10"),
 ];
 
 #[test]
 fn refuses_blocked_key_until_deadline_for_any_algorithm() {
-    for (_, rule, level) in RULES {
+    for (rule, level) in RULES {
         let mut bench = Bench::new(&format!("  - {{name: a, key: [user], {rule}}}\n"));
         let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
         assert_eq!((blocked.text.clone(), blocked.format_digest().len()), (None, 32));
@@ -176,7 +176,7 @@ fn unblocks_manual_and_automatic_blocks() {
 
 #[test]
 fn reset_key_is_fresh() {
-    for (_, rule, _) in RULES {
+    for (rule, _) in RULES {
         let text = format!("  - {{name: a, key: [user], {rule}}}\n");
         let mut bench = Bench::new(&text);
         let fresh: Vec<String> = trial(&mut Bench::new(&text));

@@ -1,23 +1,10 @@
 //! How leases end: by release, by their time, with their session, as given up on. Each ends once.
 
-use tidegate::engine::{ConnectionParams, SessionError, WorkOutcome};
+use tidegate::engine::{ConnectionParams, SessionError};
 
 use super::office::{Ask, Office, ms, s};
 
 const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
-
-#[test]
-fn a_lease_ends_at_its_time_and_not_before() {
-    let mut office = Office::new(TWO);
-    let session = office.session(1, 0, s(0));
-    let lease = office.acquire(&session, ms(1_234), "a=b").lease;
-    office.engine.end_expired_leases(ms(61_233));
-    office.holds(1);
-    office.engine.end_expired_leases(ms(61_234));
-    office.holds(0);
-    assert_eq!(office.engine.leases().expired, 1);
-    assert!(!office.release(&session, lease, ms(61_234)));
-}
 
 #[test]
 fn a_release_after_its_time_is_too_late_also_before_anybody_has_looked() {
@@ -26,21 +13,6 @@ fn a_release_after_its_time_is_too_late_also_before_anybody_has_looked() {
     let lease = office.acquire(&session, s(0), "a=b").lease;
     assert!(!office.engine.renew_lease(&session, lease.unwrap(), s(60)));
     assert!(!office.release(&session, lease, s(60)));
-    office.holds(0);
-}
-
-#[test]
-fn a_renewal_starts_the_time_again() {
-    let mut office = Office::new(TWO);
-    let session = office.session(1, 0, s(0));
-    let lease = office.acquire(&session, s(0), "a=b").lease.unwrap();
-    for minute in 1..10 {
-        assert!(office.engine.renew_lease(&session, lease, ms(minute * 60_000 - 1_000 * minute)));
-        office.engine.end_expired_leases(ms(minute * 60_000 - 1_000 * minute));
-    }
-    office.engine.end_expired_leases(ms(9 * 59_000 + 59_999));
-    office.holds(1);
-    office.engine.end_expired_leases(ms(9 * 59_000 + 60_000));
     office.holds(0);
 }
 
@@ -59,23 +31,6 @@ fn the_longest_of_the_rules_that_match_counts_and_else_a_minute() {
         office.engine.end_expired_leases(s(start + seconds));
         assert_eq!(office.engine.leases().expired, before + 1, "{attributes}");
     }
-}
-
-#[test]
-fn a_session_that_ends_gives_all_back_and_takes_no_more() {
-    let mut office = Office::new(TWO);
-    let (dies, lives) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
-    office.acquire(&dies, s(0), "a=b");
-    let kept = office.acquire(&lives, s(0), "a=b").lease;
-    office.engine.end_session(&dies, s(1));
-    office.holds(1);
-    office.engine.end_session(&dies, s(1));
-    office.engine.close_connection(&dies, s(1));
-    assert_eq!(office.acquire(&dies, s(1), "a=b").lease, None, "it is gone");
-    office.holds(1);
-    assert!(office.release(&lives, kept, s(1)));
-    assert_eq!(office.engine.leases().sessions, 1);
-    assert_eq!(office.engine.leases().live, 0);
 }
 
 #[test]
@@ -109,20 +64,6 @@ fn a_session_without_a_name_ends_with_its_connection() {
     office.engine.close_connection(&session, s(1));
     office.holds(0);
     assert_eq!(office.engine.leases().sessions, 0);
-}
-
-#[test]
-fn a_lease_is_its_sessions_alone() {
-    let mut office = Office::new(TWO);
-    let (mine, other) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
-    let lease = office.acquire(&mine, s(0), "a=b").lease;
-    assert!(!office.release(&other, lease, s(0)));
-    assert!(!office.engine.renew_lease(&other, lease.unwrap(), s(0)));
-    for number in [0, 1, 2, u64::MAX, lease.unwrap() + 1, lease.unwrap() ^ 1 << 40] {
-        assert!(!office.engine.release_lease(&mine, number, WorkOutcome::Ok, s(0)), "{number}");
-    }
-    office.holds(1);
-    assert!(office.release(&mine, lease, s(0)));
 }
 
 #[test]

@@ -3,9 +3,8 @@
 use crate::engines;
 mod ends;
 mod limits;
+mod model;
 mod office;
-mod pool_counts;
-mod random;
 mod repeats;
 mod reserve;
 mod shedding;

@@ -67,24 +67,6 @@ fn exempt_work_counts_by_its_importance_and_is_never_refused() {
 }
 
 #[test]
-fn a_place_goes_back_with_the_lease_and_with_a_later_refusal() {
-    let mut office = Office::new(&rules("fleet: {reserve: 50%}, queue_age: {others: 100ms}"));
-    let session = office.session(1, 2, s(0));
-    for _ in 0..5 {
-        let told = office.ask(&session, s(0), Ask { queued: Some(100_001), ..ask("user=a", "get") });
-        assert_eq!(told.line, "shed web/queue_age");
-    }
-    for at in 0..5 {
-        let told = office.ask(&session, s(at), Ask { queued: Some(100_000), ..ask("user=a", "get") });
-        assert_eq!(told.line, "allow");
-        assert_eq!(office.ask(&session, s(at), ask("user=a", "get")).line, "shed web/fleet");
-        assert!(office.release(&session, told.lease, s(at)));
-    }
-    let pool = office.engine.pools(s(5)).remove(0);
-    assert_eq!((pool.critical, pool.noncritical, pool.busy), (0, 0, 0));
-}
-
-#[test]
 fn a_look_and_a_hit_take_no_place_but_see_whether_there_is_one() {
     let mut office = Office::new(&rules("fleet: {reserve: 50%}"));
     let session = office.session(1, 2, s(0));
@@ -164,27 +146,6 @@ fn a_look_leaves_no_trace_before_the_slow_law() {
         };
         assert!(told(false) == told(true), "{exact}: who looks changes nothing");
     }
-}
-
-#[test]
-fn the_slow_law_runs_on_leases_as_its_table_says() {
-    let mut office = Office::new(&rules("workers: {leak: 0}"));
-    let session = office.session(1, 10, s(0));
-    office.engine.tick(s(0));
-    let table = [(14, -0.1167), (28, 0.0), (58, 0.25), (148, 1.0)];
-    let mut from = 0;
-    for (to, severity) in table {
-        run(&mut office, &session, from, to, 10);
-        office.engine.tick(s(to));
-        let seen = office.engine.pools(s(to)).remove(0);
-        assert!((seen.severity - severity).abs() < 0.000_1, "at {to} s: {seen:?}");
-        from = to;
-    }
-    let chances = office.engine.pools(s(148)).remove(0).shed_probabilities;
-    let names: Vec<_> = chances.iter().map(|(name, chance)| (&**name, *chance > 0.999_999)).collect();
-    assert_eq!(names, [("test", true), ("get", true), ("post", true), ("critical", false)]);
-    assert_eq!(office.ask(&session, s(148), ask("user=a", "get")).line, "shed web/workers");
-    assert_eq!(office.ask(&session, s(148), ask("user=a", "critical")).line, "allow");
 }
 
 #[test]

@@ -1,6 +1,9 @@
-//! One limit and one key of it, as the design says it: lists of what was charged, whole numbers, nothing saved.
+//! One limit and one key of it, as the design says it, on top of the definition of its algorithm.
+
+use tidegate::clock::{Now, Timestamp};
 
 use super::spec::{Algorithm, Over, Terms, Written};
+use crate::definition::{Charged, Definition};
 
 /// Parts of a nanosecond on which every rate that is drawn is exact.
 const PARTS: i128 = 42;
@@ -12,14 +15,11 @@ const WAIT_MAX: u64 = 1 << 40;
 
 #[derive(Clone, Debug)]
 pub(super) struct Quota {
-    algorithm: Algorithm,
+    definition: Definition,
     pub(super) limit: u64,
-    /// Of a bucket: parts between two units.
-    interval: i128,
-    /// Of a window.
-    window: u64,
-    buckets: u64,
-    first: bool,
+    pub(super) window_us: u64,
+    /// Whether work waits for its place.
+    queues: bool,
     utc: u64,
 }
 
@@ -34,15 +34,6 @@ pub(super) struct Law {
     max_debt: u64,
     /// Of a bucket: parts of the tick that all rates of the rule are exact on.
     tick: i128,
-}
-
-/// What was charged to one key.
-#[derive(Clone, Debug, Default)]
-struct Charged {
-    /// Of a bucket: when it is full again, in parts.
-    full_at: i128,
-    /// Of a window: when and how many, the oldest first.
-    units: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -81,122 +72,53 @@ fn narrow(number: i128) -> u64 {
 
 impl Quota {
     fn new(written: &Written, terms: Terms, burst: u64, utc: u64) -> Quota {
-        let period = wide(terms.seconds * SECOND) * PARTS;
+        let nanos = terms.seconds * SECOND;
+        let period = wide(nanos) * PARTS;
         assert_eq!(period % wide(terms.count), 0);
-        Quota {
-            algorithm: written.algorithm,
-            limit: match written.algorithm {
-                Algorithm::TokenBucket => burst,
-                Algorithm::LeakyBucket => written.queue + 1,
-                _ => terms.count,
-            },
-            interval: period / wide(terms.count),
-            window: terms.seconds * SECOND,
-            buckets: written.buckets,
-            first: written.first,
-            utc,
-        }
-    }
-
-    fn is_bucket(&self) -> bool {
-        matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
-    }
-
-    pub(super) fn window_us(&self) -> u64 {
-        let micros = |parts| narrow(ceil(parts, PARTS * 1_000));
-        if self.is_bucket() { micros(self.interval * wide(self.limit)) } else { self.window / 1_000 }
-    }
-
-    /// Of a bucket: what is not earned yet, in parts.
-    fn ahead(charged: &Charged, at: u64) -> i128 {
-        (charged.full_at - wide(at) * PARTS).max(0)
-    }
-
-    /// Of a window: the units that count.
-    fn used(&self, charged: &Charged, at: u64) -> u64 {
-        let unix = |at: u64| wide(at + self.utc);
-        let sum = |counts: &dyn Fn(u64) -> bool| -> u64 {
-            charged.units.iter().filter(|(then, _)| counts(*then)).map(|(_, units)| units).sum()
-        };
-        match self.algorithm {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => unreachable!("a bucket has no window"),
-            Algorithm::FixedWindow if self.first => {
-                let (mut opened, mut used) = (None, 0);
-                for (then, units) in &charged.units {
-                    if opened.is_none_or(|opened| *then >= opened + self.window) {
-                        (opened, used) = (Some(*then), 0);
-                    }
-                    used += units;
-                }
-                if opened.is_some_and(|opened| at < opened + self.window) { used } else { 0 }
-            }
-            Algorithm::FixedWindow => {
-                let window = |at| unix(at) / wide(self.window);
-                sum(&|then| window(then) == window(at))
-            }
-            Algorithm::SlidingLog => sum(&|then| then + self.window > at),
+        let bucket = Definition::Bucket { parts: PARTS, interval: period / wide(terms.count) };
+        let (definition, limit) = match written.algorithm {
+            Algorithm::TokenBucket => (bucket, burst),
+            Algorithm::LeakyBucket => (bucket, written.queue + 1),
+            Algorithm::FixedWindow => (Definition::FixedWindow { nanos, first: written.first }, terms.count),
+            Algorithm::SlidingLog => (Definition::SlidingLog { nanos }, terms.count),
             Algorithm::SlidingWindow => {
-                let (buckets, window) = (wide(self.buckets), wide(self.window));
-                let bucket = |at| unix(at) * buckets / window;
-                let whole = sum(&|then| bucket(then) > bucket(at) - buckets);
-                let oldest = wide(sum(&|then| bucket(then) == bucket(at) - buckets));
-                let elapsed = unix(at) * buckets % window;
-                whole + narrow(oldest * (window - elapsed) / window)
+                let buckets = u8::try_from(written.buckets).unwrap();
+                (Definition::SlidingWindow { nanos, buckets }, terms.count)
             }
-        }
+        };
+        let queues = written.algorithm == Algorithm::LeakyBucket;
+        Quota { definition, limit: 0, window_us: 0, queues, utc }.with_limit(limit, nanos)
+    }
+
+    /// The same with another limit; a window has a length of its own.
+    fn with_limit(self, limit: u64, nanos: u64) -> Quota {
+        let window_us = match self.definition {
+            Definition::Bucket { interval, .. } => micros(interval * wide(limit)),
+            _ => nanos / 1_000,
+        };
+        Quota { limit, window_us, ..self }
+    }
+
+    fn now(&self, at: u64) -> Now {
+        Now { at: Timestamp::from_nanos(at), utc_offset_nanos: i64::try_from(self.utc).unwrap() }
+    }
+
+    fn ahead(&self, charged: &Charged, at: u64) -> i128 {
+        self.definition.ahead(charged, self.now(at))
     }
 
     fn remaining(&self, charged: &Charged, at: u64) -> u64 {
-        if self.is_bucket() {
-            let left = self.interval * wide(self.limit) - Quota::ahead(charged, at);
-            narrow(left.max(0) / self.interval)
-        } else {
-            self.limit.saturating_sub(self.used(charged, at))
-        }
+        self.definition.remaining(charged, self.now(at), self.limit)
     }
 
     fn fits(&self, charged: &Charged, at: u64, ask: Ask) -> bool {
-        let ahead = Quota::ahead(charged, at);
-        let is_patient = self.algorithm != Algorithm::LeakyBucket
-            || ask.wait_max.is_none_or(|most| ceil(ahead, PARTS * 1_000) <= wide(most));
+        let wait = micros(self.ahead(charged, at));
+        let is_patient = !self.queues || ask.wait_max.is_none_or(|most| wait <= most);
         is_patient && ask.cost <= self.remaining(charged, at)
     }
 
     fn charge(&self, charged: &mut Charged, at: u64, cost: u64, start: i128) {
-        if self.is_bucket() {
-            let start = Quota::ahead(charged, at).max(start);
-            charged.full_at = wide(at) * PARTS + start + wide(cost) * self.interval;
-        } else {
-            charged.units.push((at, cost));
-        }
-    }
-
-    fn owe(&self, charged: &mut Charged, at: u64, amount: u64, most: u64) {
-        if self.is_bucket() {
-            let ahead = Quota::ahead(charged, at);
-            let owed = (ahead + wide(amount) * self.interval).min(wide(most) * self.interval).max(ahead);
-            charged.full_at = wide(at) * PARTS + owed;
-        } else {
-            let amount = amount.min(most.saturating_sub(self.used(charged, at)));
-            if amount > 0 {
-                charged.units.push((at, amount));
-            }
-        }
-    }
-
-    fn give_back(&self, charged: &mut Charged, at: u64, amount: u64) {
-        if self.is_bucket() {
-            let ahead = Quota::ahead(charged, at) - wide(amount) * self.interval;
-            charged.full_at = wide(at) * PARTS + ahead.max(0);
-            return;
-        }
-        let mut amount = amount;
-        for (_, units) in charged.units.iter_mut().rev() {
-            let taken = amount.min(*units);
-            *units -= taken;
-            amount -= taken;
-        }
-        charged.units.retain(|(_, units)| *units > 0);
+        self.definition.charge(charged, self.now(at), cost, start);
     }
 }
 
@@ -222,7 +144,7 @@ impl Law {
         let burst = if own { written.burst } else { terms.count };
         let quota = Quota::new(written, terms, burst, utc);
         let has_over = written.algorithm != Algorithm::LeakyBucket;
-        let with_limit = |limit| Quota { limit, ..quota.clone() };
+        let with_limit = |limit| quota.clone().with_limit(limit, terms.seconds * SECOND);
         let (mut soft, mut elastic) = (None, None);
         match written.over {
             Over::Soft(share, millis) if has_over => {
@@ -231,13 +153,18 @@ impl Law {
             }
             Over::Elastic(share) if has_over => {
                 let second = with_limit((quota.limit * share / 100).max(1));
-                let parts = quota.interval * 100;
-                assert_eq!(parts % wide(share), 0);
-                elastic = Some(Quota { interval: parts / wide(share), ..second });
+                elastic = Some(match quota.definition {
+                    Definition::Bucket { parts, interval } => {
+                        assert_eq!(interval * 100 % wide(share), 0);
+                        let interval = interval * 100 / wide(share);
+                        Quota { definition: Definition::Bucket { parts, interval }, ..second }
+                    }
+                    _ => second,
+                });
             }
             _ => {}
         }
-        let is_window = !quota.is_bucket();
+        let is_window = !quota.definition.is_bucket();
         let ticks = all.iter().fold(1, |ticks, terms| {
             let lowest = terms.count / gcd(terms.count, terms.seconds * SECOND);
             ticks / gcd(ticks, lowest) * lowest
@@ -301,8 +228,8 @@ impl Law {
 
     /// How long work would wait, in parts of a nanosecond.
     pub(super) fn wait(&self, state: &State, at: u64, ask: Ask) -> i128 {
-        let waits = self.quota.algorithm == Algorithm::LeakyBucket && ask.cost > 0;
-        if waits { Quota::ahead(&state.own, at) } else { 0 }
+        let waits = self.quota.queues && ask.cost > 0;
+        if waits { self.quota.ahead(&state.own, at) } else { 0 }
     }
 
     /// Forgets what has ended. To be called before anything changes.
@@ -324,11 +251,7 @@ impl Law {
         if !is_strict {
             state.soft_since.get_or_insert(at);
         }
-        let start = if self.quota.algorithm == Algorithm::LeakyBucket {
-            ceil(wait, self.tick) * self.tick
-        } else {
-            0
-        };
+        let start = if self.quota.queues { ceil(wait, self.tick) * self.tick } else { 0 };
         self.quota.charge(&mut state.own, at, ask.cost, start);
         self.note_merged(state, at);
     }
@@ -345,15 +268,17 @@ impl Law {
     }
 
     pub(super) fn settle_up(&self, state: &mut State, at: u64, amount: i64) {
-        if self.quota.algorithm == Algorithm::LeakyBucket {
+        if self.quota.queues {
             return;
         }
         self.touch(state, at);
+        let (definition, now) = (self.quota.definition, self.quota.now(at));
         if amount < 0 {
-            self.quota.give_back(&mut state.own, at, amount.unsigned_abs());
+            definition.refund(&mut state.own, now, amount.unsigned_abs());
             self.touch(state, at);
         } else {
-            self.quota.owe(&mut state.own, at, amount.unsigned_abs(), self.quota.limit + self.max_debt);
+            let most = self.quota.limit + self.max_debt;
+            definition.owe(&mut state.own, now, amount.unsigned_abs(), most);
             self.note_merged(state, at);
         }
     }
@@ -361,16 +286,15 @@ impl Law {
     fn note_merged(&self, state: &mut State, at: u64) {
         let soft = self.soft.as_ref().map_or(0, |(larger, _)| larger.limit);
         let most = soft.max(self.quota.limit + self.max_debt);
-        state.is_merged |=
-            self.quota.algorithm == Algorithm::SlidingLog && self.quota.used(&state.own, at) > most;
+        let Definition::SlidingLog { .. } = self.quota.definition else { return };
+        state.is_merged |= self.quota.definition.used(&state.own, self.quota.now(at)) > most;
     }
 
     /// `remaining` and `reset_us`.
     pub(super) fn level(&self, state: &State, at: u64) -> (u64, u64) {
         let remaining = |wait: u64| self.quota.remaining(&state.own, at + wait * 1_000);
         let now = remaining(0);
-        let is_full =
-            now == self.quota.limit && (!self.quota.is_bucket() || Quota::ahead(&state.own, at) == 0);
+        let is_full = now == self.quota.limit && self.quota.ahead(&state.own, at) == 0;
         let reset = if is_full { Some(0) } else { first(|wait| remaining(wait) > now) };
         (now, reset.unwrap())
     }

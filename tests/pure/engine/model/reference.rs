@@ -178,7 +178,7 @@ impl Reference {
             };
             reply.notes.extend(note.map(|note| (note, name.clone())));
             if !part.key.1 && spec.advertise {
-                reply.all.push((name, limit, part.law.quota.window_us(), remaining, reset));
+                reply.all.push((name, limit, part.law.quota.window_us, remaining, reset));
             }
         }
     }

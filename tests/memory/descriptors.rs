@@ -1,0 +1,41 @@
+//! Finding the nodes that a request hits costs no memory, however many there are and however long its texts.
+
+use tidegate::rules::{NodeHits, read_text};
+
+use crate::counting::asked_bytes;
+
+#[test]
+fn finding_nodes_asks_the_heap_for_nothing() {
+    let node = |value: &str| {
+        let limit = "rate_limit: {unit: hour, requests_per_unit: 1, name: a, replaces: [{name: b}]}";
+        format!("- {{key: k, value: '{value}', {limit}}}\n")
+    };
+    let nodes: String =
+        (0..1_000).map(|number| node(&number.to_string()) + &node(&format!("/{number}*"))).collect();
+    let shared = "- {key: '*y*', share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1}}\n";
+    let loaded = read_text("tree.yaml", &format!("domain: api\ndescriptors:\n{nodes}{shared}"));
+    let tree = loaded.domains.first().unwrap().tree();
+    // The longest that the socket carries.
+    let (key, value) = ("y".repeat(64), "z".repeat(1_024));
+    let descriptors = [
+        &[("k", "7")][..],
+        &[("k", "/999/x")],
+        &[("k", &value)],
+        &[(&key, &value)],
+        &[(&key, "other")],
+        &[("k", "7"), ("k", "8")],
+        &[],
+    ];
+    let mut hits = NodeHits::new();
+    let mut bytes = 0;
+    let asked = asked_bytes(|| {
+        tree.select_hits(descriptors.into_iter(), &mut hits);
+        for hit in &hits {
+            let descriptor = descriptors.get(usize::from(hit.descriptor)).unwrap();
+            bytes += tree.key_values(hit.hit, descriptor).map(str::len).sum::<usize>();
+        }
+    });
+    assert_eq!(asked, 0);
+    assert_eq!(hits.len(), 3, "{hits:?}");
+    assert!(bytes > 64, "what it counts by was read: {bytes}");
+}

@@ -1,0 +1,92 @@
+//! Files that are too much: refused before they are built, and told in short.
+
+use tidegate::rules::read_text;
+
+use super::problems::errors;
+
+/// As many items of a list.
+fn items(count: usize, item: impl Fn(usize) -> String) -> String {
+    (0..count).map(item).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn refuses_more_than_a_file_may_have() {
+    let deep = format!("domain: {}{}\n", "[".repeat(100), "]".repeat(100));
+    errors("rules.yaml", &deep, &[(1, 49, "recursion limit", "nest less")]);
+    let rule = |fields: &str| format!("domain: api\nlimits:\n- {{name: a, {fields}}}\n");
+    let tree = |fields: &str| format!("domain: api\ndescriptors:\n- {{{fields}}}\n");
+    let priorities = |rest: &str| format!("domain: api\npriorities: {rest}\n");
+    let nested = format!(
+        "[{{not: [{}]}}, {{glob: [{}]}}, x]",
+        items(600, |n| format!("v{n}")),
+        items(400, |n| format!("w{n}"))
+    );
+    let entries = items(300, |_| "{match: {u: x}, priority: a}".to_owned());
+    let below = |depth: usize| {
+        format!("{0}- key: k\n{0}  {1}\n", "  ".repeat(depth), if depth < 17 { "descriptors:" } else { "" })
+    };
+    let table = [
+        (
+            rule("").replace("name: a", &format!("name: {}, key: [], rate: 1/s", "x".repeat(65))),
+            "the name of a rule has 65 bytes",
+        ),
+        (rule(&format!("key: [], rate: 1/s, help: {}", "x".repeat(513))), "`help` has 513 bytes"),
+        (rule(&format!("key: [], rate: 1/s, match: {{u: [{}]}}", "x".repeat(1_025))), "has 1025 bytes"),
+        (rule(&format!("rate: 1/s, key: [{}]", items(17, |n| format!("a{n}")))), "`key` has 17 attributes"),
+        (
+            rule(&format!("rate: 1/s, key: [], match: {{{}}}", items(33, |n| format!("a{n}: x")))),
+            "`match` has 33 attributes",
+        ),
+        (
+            rule(&format!("rate: 1/s, key: [], match: {{u: [{}]}}", items(1_001, |n| format!("v{n}")))),
+            "`u` has 1001 values",
+        ),
+        (rule(&format!("rate: 1/s, key: [], match: {{u: {nested}}}")), "`u` has 1001 values"),
+        (
+            rule(&format!(
+                "rate: 1/s, key: [], overrides: [{}]",
+                items(257, |_| "{match: {p: a}, rate: 1/s}".to_owned())
+            )),
+            "`overrides` has 257 entries",
+        ),
+        (priorities(&format!("[{}]", items(65, |n| format!("p{n}")))), "`priorities` has 65 names"),
+        (priorities(&format!("[a]\nprioritize: [{entries}]")), "more than 256 entries"),
+        (
+            tree(&format!("key: a, value: {}", "x".repeat(1_025))),
+            "no request has this value: it has 1025 bytes",
+        ),
+        (
+            format!("domain: api\ndescriptors:\n{}", (0..18).map(below).collect::<String>()),
+            "no request reaches this: a descriptor has at most 16 entries",
+        ),
+    ];
+    for (text, message) in table {
+        let problems = read_text("rules.yaml", &text).problems;
+        assert!(problems.iter().any(|problem| problem.message.contains(message)), "{message}: {problems:?}");
+    }
+    let empty = read_text("rules.yaml", "").problems;
+    assert!(empty[0].to_string().starts_with("rules.yaml:1:1: error: the file is empty"), "{empty:?}");
+    // A few hundred bytes that would be ten billion values.
+    let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, of) in ('b'..='j').zip('a'..) {
+        bomb.push_str(&format!("{name}: &{name} [{}]\n", vec![format!("*{of}"); 10].join(", ")));
+    }
+    let loaded = read_text("rules.yaml", &bomb);
+    assert!(loaded.problems[0].message.contains("too much"), "{:?}", loaded.problems);
+}
+
+#[test]
+fn an_endless_line_is_cut_around_the_place() {
+    let many =
+        (0..2_000).map(|number| format!("{{name: r{number}, key: [], rate: {number}}}")).collect::<Vec<_>>();
+    let text = format!("{{domain: api, limits: [{}]}}", many.join(", "));
+    let loaded = read_text("rules.yaml", &text);
+    assert_eq!(loaded.problems.len(), 2_000);
+    for problem in &loaded.problems {
+        let excerpt = problem.line_text.as_ref().unwrap();
+        let characters = excerpt.text.chars().count();
+        assert!(characters <= 300 && excerpt.text.contains("rate:"), "{problem}");
+        let page = problem.render(false);
+        assert!(page.contains(&format!("rules.yaml:1:{}", problem.position.column)), "{page}");
+    }
+}

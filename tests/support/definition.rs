@@ -1,0 +1,184 @@
+//! The algorithms as the design says them: lists of what was charged, whole numbers, nothing saved.
+
+use tidegate::clock::{Now, Timestamp};
+
+/// How an algorithm counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Definition {
+    /// Parts of a nanosecond on which the rate is exact, and parts between two units.
+    Bucket {
+        parts: i128,
+        interval: i128,
+    },
+    /// Windows of Unix time, or from the first unit on by the boot-time clock.
+    FixedWindow {
+        nanos: u64,
+        first: bool,
+    },
+    SlidingLog {
+        nanos: u64,
+    },
+    SlidingWindow {
+        nanos: u64,
+        buckets: u8,
+    },
+}
+
+/// What was charged to one key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Charged {
+    /// Of a bucket: when it is full again, in parts.
+    full_at: i128,
+    /// Of a window: when and how many, the oldest first.
+    units: Vec<(Now, u64)>,
+}
+
+fn narrow(number: i128) -> u64 {
+    u64::try_from(number).unwrap()
+}
+
+/// Nanoseconds of Unix time.
+fn unix(at: Timestamp, now: Now) -> i128 {
+    i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos)
+}
+
+impl Definition {
+    pub(crate) fn is_bucket(self) -> bool {
+        matches!(self, Definition::Bucket { .. })
+    }
+
+    /// Of a bucket: what is not earned yet, in parts.
+    pub(crate) fn ahead(self, charged: &Charged, now: Now) -> i128 {
+        let Definition::Bucket { parts, .. } = self else { return 0 };
+        (charged.full_at - i128::from(now.at.as_nanos()) * parts).max(0)
+    }
+
+    /// The units of this limit that are left.
+    pub(crate) fn remaining(self, charged: &Charged, now: Now, limit: u64) -> u64 {
+        match self {
+            Definition::Bucket { interval, .. } => {
+                narrow((interval * i128::from(limit) - self.ahead(charged, now)).max(0) / interval)
+            }
+            _ => limit.saturating_sub(self.used(charged, now)),
+        }
+    }
+
+    /// Of a window: the units that count.
+    pub(crate) fn used(self, charged: &Charged, now: Now) -> u64 {
+        match self {
+            Definition::Bucket { .. } => unreachable!("a bucket has no window"),
+            Definition::FixedWindow { nanos, first } => charged.in_fixed_window(now, nanos, first),
+            Definition::SlidingLog { nanos } => {
+                let moment = charged.moment(now);
+                let counts = |at: Timestamp| moment.as_nanos() - at.as_nanos() < nanos;
+                charged.units.iter().filter(|(then, _)| counts(then.at)).map(|(_, units)| units).sum()
+            }
+            Definition::SlidingWindow { nanos, buckets } => charged.estimate(now, nanos, buckets),
+        }
+    }
+
+    /// Charges work that starts at this part from now, or as soon as the bucket lets it.
+    pub(crate) fn charge(self, charged: &mut Charged, now: Now, units: u64, start: i128) {
+        match self {
+            Definition::Bucket { parts, interval } => {
+                let start = self.ahead(charged, now).max(start);
+                charged.full_at =
+                    i128::from(now.at.as_nanos()) * parts + start + i128::from(units) * interval;
+            }
+            Definition::SlidingLog { .. } => {
+                charged.units.push((Now { at: charged.moment(now), ..now }, units));
+            }
+            _ => charged.units.push((now, units)),
+        }
+    }
+
+    /// Charges after the fact, until this many units are used.
+    pub(crate) fn owe(self, charged: &mut Charged, now: Now, amount: u64, most: u64) {
+        if let Definition::Bucket { parts, interval } = self {
+            let ahead = self.ahead(charged, now);
+            let owed = ahead + i128::from(amount) * interval;
+            let owed = owed.min(i128::from(most) * interval).max(ahead);
+            charged.full_at = i128::from(now.at.as_nanos()) * parts + owed;
+            return;
+        }
+        let amount = amount.min(most.saturating_sub(self.used(charged, now)));
+        if amount > 0 {
+            self.charge(charged, now, amount, 0);
+        }
+    }
+
+    /// Takes the newest units back.
+    pub(crate) fn refund(self, charged: &mut Charged, now: Now, amount: u64) {
+        if let Definition::Bucket { parts, interval } = self {
+            let ahead = (self.ahead(charged, now) - i128::from(amount) * interval).max(0);
+            charged.full_at = i128::from(now.at.as_nanos()) * parts + ahead;
+            return;
+        }
+        if let Definition::SlidingLog { nanos } = self {
+            // What has left is gone for good, also when the clock runs backwards afterwards.
+            let moment = charged.moment(now).as_nanos();
+            charged.units.retain(|(then, _)| moment - then.at.as_nanos() < nanos);
+        }
+        let mut amount = amount;
+        for (_, units) in charged.units.iter_mut().rev() {
+            let taken = amount.min(*units);
+            *units -= taken;
+            amount -= taken;
+        }
+        charged.units.retain(|(_, units)| *units > 0);
+    }
+}
+
+impl Charged {
+    /// Now, for a log: not before its newest entry.
+    fn moment(&self, now: Now) -> Timestamp {
+        self.units.last().map_or(now.at, |(newest, _)| newest.at.max(now.at))
+    }
+
+    fn in_fixed_window(&self, now: Now, nanos: u64, first: bool) -> u64 {
+        let nanos = i128::from(nanos);
+        // The window that was entered then, by the wall clock as it is now.
+        let is_over = |began: Timestamp, now: Now| {
+            if first {
+                return i128::from(now.at.as_nanos()) >= i128::from(began.as_nanos()) + nanos;
+            }
+            unix(now.at, now) >= (unix(began, now).div_euclid(nanos) + 1) * nanos
+        };
+        let (mut began, mut used) = (None, 0);
+        for (then, units) in &self.units {
+            if began.is_none_or(|began| is_over(began, *then)) {
+                (began, used) = (Some(then.at), 0);
+            }
+            used += units;
+        }
+        if began.is_some_and(|began| !is_over(began, now)) { used } else { 0 }
+    }
+
+    /// The buckets of the window in full, and as much of the oldest as lies within it.
+    fn estimate(&self, now: Now, nanos: u64, buckets: u8) -> u64 {
+        let (window, buckets) = (i128::from(nanos), i128::from(buckets));
+        // Unix time in 1/buckets of a nanosecond, not before the newest bucket, and the number of its bucket. Which
+        // bucket the newest is, the wall clock says as it is now.
+        let place = |began: Timestamp, newest: i128, now: Now| {
+            let begin = (unix(began, now) * buckets).div_euclid(window);
+            let moment = (unix(now.at, now) * buckets).max(begin * window);
+            (moment, newest + moment.div_euclid(window) - begin)
+        };
+        let (mut began, mut newest, mut counts) = (None, 0, Vec::new());
+        for (then, units) in &self.units {
+            let bucket = began.map_or(newest, |began| place(began, newest, *then).1);
+            if began.is_none() || bucket > newest {
+                (began, newest) = (Some(then.at), bucket);
+            }
+            counts.push((newest, *units));
+        }
+        let Some(began) = began else { return 0 };
+        let (moment, bucket) = place(began, newest, now);
+        let sum = |counts_in: &dyn Fn(i128) -> bool| -> u64 {
+            counts.iter().filter(|(place, _)| counts_in(*place)).map(|(_, units)| units).sum()
+        };
+        let oldest = i128::from(sum(&|place| place == bucket - buckets));
+        let share = oldest * (window - moment.rem_euclid(window)) / window;
+        sum(&|place| place > bucket - buckets) + narrow(share)
+    }
+}
