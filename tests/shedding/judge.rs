@@ -10,13 +10,13 @@ use crate::plant;
 use crate::shedder::{Setting, Shedder};
 
 /// One case over the seeds: claims by seed.
-pub(crate) fn seen<S: Shedder>(case: &Case, seeds: u64, make: impl Fn(&Setting) -> S) -> Vec<Vec<Claim>> {
+fn seen<S: Shedder>(case: &Case, seeds: u64, make: impl Fn(&Setting) -> S) -> Vec<Vec<Claim>> {
     let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut make(&case.setting()), seed));
     (1..=seeds).map(claims).collect()
 }
 
 /// Lines of a table: the case, the claim, the bound, the worst and the median.
-pub(crate) fn table(case: &Case, by_seed: &[Vec<Claim>]) -> String {
+fn table(case: &Case, by_seed: &[Vec<Claim>]) -> String {
     let mut lines = String::new();
     for place in 0..by_seed[0].len() {
         let claims: Vec<Claim> = by_seed.iter().map(|claims| claims[place]).collect();
@@ -38,7 +38,7 @@ fn number(value: f64) -> String {
 }
 
 /// The seeds to run: 1 to `SEEDS`, else the first alone.
-pub(crate) fn seeds() -> u64 {
+fn seeds() -> u64 {
     std::env::var("SEEDS").map_or(1, |text| text.parse().expect("SEEDS is a number"))
 }
 
@@ -58,13 +58,9 @@ pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting
             lines += &table(&case, &by_seed);
         }
     }
-    leave(name, &lines);
+    // For the documentation.
+    std::fs::write(directory().join(format!("{name}.md")), &lines).unwrap();
     assert!(holds, "seeds 1 to {}:\n{lines}", seeds());
-}
-
-/// Leaves a table behind, for the documentation.
-pub(crate) fn leave(name: &str, lines: &str) {
-    std::fs::write(directory().join(format!("{name}.md")), lines).unwrap();
 }
 
 /// Where what the suite leaves behind is found.

@@ -38,7 +38,7 @@ impl Real {
 }
 
 /// An engine under these rules, with this secret.
-pub(crate) fn engine(rules: &str, secret: u8) -> Arc<Engine> {
+fn engine(rules: &str, secret: u8) -> Arc<Engine> {
     let hash_key = HashKey::from_bytes([secret; 16]);
     let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
     let engine = Arc::new(Engine::new(options));
@@ -49,13 +49,13 @@ pub(crate) fn engine(rules: &str, secret: u8) -> Arc<Engine> {
 }
 
 /// A process of the pool with so many slots.
-pub(crate) fn open(engine: &Engine, slots: u32) -> Session {
+fn open(engine: &Engine, slots: u32) -> Session {
     let opening = ConnectionParams { name: None, user: 1_000, pool: "web", slots, connection: 1, pid: None };
     engine.open_session(&opening, Now::default()).unwrap()
 }
 
 /// The pool, as it is now.
-pub(crate) fn web(engine: &Engine, at: u64) -> PoolView {
+fn web(engine: &Engine, at: u64) -> PoolView {
     engine.pools(Now::at_nanos(at)).into_iter().find(|pool| &*pool.pool == "web").unwrap()
 }
 

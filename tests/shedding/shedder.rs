@@ -1,4 +1,4 @@
-//! What the plant asks: the real engine, or a model of it that can be made wrong. It knows no plant.
+//! What the plant asks: the real engine, alone or watched. It knows no plant.
 
 /// Whatever decides which requests are served.
 pub(crate) trait Shedder {
