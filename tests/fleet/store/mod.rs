@@ -269,9 +269,8 @@ impl Store {
         strings
     }
 
-    /// The sets of permits as they are in Redis: each with its members by hexadecimal name, and when it runs out, in
-    /// milliseconds.
-    pub fn sets(&self) -> BTreeMap<String, (BTreeMap<String, u64>, u64)> {
+    /// The sets of permits as they are in Redis: each with its members, and when it expires, in milliseconds.
+    pub fn sets(&self) -> BTreeMap<String, (BTreeMap<Vec<u8>, u64>, u64)> {
         let sets = self.permits.iter().map(|((bucket, key), kept)| {
             let name = format!("tg:{{t{bucket:02x}}}:m:{}", bytes::hex(key));
             (name, (kept.value.members(), kept.until_ms))
