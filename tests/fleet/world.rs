@@ -211,7 +211,7 @@ impl World<'_> {
             let mut admitted = 0;
             for _ in of_host {
                 let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
-                let asking = Asking { tenant, cost: 1, number: 0 };
+                let asking = Asking { tenant, cost: 1, number: 0, is_held: false };
                 if let Some(judged) = host.ask(asking, &self.tenants, us) {
                     admitted += u64::from(judged.passed);
                     self.measure.request(number, tenant, ms, judged.passed);
