@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, eventually};
-use super::hosts::{CUT_OFF, count_log, hosts, metric, rules};
+use super::hosts::{CUT_OFF, ask_all, count_log, hosts, metric, passed, rules};
 use super::msgpack::frame;
 use super::redis_server::Redis;
 use super::way::Way;
@@ -57,6 +57,25 @@ fn one_host(fleet: &str) -> (Redis, Way, Daemon) {
 
 fn id_of(reply: &Value) -> u64 {
     reply[1].as_u64().unwrap()
+}
+
+/// Three hosts are asked at once until the budget is used, and then some. Requests without an answer in time are refused,
+/// and after five of them no host asks for a while.
+#[test]
+fn three_hosts_admit_the_exact_budget() {
+    for mode in ["on_miss: ask", "mode: exact"] {
+        let redis = Redis::start(&[]);
+        let fleet = format!("{mode}, wait: 50ms, on_redis_down: refuse");
+        let hosts = hosts(3, &redis.url(), &rules("30/h", 30, &fleet));
+        let mut admitted = 0;
+        let mut ask = |lasts: u64| {
+            let asked = ask_all(&hosts, 4, Duration::from_millis(5), Duration::from_millis(lasts));
+            admitted += passed(&asked).len();
+            admitted
+        };
+        (0..15).any(|_| ask(2_000) >= 30);
+        assert_eq!(ask(500), 30, "{mode}");
+    }
 }
 
 #[test]
@@ -173,16 +192,18 @@ fn refunds_other_key_when_one_is_limited() {
 }
 
 #[test]
-fn peek_and_charge_do_not_wait() {
+fn answers_local_requests_before_pending_one() {
     let (redis, _way, host) = one_host(LENIENT);
     let mut wire = Wire::greeted(&host.socket());
     redis.signal(Signal::STOP);
     wire.send(&hit(1, "u1"));
-    wire.send(&json!([4, 2, "api", [["user", "u2"]]]));
-    wire.send(&json!([5, 3, "api", [["user", "u3"]], 1]));
-    let order: Vec<u64> = (0..3).map(|_| id_of(&wire.hear().unwrap())).collect();
+    (2..5).for_each(|id| wire.send(&json!([3, id, "api", [["job", "j"]]])));
+    // A PEEK and a CHARGE do not wait either.
+    wire.send(&json!([4, 5, "api", [["user", "u2"]]]));
+    wire.send(&json!([5, 6, "api", [["user", "u3"]], 1]));
+    let order: Vec<u64> = (1..7).map(|_| id_of(&wire.hear().unwrap())).collect();
     redis.signal(Signal::CONT);
-    assert_eq!(order, [2, 3, 1]);
+    assert_eq!(order, [2, 3, 4, 5, 6, 1]);
 }
 
 #[test]
