@@ -11,7 +11,7 @@ use tidegate::clock::read_boot_nanos;
 use super::daemon::{Daemon, Plan, eventually};
 use super::http::metric;
 use super::msgpack::frame;
-use super::restarts::{allowed, end, kill, plan, state};
+use super::restarts::{allowed, end, plan, state};
 use super::strace::{Fault, calls, may_trace};
 use super::trouble::often;
 use super::wire::{hit, verdict_of};
@@ -29,7 +29,7 @@ fn kept() -> Plan {
         wire.send_bytes(&hits);
         (0..100).for_each(|_| assert_eq!(verdict_of(&wire.hear().unwrap()), 0));
     }
-    let plan = often(end(daemon).0);
+    let plan = often(daemon.stopped());
     assert!(fs::metadata(state(&plan).join("tables")).unwrap().len() > 3 * 64 * 1_024, "several pieces");
     plan
 }
@@ -165,7 +165,7 @@ fn leaves_whole_file_when_directory_sync_fails() {
     assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
     let failed = failures(&daemon);
     eventually("it is tried again", || (failures(&daemon) > failed + 1.0).then_some(()));
-    let plan = kill(daemon);
+    let plan = daemon.killed();
     let daemon = plan.without_fault().start();
     daemon.await_log(&["taken up"]);
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 1);
@@ -216,7 +216,7 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     assert!(last.has_ended().is_none(), "the disk still has it");
     tracer.end();
     assert_eq!(last.exit_code(), Some(0));
-    let plan = end(daemon).0;
+    let plan = daemon.stopped();
     assert!(!unfinished.exists(), "what the end cut off is gone with the next writing");
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 0);

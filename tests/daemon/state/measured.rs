@@ -60,8 +60,7 @@ fn measures_write_and_restore_of_a_million_keys() {
     std::thread::sleep(Duration::from_secs(1));
     println!("{} KiB resident", daemon.process.resident_kib());
     let begin = read_boot_nanos();
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0));
+    daemon.stop();
     println!("ended {:.0} ms after TERM", millis(read_boot_nanos() - begin));
 }
 

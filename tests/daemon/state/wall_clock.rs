@@ -8,7 +8,7 @@ use tidegate::clock::{read_boot_nanos, unix_nanos};
 use super::daemon::{Daemon, Plan, eventually};
 use super::faketime::{WallClock, may_fake};
 use super::http::{get, post};
-use super::restarts::{end, of_session, plan};
+use super::restarts::{of_session, plan};
 use super::wire::{Wire, verdict_of};
 
 const RULES: &str = "\
@@ -160,8 +160,8 @@ fn set_while_it_runs(seconds: i64) {
         eventually("the switch ends", || (!hit(wire, "soon")).then_some(()));
         assert_due("the switch");
     }
-    end(set);
-    end(left_alone);
+    set.stopped();
+    left_alone.stopped();
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn set_while_it_is_away(seconds: i64) {
     let first = kept();
     step(&daemon, &mut clock, seconds);
     eventually("orders are written again", || (kept() != first).then_some(()));
-    let daemon = end(daemon).0.start();
+    let daemon = daemon.stopped().start();
     daemon.await_log(&["taken up"]);
     assert_unmoved(&before, &all_told(&mut daemon.greeted()));
     assert!(hit(&mut daemon.greeted(), "switched"), "the switch is still there");
-    let plan = end(daemon).0;
+    let plan = daemon.stopped();
     clock.step(seconds);
     let daemon = plan.start();
     daemon.await_log(&["taken up"]);
@@ -210,7 +210,7 @@ fn set_while_it_is_away(seconds: i64) {
     eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
     let status = status(&daemon);
     assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
-    end(daemon);
+    daemon.stopped();
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn wrong_for_a_moment(restarts: bool) {
     }
     drop(wire);
     if restarts {
-        let plan = end(daemon).0;
+        let plan = daemon.stopped();
         clock.step(-24 * HOUR);
         daemon = plan.start();
         daemon.await_log(&["taken up"]);
@@ -252,7 +252,7 @@ fn wrong_for_a_moment(restarts: bool) {
         let wait = reply[8].as_u64().unwrap();
         assert!(wait <= longest * 1_000_000, "{k} is refused for {wait} µs");
     }
-    end(daemon);
+    daemon.stopped();
 }
 
 #[test]
