@@ -109,20 +109,6 @@ fn socket_path_always_exists_while_two_daemons_compete() {
 }
 
 #[test]
-fn refuses_start_when_live_daemon_has_path() {
-    let daemon = daemon();
-    let before = fs::symlink_metadata(daemon.socket()).unwrap().ino();
-    let mut here = daemon.greeted();
-    for _ in 0..3 {
-        let (code, said) = refused(&daemon.plan);
-        assert_eq!(code, Some(75), "{said}");
-    }
-    assert_eq!(fs::symlink_metadata(daemon.socket()).unwrap().ino(), before);
-    here.assert_served();
-    daemon.greeted().assert_served();
-}
-
-#[test]
 fn refuses_start_when_unlocked_listener_has_path() {
     let plan = Plan::new();
     let listener = UnixListener::bind(plan.socket()).unwrap();

@@ -114,54 +114,40 @@ fn early_in_an_hour() -> (Plan, WallClock) {
     (plan, clock)
 }
 
-/// A daemon with a changed clock and one without: both answer alike.
 fn set_while_it_runs(seconds: i64) {
     if !may_fake() {
         return;
     }
-    let (set, mut clock) = early_in_an_hour();
-    let (left_alone, _its_clock) = early_in_an_hour();
-    let (set, left_alone) = (set.start(), left_alone.start());
-    let (mut one, mut other) = (set.greeted(), left_alone.greeted());
-    let mut before = Vec::new();
-    for (daemon, wire) in [(&set, &mut one), (&left_alone, &mut other)] {
-        exhaust(daemon);
-        before.push((all_told(wire), status(daemon)["started"].clone()));
-        verb(daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
-    }
+    let (plan, mut clock) = early_in_an_hour();
+    let daemon = plan.start();
+    let mut wire = daemon.greeted();
+    exhaust(&daemon);
+    let (before, started) = (all_told(&mut wire), status(&daemon)["started"].clone());
+    verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = read_boot_nanos();
-    for (daemon, wire) in [(&set, &mut one), (&left_alone, &mut other)] {
-        assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
-        verb(daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
-    }
-    step(&set, &mut clock, seconds);
-    for ((daemon, wire), (told, started)) in
-        [(&set, &mut one), (&left_alone, &mut other)].into_iter().zip(&before)
-    {
-        assert_unmoved(told, &all_told(wire));
-        let status = status(daemon);
-        assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
-        assert_eq!(&status["started"], started);
-        let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
-        assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
-        assert!(hit(wire, "switched"), "the switch is still there");
-    }
-    let steps_back = get(&set, "/metrics").body.contains("\ntidegate_clock_steps_back_total 1\n");
+    assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
+    verb(&daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
+    step(&daemon, &mut clock, seconds);
+    assert_unmoved(&before, &all_told(&mut wire));
+    let status = status(&daemon);
+    assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
+    assert_eq!(status["started"], started);
+    let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
+    assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
+    assert!(hit(&mut wire, "switched"), "the switch is still there");
+    let steps_back = get(&daemon, "/metrics").body.contains("\ntidegate_clock_steps_back_total 1\n");
     assert_eq!(steps_back, seconds < 0);
     if seconds < 0 {
-        set.await_log(&["the wall clock was set back", "by_seconds=3"]);
+        daemon.await_log(&["the wall clock was set back", "by_seconds=3"]);
     }
     // A lease and a switch end with a tick, never before their time.
     let assert_due =
         |what: &str| assert!(read_boot_nanos() - begun > 5_990_000_000, "{what} before its time");
-    for wire in [&mut one, &mut other] {
-        eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
-        assert_due("the lease");
-        eventually("the switch ends", || (!hit(wire, "soon")).then_some(()));
-        assert_due("the switch");
-    }
-    set.stopped();
-    left_alone.stopped();
+    eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
+    assert_due("the lease");
+    eventually("the switch ends", || (!hit(&mut wire, "soon")).then_some(()));
+    assert_due("the switch");
+    daemon.stopped();
 }
 
 #[test]

@@ -30,8 +30,8 @@ struct Scene {
 }
 
 impl Scene {
-    fn begin(options: &[&str]) -> Scene {
-        let redis = Redis::start(options);
+    fn begin() -> Scene {
+        let redis = Redis::start(&[]);
         let hosts = hosts(2, &redis.url(), &rules("200/s", BURST, "on_miss: refuse"));
         let callers = ["u1", "job1"].into_iter().flat_map(|who| {
             let at_once = if who == "u1" { 4 } else { 1 };
@@ -78,12 +78,8 @@ fn assert_passes(passed: &[u64], from: u64, to: u64, when: &str) {
 }
 
 /// An outage that lasts until it is mended.
-fn outage(
-    options: &[&str],
-    breaks: impl FnOnce(&mut Redis),
-    mend: impl FnOnce(&mut Redis),
-) -> (Vec<u64>, Vec<Daemon>) {
-    let mut scene = Scene::begin(options);
+fn outage(breaks: impl FnOnce(&mut Redis), mend: impl FnOnce(&mut Redis)) -> (Vec<u64>, Vec<Daemon>) {
+    let mut scene = Scene::begin();
     breaks(&mut scene.redis);
     let cut_off = scene.await_cut_off();
     sleep(Duration::from_millis(1_500));
@@ -115,34 +111,29 @@ fn new_host_in_outage_shares_with_hosts_at_least() {
 
 #[test]
 fn survives_stopped_redis() {
-    outage(&[], |redis| redis.signal(Signal::STOP), |redis| redis.signal(Signal::CONT));
+    outage(|redis| redis.signal(Signal::STOP), |redis| redis.signal(Signal::CONT));
 }
 
 #[test]
 fn survives_redis_restart_without_data() {
-    outage(&[], Redis::kill, |redis| redis.restart(None));
-}
-
-#[test]
-fn survives_redis_restart_with_data() {
-    outage(&["--appendonly", "yes"], Redis::kill, |redis| redis.restart(None));
+    outage(Redis::kill, |redis| redis.restart(None));
 }
 
 #[test]
 fn survives_redis_demoted_to_replica() {
     let (_, hosts) =
-        outage(&[], |redis| redis.order("REPLICAOF 127.0.0.1 1"), |redis| redis.order("REPLICAOF NO ONE"));
+        outage(|redis| redis.order("REPLICAOF 127.0.0.1 1"), |redis| redis.order("REPLICAOF NO ONE"));
     hosts[0].await_log(&["no connection to Redis", "readonly"]);
 }
 
 #[test]
 fn survives_redis_out_of_memory() {
-    outage(&[], |redis| redis.order("CONFIG SET maxmemory 1"), |redis| redis.order("CONFIG SET maxmemory 0"));
+    outage(|redis| redis.order("CONFIG SET maxmemory 1"), |redis| redis.order("CONFIG SET maxmemory 0"));
 }
 
 #[test]
 fn survives_redis_flush_and_sleep() {
-    let scene = Scene::begin(&[]);
+    let scene = Scene::begin();
     let began = read_boot_nanos();
     scene.redis.order("SCRIPT FLUSH");
     scene.redis.order("FLUSHALL");
@@ -162,7 +153,7 @@ fn survives_redis_flush_and_sleep() {
 /// A host without permission probes again after half a minute: until then the outage shows.
 #[test]
 fn falls_back_when_redis_revokes_rights() {
-    let scene = Scene::begin(&[]);
+    let scene = Scene::begin();
     let before: Vec<usize> = scene.hosts.iter().map(|host| count_log(host, "noperm")).collect();
     scene.redis.order("ACL SETUSER default -evalsha");
     let cut_off = scene.await_cut_off();
