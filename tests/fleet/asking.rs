@@ -1,4 +1,4 @@
-//! Budgets whose requests may wait for a call: what passes on all hosts together, whatever becomes of the calls.
+//! Budgets whose requests may wait for a command: what passes on all hosts together, whatever becomes of the commands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn run(plan: &Plan) -> Seen {
             let (when, (host, number, event)) = (entry.key().0, entry.remove());
             match event {
                 Event::There(command) => {
-                    let reply = store.call(&command, STORE_US + when);
+                    let reply = store.execute(&command, STORE_US + when);
                     if let ScriptCommand::Exact(payment) = &command {
                         key = Some((payment.head.bucket.number(), payment.costs[0].key));
                     }
@@ -121,7 +121,7 @@ fn run(plan: &Plan) -> Seen {
             if us % 10_000 == (number as u64 * 500) % 10_000 {
                 host.member.tick(host.now(us), &mut host.out);
             }
-            for command in host.take_calls() {
+            for command in host.take_commands() {
                 numbers += 1;
                 host.sent(numbers, command.clone(), us);
                 events.insert((us + one_way, numbers), (number, numbers, Event::There(command)));
@@ -220,7 +220,7 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
 fn a_host_leaves_once_its_payments_are_answered() {
     let mut host = host(&TINY, 0);
     assert!(host.ask(request(false), &["t".to_owned()], 0).is_none(), "a tiny budget is asked for");
-    let [payment] = &host.take_calls()[..] else { panic!("one command") };
+    let [payment] = &host.take_commands()[..] else { panic!("one command") };
     host.sent(1, payment.clone(), 0);
     assert!(host.member.leave(host.now(1_000), &mut Vec::new()), "the payment is unanswered");
     host.timed_out(1, 2_000);
@@ -235,8 +235,8 @@ fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
         let us = closed * 10_000;
         assert!(host.ask(request(false), &["t".to_owned()], us).is_none(), "no token is here");
         host.close_connections();
-        for command in host.take_calls() {
-            let reply = store.call(&command, STORE_US + us);
+        for command in host.take_commands() {
+            let reply = store.execute(&command, STORE_US + us);
             host.sent(closed, command.clone(), us);
             host.answered(closed, &command, reply, us + 1_000);
         }
@@ -270,14 +270,14 @@ fn drawn(seed: u64) -> Plan {
 }
 
 #[test]
-fn what_passes_was_paid_for_whatever_becomes_of_the_calls() {
+fn what_passes_was_paid_for_whatever_becomes_of_the_commands() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
     let mut used = (0.0, 0.0);
     for seed in seed()..seed() + runs {
         let plan = drawn(seed);
         let seen = run(&plan);
         let rate = f64::from(plan.rate) / plan.period_s as f64;
-        // What was paid for is spent a call's patience later, what was borrowed ahead within three round trips, or, where
+        // What was paid for is spent a command's patience later, what was borrowed ahead within three round trips, or, where
         // its own request could not use it, when a batch would have taken it back.
         let round_trips = 3.0 * f64::from(plan.round_trip_us) / 1e6;
         let slack = rate * (0.005 + round_trips)
@@ -344,7 +344,7 @@ fn admitted_tokens_are_charged_and_unused_ones_return() {
         assert!(fits, "{passed} passed, {charged} charged: SEED={seed} RUNS=1 {plan:?}");
         (missed, admitted) = (missed + seen.missed, admitted + passed);
     }
-    println!("{admitted} passed, {missed} calls were not answered in time");
+    println!("{admitted} passed, {missed} commands were not answered in time");
     assert!(missed > 0 && admitted > 0);
 }
 

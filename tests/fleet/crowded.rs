@@ -27,7 +27,7 @@ struct Talk {
     /// Answers take up to so long.
     slow_us: u32,
     us: u64,
-    /// In which call each key is on its way, and since when.
+    /// In which command each key is on its way, and since when.
     on_way: HashMap<[u8; 16], (u64, u64)>,
     /// How often each key was asked about.
     asked: HashMap<[u8; 16], u64>,
@@ -63,43 +63,43 @@ impl Talk {
                         self.on_way.retain(|_, (sent, _)| *sent != number);
                         self.host.timed_out(number, self.us);
                     }
-                    Event::Answer(call, reply) => {
-                        for key in keys_of(&call) {
+                    Event::Answer(command, reply) => {
+                        for key in keys_of(&command) {
                             if self.on_way.get(&key).is_some_and(|(sent, _)| *sent == number) {
                                 self.on_way.remove(&key);
                             }
                         }
-                        self.host.answered(number, &call, reply, self.us);
+                        self.host.answered(number, &command, reply, self.us);
                     }
                 }
             }
             requests(&mut self.host, self.us);
-            for call in std::mem::take(self.host.tick(self.us)) {
-                self.send(call);
+            for command in std::mem::take(self.host.tick(self.us)) {
+                self.send(command);
             }
         }
     }
 
-    fn send(&mut self, call: ScriptCommand) {
+    fn send(&mut self, command: ScriptCommand) {
         self.numbers += 2;
-        for key in keys_of(&call) {
+        for key in keys_of(&command) {
             let before = self.on_way.insert(key, (self.numbers, self.us));
-            assert!(before.is_none(), "a key in two calls at once");
+            assert!(before.is_none(), "a key in two commands at once");
             *self.asked.entry(key).or_default() += 1;
         }
-        let reply = self.store.call(&call, 1_700_000_000_000_000 + self.us);
+        let reply = self.store.execute(&command, 1_700_000_000_000_000 + self.us);
         if self.random.below(1_000) >= self.lost {
             let at = self.us + 1_000 + u64::from(self.random.below(self.slow_us + 1));
-            self.events.insert((at, self.numbers), (self.numbers, Event::Answer(call.clone(), reply)));
+            self.events.insert((at, self.numbers), (self.numbers, Event::Answer(command.clone(), reply)));
         }
         self.events.insert((self.us + 250_000, self.numbers + 1), (self.numbers, Event::TimedOut));
-        self.host.sent(self.numbers, call, self.us);
+        self.host.sent(self.numbers, command, self.us);
     }
 }
 
-/// The keys of a call.
-fn keys_of(call: &ScriptCommand) -> Vec<[u8; 16]> {
-    match call {
+/// The keys of a command.
+fn keys_of(command: &ScriptCommand) -> Vec<[u8; 16]> {
+    match command {
         ScriptCommand::Sync(batch) => batch.asks.iter().map(|ask| ask.key).collect(),
         _ => Vec::new(),
     }
@@ -115,7 +115,7 @@ fn plan() -> Plan {
     Plan { tenants: KEYS as u32, ..plan }
 }
 
-/// All call in the same turn, some replies are lost, and all are granted what they asked for.
+/// All keys are asked for in the same turn, some replies are lost, and all are granted what they asked for.
 fn all_at_once(seed: u64, lost: u32) {
     let mut talk = Talk::new(seed);
     let tenants = tenants(KEYS);

@@ -63,7 +63,7 @@ fn hosts_that_come_back_one_after_another_are_not_given_what_the_others_still_sp
 
 #[test]
 fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
-    // At these loads each host always has many calls in flight: a host with few is soon cut off when so many are lost.
+    // At these loads each host always has many commands in flight: a host with few is soon cut off when so many are lost.
     let loads: &[u32] = if is_short() { &[10_000] } else { &[5_000, 10_000] };
     for (credit, load) in
         [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))

@@ -57,7 +57,7 @@ pub(crate) struct Host {
     drift_ppm: i64,
     utc: i64,
     has_heard: bool,
-    /// Calls without an answer, by a number that is never used again.
+    /// Commands without an answer, by a number that is never used again.
     pending: HashMap<u64, ScriptCommand>,
     /// It has nothing to do before this, unless something is asked of it or comes.
     next: Timestamp,
@@ -250,7 +250,7 @@ impl Host {
     }
 
     /// What it has to say before its next tick.
-    pub(crate) fn take_calls(&mut self) -> Vec<ScriptCommand> {
+    pub(crate) fn take_commands(&mut self) -> Vec<ScriptCommand> {
         std::mem::take(&mut self.out)
     }
 
@@ -285,14 +285,14 @@ impl Host {
         self.pending.contains_key(&number)
     }
 
-    pub(crate) fn sent(&mut self, number: u64, call: ScriptCommand, us: u64) {
+    pub(crate) fn sent(&mut self, number: u64, command: ScriptCommand, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         self.link.sent(now.at);
-        self.pending.insert(number, call);
+        self.pending.insert(number, command);
     }
 
-    pub(crate) fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
+    pub(crate) fn answered(&mut self, number: u64, command: &ScriptCommand, reply: ScriptReply, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         // The connection of a command that timed out was closed.
@@ -301,35 +301,36 @@ impl Host {
         }
         self.link.heard(now.at);
         let before = self.member.sync().counts();
-        match (call, reply) {
+        match (command, reply) {
             (ScriptCommand::Beat(_), ScriptReply::Beat(reply)) => self.member.apply_heartbeat(&reply, now.at),
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
             | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_))
             | (ScriptCommand::Permits(_), reply @ ScriptReply::Permits(_)) => {
-                self.member.answered(call, reply, now, &mut self.out);
+                self.member.answered(command, reply, now, &mut self.out);
             }
-            (call, reply) => panic!("{reply:?} to {call:?}"),
+            (command, reply) => panic!("{reply:?} to {command:?}"),
         }
         let counts = self.member.sync().counts();
-        let heard = if let ScriptCommand::Sync(batch) = call { (1, batch.asks.len() as u64) } else { (0, 0) };
+        let heard =
+            if let ScriptCommand::Sync(batch) = command { (1, batch.asks.len() as u64) } else { (0, 0) };
         assert_eq!((counts.batches - before.batches, counts.cells - before.cells), heard);
         self.member.set_heard(self.link.is_linked(), now.at);
         self.has_heard |= self.standing.is_redis_reachable();
     }
 
-    /// Nothing has come for the call, if nothing has.
+    /// Nothing has come for the command, if nothing has.
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         let before = self.member.sync().counts().unanswered;
-        let call = self.pending.remove(&number);
-        match &call {
+        let command = self.pending.remove(&number);
+        match &command {
             Some(ScriptCommand::Beat(_)) => self.link.beat_failed(now.at),
-            Some(call) => self.member.failed(call, now.at),
+            Some(command) => self.member.failed(command, now.at),
             None => {}
         }
         let unanswered = self.member.sync().counts().unanswered - before;
-        assert_eq!(unanswered, u64::from(matches!(call, Some(ScriptCommand::Sync(_)))));
+        assert_eq!(unanswered, u64::from(matches!(command, Some(ScriptCommand::Sync(_)))));
     }
 }
 

@@ -83,9 +83,9 @@ pub(crate) struct Rollout {
 /// What goes wrong.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Faults {
-    /// Replies that are lost after the call was done, of a thousand.
+    /// Replies that are lost after the command was done, of a thousand.
     pub(crate) lost: u32,
-    /// Calls that come twice.
+    /// Commands that come twice.
     pub(crate) doubled: u32,
     /// Replies that take a second more.
     pub(crate) late: u32,
@@ -104,7 +104,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// What befalls calls and clocks; one in three times `lost_most` replies are lost of a thousand.
+    /// What befalls commands and clocks; one in three times `lost_most` replies are lost of a thousand.
     pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, lost_most: u32) -> Faults {
         Faults {
             lost: [0, 10, lost_most][draw(0, 2) as usize],
@@ -141,7 +141,7 @@ pub(crate) struct Plan {
     pub(crate) audited: bool,
     /// Windows of `rate` each, where it is no bucket.
     pub(crate) window: Option<crate::windows::Kind>,
-    /// Whether requests wait for a call.
+    /// Whether requests wait for a command.
     pub(crate) asks: RemoteCheckWait,
 }
 

@@ -70,7 +70,7 @@ fn a_host_that_is_not_due_has_nothing_to_do() {
             let [always, when_due] = [Looks::Always, Looks::WhenDue].map(|looks| {
                 let world = run_looking(&plan, looks);
                 let in_hand = world.audit.as_ref().map(Audit::in_hand);
-                (world.counts(), world.measure.admitted.clone(), world.measure.calls, in_hand)
+                (world.counts(), world.measure.admitted.clone(), world.measure.commands, in_hand)
             });
             assert!(always == when_due, "SEED={seed} RUNS=1: {always:?}, {when_due:?}: {plan:#?}");
         }

@@ -87,7 +87,7 @@ struct Seen {
     waited_us: u64,
     /// Requests that waited in vain.
     late: u64,
-    calls: u64,
+    commands: u64,
     /// Admitted at the second attempt, of those that asked again.
     retried: (u64, u64),
 }
@@ -298,13 +298,13 @@ impl World<'_> {
     fn step(&mut self, us: u64) {
         while let Some((at, to, event)) = self.network.next(us) {
             match event {
-                Event::AtStore { number, call } => {
-                    self.seen.calls += u64::from(at >= BEGINS_US);
-                    let reply = self.store.call(&call, STORE_US + at);
-                    self.network.reply(to, number, call, reply, at);
+                Event::AtStore { number, command } => {
+                    self.seen.commands += u64::from(at >= BEGINS_US);
+                    let reply = self.store.execute(&command, STORE_US + at);
+                    self.network.reply(to, number, command, reply, at);
                 }
-                Event::AtHost { number, call, reply } => {
-                    self.hosts[to.host as usize].answered(number, &call, reply, at);
+                Event::AtHost { number, command, reply } => {
+                    self.hosts[to.host as usize].answered(number, &command, reply, at);
                     self.flush(to.host, at);
                 }
                 Event::TimedOut { number } => self.hosts[to.host as usize].timed_out(number, at),
@@ -372,10 +372,10 @@ impl World<'_> {
     /// Sends what a host has to say.
     fn flush(&mut self, number: u32, us: u64) {
         let host = &mut self.hosts[number as usize];
-        for call in host.take_calls() {
+        for command in host.take_commands() {
             let timeout = self.plan.timeout_us(host.member.sync().timeout());
-            let sent = self.network.send(To { host: number, life: 1 }, call.clone(), us, timeout);
-            host.sent(sent, call, us);
+            let sent = self.network.send(To { host: number, life: 1 }, command.clone(), us, timeout);
+            host.sent(sent, command, us);
         }
     }
 }
@@ -451,7 +451,7 @@ fn slow_redis_stops_the_waiting() {
 
 /// A caller of all hosts above the limit: hosts borrow what there is, and refuse the rest by themselves.
 #[test]
-fn overload_costs_few_calls() {
+fn overload_costs_few_commands() {
     let rows = [(10, 10.0, 100), (2, 2.0, 1_000), (10, 2.0, 1_000), (10, 10.0, 1_000)];
     for (hosts, load, burst) in rows.into_iter().take(if is_short() { 2 } else { 4 }) {
         let row = Scenario {
@@ -471,10 +471,10 @@ fn overload_costs_few_calls() {
         assert!(passed * 100 >= might * 98, "{passed} of {might}: {row:?}");
         // One for each that passes, and for each host one that is refused where a token is earned each millisecond.
         let most = might + u64::from(hosts) * row.seconds * 1_000;
-        assert!(seen.calls <= most, "{} calls, {most} at most: {row:?}", seen.calls);
+        assert!(seen.commands <= most, "{} commands, {most} at most: {row:?}", seen.commands);
         println!(
-            "{hosts} hosts, load {load}, burst {burst}: {} calls/s, {passed} passed, {seen:?}",
-            seen.calls / row.seconds
+            "{hosts} hosts, load {load}, burst {burst}: {} commands/s, {passed} passed, {seen:?}",
+            seen.commands / row.seconds
         );
     }
 }
@@ -543,7 +543,7 @@ fn what_fits_passes_whatever_is_asked() {
         assert!(
             seen.falsely * 20 <= seen.asked + 40
                 && seen.waited_us <= waits_us
-                && seen.calls <= 4 * (seen.asked + seen.retried.1) + 60 * u64::from(scenario.hosts)
+                && seen.commands <= 4 * (seen.asked + seen.retried.1) + 60 * u64::from(scenario.hosts)
                 && (scenario.window.is_some() || seen.excess <= excess),
             "SEED={number} RUNS=1 {scenario:?} {seen:?}"
         );

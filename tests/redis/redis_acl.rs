@@ -109,8 +109,8 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     if let NodeState::Down(error) = link.nodes().remove(0).state {
         return Err(error);
     }
-    for call in calls() {
-        let encoded = call.encode().unwrap();
+    for command in commands() {
+        let encoded = command.encode().unwrap();
         let keys: Vec<&[u8]> = encoded.keys.iter().map(Vec::as_slice).collect();
         let args: Vec<&[u8]> = encoded.args.iter().map(Vec::as_slice).collect();
         link.call(link.nodes()[0].id, encoded.script, &keys, &args, None).await?;
@@ -118,7 +118,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     Ok(())
 }
 
-fn calls() -> [ScriptCommand; 7] {
+fn commands() -> [ScriptCommand; 7] {
     let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {

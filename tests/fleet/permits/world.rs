@@ -83,7 +83,7 @@ pub(crate) struct Seen {
     /// Work in progress that a host was cut off under, the most at once.
     pub(crate) most_loose: u32,
     pub(crate) by_host: Vec<[u64; 2]>,
-    /// Requests that waited for a call.
+    /// Requests that waited for a command.
     pub(crate) waited: u64,
     /// Of those that one counter that knows of all at once would have let begin, and of all refused, those refused while the
     /// places in use everywhere were fewer than there are.
@@ -174,20 +174,20 @@ impl World<'_> {
     fn deliver(&mut self, until_us: u64) {
         while let Some((us, to, event)) = self.network.next(until_us) {
             match event {
-                Event::AtStore { number, call } => {
+                Event::AtStore { number, command } => {
                     if !self.is_out(us) {
-                        let reply = self.store.call(&call, self.store_us + us);
-                        if let ScriptCommand::Permits(command) = &call {
+                        let reply = self.store.execute(&command, self.store_us + us);
+                        if let ScriptCommand::Permits(command) = &command {
                             self.seen.cells += command.requests.len() as u64;
                         }
-                        self.network.reply(to, number, call, reply, us);
+                        self.network.reply(to, number, command, reply, us);
                     }
                 }
-                Event::AtHost { number, call, reply } => {
+                Event::AtHost { number, command, reply } => {
                     if !self.is_out(us)
                         && let Some(host) = self.found(to)
                     {
-                        host.answered(number, &call, reply, us);
+                        host.answered(number, &command, reply, us);
                         self.resume(to.host, us, 0);
                         self.send_out(to.host, us);
                     }
@@ -355,7 +355,7 @@ impl World<'_> {
         let Some(host) = self.hosts[number as usize].as_mut() else { return };
         let to = To { host: number, life: self.lives[number as usize] };
         let timeout = self.plan.base.timeout_us(host.host.member.sync().timeout());
-        for command in host.host.take_calls() {
+        for command in host.host.take_commands() {
             let number = self.network.send(to, command.clone(), us, timeout);
             host.host.sent(number, command, us);
         }

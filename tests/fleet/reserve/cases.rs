@@ -164,7 +164,8 @@ fn who_has_the_name_of_another_is_told() {
     let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
     let mut beat = |daemon: &mut Host, ms: u64| {
         let beat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
-        let ScriptReply::Beat(reply) = store.call(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
+        let ScriptReply::Beat(reply) =
+            store.execute(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
         else {
             panic!()
         };

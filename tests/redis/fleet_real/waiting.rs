@@ -1,4 +1,4 @@
-//! One connection whose requests wait for calls: what holds of each of them, and of what was paid for it.
+//! One connection whose requests wait for commands: what holds of each of them, and of what was paid for it.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -47,7 +47,7 @@ fn one_host(fleet: &str) -> (Redis, Way, Daemon) {
     let redis = Redis::start(&[]);
     let way = Way::to(&redis.socket());
     let host = hosts(1, &way.url(), &rules("1/day", 30, fleet)).remove(0);
-    eventually("a call is answered in time", || {
+    eventually("a command is answered in time", || {
         let passes = verdict_of(&Wire::greeted(&host.socket()).ask(&hit(1, "u0"))) == ALLOW;
         (passes && redis.say("KEYS tg:*:q:*").len() > 4).then_some(())
     });
@@ -236,7 +236,7 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     let fleet = "mode: exact, wait: 20ms, on_redis_down: refuse";
     let host = hosts(1, &redis.url(), &rules("1000/s", 1_000, fleet)).remove(0);
     let mut wire = Wire::greeted(&host.socket());
-    eventually("a call is answered", || (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(()));
+    eventually("a command is answered", || (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(()));
     redis.signal(Signal::STOP);
     let mut waited = 0;
     for id in 0..60 {
@@ -248,11 +248,11 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     eprintln!("{waited} waited");
     // A slow machine has time for a probe.
     assert!((4..=9).contains(&waited), "{waited} waited");
-    eventually("calls are tried again", || {
+    eventually("commands are tried again", || {
         sleep(Duration::from_millis(5));
         (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(())
     });
-    assert_eq!(count_log(&host, CUT_OFF), 0, "it was the calls that were stopped, not the link");
+    assert_eq!(count_log(&host, CUT_OFF), 0, "it was the commands that were stopped, not the link");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn probes_redis_slower_than_deadline() {
     // Five, and then one after each pause of a quarter of a second and more; a busy machine makes some more late.
     assert!(waited <= 5 + 16 + asked / 20, "{waited} of {asked} waited");
     way.mood().delay_millis.store(0, Ordering::Relaxed);
-    eventually("a call is answered in time again", || {
+    eventually("a command is answered in time again", || {
         sleep(Duration::from_millis(5));
         (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(())
     });

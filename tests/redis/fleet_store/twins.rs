@@ -248,7 +248,7 @@ impl Twins {
             evalsha.query(&mut self.redis).map_err(|error| format!("{command:?}: {error}"))?;
         let received =
             ScriptReply::decode(command, &bytes).map_err(|fault| format!("{command:?}: {fault}"))?;
-        let reply = self.store.call(command, self.now);
+        let reply = self.store.execute(command, self.now);
         if received.reply != reply || received.clamped > 0 {
             return Err(format!("{command:?}\n  in Redis: {received:?}\n  in Rust:  {reply:?}"));
         }
