@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::claims::Claim;
 use crate::plan::{CRITICAL, EVENT, GET, PRIORITIES, Plan, Service, TEST};
+use crate::real::{Parts, Setting};
 use crate::record::Run;
-use crate::shedder::{Parts, Setting};
 
 /// One line of the table.
 #[derive(Clone)]
@@ -22,8 +22,8 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn setting(&self) -> Setting {
-        let leak = if self.leaks { 1.0 / 1_800.0 } else { 0.0 };
-        Setting { slots: self.plan.workers, parts: self.parts, leak, quota: self.plan.greedy.is_some() }
+        let Case { parts, leaks, .. } = *self;
+        Setting { slots: self.plan.workers, parts, leaks, quota: self.plan.greedy.is_some() }
     }
 }
 

@@ -7,11 +7,11 @@ use crate::cases::Case;
 use crate::claims::{Claim, worst_and_median};
 use crate::plan::{Plan, Service};
 use crate::plant;
-use crate::shedder::{Setting, Shedder};
+use crate::real::Real;
 
 /// One case over the seeds: claims by seed.
-fn seen<S: Shedder>(case: &Case, seeds: u64, make: impl Fn(&Setting) -> S) -> Vec<Vec<Claim>> {
-    let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut make(&case.setting()), seed));
+fn seen(case: &Case, seeds: u64) -> Vec<Vec<Claim>> {
+    let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut Real::new(&case.setting()), seed));
     (1..=seeds).map(claims).collect()
 }
 
@@ -44,7 +44,7 @@ fn seeds() -> u64 {
 
 /// Runs a row, leaves its table behind, and fails with it if a claim does not hold. With `SEEDS` it runs all cases under both
 /// kinds of service; else under the one for which the most is claimed.
-pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting) -> S + Copy) {
+pub(crate) fn row(name: &str, cases: &[Case]) {
     let mut lines = String::new();
     let mut holds = true;
     let is_full = std::env::var_os("SEEDS").is_some();
@@ -53,7 +53,7 @@ pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting
     for &service in services {
         for case in cases.iter().filter(|case| is_full || !case.is_extra) {
             let case = Case { plan: Plan { service, ..case.plan.clone() }, ..case.clone() };
-            let by_seed = seen(&case, seeds(), make);
+            let by_seed = seen(&case, seeds());
             holds &= by_seed.iter().flatten().all(Claim::holds);
             lines += &table(&case, &by_seed);
         }

@@ -26,4 +26,3 @@ mod random;
 mod real;
 mod record;
 mod rows;
-mod shedder;
