@@ -18,8 +18,7 @@ use crate::state::strace::may_trace;
 fn busy_plan() -> Plan {
     let rules = "domain: api\npriorities: [high, low]\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, burst: 5}\n\
                  shed:\n  - {pool: web, slots: 4, brake: {}, signals: {cpu: {}, cpu_pressure: {}, io_pressure: {}}}\n";
-    let plan = Plan::new().with_state().rules("api.yaml", rules);
-    plan
+    Plan::new().with_state().rules("api.yaml", rules)
 }
 
 /// Runs clients and scrapes until it stops. The result returns the number of answered requests.
