@@ -136,7 +136,7 @@ impl Host {
         });
         let mut more = Vec::new();
         for call in calls.drain(..) {
-            let reply = store.call(&call, UNIX_MICROS + micros + 250);
+            let reply = store.execute(&call, UNIX_MICROS + micros + 250);
             assert!(
                 matches!((&call, &reply), (ScriptCommand::Sync(_), ScriptReply::Sync(_))),
                 "another call or reply"

@@ -1,26 +1,21 @@
-//! Budgets whose requests may wait for a call: what passes on all hosts together, whatever becomes of the calls.
+//! Budgets whose requests may wait for a command: what passes on all hosts together, whatever becomes of the commands.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{
-    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
-    RemoteCheckResult, Request, Shortfalls, Verdict,
-};
 use tidegate::fleet::cell::TOKEN;
 use tidegate::fleet::command::ScriptCommand;
-use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
-use tidegate::fleet::sync;
 use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
+use tidegate::rules::{Domain, KeyPart, Limit, Rule};
 
-use crate::plan::{draws, is_short, seed};
+use crate::host::{Asking, Host, Judged, own_rule, position};
+use crate::plan::{Plan as FleetPlan, Shape, draws, is_short, seed};
 use crate::random::Random;
 use crate::store::Store;
-use crate::waiting::Waiting;
 use crate::windows::{Kind, like};
+use crate::world::SECRET;
 
 /// What is shared, and what goes wrong.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +41,6 @@ struct Plan {
     window: Option<Kind>,
 }
 
-struct Host {
-    decider: Decider,
-    member: HostMember,
-    /// Whether their own host is to refuse them, too.
-    waiting: Waiting<bool>,
-}
-
 #[derive(Debug, Default)]
 struct Seen {
     admitted_us: Vec<u64>,
@@ -63,176 +51,101 @@ struct Seen {
     left: i64,
 }
 
-impl Host {
-    fn new(plan: &Plan, number: u32) -> Host {
-        let options = EngineOptions {
-            hash_key: HashKey::from_bytes([number as u8; 16]),
-            mode: Mode::Enforce,
-            memory_bytes_max: 64 << 20,
-        };
-        let engine = Arc::new(Engine::new(options));
-        let standing: Arc<FleetStatus> = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        engine.install_rules(vec![Domain::new("api", vec![rule(plan), own_rule()])]);
-        standing.set_hosts(plan.hosts);
-        let mut name = [0; 16];
-        name[..4].copy_from_slice(&(number + 1).to_le_bytes());
-        let seed = crate::random::mixed(plan.seed ^ (u64::from(number) << 32));
-        let options = sync::SyncOptions { host: name, buckets: sync::BUCKETS, seed };
-        let mut member = HostMember::new(Arc::clone(&engine), standing, options);
-        member.set_heard(true, at(0).at);
-        Host { decider: engine.decider(), member, waiting: Waiting::new() }
-    }
+/// One that knows of the others and hears Redis.
+fn host(plan: &Plan, number: u32) -> Host {
+    let base = FleetPlan { seed: plan.seed, ..FleetPlan::cell(plan.hosts, Shape::Even, 0) };
+    let domain = Arc::new(Domain::new("api", vec![rule(plan), own_rule()]));
+    let mut host = Host::with_rules((domain, true), SECRET, &base, (number, 1), 0, 0);
+    host.standing.set_hosts(plan.hosts);
+    let now = host.now(0).at;
+    host.member.set_heard(true, now);
+    host
+}
 
-    /// Judges a request, or goes on with one; whether it may start, once that is known.
-    fn judge(
-        &mut self,
-        held: bool,
-        result: Option<RemoteCheckResult<'_>>,
-        may_wait: bool,
-        us: u64,
-    ) -> Result<bool, Arc<Shortfalls>> {
-        // One that its own host refuses has an attribute more.
-        let attributes = [("tenant", "t"), ("job", "j")];
-        let attributes = if held { &attributes[..] } else { &attributes[..1] };
-        let request =
-            Request { may_wait, ..Request::new(Op::Hit, "api", Descriptors::from_attributes(attributes)) };
-        let answer = match result {
-            None => self.decider.decide(&request, at(us)),
-            Some(result) => self.decider.resume(&request, result, at(us)),
-        };
-        match answer {
-            EngineAnswer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
-            EngineAnswer::RemoteCheck(shortfalls) => Err(shortfalls),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn park(
-        &mut self,
-        shortfalls: Arc<Shortfalls>,
-        is_held: bool,
-        is_second: bool,
-        us: u64,
-        out: &mut Vec<ScriptCommand>,
-    ) {
-        self.waiting.park((shortfalls, is_held, is_second), &mut self.member, at(us), out);
-    }
-
-    /// Goes on with what waits for nothing any more.
-    fn resume(&mut self, us: u64, seen: &mut Seen, out: &mut Vec<ScriptCommand>) {
-        for (parked, brought) in self.waiting.take_ready(at(us)) {
-            let (result, may_wait) = match brought {
-                Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
-                None => {
-                    seen.missed += 1;
-                    // What comes after this finds nobody.
-                    (RemoteCheckResult::TimedOut(&parked.shortfalls), false)
-                }
-            };
-            match self.judge(parked.what, Some(result), may_wait, us) {
-                Ok(true) => seen.admitted_us.push(us),
-                Ok(false) => seen.refused += 1,
-                Err(shortfalls) => self.park(shortfalls, parked.what, true, us, out),
-            }
-        }
-    }
-
-    fn answered(&mut self, call: &ScriptCommand, reply: ScriptReply, us: u64, out: &mut Vec<ScriptCommand>) {
-        match (call, reply) {
-            (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
-            | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_)) => {
-                self.member.answered(call, reply, at(us), out);
-            }
-            (call, reply) => panic!("{reply:?} to {call:?}"),
-        }
-    }
-
-    fn failed(&mut self, call: &ScriptCommand, us: u64) {
-        match call {
-            ScriptCommand::Sync(_) | ScriptCommand::Exact(_) => self.member.failed(call, at(us).at),
-            other => panic!("{other:?}"),
-        }
-    }
+fn request(is_held: bool) -> Asking {
+    Asking { tenant: 0, cost: 1, number: 0, is_held }
 }
 
 /// On its way: to the store, back, or nowhere.
 enum Event {
     There(ScriptCommand),
     Back(ScriptCommand, ScriptReply),
-    Lost(ScriptCommand),
+    Lost,
 }
 
 fn run(plan: &Plan) -> Seen {
     let mut random = Random::new(plan.seed, 7);
-    let mut hosts: Vec<Host> = (0..plan.hosts).map(|number| Host::new(plan, number)).collect();
-    let mut store = Store::default();
-    let mut seen = Seen::default();
-    let mut events: std::collections::BTreeMap<(u64, u64), (usize, Event)> =
-        std::collections::BTreeMap::new();
-    let (mut number, store_us) = (0, 1_700_000_000_000_000);
-    let mut out = Vec::new();
-    let mut key = None;
+    let mut hosts: Vec<Host> = (0..plan.hosts).map(|number| host(plan, number)).collect();
+    let (mut store, mut seen, mut key) = (Store::default(), Seen::default(), None);
+    let tenants = ["t".to_owned()];
+    // By time and number of the event; with the host and the number of the command.
+    let mut events: BTreeMap<(u64, u64), (usize, u64, Event)> = BTreeMap::new();
+    let mut numbers = 0;
+    let one_way = u64::from(plan.round_trip_us / 2);
     let (ends_us, quiet_us) = (plan.seconds * 1_000_000, QUIET_S * 1_000_000);
     for us in (0..ends_us + quiet_us).step_by(500) {
         let is_over = us >= ends_us;
         while let Some(entry) = events.first_entry().filter(|entry| entry.key().0 <= us) {
-            let (when, (host, event)) = (entry.key().0, entry.remove());
-            number += 1;
-            let one_way = u64::from(plan.round_trip_us / 2);
+            let (when, (host, number, event)) = (entry.key().0, entry.remove());
             match event {
-                Event::There(call) => {
-                    let reply = store.call(&call, store_us + when);
-                    if let ScriptCommand::Exact(payment) = &call {
+                Event::There(command) => {
+                    let reply = store.execute(&command, STORE_US + when);
+                    if let ScriptCommand::Exact(payment) = &command {
                         key = Some((payment.head.bucket.number(), payment.costs[0].key));
                     }
                     let drawn = if is_over { 1_000 } else { random.below(1_000) };
                     let late = if random.below(1_000) < plan.late { 20_000 } else { 0 };
-                    let back = match drawn < plan.lost {
-                        true => (when + 300_000, Event::Lost(call)),
-                        false => (when + one_way + late, Event::Back(call, reply)),
+                    let (at, event) = match drawn < plan.lost {
+                        true => (when + 300_000, Event::Lost),
+                        false => (when + one_way + late, Event::Back(command, reply)),
                     };
-                    events.insert((back.0, number), (host, back.1));
+                    numbers += 1;
+                    events.insert((at, numbers), (host, number, event));
                 }
-                Event::Back(call, reply) => hosts[host].answered(&call, reply, us, &mut out),
-                Event::Lost(call) => hosts[host].failed(&call, us),
+                Event::Back(command, reply) => hosts[host].answered(number, &command, reply, us),
+                Event::Lost => hosts[host].timed_out(number, us),
             }
         }
-        assert!(out.is_empty(), "no answer makes a host ask at once");
+        assert!(hosts.iter().all(|host| host.out.is_empty()), "no answer makes a host ask at once");
         let arrivals = plan.per_second / 2_000 + u32::from(random.below(2_000) < plan.per_second % 2_000);
         let arrivals = if is_over { 0 } else { arrivals };
         let asked_by: Vec<usize> = (0..arrivals).map(|_| random.below(plan.hosts) as usize).collect();
-        for (at_host, host) in hosts.iter_mut().enumerate() {
-            host.resume(us, &mut seen, &mut out);
-            for _ in asked_by.iter().filter(|asked| **asked == at_host) {
-                let held = random.below(1_000) < plan.own;
-                match host.judge(held, None, true, us) {
-                    Ok(true) => seen.admitted_us.push(us),
-                    Ok(false) => seen.refused += 1,
-                    Err(shortfalls) => {
-                        seen.asked += 1;
-                        host.park(shortfalls, held, false, us, &mut out);
-                    }
+        for (number, host) in hosts.iter_mut().enumerate() {
+            host.answers(&tenants, us).iter().for_each(|(_, judged)| seen.count(*judged, us));
+            for _ in asked_by.iter().filter(|asked| **asked == number) {
+                match host.ask(request(random.below(1_000) < plan.own), &tenants, us) {
+                    Some(judged) => seen.count(judged, us),
+                    None => seen.asked += 1,
                 }
             }
-            if us % 10_000 == (at_host as u64 * 500) % 10_000 {
-                host.member.tick(at(us), &mut out);
+            if us % 10_000 == (number as u64 * 500) % 10_000 {
+                host.member.tick(host.now(us), &mut host.out);
             }
-            for call in out.drain(..) {
-                number += 1;
-                events
-                    .insert((us + u64::from(plan.round_trip_us / 2), number), (at_host, Event::There(call)));
+            for command in host.take_commands() {
+                numbers += 1;
+                host.sent(numbers, command.clone(), us);
+                events.insert((us + one_way, numbers), (number, numbers, Event::There(command)));
             }
         }
     }
     let counts = hosts.iter().map(|host| host.member.remote_checks().counts());
-    assert_eq!(counts.map(|counts| counts.missed + counts.declined).sum::<u64>(), seen.missed, "{plan:?}");
-    let end_us = store_us + ends_us + quiet_us;
+    seen.missed = counts.map(|counts| counts.missed + counts.declined).sum();
+    let end_us = STORE_US + ends_us + quiet_us;
     let level = key.and_then(|(bucket, key)| match plan.window {
         None => store.cell_at(bucket, key, end_us).map(|cell| cell.level),
         Some(_) => store.window_at(bucket, key, end_us).map(|cell| cell.level()),
     });
     seen.left = level.map_or(i64::from(plan.burst), |level| level.div_euclid(TOKEN.cast_signed()));
     seen
+}
+
+impl Seen {
+    fn count(&mut self, judged: Judged, us: u64) {
+        match judged.passed {
+            true => self.admitted_us.push(us),
+            false => self.refused += 1,
+        }
+    }
 }
 
 /// The most that passed in any window beyond what the rate gives in it.
@@ -245,14 +158,6 @@ fn most_at_once(plan: &Plan, admitted_us: &[u64]) -> f64 {
         last = *us;
     }
     most
-}
-
-fn at(us: u64) -> Now {
-    Now { at: Timestamp::from_nanos(us * 1_000 + 1_000_000_000), utc_offset_nanos: 0 }
-}
-
-fn position() -> Position {
-    Position { file: "simulation".into(), line: 1, column: 1 }
 }
 
 fn rule(plan: &Plan) -> Rule {
@@ -268,15 +173,6 @@ fn rule(plan: &Plan) -> Rule {
     Rule {
         key: vec![KeyPart::plain("tenant")],
         ..Rule::new("shared", position(), Limit::new(Quota::FleetBudget(Box::new(quota))))
-    }
-}
-
-/// One an hour on each host: of those that ask for it nearly all are refused, after a call or before.
-fn own_rule() -> Rule {
-    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
-    Rule {
-        key: vec![KeyPart::plain("job")],
-        ..Rule::new("own", position(), Limit::new(Quota::TokenBucket(bucket)))
     }
 }
 
@@ -300,10 +196,13 @@ const TINY: Plan = Plan {
 /// Until all that was said is answered, and what was held has lapsed.
 const QUIET_S: u64 = 3;
 
+/// The clock of Redis at the start.
+const STORE_US: u64 = 1_700_000_000_000_000;
+
 #[test]
 fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
     for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::Always] {
-        let plan = Plan { asks, seed: seed(), ..TINY };
+        let plan = Plan { asks, seed: seed(), seconds: if is_short() { 8 } else { 20 }, ..TINY };
         let seen = run(&plan);
         assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
         assert_eq!(seen.missed, 0, "{plan:?}");
@@ -319,29 +218,29 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
 
 #[test]
 fn a_host_leaves_once_its_payments_are_answered() {
-    let mut host = Host::new(&TINY, 0);
-    let mut out = Vec::new();
-    let shortfalls = host.judge(false, None, true, 0).expect_err("a tiny budget is asked for");
-    host.park(shortfalls, false, false, 0, &mut out);
-    let [payment] = &out[..] else { panic!("{out:?}") };
-    assert!(host.member.leave(at(1_000), &mut Vec::new()), "the payment is unanswered");
-    host.failed(payment, 2_000);
-    assert!(!host.member.leave(at(2_000), &mut Vec::new()));
+    let mut host = host(&TINY, 0);
+    assert!(host.ask(request(false), &["t".to_owned()], 0).is_none(), "a tiny budget is asked for");
+    let [payment] = &host.take_commands()[..] else { panic!("one command") };
+    host.sent(1, payment.clone(), 0);
+    assert!(host.member.leave(host.now(1_000), &mut Vec::new()), "the payment is unanswered");
+    host.timed_out(1, 2_000);
+    assert!(!host.member.leave(host.now(2_000), &mut Vec::new()));
 }
 
 #[test]
 fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
-    let mut host = Host::new(&Plan { burst: 100, ..TINY }, 0);
+    let mut host = host(&Plan { burst: 100, ..TINY }, 0);
     let mut store = Store::default();
     for closed in 1..20 {
-        let (mut out, us) = (Vec::new(), closed * 10_000);
-        let shortfalls = host.judge(false, None, true, us).expect_err("no token is here");
-        host.park(shortfalls, false, false, us, &mut out);
-        host.waiting.forget(|| true);
-        for call in out {
-            let reply = store.call(&call, 1_700_000_000_000_000 + us);
-            host.answered(&call, reply, us + 1_000, &mut Vec::new());
+        let us = closed * 10_000;
+        assert!(host.ask(request(false), &["t".to_owned()], us).is_none(), "no token is here");
+        host.close_connections();
+        for command in host.take_commands() {
+            let reply = store.execute(&command, STORE_US + us);
+            host.sent(closed, command.clone(), us);
+            host.answered(closed, &command, reply, us + 1_000);
         }
+        host.out.clear();
         let counts = host.member.remote_checks().counts();
         assert_eq!((counts.answered, counts.missed, counts.declined, counts.stopped), (0, closed, 0, 0));
     }
@@ -371,14 +270,14 @@ fn drawn(seed: u64) -> Plan {
 }
 
 #[test]
-fn what_passes_was_paid_for_whatever_becomes_of_the_calls() {
+fn what_passes_was_paid_for_whatever_becomes_of_the_commands() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
     let mut used = (0.0, 0.0);
     for seed in seed()..seed() + runs {
         let plan = drawn(seed);
         let seen = run(&plan);
         let rate = f64::from(plan.rate) / plan.period_s as f64;
-        // What was paid for is spent a call's patience later, what was borrowed ahead within three round trips, or, where
+        // What was paid for is spent a command's patience later, what was borrowed ahead within three round trips, or, where
         // its own request could not use it, when a batch would have taken it back.
         let round_trips = 3.0 * f64::from(plan.round_trip_us) / 1e6;
         let slack = rate * (0.005 + round_trips)
@@ -400,7 +299,8 @@ fn ten_a_day_over_a_hundred_hosts_is_ten() {
         if is_short() { &[Kind::Sliding] } else { &[Kind::Fixed, Kind::Sliding, Kind::Calendar] };
     for &kind in kinds {
         for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::Always] {
-            let plan = Plan { asks, seed: seed(), period_s: 86_400, window: Some(kind), ..TINY };
+            let seconds = if is_short() { 8 } else { 20 };
+            let plan = Plan { asks, seed: seed(), seconds, period_s: 86_400, window: Some(kind), ..TINY };
             let seen = run(&plan);
             assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
             // Each host is told once until when to wait.
@@ -444,7 +344,7 @@ fn admitted_tokens_are_charged_and_unused_ones_return() {
         assert!(fits, "{passed} passed, {charged} charged: SEED={seed} RUNS=1 {plan:?}");
         (missed, admitted) = (missed + seen.missed, admitted + passed);
     }
-    println!("{admitted} passed, {missed} calls were not answered in time");
+    println!("{admitted} passed, {missed} commands were not answered in time");
     assert!(missed > 0 && admitted > 0);
 }
 
@@ -464,13 +364,4 @@ fn borrows_ahead_for_a_key_in_use() {
     let seen = run(&Plan { seed: seed(), ..BUSY });
     assert_eq!((seen.refused, seen.missed), (0, 0));
     assert!(seen.asked * 20 < seen.admitted_us.len() as u64, "{} asked", seen.asked);
-}
-
-#[test]
-fn admits_what_fits_where_redis_is_farther_away_than_the_wait() {
-    for round_trip_us in [20_000, 100_000] {
-        let seen = run(&Plan { seed: seed(), round_trip_us, ..BUSY });
-        let offered = seen.admitted_us.len() as u64 + seen.refused;
-        assert!(seen.refused * 50 < offered, "{} of {offered} refused", seen.refused);
-    }
 }

@@ -69,17 +69,17 @@ impl Audit {
         self.owed += has.1.checked_sub(owed).expect("a request pays no debt");
     }
 
-    /// It has sent calls.
-    pub(crate) fn sent(&mut self, host: u32, calls: &[ScriptCommand], has: Has) {
+    /// It has sent commands.
+    pub(crate) fn sent(&mut self, host: u32, commands: &[ScriptCommand], has: Has) {
         let mut given_back = 0;
-        for call in calls {
-            let ScriptCommand::Sync(batch) = call else { continue };
+        for command in commands {
+            let ScriptCommand::Sync(batch) = command else { continue };
             given_back += batch.asks.iter().map(|ask| ask.back / TOKEN).sum::<u64>();
         }
         let (held, owed) = self.has.insert(host, has).unwrap();
         assert_eq!(held - given_back, has.0, "host {host} gave back {given_back} of {held}");
         self.given_back += given_back;
-        self.owed += has.1.checked_sub(owed).expect("a call that was sent pays no debt yet");
+        self.owed += has.1.checked_sub(owed).expect("a command that was sent pays no debt yet");
     }
 
     /// It was told something.
@@ -97,9 +97,9 @@ impl Audit {
         self.crashed = (self.crashed.0 + held, self.crashed.1 + owed);
     }
 
-    /// The store has done a call.
-    pub(crate) fn done(&mut self, call: &ScriptCommand, reply: &ScriptReply) {
-        let (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) = (call, reply) else { return };
+    /// The store has done a command.
+    pub(crate) fn done(&mut self, command: &ScriptCommand, reply: &ScriptReply) {
+        let (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) = (command, reply) else { return };
         for (ask, said) in batch.asks.iter().zip(&answer.results) {
             self.granted += said.grant / TOKEN;
             self.back += ask.back / TOKEN;

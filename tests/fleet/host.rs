@@ -30,6 +30,14 @@ pub(crate) struct Asking {
     pub(crate) cost: u32,
     /// The caller's own number of it.
     pub(crate) number: u64,
+    /// A rule of its host refuses it, too: [`own_rule`].
+    pub(crate) is_held: bool,
+}
+
+impl Asking {
+    fn named(self, tenants: &[String]) -> (&str, u32, bool) {
+        (&tenants[self.tenant as usize], self.cost, self.is_held)
+    }
 }
 
 /// Whether a request may start, and after which time it may if not.
@@ -44,16 +52,16 @@ pub(crate) struct Host {
     decider: Decider,
     pub(crate) member: HostMember,
     pub(crate) link: LinkState,
-    standing: Arc<FleetStatus>,
+    pub(crate) standing: Arc<FleetStatus>,
     name: [u8; 16],
     drift_ppm: i64,
     utc: i64,
     has_heard: bool,
-    /// Calls without an answer, by a number that is never used again.
+    /// Commands without an answer, by a number that is never used again.
     pending: HashMap<u64, ScriptCommand>,
     /// It has nothing to do before this, unless something is asked of it or comes.
     next: Timestamp,
-    out: Vec<ScriptCommand>,
+    pub(crate) out: Vec<ScriptCommand>,
     secret: SecretDigest,
     /// Requests that wait.
     waiting: Waiting<Asking>,
@@ -160,12 +168,12 @@ impl Host {
 
     /// A request; whether it may start.
     pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
-        self.judge((tenant, 1), None, false, us).expect("it does not wait").passed
+        self.judge((tenant, 1, false), None, false, us).expect("it does not wait").passed
     }
 
     /// A request that may wait; whether it may start, if that is known at once.
     pub(crate) fn ask(&mut self, asking: Asking, tenants: &[String], us: u64) -> Option<Judged> {
-        match self.judge((&tenants[asking.tenant as usize], asking.cost), None, self.asks, us) {
+        match self.judge(asking.named(tenants), None, self.asks, us) {
             Ok(judged) => Some(judged),
             Err(shortfalls) => {
                 self.park(shortfalls, asking, false, us);
@@ -183,7 +191,7 @@ impl Host {
                 Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
                 None => (RemoteCheckResult::TimedOut(&shortfalls), false),
             };
-            match self.judge((&tenants[asking.tenant as usize], asking.cost), Some(result), may_wait, us) {
+            match self.judge(asking.named(tenants), Some(result), may_wait, us) {
                 Ok(judged) => answers.push((asking, judged)),
                 Err(shortfalls) => self.park(shortfalls, asking, true, us),
             }
@@ -193,24 +201,21 @@ impl Host {
 
     fn judge(
         &mut self,
-        (tenant, cost): (&str, u32),
+        (tenant, cost, is_held): (&str, u32, bool),
         result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
         us: u64,
     ) -> Result<Judged, Arc<Shortfalls>> {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
-        let attributes = [("tenant", tenant)];
+        let attributes = [("tenant", tenant), ("job", "j")];
+        let attributes = if is_held { &attributes[..] } else { &attributes[..1] };
         let request = Request {
             may_wait,
             cost: Cost::Requests(cost),
-            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
+            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(attributes))
         };
-        let answer = match result {
-            None => self.decider.decide(&request, now),
-            Some(result) => self.decider.resume(&request, result, now),
-        };
-        match answer {
+        match self.decide(&request, result, now) {
             EngineAnswer::Decided(decision) => Ok(Judged {
                 passed: decision.verdict == Verdict::Allow,
                 retry_us: decision.retry_after.map(|retry| retry.0),
@@ -220,14 +225,32 @@ impl Host {
         }
     }
 
-    /// Its calls go out with the next tick.
+    /// Decides a request, or goes on with one that waited.
+    pub(crate) fn decide(
+        &mut self,
+        request: &Request<'_>,
+        result: Option<RemoteCheckResult<'_>>,
+        now: Now,
+    ) -> EngineAnswer<'_> {
+        match result {
+            None => self.decider.decide(request, now),
+            Some(result) => self.decider.resume(request, result, now),
+        }
+    }
+
+    /// Its commands are sent with the next tick.
     fn park(&mut self, shortfalls: Arc<Shortfalls>, asking: Asking, is_second: bool, us: u64) {
         let now = self.now(us);
         self.waiting.park((shortfalls, asking, is_second), &mut self.member, now, &mut self.out);
     }
 
+    /// All clients that wait close their connections.
+    pub(crate) fn close_connections(&mut self) {
+        self.waiting.forget(|| true);
+    }
+
     /// What it has to say before its next tick.
-    pub(crate) fn take_calls(&mut self) -> Vec<ScriptCommand> {
+    pub(crate) fn take_commands(&mut self) -> Vec<ScriptCommand> {
         std::mem::take(&mut self.out)
     }
 
@@ -258,14 +281,18 @@ impl Host {
         &mut self.out
     }
 
-    pub(crate) fn sent(&mut self, number: u64, call: ScriptCommand, us: u64) {
+    pub(crate) fn is_pending(&self, number: u64) -> bool {
+        self.pending.contains_key(&number)
+    }
+
+    pub(crate) fn sent(&mut self, number: u64, command: ScriptCommand, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         self.link.sent(now.at);
-        self.pending.insert(number, call);
+        self.pending.insert(number, command);
     }
 
-    pub(crate) fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
+    pub(crate) fn answered(&mut self, number: u64, command: &ScriptCommand, reply: ScriptReply, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         // The connection of a command that timed out was closed.
@@ -274,34 +301,36 @@ impl Host {
         }
         self.link.heard(now.at);
         let before = self.member.sync().counts();
-        match (call, reply) {
+        match (command, reply) {
             (ScriptCommand::Beat(_), ScriptReply::Beat(reply)) => self.member.apply_heartbeat(&reply, now.at),
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
-            | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_)) => {
-                self.member.answered(call, reply, now, &mut self.out);
+            | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_))
+            | (ScriptCommand::Permits(_), reply @ ScriptReply::Permits(_)) => {
+                self.member.answered(command, reply, now, &mut self.out);
             }
-            (call, reply) => panic!("{reply:?} to {call:?}"),
+            (command, reply) => panic!("{reply:?} to {command:?}"),
         }
         let counts = self.member.sync().counts();
-        let heard = if let ScriptCommand::Sync(batch) = call { (1, batch.asks.len() as u64) } else { (0, 0) };
+        let heard =
+            if let ScriptCommand::Sync(batch) = command { (1, batch.asks.len() as u64) } else { (0, 0) };
         assert_eq!((counts.batches - before.batches, counts.cells - before.cells), heard);
         self.member.set_heard(self.link.is_linked(), now.at);
         self.has_heard |= self.standing.is_redis_reachable();
     }
 
-    /// Nothing has come for the call, if nothing has.
+    /// Nothing has come for the command, if nothing has.
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         let before = self.member.sync().counts().unanswered;
-        let call = self.pending.remove(&number);
-        match &call {
+        let command = self.pending.remove(&number);
+        match &command {
             Some(ScriptCommand::Beat(_)) => self.link.beat_failed(now.at),
-            Some(call) => self.member.failed(call, now.at),
+            Some(command) => self.member.failed(command, now.at),
             None => {}
         }
         let unanswered = self.member.sync().counts().unanswered - before;
-        assert_eq!(unanswered, u64::from(matches!(call, Some(ScriptCommand::Sync(_)))));
+        assert_eq!(unanswered, u64::from(matches!(command, Some(ScriptCommand::Sync(_)))));
     }
 }
 
@@ -311,8 +340,19 @@ fn local(drift_ppm: i64, us: u64) -> Timestamp {
     Timestamp::from_nanos(nanos + 1_000_000_000)
 }
 
+pub(crate) fn position() -> Position {
+    Position { file: "simulation".into(), line: 1, column: 1 }
+}
+
+/// One an hour on each host: nearly all requests that match it are refused, before or after a remote check.
+pub(crate) fn own_rule() -> Rule {
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
+    let key = vec![KeyPart::plain("job")];
+    Rule { key, ..Rule::new("own", position(), Limit::new(Quota::TokenBucket(bucket))) }
+}
+
 fn rule(plan: &Plan) -> Rule {
-    let position = Position { file: "simulation".into(), line: 1, column: 1 };
+    let position = position();
     let key = vec![KeyPart::plain("tenant")];
     if let Some(kind) = plan.window {
         let quota =

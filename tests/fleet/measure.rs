@@ -33,7 +33,7 @@ pub(crate) struct Measure {
     by_host: Vec<[u64; 3]>,
     /// Cells asked about, by second.
     pub(crate) cells: Vec<u64>,
-    pub(crate) calls: u64,
+    pub(crate) commands: u64,
     pub(crate) lost_cells: u64,
     /// How many hosts each one divided by that was cut off while requests came.
     alone: Vec<u32>,
@@ -58,7 +58,7 @@ impl Measure {
             ideal: vec![0; ms],
             by_host: vec![[0; 3]; plan.hosts as usize],
             cells: vec![0; ms / 1_000 + 1],
-            calls: 0,
+            commands: 0,
             lost_cells: 0,
             alone: Vec::new(),
             alone_ms: 0.0,
@@ -124,7 +124,7 @@ impl Measure {
             jain_ideal: self.jain(2),
             cells: self.cells.iter().sum::<u64>() as f64 / seconds,
             cells_max: self.cells.iter().copied().max().unwrap_or(0),
-            calls: self.calls as f64 / seconds,
+            commands: self.commands as f64 / seconds,
             cut_offs: self.alone.len() as u64,
             lost_cells: self.lost_cells,
         }
@@ -182,7 +182,7 @@ pub(crate) struct Seen {
     pub(crate) jain_ideal: f64,
     pub(crate) cells: f64,
     pub(crate) cells_max: u64,
-    pub(crate) calls: f64,
+    pub(crate) commands: f64,
     pub(crate) cut_offs: u64,
     pub(crate) lost_cells: u64,
 }
@@ -191,14 +191,14 @@ impl std::fmt::Display for Seen {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             to,
-            "used {:.3} excess {:7.1} jain {:.3} ({:.3}) cells/s {:7.0} (max {:6}) calls/s {:6.0} admitted {:7} of {:8} ideal {:7} cut {} lost {}",
+            "used {:.3} excess {:7.1} jain {:.3} ({:.3}) cells/s {:7.0} (max {:6}) commands/s {:6.0} admitted {:7} of {:8} ideal {:7} cut {} lost {}",
             self.used,
             self.excess,
             self.jain,
             self.jain_ideal,
             self.cells,
             self.cells_max,
-            self.calls,
+            self.commands,
             self.admitted,
             self.offered,
             self.ideal,

@@ -19,8 +19,8 @@ pub(crate) struct To {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    AtStore { number: u64, call: ScriptCommand },
-    AtHost { number: u64, call: ScriptCommand, reply: ScriptReply },
+    AtStore { number: u64, command: ScriptCommand },
+    AtHost { number: u64, command: ScriptCommand, reply: ScriptReply },
     TimedOut { number: u64 },
 }
 
@@ -50,29 +50,29 @@ impl Network {
         }
     }
 
-    /// Sends a call; returns its number.
-    pub(crate) fn send(&mut self, to: To, call: ScriptCommand, us: u64, timeout_us: u64) -> u64 {
+    /// Sends a command; returns its number.
+    pub(crate) fn send(&mut self, to: To, command: ScriptCommand, us: u64, timeout_us: u64) -> u64 {
         self.numbers += 1;
         let number = self.numbers;
         let arrives = us + self.one_way();
         // A host sends other commands once.
-        if self.random.below(1_000) < self.doubled && matches!(call, ScriptCommand::Beat(_)) {
+        if self.random.below(1_000) < self.doubled && matches!(command, ScriptCommand::Beat(_)) {
             let again = us + self.one_way() * 3;
-            self.push(again, to, Event::AtStore { number, call: call.clone() });
+            self.push(again, to, Event::AtStore { number, command: command.clone() });
         }
         self.push(us + timeout_us, to, Event::TimedOut { number });
-        self.push(arrives, to, Event::AtStore { number, call });
+        self.push(arrives, to, Event::AtStore { number, command });
         number
     }
 
     /// Sends a reply back, which may be lost.
-    pub(crate) fn reply(&mut self, to: To, number: u64, call: ScriptCommand, reply: ScriptReply, us: u64) {
+    pub(crate) fn reply(&mut self, to: To, number: u64, command: ScriptCommand, reply: ScriptReply, us: u64) {
         if self.random.below(1_000) < self.lost {
             return;
         }
         let late = if self.random.below(1_000) < self.late { 1_000_000 } else { 0 };
         let arrives = us + self.one_way() + late;
-        self.push(arrives, to, Event::AtHost { number, call, reply });
+        self.push(arrives, to, Event::AtHost { number, command, reply });
     }
 
     /// What happens next until a moment.

@@ -1,7 +1,11 @@
 //! What a run is about.
 
+use std::fmt::Debug;
 use std::ops::Range;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use std::{iter, thread};
 
 use tidegate::limit::share::RemoteCheckWait;
 
@@ -79,9 +83,9 @@ pub(crate) struct Rollout {
 /// What goes wrong.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Faults {
-    /// Replies that are lost after the call was done, of a thousand.
+    /// Replies that are lost after the command was done, of a thousand.
     pub(crate) lost: u32,
-    /// Calls that come twice.
+    /// Commands that come twice.
     pub(crate) doubled: u32,
     /// Replies that take a second more.
     pub(crate) late: u32,
@@ -100,7 +104,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// What befalls calls and clocks; one in three times `lost_most` replies are lost of a thousand.
+    /// What befalls commands and clocks; one in three times `lost_most` replies are lost of a thousand.
     pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, lost_most: u32) -> Faults {
         Faults {
             lost: [0, 10, lost_most][draw(0, 2) as usize],
@@ -137,7 +141,7 @@ pub(crate) struct Plan {
     pub(crate) audited: bool,
     /// Windows of `rate` each, where it is no bucket.
     pub(crate) window: Option<crate::windows::Kind>,
-    /// Whether requests wait for a call.
+    /// Whether requests wait for a command.
     pub(crate) asks: RemoteCheckWait,
 }
 
@@ -214,6 +218,31 @@ pub(crate) fn seed() -> u64 {
 /// As often as the task looks that does this for a daemon: `TICK` tries another.
 pub(crate) fn tick_ms() -> u64 {
     std::env::var("TICK").ok().and_then(|ms| ms.parse().ok()).unwrap_or(2)
+}
+
+/// Draws a plan from each seed and runs it, as many at once as there are processors. A failure prints the plan and the
+/// seed.
+pub(crate) fn each_seed<P: Debug, T: Send>(
+    seeds: Range<u64>,
+    draw: impl Fn(u64) -> P + Sync,
+    run: impl Fn(&P) -> T + Sync,
+) -> Vec<T> {
+    let next = AtomicU64::new(seeds.start);
+    let run_one = |seed| {
+        let plan = draw(seed);
+        let result = panic::catch_unwind(AssertUnwindSafe(|| run(&plan)));
+        result.unwrap_or_else(|_| panic!("SEED={seed} RUNS=1 does it again: {plan:#?}"))
+    };
+    let run_some = || {
+        let seeds =
+            iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end));
+        seeds.map(run_one).collect::<Vec<T>>()
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run_some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a run failed: see above")).collect()
+    })
 }
 
 /// How many small runs; unless it is said, a few must do, for whoever runs this unoptimised.

@@ -35,18 +35,19 @@ fn keys_wait_for_room_without_being_looked_at() {
     let mut host = Host::new(&plan, 0, 1, 0, 0);
     let mut store = Store::default();
     let mut numbers = 0;
-    let mut answer = |host: &mut Host, call: &ScriptCommand, us: u64| {
+    let mut answer = |host: &mut Host, command: &ScriptCommand, us: u64| {
         numbers += 1;
-        let reply = store.call(call, 1_700_000_000_000_000 + us);
-        host.sent(numbers, call.clone(), us);
-        host.answered(numbers, call, reply, us);
+        let reply = store.execute(command, 1_700_000_000_000_000 + us);
+        host.sent(numbers, command.clone(), us);
+        host.answered(numbers, command, reply, us);
     };
     let beats = std::mem::take(host.tick(0));
     beats.iter().for_each(|beat| answer(&mut host, beat, 500));
     assert!((0..20_000).all(|tenant| !host.hit(&format!("t{tenant}"), 1_000)), "nothing is granted yet");
     let full = std::mem::take(host.tick(2_000));
     assert!(
-        full.iter().all(|call| matches!(call, ScriptCommand::Sync(batch) if batch.asks.len() == CELLS_MAX))
+        full.iter()
+            .all(|command| matches!(command, ScriptCommand::Sync(batch) if batch.asks.len() == CELLS_MAX))
     );
     let later = host.now(900_000).at;
     assert!(host.member.sync().next() > later, "nothing is to be done until a lane is free");
@@ -55,7 +56,7 @@ fn keys_wait_for_room_without_being_looked_at() {
     let ScriptCommand::Sync(landed) = &full[0] else { panic!("a beat") };
     let next = std::mem::take(host.tick(12_000));
     let [ScriptCommand::Sync(next)] = next.as_slice() else {
-        panic!("{} calls in the room of one", next.len())
+        panic!("{} commands in the room of one", next.len())
     };
     assert_eq!((next.head.bucket, next.asks.len()), (landed.head.bucket, CELLS_MAX));
 }

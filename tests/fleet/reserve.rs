@@ -273,7 +273,7 @@ impl World {
         let store_us = self.store_us(self.ms * 1_000);
         for (_, beat) in self.strays.extract_if(.., |(at, _)| *at <= self.ms) {
             if !self.is_out {
-                self.store.call(&ScriptCommand::Beat(beat), store_us);
+                self.store.execute(&ScriptCommand::Beat(beat), store_us);
             }
         }
     }
@@ -288,17 +288,17 @@ impl World {
             let at = now(self.ms, 0).at;
             let host = self.hosts[to.host as usize].as_mut().filter(|host| host.life == to.life);
             match event {
-                Event::AtStore { number, call } if !self.is_out => {
+                Event::AtStore { number, command } if !self.is_out => {
                     let store_us = self.store_us(us);
-                    let reply = self.store.call(&call, store_us);
+                    let reply = self.store.execute(&command, store_us);
                     if let ScriptReply::Beat(reply) = &reply {
                         self.answered = reply.pools.first().map_or(self.answered, |said| said.load.slots);
                     }
-                    self.network.reply(to, number, call, reply, us);
+                    self.network.reply(to, number, command, reply, us);
                 }
-                Event::AtHost { number, call, reply } if !self.is_out => {
+                Event::AtHost { number, command, reply } if !self.is_out => {
                     let (Some(host), ScriptCommand::Beat(beat), ScriptReply::Beat(reply)) =
-                        (host, &call, reply)
+                        (host, &command, reply)
                     else {
                         continue;
                     };

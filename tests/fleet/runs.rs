@@ -1,12 +1,9 @@
 //! Many small runs, each with faults of its own: the stated bounds hold in all of them, and no token comes from nowhere.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-
 use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;
-use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, runs, seed};
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, runs, seed};
 use crate::table::check_bounds;
 use crate::world::{Looks, run, run_looking};
 
@@ -48,36 +45,21 @@ fn plan(seed: u64) -> Plan {
     }
 }
 
-fn run_one(seed: u64) {
-    let plan = plan(seed);
-    let began = std::panic::catch_unwind(|| {
-        let world = run(&plan);
-        let seen = world.measure.seen();
-        world.audit.as_ref().unwrap().check(seen.admitted);
-        if seen.cut_offs == 0 {
-            check_bounds(&plan, &seen);
-        } else {
-            // Who hears nothing has his part of the budget beside what the others borrow: of as many as he has heard of.
-            let bursts = (1.5 + world.measure.parts_too_large()) * f64::from(plan.burst);
-            let most = plan.extra() + bursts + world.measure.earned_alone() + f64::from(plan.hosts);
-            assert!(seen.excess_leaking <= most, "{seen}");
-        }
-    });
-    assert!(began.is_ok(), "SEED={seed} RUNS=1 does it again: {plan:#?}");
-}
-
 /// `SEED` and `RUNS` choose others.
 #[test]
 fn bounds_hold_and_no_token_comes_from_nowhere() {
-    let (next, end) = (AtomicU64::new(seed()), seed() + runs());
-    let run_some = || {
-        while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end) {
-            run_one(seed);
+    each_seed(seed()..seed() + runs(), plan, |plan| {
+        let world = run(plan);
+        let seen = world.measure.seen();
+        world.audit.as_ref().unwrap().check(seen.admitted);
+        if seen.cut_offs == 0 {
+            return check_bounds(plan, &seen);
         }
-    };
-    // Each run is one by itself: as many at once as there are processors.
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_some))));
+        // A host in an outage has its share beside what the others borrow: of as many hosts as it knows.
+        let bursts = (1.5 + world.measure.parts_too_large()) * f64::from(plan.burst);
+        let most = plan.extra() + bursts + world.measure.earned_alone() + f64::from(plan.hosts);
+        assert!(seen.excess_leaking <= most, "{seen}");
+    });
 }
 
 /// Daemons look at every turn, which the other tests spare their hosts.
@@ -88,7 +70,7 @@ fn a_host_that_is_not_due_has_nothing_to_do() {
             let [always, when_due] = [Looks::Always, Looks::WhenDue].map(|looks| {
                 let world = run_looking(&plan, looks);
                 let in_hand = world.audit.as_ref().map(Audit::in_hand);
-                (world.counts(), world.measure.admitted.clone(), world.measure.calls, in_hand)
+                (world.counts(), world.measure.admitted.clone(), world.measure.commands, in_hand)
             });
             assert!(always == when_due, "SEED={seed} RUNS=1: {always:?}, {when_due:?}: {plan:#?}");
         }

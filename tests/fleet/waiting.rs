@@ -1,4 +1,4 @@
-//! Requests of one host that wait for a call, and where the answers come.
+//! Requests of one host that wait for a command, and where the answers come.
 
 use std::sync::{Arc, Mutex};
 

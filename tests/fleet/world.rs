@@ -158,13 +158,13 @@ impl World<'_> {
     fn deliver(&mut self, until_us: u64) {
         while let Some((us, to, event)) = self.network.next(until_us) {
             match event {
-                Event::AtStore { number, call } => self.at_store(number, call, to, us),
-                Event::AtHost { number, call, reply } => {
+                Event::AtStore { number, command } => self.at_store(number, command, to, us),
+                Event::AtHost { number, command, reply } => {
                     if !self.is_out(to.host, us)
                         && let Some(host) = found(&mut self.hosts, &self.lives, to)
                     {
                         before(&mut self.audit, to.host, host, us);
-                        host.answered(number, &call, reply, us);
+                        host.answered(number, &command, reply, us);
                         if let Some(audit) = &mut self.audit {
                             audit.told(to.host, host.has(us));
                         }
@@ -179,22 +179,22 @@ impl World<'_> {
         }
     }
 
-    fn at_store(&mut self, number: u64, call: ScriptCommand, to: To, us: u64) {
+    fn at_store(&mut self, number: u64, command: ScriptCommand, to: To, us: u64) {
         if self.is_out(to.host, us) {
             return;
         }
-        let reply = self.store.call(&call, self.store_us + us);
+        let reply = self.store.execute(&command, self.store_us + us);
         if let Some(audit) = &mut self.audit {
-            audit.done(&call, &reply);
+            audit.done(&command, &reply);
         }
-        self.measure.calls += 1;
-        if let ScriptCommand::Sync(batch) = &call {
+        self.measure.commands += 1;
+        if let ScriptCommand::Sync(batch) = &command {
             let second = (us / 1_000_000).saturating_sub(WARM_MS / 1_000) as usize;
             if let Some(cells) = self.measure.cells.get_mut(second) {
                 *cells += batch.asks.len() as u64;
             }
         }
-        self.network.reply(to, number, call, reply, us);
+        self.network.reply(to, number, command, reply, us);
     }
 
     fn judge(&mut self, arrivals: &mut [u32], ms: u64, us: u64) {
@@ -211,7 +211,7 @@ impl World<'_> {
             let mut admitted = 0;
             for _ in of_host {
                 let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
-                let asking = Asking { tenant, cost: 1, number: 0 };
+                let asking = Asking { tenant, cost: 1, number: 0, is_held: false };
                 if let Some(judged) = host.ask(asking, &self.tenants, us) {
                     admitted += u64::from(judged.passed);
                     self.measure.request(number, tenant, ms, judged.passed);
@@ -243,19 +243,19 @@ impl World<'_> {
             let Some(host) = self.hosts[number as usize].as_mut().filter(looks) else { continue };
             before(&mut self.audit, number, host, us);
             let was_linked = host.is_linked();
-            let calls = std::mem::take(host.tick(us));
+            let commands = std::mem::take(host.tick(us));
             let is_asked = (WARM_MS..WARM_MS + self.plan.ms).contains(&step);
             if is_asked && was_linked && !host.is_linked() {
                 self.measure.cut_off(host.counts());
             }
             if let Some(audit) = &mut self.audit {
-                audit.sent(number, &calls, host.has(us));
+                audit.sent(number, &commands, host.has(us));
             }
             let to = To { host: number, life: self.lives[number as usize] };
             let timeout = self.plan.timeout_us(host.member.sync().timeout());
-            for call in calls {
-                let number = self.network.send(to, call.clone(), us, timeout);
-                host.sent(number, call, us);
+            for command in commands {
+                let number = self.network.send(to, command.clone(), us, timeout);
+                host.sent(number, command, us);
             }
         }
     }

@@ -1,9 +1,6 @@
-//! The rules that hosts share: the scripts in a real Redis and the same rules in Rust do the same, and what they promise
-//! holds whatever hosts do and when.
+//! The scripts in a real Redis and the same rules in Rust, which the simulations use, do the same.
 
-mod calls;
-mod redis;
-mod schedule;
+mod commands;
 #[path = "../fleet/store/mod.rs"]
 #[allow(unreachable_pub, reason = "shared with the simulation")]
 mod store;
@@ -18,21 +15,10 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEMAND_MAX, TOKEN};
 use tidegate::fleet::reply::ScriptReply;
-use tidegate::fleet::window::{CellWindow, FleetWindowAlign};
+use tidegate::fleet::scripts;
 
-use calls::{any_beat_step, any_step};
-use redis::Redis;
-use schedule::{Schedule, terms};
-use twins::Twins;
-
-/// How many schedules of each kind; `SEED` runs one alone.
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    match number("SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("PROPTEST_CASES").unwrap_or(3_000),
-    }
-}
+use commands::{any_beat_step, any_step};
+use twins::{Twins, load, start};
 
 #[test]
 fn scripts_match_rust_model_bit_for_bit() {
@@ -56,57 +42,10 @@ fn scripts_match_rust_model_bit_for_bit() {
 
 #[test]
 fn script_digests_match_redis() {
-    Redis::start().load_scripts();
-}
-
-#[test]
-fn stored_and_borrowed_tokens_never_exceed_burst() {
-    let quotas = [
-        terms(10, 1_000_000, 20),
-        terms(1_000, 1_000_000, 1_000),
-        terms(3, 7_000_000, 5),
-        terms(20, 1_000_000, 1),
-    ];
-    let mut spent = 0;
-    for seed in seeds() {
-        let quota = quotas[usize::try_from(seed).unwrap() % quotas.len()];
-        let mut schedule = Schedule::new(seed, quota);
-        schedule.run(400, u64::MAX, Schedule::is_bounded).unwrap_or_else(|why| panic!("{why}"));
-        spent += schedule.spent() / TOKEN;
+    let (_server, mut redis) = start();
+    for script in scripts::all() {
+        assert_eq!(load(&mut redis, script.text), script.sha, "{script:?}");
     }
-    assert!(spent > 0, "hosts let something through");
-}
-
-#[test]
-fn conserves_tokens() {
-    // One token in a year: nothing is earned in half a minute, so that all of them can be counted.
-    let quota = CellQuota { burst: 100 * TOKEN, ..terms(1, 31_536_000_000_000, 1) };
-    for seed in seeds() {
-        let mut schedule = Schedule::new(seed, quota);
-        schedule.run(400, 30_000_000, Schedule::is_conserved).unwrap_or_else(|why| panic!("{why}"));
-    }
-}
-
-#[test]
-fn no_window_exceeds_its_limit() {
-    let of = |slots, step, origin| CellWindow { slots, turns: FleetWindowAlign::Every { step, origin } };
-    let windows = [
-        of(1, 1_000_000, 0),
-        of(1, 10_000_000, 3_000_000),
-        of(11, 100_000, 0),
-        of(11, 1_000_000, 0),
-        of(3, 2_500_000, 777),
-        of(61, 700_000, 0),
-    ];
-    let mut spent = 0;
-    for seed in seeds() {
-        let window = windows[usize::try_from(seed).unwrap() % windows.len()];
-        let quota = terms(5, 1_000_000, [20, 1, 500][usize::try_from(seed / 6).unwrap() % 3]);
-        let mut schedule = Schedule::of_window(seed, quota, window);
-        schedule.run(400, u64::MAX, Schedule::is_windowed).unwrap_or_else(|why| panic!("{window:?}: {why}"));
-        spent += schedule.spent() / TOKEN;
-    }
-    assert!(spent > 0, "hosts let something through");
 }
 
 proptest! {
@@ -138,10 +77,10 @@ proptest! {
 
     /// Whatever comes back is cut to what can be, and said to be.
     #[test]
-    fn clamps_absurd_replies(bytes in vec(any::<u8>(), 70), ask in calls::any_ask(), length in 0_usize..72) {
-        let call = calls::sync_of(ask);
+    fn clamps_absurd_replies(bytes in vec(any::<u8>(), 70), ask in commands::any_ask(), length in 0_usize..72) {
+        let command = commands::sync_of(ask);
         let length = length.min(bytes.len());
-        let received = ScriptReply::decode(&call, &bytes[..length]);
+        let received = ScriptReply::decode(&command, &bytes[..length]);
         prop_assert_eq!(received.is_ok(), length == if ask.window.is_some() { 70 } else { 61 });
         let Ok(received) = received else { return Ok(()) };
         let ScriptReply::Sync(answer) = received.reply else { panic!("a sync") };

@@ -108,15 +108,15 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     if let NodeState::Down(error) = link.nodes().remove(0).state {
         return Err(error);
     }
-    for call in calls() {
-        for reply in link.send(link.nodes()[0].id, vec![call.encode().unwrap()]) {
+    for command in commands() {
+        for reply in link.send(link.nodes()[0].id, vec![command.encode().unwrap()]) {
             reply.await?;
         }
     }
     Ok(())
 }
 
-fn calls() -> [ScriptCommand; 6] {
+fn commands() -> [ScriptCommand; 6] {
     let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {

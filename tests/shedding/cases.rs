@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::claims::Claim;
 use crate::plan::{CRITICAL, EVENT, GET, PRIORITIES, Plan, Service, TEST};
+use crate::real::{Parts, Setting};
 use crate::record::Run;
-use crate::shedder::{Parts, Setting};
 
 /// One line of the table.
 #[derive(Clone)]
@@ -22,8 +22,8 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn setting(&self) -> Setting {
-        let leak = if self.leaks { 1.0 / 1_800.0 } else { 0.0 };
-        Setting { slots: self.plan.workers, parts: self.parts, leak, quota: self.plan.greedy.is_some() }
+        let Case { parts, leaks, .. } = *self;
+        Setting { slots: self.plan.workers, parts, leaks, quota: self.plan.greedy.is_some() }
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn no_overload() -> Vec<Case> {
         vec![claim("test refused", 0.02, run.refused(TEST, &all)), claim("others refused", 0.001, others)]
     };
     vec![
-        case("16 workers at 0.55", plan(16, 0.55), nothing),
+        extra("16 workers at 0.55", plan(16, 0.55), nothing),
         extra("16 workers at 0.65", plan(16, 0.65), nothing),
         case("16 workers at 0.70", plan(16, 0.70), nothing),
         extra("32 workers at 0.55", plan(32, 0.55), nothing),
@@ -144,7 +144,7 @@ pub(crate) fn one_priority() -> Vec<Case> {
             Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
         ]
     };
-    vec![case("90 % GET, 3×", plan(3.0), steady), case("90 % GET, 6×", plan(6.0), steady)]
+    vec![case("90 % GET, 3×", plan(3.0), steady), extra("90 % GET, 6×", plan(6.0), steady)]
 }
 
 pub(crate) fn retry_storm() -> Vec<Case> {
@@ -258,24 +258,6 @@ pub(crate) fn apart() -> Vec<Case> {
         })
     });
     all.collect()
-}
-
-/// Everything that a mutant has to pass and does not.
-pub(crate) fn all() -> Vec<Case> {
-    [
-        slow_loop_alone(),
-        step(),
-        far_too_much(),
-        no_overload(),
-        one_priority(),
-        retry_storm(),
-        pulse(),
-        slow_service(),
-        mostly_critical(),
-        stuck(),
-        pauses(),
-    ]
-    .concat()
 }
 
 fn event(span: u64) -> Range<u64> {

@@ -6,8 +6,7 @@ use std::io::BufWriter;
 use crate::judge::directory;
 use crate::plan::{EVENT, Plan};
 use crate::plant;
-use crate::real::Real;
-use crate::shedder::{Parts, Setting};
+use crate::real::{Parts, Real, Setting};
 
 #[test]
 #[ignore = "it leaves tables for the pictures of docs/"]
@@ -28,7 +27,7 @@ fn runs_are_left_behind_second_by_second() {
         ("reserve", hundred, Parts::Reserve),
     ];
     for (name, plan, parts) in runs {
-        let setting = Setting { slots: plan.workers, parts, leak: 1.0 / 1_800.0, quota: false };
+        let setting = Setting { slots: plan.workers, parts, leaks: true, quota: false };
         let run = plant::run(&plan, &mut Real::new(&setting), 1);
         let file = File::create(directory().join(format!("{name}.csv"))).unwrap();
         run.write_csv(&mut BufWriter::new(file)).unwrap();

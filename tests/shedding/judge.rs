@@ -7,16 +7,16 @@ use crate::cases::Case;
 use crate::claims::{Claim, worst_and_median};
 use crate::plan::{Plan, Service};
 use crate::plant;
-use crate::shedder::{Setting, Shedder};
+use crate::real::Real;
 
 /// One case over the seeds: claims by seed.
-pub(crate) fn seen<S: Shedder>(case: &Case, seeds: u64, make: impl Fn(&Setting) -> S) -> Vec<Vec<Claim>> {
-    let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut make(&case.setting()), seed));
+fn seen(case: &Case, seeds: u64) -> Vec<Vec<Claim>> {
+    let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut Real::new(&case.setting()), seed));
     (1..=seeds).map(claims).collect()
 }
 
 /// Lines of a table: the case, the claim, the bound, the worst and the median.
-pub(crate) fn table(case: &Case, by_seed: &[Vec<Claim>]) -> String {
+fn table(case: &Case, by_seed: &[Vec<Claim>]) -> String {
     let mut lines = String::new();
     for place in 0..by_seed[0].len() {
         let claims: Vec<Claim> = by_seed.iter().map(|claims| claims[place]).collect();
@@ -38,13 +38,13 @@ fn number(value: f64) -> String {
 }
 
 /// The seeds to run: 1 to `SEEDS`, else the first alone.
-pub(crate) fn seeds() -> u64 {
+fn seeds() -> u64 {
     std::env::var("SEEDS").map_or(1, |text| text.parse().expect("SEEDS is a number"))
 }
 
 /// Runs a row, leaves its table behind, and fails with it if a claim does not hold. With `SEEDS` it runs all cases under both
 /// kinds of service; else under the one for which the most is claimed.
-pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting) -> S + Copy) {
+pub(crate) fn row(name: &str, cases: &[Case]) {
     let mut lines = String::new();
     let mut holds = true;
     let is_full = std::env::var_os("SEEDS").is_some();
@@ -53,18 +53,14 @@ pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting
     for &service in services {
         for case in cases.iter().filter(|case| is_full || !case.is_extra) {
             let case = Case { plan: Plan { service, ..case.plan.clone() }, ..case.clone() };
-            let by_seed = seen(&case, seeds(), make);
+            let by_seed = seen(&case, seeds());
             holds &= by_seed.iter().flatten().all(Claim::holds);
             lines += &table(&case, &by_seed);
         }
     }
-    leave(name, &lines);
+    // For the documentation.
+    std::fs::write(directory().join(format!("{name}.md")), &lines).unwrap();
     assert!(holds, "seeds 1 to {}:\n{lines}", seeds());
-}
-
-/// Leaves a table behind, for the documentation.
-pub(crate) fn leave(name: &str, lines: &str) {
-    std::fs::write(directory().join(format!("{name}.md")), lines).unwrap();
 }
 
 /// Where what the suite leaves behind is found.

@@ -8,12 +8,12 @@ use crate::plan::{
     BACKLOG_MAX, CALLERS, EVENT, MILLI, PATIENCE_NANOS, PAUSE_NANOS, Plan, REFUSAL_NANOS, SECOND,
 };
 use crate::random::Random;
+use crate::real::{Asked, By, Real, Said, View};
 use crate::record::{Run, Second};
-use crate::shedder::{Asked, By, Said, Shedder, View};
 
-/// Runs a plan under a shedder.
-pub(crate) fn run<S: Shedder>(plan: &Plan, shedder: &mut S, seed: u64) -> Run {
-    let mut plant = Plant::new(plan, shedder, seed);
+/// Runs a plan under the engine.
+pub(crate) fn run(plan: &Plan, engine: &mut Real, seed: u64) -> Run {
+    let mut plant = Plant::new(plan, engine, seed);
     plant.run();
     plant.run
 }
@@ -38,8 +38,8 @@ struct Worker {
     done: u64,
 }
 
-struct Plant<'a, S> {
-    shedder: &'a mut S,
+struct Plant<'a> {
+    engine: &'a mut Real,
     run: Run,
     now: u64,
     arrivals: Random,
@@ -75,11 +75,11 @@ enum Event {
     Stall,
 }
 
-impl<'a, S: Shedder> Plant<'a, S> {
-    fn new(plan: &Plan, shedder: &'a mut S, seed: u64) -> Plant<'a, S> {
+impl<'a> Plant<'a> {
+    fn new(plan: &Plan, engine: &'a mut Real, seed: u64) -> Plant<'a> {
         let seconds = Vec::with_capacity(plan.end() as usize);
         Plant {
-            shedder,
+            engine,
             run: Run {
                 plan: plan.clone(),
                 seconds,
@@ -238,7 +238,7 @@ impl<'a, S: Shedder> Plant<'a, S> {
     fn works_on(&mut self, worker: u32, one: Try) {
         let Try { priority, caller, .. } = one;
         let asked = Asked { worker, priority, caller, queued_nanos: self.now - one.came };
-        let (work, span) = match self.shedder.ask(&asked, self.now) {
+        let (work, span) = match self.engine.ask(&asked, self.now) {
             Said::Grant { lease } => {
                 self.of(&one).admitted[priority] += 1;
                 self.leases += 1;
@@ -281,7 +281,7 @@ impl<'a, S: Shedder> Plant<'a, S> {
         }
         if let Some((one, lease)) = worker.work.take() {
             self.leases -= 1;
-            self.shedder.release(number, lease, self.now);
+            self.engine.release(number, lease, self.now);
             if self.now - one.came <= PATIENCE_NANOS {
                 self.of(&one).succeeded[one.priority] += 1;
                 self.current().answered += 1;
@@ -347,8 +347,7 @@ impl<'a, S: Shedder> Plant<'a, S> {
     fn tick(&mut self) {
         let was_braking = self.current().view.braking;
         let queue = self.backlog.len() as u32;
-        self.shedder.tick(queue, self.now);
-        let (view, busy_nanos) = (self.shedder.view(), self.held_nanos);
+        let (view, busy_nanos) = (self.engine.tick(queue, self.now), self.held_nanos);
         self.compare_utilization(view);
         self.run.brakings += u64::from(view.braking && !was_braking);
         let second = self.current();

@@ -71,18 +71,3 @@ fn the_logarithm_is_one() {
         assert!((ln(x) - x.ln()).abs() <= 1e-14 * x.ln().abs().max(1.0), "{x}");
     }
 }
-
-#[test]
-fn draws_have_the_mean_and_the_spread_they_say() {
-    let mut random = Random::new(1, 0);
-    let mut moments = |draw: fn(&mut Random) -> f64| {
-        let draws: Vec<f64> = (0..400_000).map(|_| draw(&mut random)).collect();
-        let mean = draws.iter().sum::<f64>() / draws.len() as f64;
-        let square = draws.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / draws.len() as f64;
-        (mean, square.sqrt() / mean)
-    };
-    let (mean, variation) = moments(Random::exponential);
-    assert!((mean - 1.0).abs() < 0.01 && (variation - 1.0).abs() < 0.02, "{mean} {variation}");
-    let (mean, variation) = moments(Random::lognormal);
-    assert!((mean - 1.0).abs() < 0.02 && (variation - 2.0).abs() < 0.15, "{mean} {variation}");
-}

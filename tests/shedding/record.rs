@@ -4,7 +4,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use crate::plan::{CRITICAL, EVENT, PRIORITIES, Plan};
-use crate::shedder::View;
+use crate::real::View;
 
 /// One second. What became of a request counts in the second in which it first came.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Second {
     pub(crate) queue_max: u32,
     /// The connections that wait at its end.
     pub(crate) queue: u32,
-    /// What the shedder showed at its end.
+    /// What the engine showed at its end.
     pub(crate) view: View,
 }
 

@@ -2,11 +2,9 @@
 
 use crate::cases;
 use crate::judge::row;
-use crate::quota::Watched;
-use crate::real::Real;
 
 macro_rules! rows {
-    ($($row:ident),*) => { $(#[test] fn $row() { row(stringify!($row), &cases::$row(), Real::new); })* };
+    ($($row:ident),*) => { $(#[test] fn $row() { row(stringify!($row), &cases::$row()); })* };
 }
 
 rows!(
@@ -20,16 +18,12 @@ rows!(
     slow_service,
     mostly_critical,
     stuck,
-    pauses
+    pauses,
+    quota
 );
-
-#[test]
-fn quota() {
-    row("quota", &cases::quota(), Watched::new);
-}
 
 #[test]
 #[ignore = "it asserts nothing: it leaves behind what each part does"]
 fn apart() {
-    row("apart", &cases::apart(), Real::new);
+    row("apart", &cases::apart());
 }

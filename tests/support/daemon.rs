@@ -2,15 +2,16 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tidegate::clock::read_boot_nanos;
 
-use super::wire::{PATIENCE, Wire};
+use super::wire::{PATIENCE, Wire, hello_of};
 
 /// One limit of five requests per user, which refill too slowly to matter.
 pub(crate) const RULES: &str = "\
@@ -47,6 +48,12 @@ impl Plan {
     pub(crate) fn settings(mut self, lines: &str) -> Plan {
         self.settings = lines.into();
         self
+    }
+
+    /// With a state directory.
+    pub(crate) fn with_state(self) -> Plan {
+        fs::create_dir(self.path("state")).unwrap();
+        self.settings("state: state")
     }
 
     pub(crate) fn shell(mut self, script: &'static str) -> Plan {
@@ -136,6 +143,84 @@ impl Daemon {
             lines.find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
         })
     }
+
+    /// A command of this daemon's operators or clients, such as `switch per-user disabled`.
+    pub(crate) fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(arguments.split_whitespace()).env("TIDEGATE_SOCKET", self.socket());
+        command.env_remove("TIDEGATE_DISABLE").env_remove("STATE_DIRECTORY").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command; returns its exit code, standard output and standard error.
+    pub(crate) fn outcome(&self, arguments: &str) -> (Option<i32>, String, String) {
+        outcome_of(&self.command(arguments).output().unwrap())
+    }
+
+    /// Runs a command that must succeed; returns its standard output.
+    #[track_caller]
+    pub(crate) fn run(&self, arguments: &str) -> String {
+        let (code, out, err) = self.outcome(arguments);
+        assert_eq!(code, Some(0), "{arguments}: {out}{err}\n{}", self.log());
+        out
+    }
+
+    /// Runs a command that must fail with this code; returns its standard error.
+    #[track_caller]
+    pub(crate) fn fail(&self, arguments: &str, expected: i32) -> String {
+        let (code, out, err) = self.outcome(arguments);
+        assert_eq!(code, Some(expected), "{arguments}: {out}{err}");
+        err
+    }
+
+    /// The report of `tidegate doctor` with more arguments, whatever it finds.
+    pub(crate) fn doctor(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command("doctor --config");
+        command.arg(self.plan.path("tidegate.yaml")).arg("--socket").arg(self.socket());
+        command.args(arguments).output().unwrap()
+    }
+
+    /// A connection of a named session, after a HELLO with more info.
+    pub(crate) fn session(&self, session: u8, info: Value) -> Wire {
+        let mut wire = self.connect();
+        let welcome = wire.ask(&hello_of(session, info));
+        assert_eq!(welcome[0], 0, "{welcome}");
+        wire
+    }
+
+    /// Stops it by SIGTERM, and asserts its success.
+    pub(crate) fn stop(&mut self) {
+        self.process.signal(libc::SIGTERM);
+        assert_eq!(self.process.exit_code(), Some(0), "{}", self.log());
+    }
+
+    /// Stops it; the plan starts the next one in the same directory.
+    pub(crate) fn stopped(mut self) -> Plan {
+        self.stop();
+        self.plan
+    }
+
+    /// Ends it by SIGKILL.
+    pub(crate) fn killed(mut self) -> Plan {
+        self.process.signal(libc::SIGKILL);
+        assert_eq!(self.process.exit_code(), None);
+        self.plan
+    }
+}
+
+/// The exit code, standard output and standard error.
+pub(crate) fn outcome_of(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The line of a report of `tidegate doctor` on `what`, with its help.
+#[track_caller]
+pub(crate) fn finding(report: &Output, what: &str) -> String {
+    let (_, out, err) = outcome_of(report);
+    let mut lines = out.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));
+    let line = lines.next().unwrap_or_else(|| panic!("nothing about `{what}` in\n{out}{err}"));
+    format!("{line} {}", lines.next().filter(|line| line.starts_with("       mend: ")).unwrap_or_default())
 }
 
 /// A child process, killed when dropped.

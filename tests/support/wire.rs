@@ -130,6 +130,12 @@ pub(crate) fn hello() -> Value {
     json!([0, 1, 1])
 }
 
+/// A HELLO of a session, with more info.
+pub(crate) fn hello_of(session: u8, mut info: Value) -> Value {
+    info["session"] = json!({"bin": format!("{session:02x}").repeat(16)});
+    json!([0, 1, 1, info])
+}
+
 pub(crate) fn hit(id: u64, user: &str) -> Value {
     json!([3, id, "api", [["user", user]]])
 }

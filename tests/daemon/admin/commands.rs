@@ -1,24 +1,12 @@
 //! Operators' commands, run as in a shell.
 
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
-use super::daemon::{BINARY, Daemon, Plan, daemon};
+use super::daemon::{BINARY, Plan, daemon, outcome_of};
 use super::http::admin_socket;
 use super::wire::hit;
-
-/// Runs a command that finds the daemon by `TIDEGATE_SOCKET`.
-pub(crate) fn tidegate(daemon: &Daemon, arguments: &[&str]) -> Output {
-    let mut command = Command::new(BINARY);
-    command.args(arguments).env("TIDEGATE_SOCKET", daemon.socket()).stdin(Stdio::null());
-    command.output().unwrap()
-}
-
-pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
 
 #[test]
 fn prints_status_as_text_and_json() {
@@ -27,14 +15,14 @@ fn prints_status_as_text_and_json() {
     for id in 0..7 {
         wire.ask(&hit(id, "u"));
     }
-    let (code, out, err) = said(&tidegate(&daemon, &["status"]));
+    let (code, out, err) = daemon.outcome("status");
     assert_eq!((code, &*err), (Some(0), ""));
     for words in
         ["mode enforce", "1 in 1 domains in force", "5 allowed, 2 limited", "api/per-user", "refused callers"]
     {
         assert!(out.contains(words), "{words}: {out}");
     }
-    let (code, out, _) = said(&tidegate(&daemon, &["status", "--json"]));
+    let (code, out, _) = daemon.outcome("status --json");
     let status: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &status["decisions"]["limit"]), (Some(0), &2.into()));
 }
@@ -42,34 +30,34 @@ fn prints_status_as_text_and_json() {
 #[test]
 fn top_measures_rates_over_one_second() {
     let daemon = daemon();
-    let (code, out, err) = said(&tidegate(&daemon, &["top", "--once", "--json"]));
+    let (code, out, err) = daemon.outcome("top --once --json");
     assert_eq!(code, Some(0), "{err}");
     let top: Value = serde_json::from_str(&out).unwrap();
     assert!(top["seconds"].as_f64().unwrap() >= 1.0, "{top}");
     assert_eq!(top["rules"], serde_json::json!([]), "nothing was asked meanwhile");
-    let (code, out, _) = said(&tidegate(&daemon, &["top", "--once"]));
+    let (code, out, _) = daemon.outcome("top --once");
     assert!(code == Some(0) && out.contains("0 allowed"), "{out}");
-    let (code, _, err) = said(&tidegate(&daemon, &["top"]));
+    let (code, _, err) = daemon.outcome("top");
     assert!(code == Some(2) && err.contains("--once"), "{err}");
 }
 
 #[test]
 fn reload_and_healthcheck_exit_with_the_result() {
     let daemon = daemon();
-    let (code, out, _) = said(&tidegate(&daemon, &["reload"]));
+    let (code, out, _) = daemon.outcome("reload");
     assert!(code == Some(0) && out.contains("nothing changed"), "{out}");
-    let (code, out, _) = said(&tidegate(&daemon, &["healthcheck"]));
+    let (code, out, _) = daemon.outcome("healthcheck");
     assert_eq!((code, &*out), (Some(0), "ready\n"));
     std::fs::write(
         daemon.plan.path("rules/api.yaml"),
         "domain: api\nlimits: [{name: a, rate: 5/fortnight}]\n",
     )
     .unwrap();
-    let (code, _, err) = said(&tidegate(&daemon, &["reload"]));
+    let (code, _, err) = daemon.outcome("reload");
     assert!(code == Some(1) && err.contains("5/fortnight") && err.contains("api.yaml:2"), "{err}");
-    let (code, out, _) = said(&tidegate(&daemon, &["healthcheck"]));
+    let (code, out, _) = daemon.outcome("healthcheck");
     assert!(code == Some(1) && out.contains("the rules have errors"), "{out}");
-    assert_eq!(said(&tidegate(&daemon, &["healthcheck", "--live"])).0, Some(0));
+    assert_eq!(daemon.outcome("healthcheck --live").0, Some(0));
 }
 
 #[test]
@@ -79,13 +67,13 @@ fn every_command_prints_help_without_daemon() {
     let admin = admin.to_str().unwrap();
     let socket = daemon.socket();
     let socket = socket.to_str().unwrap();
-    assert_eq!(said(&tidegate(&daemon, &["status", "--admin", admin])).0, Some(0));
+    assert_eq!(daemon.outcome(&format!("status --admin {admin}")).0, Some(0));
     // Like the commands for clients.
-    let elsewhere = |arguments: &[&str]| said(&Command::new(BINARY).args(arguments).output().unwrap());
+    let elsewhere = |arguments: &[&str]| outcome_of(&Command::new(BINARY).args(arguments).output().unwrap());
     assert_eq!(elsewhere(&["status", "--socket", socket]).0, Some(0));
     assert_eq!(elsewhere(&["status", "--socket", socket, "--admin", admin]).0, Some(2));
     // An existing socket that is not the admin socket.
-    let (code, _, err) = said(&tidegate(&daemon, &["status", "--admin", daemon.socket().to_str().unwrap()]));
+    let (code, _, err) = daemon.outcome(&format!("status --admin {socket}"));
     assert!(code == Some(1) && err.contains("is this its admin socket?"), "{err}");
     let plan = daemon.plan;
     drop(daemon.process);

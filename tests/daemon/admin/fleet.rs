@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
 
 use serde_json::{Value, json};
 
-use super::commands::{said, tidegate};
-use super::daemon::{Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, eventually, finding, outcome_of};
 use super::http::{get, post};
 use super::redis_server::{Redis, is_installed};
 use super::scrape::scrape;
@@ -55,12 +53,6 @@ fn ask_for(daemon: &Daemon, tenant: &str) {
     });
 }
 
-fn text(daemon: &Daemon, arguments: &[&str]) -> String {
-    let (code, out, err) = said(&tidegate(daemon, arguments));
-    assert_eq!((code, &*err), (Some(0), ""), "{arguments:?}");
-    out
-}
-
 #[test]
 fn reports_fleet_state_with_and_without_redis() {
     if !is_installed() {
@@ -91,14 +83,14 @@ fn reports_fleet_state_with_and_without_redis() {
     assert!(metrics.of("tidegate_fleet_batches_total{outcome=\"answered\"}") > 3.0);
     assert!(metrics.of("tidegate_fleet_round_trip_seconds") > 0.0);
 
-    let out = text(&daemon, &["fleet"]);
+    let out = daemon.run("fleet");
     for words in ["1 hosts, Redis heard", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"] {
         assert!(out.contains(words), "{words}: {out}");
     }
     assert!(!out.contains("per-user"), "a rule of this host: {out}");
-    let told: Value = serde_json::from_str(&text(&daemon, &["fleet", "--json"])).unwrap();
+    let told: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
     assert_eq!(told["rules"][0]["rule"], "per-tenant");
-    assert!(text(&daemon, &["status"]).contains("fleet        1 hosts, Redis heard"));
+    assert!(daemon.run("status").contains("fleet        1 hosts, Redis heard"));
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
     assert!(!warnings.contains("Redis"), "{warnings}");
 
@@ -113,9 +105,9 @@ fn reports_fleet_state_with_and_without_redis() {
     assert_eq!([metrics.of("tidegate_fleet_needed"), metrics.of("tidegate_fleet_linked")], [1.0, 0.0]);
     assert_eq!(metrics.of("tidegate_fleet_outages_total"), 1.0);
     assert!(metrics.of("tidegate_fleet_errors_total{class=\"down\"}") > 0.0);
-    let out = text(&daemon, &["fleet"]);
+    let out = daemon.run("fleet");
     assert!(out.contains("Redis NOT heard for ") && out.contains("failures     down "), "{out}");
-    let status = text(&daemon, &["status"]);
+    let status = daemon.run("status");
     assert!(
         status.contains("warning: Redis is not heard (") && status.contains("`tidegate fleet`"),
         "{status}"
@@ -149,30 +141,29 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     assert_eq!(redis.say("KEYS *").matches(key).count(), 1, "and in Redis");
     assert!(!here.to_string().contains("canary"));
 
-    let out = text(&one, &["fleet", "show", "per-tenant", "tenant=canary-t1"]);
+    let out = one.run("fleet show per-tenant tenant=canary-t1");
     assert!(out.contains(key) && out.contains(" in hand, ") && out.contains(" left for all, "), "{out}");
-    let out = text(&other, &["fleet", "show", "api/per-tenant", "tenant=canary-t1"]);
+    let out = other.run("fleet show api/per-tenant tenant=canary-t1");
     assert!(out.contains("no recent request"), "{out}");
     let files = one.plan.path("rules");
-    let explain = ["explain", "api", "tenant=canary-t1", "--live", "--rules", files.to_str().unwrap()];
-    let out = text(&one, &explain);
+    let explain = format!("explain api tenant=canary-t1 --live --rules {}", files.display());
+    let out = one.run(&explain);
     assert!(
         out.contains("live      per-tenant: ")
             && out.contains(" in hand, ")
             && out.contains(" left for all, "),
         "{out}"
     );
-    let told: Value =
-        serde_json::from_str(&text(&one, &[&explain[..], &["--format", "json"]].concat())).unwrap();
+    let told: Value = serde_json::from_str(&one.run(&format!("{explain} --format json"))).unwrap();
     assert_eq!(told["live"]["per-tenant"]["share"]["key"], key, "{told}");
     assert!(told["live"]["per-tenant"]["counts"]["passed"].as_u64() > Some(0), "{told}");
     for (arguments, says) in [
-        (&["per-user", "user=u1"][..], "no `scope: fleet`"),
-        (&["per-tenant"][..], "tenant"),
-        (&["per-tennant", "tenant=a"][..], "did you mean `api/per-tenant`?"),
+        ("fleet show per-user user=u1", "no `scope: fleet`"),
+        ("fleet show per-tenant", "tenant"),
+        ("fleet show per-tennant tenant=a", "did you mean `api/per-tenant`?"),
     ] {
-        let (code, _, err) = said(&tidegate(&one, &[&["fleet", "show"], arguments].concat()));
-        assert!(code == Some(1) && err.contains(says), "{arguments:?}: {err}");
+        let err = one.fail(arguments, 1);
+        assert!(err.contains(says), "{arguments}: {err}");
     }
 }
 
@@ -201,9 +192,9 @@ fn reports_scope_of_reserve() {
     assert_eq!([metric("shared"), metric("most")], [1.0, 8.0]);
     assert!((0.0..10.0).contains(&metric("staleness_seconds")));
     assert_eq!(page(&hosts[0])["needed"], true);
-    let out = text(&hosts[0], &["fleet"]);
+    let out = hosts[0].run("fleet");
     assert!(out.contains("web      the fleet"), "{out}");
-    let out = text(&hosts[0], &["status"]);
+    let out = hosts[0].run("status");
     assert!(out.contains("8 by the fleet, "), "{out}");
 
     redis.kill();
@@ -212,8 +203,8 @@ fn reports_scope_of_reserve() {
     });
     assert_eq!([&told["most"], &told["elsewhere"]], [&json!(8), &Value::Null], "{told}");
     assert_eq!([metric("shared"), metric("staleness_seconds")], [0.0, 0.0]);
-    assert!(text(&hosts[0], &["fleet"]).contains("web      this host"));
-    assert!(text(&hosts[0], &["status"]).contains("8 by this host"));
+    assert!(hosts[0].run("fleet").contains("web      this host"));
+    assert!(hosts[0].run("status").contains("8 by this host"));
 }
 
 #[test]
@@ -227,12 +218,12 @@ fn warns_of_fleet_rules_without_redis() {
         warnings.contains("1 rules have `scope: fleet`") && warnings.contains("fleet_secret_files"),
         "{warnings}"
     );
-    let out = text(&daemon, &["fleet"]);
+    let out = daemon.run("fleet");
     assert!(out.contains("shares with no other host") && out.contains("this host alone"), "{out}");
     // Without fleet rules there is no report.
     let alone = super::daemon::daemon();
     assert_eq!(get(&alone, "/status").json()["fleet"], Value::Null);
-    assert!(!text(&alone, &["status"]).contains("fleet"));
+    assert!(!alone.run("status").contains("fleet"));
 }
 
 #[test]
@@ -247,30 +238,27 @@ fn doctor_reports_redis_faults_with_help() {
     fs::write(daemon.plan.path("password"), "correct-horse\n").unwrap();
     // It retries 30 s after a missing password.
     let settings = daemon.plan.path("tidegate.yaml");
-    let doctor = || {
-        let settings = settings.to_str().unwrap().to_owned();
-        tidegate(&daemon, &["doctor", "--config", &settings, "--socket", daemon.socket().to_str().unwrap()])
-    };
+    let doctor = || daemon.doctor(&[]);
     let output = doctor();
     for what in ["fleet secret", "redis", "redis memory", "redis clock"] {
-        assert!(line(&output, what).starts_with("well "), "{what}: {:?}", said(&output));
+        assert!(finding(&output, what).starts_with("well "), "{what}: {:?}", outcome_of(&output));
     }
 
     redis.order("CONFIG SET maxmemory-policy allkeys-lru");
     redis.order("ACL SETUSER tidegate -zadd");
     fs::set_permissions(daemon.plan.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
     let output = doctor();
-    let memory = line(&output, "redis memory");
+    let memory = finding(&output, "redis memory");
     assert!(
         memory.starts_with("look ") && memory.contains("allkeys-lru") && memory.contains("noeviction"),
         "{memory}"
     );
-    let rights = line(&output, "redis");
+    let rights = finding(&output, "redis");
     assert!(
         rights.starts_with("WRONG") && rights.contains("ZADD") && rights.contains("redis-acl.conf"),
         "{rights}"
     );
-    let secret = line(&output, "fleet secret");
+    let secret = finding(&output, "fleet secret");
     assert!(
         secret.starts_with("look ") && secret.contains("0644") && secret.contains("chmod 0600"),
         "{secret}"
@@ -278,25 +266,25 @@ fn doctor_reports_redis_faults_with_help() {
     assert_eq!(output.status.code(), Some(1));
 
     redis.order("ACL SETUSER tidegate +zadd -info -evalsha");
-    let rights = line(&doctor(), "redis");
+    let rights = finding(&doctor(), "redis");
     assert!(
         rights.starts_with("WRONG") && rights.contains("noperm") && rights.contains("redis-acl.conf"),
         "{rights}"
     );
     redis.order("ACL SETUSER tidegate +evalsha");
-    let memory = line(&doctor(), "redis memory");
+    let memory = finding(&doctor(), "redis memory");
     assert!(memory.starts_with("? ") && memory.contains("+info"), "{memory}");
     fs::write(daemon.plan.path("password"), "wrong-horse").unwrap();
     fs::write(daemon.plan.path("secret"), "short").unwrap();
     let output = doctor();
-    let rights = line(&output, "redis");
+    let rights = finding(&output, "redis");
     assert!(
         rights.starts_with("WRONG") && rights.contains("auth") && rights.contains("password"),
         "{rights}"
     );
-    let secret = line(&output, "fleet secret");
+    let secret = finding(&output, "fleet secret");
     assert!(secret.starts_with("WRONG") && secret.contains("/dev/urandom"), "{secret}");
-    assert!(!format!("{:?}", said(&output)).contains("horse"));
+    assert!(!format!("{:?}", outcome_of(&output)).contains("horse"));
 
     let plain = fs::read_to_string(&settings)
         .unwrap()
@@ -304,17 +292,9 @@ fn doctor_reports_redis_faults_with_help() {
     fs::write(&settings, plain).unwrap();
     redis.kill();
     let output = doctor();
-    let gone = line(&output, "redis");
+    let gone = finding(&output, "redis");
     assert!(gone.starts_with("WRONG") && gone.contains("down") && gone.contains("mend: start it"), "{gone}");
-    assert!(said(&output).1.contains("plain text beyond this host"), "{:?}", said(&output));
-}
-
-/// The line of the report on `what`, with its help.
-fn line(output: &Output, what: &str) -> String {
-    let out = said(output).1;
-    let mut lines = out.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));
-    let line = lines.next().unwrap_or_else(|| panic!("nothing about `{what}` in\n{out}"));
-    format!("{line} {}", lines.next().filter(|line| line.starts_with("       mend: ")).unwrap_or_default())
+    assert!(outcome_of(&output).1.contains("plain text beyond this host"), "{:?}", outcome_of(&output));
 }
 
 #[test]
@@ -343,9 +323,9 @@ fn reports_permits_and_those_in_use() {
     );
     assert_eq!((&rule["bound"]["on_miss"], &rule["places"]["in_use"]), (&json!("ask"), &json!(3)), "{rule}");
     assert!(rule["places"]["held"].as_u64() <= Some(7), "{rule}");
-    assert!(text(&daemon, &["fleet"]).contains("in use"));
-    let out = text(&daemon, &["fleet", "show", "exports", "org=canary-o1"]);
+    assert!(daemon.run("fleet").contains("in use"));
+    let out = daemon.run("fleet show exports org=canary-o1");
     assert!(out.contains("3 in use, of 7 over 1 hosts") && !out.contains("canary"), "{out}");
-    let out = text(&daemon, &["fleet", "show", "exports", "org=other"]);
+    let out = daemon.run("fleet show exports org=other");
     assert!(out.contains("no recent request"), "{out}");
 }

@@ -72,8 +72,7 @@ fn drain_ignores_open_admin_connections() {
     let mut half = UnixStream::connect(admin_socket(&daemon)).unwrap();
     half.write_all(b"POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").unwrap();
     let begin = tidegate::clock::read_boot_nanos();
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0));
+    daemon.stop();
     let took = std::time::Duration::from_nanos(tidegate::clock::read_boot_nanos() - begin);
     assert!(
         took < std::time::Duration::from_secs(5),

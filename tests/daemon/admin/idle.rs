@@ -1,4 +1,4 @@
-//! Idle connections delay no requests, at any of the three HTTP listeners.
+//! Idle connections delay no requests, at either HTTP listener of the daemon.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use super::daemon::{Plan, daemon};
-use super::dashboard::Dashboard;
 use super::http::{admin_socket, get, get_over_tcp};
 
 /// A stream that can be made non-blocking.
@@ -85,14 +84,6 @@ fn commands_pass_two_hundred_idle_connections() {
     let socket = admin_socket(&daemon);
     let connect = || UnixStream::connect(&socket).unwrap();
     among_idle(connect, || (0..20).for_each(|_| assert_eq!(get(&daemon, "/healthz").status, 200)));
-}
-
-#[test]
-fn dashboard_passes_two_hundred_idle_connections() {
-    let daemon = daemon();
-    let dashboard = Dashboard::start(&daemon);
-    let connect = || TcpStream::connect(("127.0.0.1", dashboard.port)).unwrap();
-    among_idle(connect, || (0..20).for_each(|_| assert_eq!(dashboard.look("/status").status, 200)));
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! The operators' interface of the real binary: its admin socket, metrics port and commands.
 
-use crate::{daemon, http, msgpack, redis_server, wire};
+use crate::{daemon, http, redis_server, wire};
 mod access;
 mod commands;
 mod dashboard;
 mod documented;
 mod exhausted;
 mod fleet;
-mod flood;
 mod front;
 mod harm;
 mod idle;

@@ -4,14 +4,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use super::commands::said;
-use super::daemon::{BINARY, Daemon, Plan, Process, daemon, eventually};
+use super::daemon::{Daemon, Plan, Process, daemon, eventually, outcome_of};
 use super::http::admin_socket;
-use super::scrape::{greet, scrape};
+use super::scrape::scrape;
 use super::wire::{PATIENCE, Wire, hit};
 
 /// Limits of every kind that a trace can represent.
@@ -41,17 +40,11 @@ struct Recording {
     trace: PathBuf,
 }
 
-fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
-    let mut command = Command::new(BINARY);
-    command.arg("record").args(arguments).env("TIDEGATE_SOCKET", daemon.socket()).stdin(Stdio::null());
-    command
-}
-
 impl Recording {
     /// Starts one into a file and waits until the daemon records.
-    fn begin(daemon: &Daemon, name: &str, arguments: &[&str]) -> Recording {
+    fn begin(daemon: &Daemon, name: &str, arguments: &str) -> Recording {
         let trace = daemon.plan.path(name);
-        let mut command = command(daemon, arguments);
+        let mut command = daemon.command(&format!("record --for 1h {arguments}"));
         command.arg("--out").arg(&trace).stdout(Stdio::null());
         command.stderr(fs::File::create(daemon.plan.path("record.err")).unwrap());
         let process = Process::start(&mut command);
@@ -121,15 +114,16 @@ fn user(number: usize) -> String {
     format!("{CANARY}-user-{number}")
 }
 
-fn session(number: u8, pool: &str) -> Value {
-    json!({"session": {"bin": format!("{number:02x}").repeat(16)}, "pool": pool, "slots": 4, "client": CANARY})
+fn session(daemon: &Daemon, number: u8, pool: &str, connection: u64) -> Wire {
+    let info = json!({"pool": pool, "slots": 4, "client": CANARY, "connection": connection});
+    daemon.session(number, info)
 }
 
 /// Requests of all kinds over several connections, one after the other.
 fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     let mut traffic = Traffic { answers: Vec::new() };
-    let (mut one, mut other) = (greet(daemon, &session(1, "web")), greet(daemon, &session(2, "web")));
-    let mut leaves = greet(daemon, &session(3, "default"));
+    let (mut one, mut other) = (session(daemon, 1, "web", 1), session(daemon, 2, "web", 1));
+    let mut leaves = session(daemon, 3, "default", 1);
     let job = |name: &str| json!(["job", format!("{CANARY}-{name}")]);
     let left = traffic.ask(&mut leaves, ACQUIRE, &job("left"), &[]);
     assert_eq!(left[2], 0);
@@ -164,11 +158,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     assert_eq!(traffic.ask(&mut other, ACQUIRE, &job("a"), &[])[2], 0);
     assert_eq!(one.ask(&json!([7, 8, "web", "loop_lag", 300])), json!([2, 8, true]));
     // An abandoned request that is reported.
-    let mut second = greet(daemon, &{
-        let mut info = session(1, "web");
-        info["connection"] = json!(2);
-        info
-    });
+    let mut second = session(daemon, 1, "web", 2);
     let given_up = traffic.ask(&mut second, ACQUIRE, &job("b"), &[]);
     traffic.ask(&mut one, ACQUIRE, &job("b"), &[]);
     let report = [json!(1), Value::Null, json!({"abandoned": [[2, given_up[1]]]})];
@@ -192,9 +182,8 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
 }
 
 fn replay(daemon: &Daemon, trace: &Path) -> (Option<i32>, String, String) {
-    let mut command = Command::new(BINARY);
-    command.arg("replay").arg(trace).arg("--rules").arg(daemon.plan.path("rules")).args(["--decisions", "-"]);
-    said(&command.output().unwrap())
+    let mut command = daemon.command("replay --decisions - --rules");
+    outcome_of(&command.arg(daemon.plan.path("rules")).arg(trace).output().unwrap())
 }
 
 /// The decisions of a replay under the rules of a daemon.
@@ -210,12 +199,9 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
     plan.arguments = vec!["--threads".into(), "2".into()];
     let daemon = plan.start();
     // A connection from before the recording.
-    let mut before = greet(&daemon, &session(7, "web"));
-    let mut recording = Recording::begin(
-        &daemon,
-        "trace.jsonl",
-        &["--for", "1h", "--clear", "ip", "--clear", "method", "--clear", "path", "--clear", "plan"],
-    );
+    let mut before = session(&daemon, 7, "web", 1);
+    let clear = "--clear ip --clear method --clear path --clear plan";
+    let mut recording = Recording::begin(&daemon, "trace.jsonl", clear);
     let mut traffic = drive(&daemon, &recording);
     traffic.ask(&mut before, HIT, &json!(["user", user(7)]), &[]);
     recording.await_judged(traffic.answers.len());
@@ -261,31 +247,29 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
 #[test]
 fn hashes_values_of_attributes_that_are_not_clear() {
     let daemon = Plan::new().rules("app.yaml", RULES).start();
-    let traced = |arguments: &[&str]| {
-        let arguments = [&["--for", "1h"], arguments].concat();
-        let mut recording = Recording::begin(&daemon, &arguments.concat(), &arguments);
+    let traced = |arguments: &str| {
+        let mut recording = Recording::begin(&daemon, &arguments.replace(' ', ""), arguments);
         let mut wire = daemon.greeted();
         let ask = |domain: &str| json!([3, 1, domain, [["user", "ann", "path", "/ann/file", "empty", ""]]]);
         wire.ask(&ask("other"));
         wire.ask(&ask("app"));
-        recording.await_judged(2 - usize::from(arguments.contains(&"--domain")));
+        recording.await_judged(2 - usize::from(arguments.contains("--domain")));
         recording.end(&daemon);
         let pairs = recording.lines().into_iter().filter(|line| line["domain"] == "app");
         let pairs: Vec<_> = pairs.map(|line| line["descriptors"][0].clone()).collect();
         assert_eq!(pairs.len(), 1);
         pairs[0].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    let clear = ["--clear", "user", "--clear", "path"];
-    assert_eq!(traced(&clear), ["user", "ann", "path", "/ann/file", "empty", ""]);
-    let hashed = traced(&["--domain", "app"]);
+    assert_eq!(traced("--clear user --clear path"), ["user", "ann", "path", "/ann/file", "empty", ""]);
+    let hashed = traced("--domain app");
     assert!(hashed[1].starts_with("hash:") && hashed[3].starts_with("hash:"), "{hashed:?}");
     // A replay names the attributes that its rules match on; a key counts hashes as well as values.
-    let (_, _, err) = replay(&daemon, &daemon.plan.path("--for1h--domainapp"));
+    let (_, _, err) = replay(&daemon, &daemon.plan.path("--domainapp"));
     let warning = "rules match on values of path, which this trace has as hashes: they match no hash\n\
                    help: record it with `tidegate record --clear path`\n";
     assert!(err.contains(warning), "{err}");
     // An option of the previous version.
-    let kept = traced(&["--keep", "path,method"]);
+    let kept = traced("--keep path,method");
     assert!(kept[1] != "ann" && kept[3] == "/ann/file", "{kept:?}");
     assert_ne!(kept[1], hashed[1], "each recording has a key of its own");
     daemon.await_log(&["began to record", "the domain app"]);
@@ -295,30 +279,31 @@ fn hashes_values_of_attributes_that_are_not_clear() {
 #[test]
 fn allows_one_recording_until_its_client_exits() {
     let daemon = daemon();
-    let first = Recording::begin(&daemon, "first.jsonl", &["--for", "1h"]);
+    let first = Recording::begin(&daemon, "first.jsonl", "");
     let second = daemon.plan.path("second.jsonl");
-    let (code, _, err) = said(&command(&daemon, &["--for", "1h", "--out"]).arg(&second).output().unwrap());
+    let record = |lasts: &str| daemon.outcome(&format!("record --for {lasts} --out {}", second.display()));
+    let (code, _, err) = record("1h");
     assert!(code == Some(1) && err.contains("somebody records already"), "{err}");
     assert!(!second.exists(), "nothing is left behind");
     first.process.signal(libc::SIGKILL);
     eventually("the daemon notices", || (!is_recorded(&daemon)).then_some(()));
     daemon.await_log(&["recorded 0 lines", "its reader went"]);
-    let (code, _, err) = said(&command(&daemon, &["--for", "1s", "--out"]).arg(&second).output().unwrap());
+    let (code, _, err) = record("1s");
     assert_eq!((code, &*err), (Some(0), &*format!("recorded 0 lines to {}\n", second.display())));
     daemon.await_log(&["its time is over"]);
-    let (code, _, err) = said(&command(&daemon, &["--for", "1s", "--out"]).arg(&second).output().unwrap());
+    let (code, _, err) = record("1s");
     assert!(code == Some(1) && err.contains("it is there already"), "{err}");
-    for wrong in [&["--for", "25h"][..], &["--for", "0s"], &[], &["--for", "1s", "--clear"]] {
-        assert_eq!(command(&daemon, wrong).output().unwrap().status.code(), Some(2), "{wrong:?}");
+    for wrong in ["--for 25h", "--for 0s", "", "--for 1s --clear"] {
+        daemon.fail(&format!("record {wrong}"), 2);
     }
-    let (code, _, err) = said(&command(&daemon, &["--for", "1s", "--domain", "a/b"]).output().unwrap());
-    assert!(code == Some(1) && err.contains("are names"), "{err}");
+    let err = daemon.fail("record --for 1s --domain a/b", 1);
+    assert!(err.contains("are names"), "{err}");
 }
 
 #[test]
 fn bounds_trace_at_whole_lines() {
     let daemon = daemon();
-    let mut recording = Recording::begin(&daemon, "trace.jsonl", &["--for", "1h", "--max-size", "1MiB"]);
+    let mut recording = Recording::begin(&daemon, "trace.jsonl", "--max-size 1MiB");
     let mut wire = daemon.greeted();
     let long = "x".repeat(1_000);
     eventually("it is full", || {
@@ -371,7 +356,7 @@ fn drops_and_counts_unread_records() {
 #[test]
 fn leaves_whole_trace_when_daemon_exits() {
     let mut daemon = daemon();
-    let mut recording = Recording::begin(&daemon, "trace.jsonl", &["--for", "1h"]);
+    let mut recording = Recording::begin(&daemon, "trace.jsonl", "");
     let mut wire = daemon.greeted();
     wire.ask(&hit(1, "ann"));
     recording.await_judged(1);

@@ -132,23 +132,6 @@ fn counts_decisions_under_the_replied_rule() {
 }
 
 #[test]
-fn times_one_batch_in_64() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    for id in 0..64 * 10 {
-        wire.ask(&hit(id, "u"));
-    }
-    let metrics = scrape(&daemon);
-    assert_eq!(metrics.of("tidegate_decision_seconds_count"), 10.0);
-    assert!(metrics.of("tidegate_decision_seconds_sum") > 0.0);
-    assert_eq!(metrics.of("tidegate_keys"), 1.0);
-    assert!(metrics.of("tidegate_memory_bytes") > 0.0);
-    // In seconds and bytes: more than zero, and less than an hour or the whole machine.
-    assert!((0.001..3_600.0).contains(&metrics.of("tidegate_cpu_seconds_total")));
-    assert!((1e6..1e10).contains(&metrics.of("tidegate_resident_bytes")));
-}
-
-#[test]
 fn counts_leases_connections_and_faults() {
     let mut plan = Plan::new()
         .rules("app.yaml", EVERYTHING)

@@ -1,12 +1,11 @@
 //! Metrics of the snapshots.
 
 use std::fs;
-use std::process::Command;
 
 use serde_json::Value;
 use tidegate::clock::unix_nanos;
 
-use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, eventually, outcome_of};
 use super::http::{get, post};
 use super::scrape::{EVERYTHING, scrape};
 use super::wire::{hit, verdict_of};
@@ -50,10 +49,7 @@ fn sets_unusable_files_aside_and_reports_them() {
         let told = format!("`{file}` of the state directory was of no use at the start");
         assert!(status["warnings"].to_string().contains(&told), "{status:#}");
         // From the daemon's status, and from the files.
-        let mut doctor = Command::new(BINARY);
-        doctor.arg("doctor").arg("--config").arg(daemon.plan.path("tidegate.yaml"));
-        doctor.arg("--socket").arg(daemon.socket()).env_remove("STATE_DIRECTORY");
-        let output = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+        let (_, output, _) = outcome_of(&daemon.doctor(&[]));
         assert!(output.contains(&told), "{output}");
         assert!(output.contains(&format!("rm {}", aside.display())), "{output}");
         let switched = post(&daemon, "/switch", "{\"rule\": \"api/per-user\", \"mode\": \"shadow\"}");
@@ -84,8 +80,7 @@ fn reports_own_start_time_after_restore() {
         // Stable, so that its changes count starts.
         assert_eq!(started(), first);
         last = first;
-        daemon.process.signal(libc::SIGTERM);
-        assert_eq!(daemon.process.exit_code(), Some(0));
+        daemon.stop();
         plan = daemon.plan;
     }
 }

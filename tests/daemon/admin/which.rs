@@ -7,14 +7,13 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::commands::said;
-use super::daemon::{BINARY, Daemon, Plan, Process, eventually};
+use super::daemon::{BINARY, Daemon, Plan, Process, eventually, outcome_of};
 use super::http::{Answer, say};
 
 fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
     let mut command = Command::new(BINARY);
     command.args(arguments).arg("--socket").arg(socket).env_remove("TIDEGATE_SOCKET");
-    said(&command.output().unwrap())
+    outcome_of(&command.output().unwrap())
 }
 
 /// Starts a second daemon in the directory of the first, in another mode.
@@ -140,7 +139,7 @@ fn installed(settings: &str, arguments: &str) -> Option<(Option<i32>, String, St
     let mount =
         "mount -t tmpfs none /etc; mkdir /etc/tidegate; echo \"$SETTINGS\" >/etc/tidegate/tidegate.yaml";
     run(mount).filter(|output| output.status.success())?;
-    run(&format!("{mount}; {BINARY} {arguments}")).as_ref().map(said)
+    run(&format!("{mount}; {BINARY} {arguments}")).as_ref().map(outcome_of)
 }
 
 #[test]

@@ -6,6 +6,5 @@ mod cpu_quota;
 mod live;
 mod machine;
 mod netlink;
-mod peers;
 mod pressure;
 mod telling;

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 use super::daemon::Plan;
-use crate::timing::stops::{may_trace, traced};
+use crate::state::strace::may_trace;
 
 #[test]
 fn accepts_again_after_any_error_of_accept() {
@@ -20,8 +20,8 @@ fn accepts_again_after_any_error_of_accept() {
 
 /// The first connection is accepted, three calls fail, then the second is accepted.
 fn fails(error: &str, warnings: usize) {
-    let what = format!("error={error}:when=2..4");
-    let daemon = traced(Plan::new(), "accept4", &what);
+    let fault = format!("accept4:error={error}:when=2..4");
+    let daemon = Plan::new().traced("", "accept4", &fault).start();
     let mut here = daemon.greeted();
     let late = thread::scope(|threads| {
         let late = threads.spawn(|| daemon.greeted());

@@ -26,13 +26,8 @@ const USERS: u64 = 50;
 
 /// Acquires, releases, forgets, abandons and disconnects until it is over.
 fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, asked: &AtomicU64) {
-    let hello = |connection: u64| {
-        let session = format!("{number:02x}").repeat(16);
-        json!([0, 1, 1, {"pool": "web", "session": {"bin": session}, "connection": connection}])
-    };
     for connection in 1.. {
-        let mut wire = daemon.connect();
-        assert_eq!(wire.ask(&hello(connection))[0], 0);
+        let mut wire = daemon.session(number, json!({"pool": "web", "connection": connection}));
         for id in 1..40_u64 {
             if is_over.load(Ordering::Relaxed) {
                 return;
@@ -61,14 +56,12 @@ fn one(wire: &mut Wire, connection: u64, id: u64) {
 }
 
 fn leases(daemon: &Daemon) -> Value {
-    serde_json::from_str::<Value>(&get(daemon, "/status").body).unwrap()["leases"]["held"].clone()
+    get(daemon, "/status").json()["leases"]["held"].clone()
 }
 
 /// Runs the load; returns ten samples of the daemon's memory in KiB.
 fn soak(seconds: u64) -> Vec<u64> {
-    let plan = Plan::new().settings("state: state").rules("api.yaml", RULES);
-    std::fs::create_dir(plan.path("state")).unwrap();
-    let daemon = plan.start();
+    let daemon = Plan::new().with_state().rules("api.yaml", RULES).start();
     let (is_over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut resident = Vec::new();
     thread::scope(|threads| {

@@ -61,8 +61,7 @@ fn swap_rules(daemon: &Daemon, burst: usize) {
 }
 
 fn ends(mut daemon: Daemon) {
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    daemon.stop();
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
 }
 
@@ -189,8 +188,7 @@ fn runs_every_helper_thread_again_after_a_panic() {
     swap_rules(&daemon, 2);
     fs::write(daemon.plan.path("disable"), "").unwrap();
     daemon.await_log(&["EVERYTHING IS ALLOWED"]);
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    daemon.stop();
     assert!(daemon.plan.path("state").join("tables").exists(), "{}", daemon.log());
     assert!(!Path::new(&admin_socket(&daemon)).exists());
 }

@@ -123,7 +123,7 @@ fn throw(daemon: &Daemon, frames: usize, bystander: &mut Wire, mut make: impl Fn
 }
 
 #[test]
-fn ten_thousand_random_and_mutated_frames_leak_nothing() {
+fn random_and_mutated_frames_leak_nothing() {
     let (daemon, mut chance, good) = (keyless(), Chance::seeded(), good_requests());
     let mut bystander = daemon.greeted();
     let mut is_random = false;
@@ -131,9 +131,11 @@ fn ten_thousand_random_and_mutated_frames_leak_nothing() {
         is_random = !is_random;
         if is_random { random(&mut chance) } else { mutated(&good, &mut chance) }
     };
-    throw(&daemon, 2_000, &mut bystander, &mut make);
+    // The nightly run says `SEEDS`.
+    let frames = if std::env::var_os("SEEDS").is_some() { 10_000 } else { 2_500 };
+    throw(&daemon, frames / 5, &mut bystander, &mut make);
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
-    assert_unchanged(&daemon, warm, descriptors, || throw(&daemon, 10_000, &mut bystander, &mut make));
+    assert_unchanged(&daemon, warm, descriptors, || throw(&daemon, frames, &mut bystander, &mut make));
 }
 
 /// Asserts that closed connections leave no memory beyond the allocator's, no descriptors, no panic.
@@ -180,32 +182,6 @@ fn clients_that_exit_leak_nothing() {
 }
 
 #[test]
-fn bounds_memory_of_connections_that_never_read() {
-    // Fifty replies of 12 KiB each: far more than a connection may buffer.
-    let names = (0..150).map(|number| format!("{number:060}"));
-    let rules = names.map(|name| format!("  - {{name: r{name}, key: [], rate: 1000/s}}\n"));
-    let rules = format!("domain: wide\nlimits:\n{}", rules.collect::<String>());
-    let daemon = Plan::new().rules("wide.yaml", &rules).start();
-    let mut bystander = daemon.greeted();
-    let calm = daemon.process.resident_kib();
-    let block = frame(&json!([4, 2, "wide", [], 1, null, {"all": true}])).repeat(50);
-    let floods: Vec<Wire> = (0..50)
-        .map(|_| {
-            let wire = daemon.greeted();
-            wire.stream.set_nonblocking(true).unwrap();
-            // Until both directions are full.
-            while std::io::Write::write(&mut &wire.stream, &block).is_ok() {}
-            bystander.assert_served();
-            wire
-        })
-        .collect();
-    let grown = daemon.process.resident_kib().saturating_sub(calm);
-    assert!(grown <= 50 * 192, "50 connections that do not read made the daemon grow by {grown} KiB");
-    drop(floods);
-    bystander.assert_served();
-}
-
-#[test]
 fn closes_descriptors_passed_by_clients() {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let daemon = keyless();
@@ -229,7 +205,7 @@ fn closes_descriptors_passed_by_clients() {
     wire.assert_served();
 }
 
-/// Memory that the allocator may keep after thousands of connections; a leak of 100 B per frame is as much.
+/// Memory that the allocator may keep after thousands of connections; a leak of 100 B per frame is as much in the nightly run.
 const SLACK_KIB: u64 = 1_024;
 
 /// Rounds in which more connections may be open at once than before.

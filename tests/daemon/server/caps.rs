@@ -1,15 +1,10 @@
-//! The limits on connections, and a daemon without free descriptors.
-
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
+//! The limits on connections.
 
 use serde_json::json;
 
+use super::access::other_user;
 use super::daemon::{Daemon, Plan, eventually};
-use super::wire::{PATIENCE, Wire, error_of, hello};
+use super::wire::{Wire, error_of, hello};
 
 /// Expects `busy` and the end.
 fn assert_refused(daemon: &Daemon) {
@@ -20,7 +15,7 @@ fn assert_refused(daemon: &Daemon) {
 }
 
 /// Connects until accepted, after a connection has closed.
-fn greeted_at_last(daemon: &Daemon) -> Wire {
+pub(crate) fn greeted_at_last(daemon: &Daemon) -> Wire {
     eventually("a place is given back", || {
         let mut wire = daemon.connect();
         // A refusing daemon may have closed before this write.
@@ -69,50 +64,7 @@ fn serves_other_users_when_one_is_at_maximum() {
     let daemon = plan.start();
     let _mine = daemon.greeted();
     assert_refused(&daemon);
-    // Another user in another process, whatever user the test runs as.
-    let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(sys.argv[1]); \
-        s.sendall(bytes.fromhex('0000000493000101')); sys.exit(0 if s.recv(99)[4:7].hex() == '940001' else 1)";
-    let mut client = Command::new("python3");
-    client.args(["-c", script]).arg(daemon.socket()).current_dir(Path::new("/")).uid(65_534).gid(65_534);
-    let served = client.status().unwrap();
-    assert!(served.success(), "the other user is served: {served}");
-}
-
-#[test]
-fn queues_connections_when_descriptors_run_out() {
-    let daemon = Plan::new().shell("ulimit -n 52; exec \"$@\"").start();
-    let mut here = daemon.greeted();
-    let mut waiting: Vec<Wire> = (0..60)
-        .map(|_| {
-            let mut wire = daemon.connect();
-            wire.send(&hello());
-            wire
-        })
-        .collect();
-    daemon.await_log(&["no connection can be let in", "LimitNOFILE"]);
-    // The failed call may have been a sampler's, whose file is closed again by now.
-    eventually("every descriptor is in use", || (daemon.process.descriptors() >= 52).then_some(()));
-    // No busy loop: an immediate retry uses 100 ticks per second.
-    let before = daemon.process.cpu_ticks();
-    for _ in 0..15 {
-        sleep(Duration::from_millis(100));
-        here.assert_served();
-    }
-    let used = daemon.process.cpu_ticks() - before;
-    assert!(used < 40, "{used} hundredths of a second in one and a half");
-    // Each closed connection makes room; the last one is accepted without connecting again.
-    let mut last = waiting.pop().unwrap();
-    let mut early = waiting.drain(..40);
-    assert!(early.next().unwrap().hear().is_some());
-    drop(early);
-    assert_eq!(last.hear().expect("a place within some seconds")[0], 0);
-    last.assert_served();
-    here.assert_served();
-    for wire in &mut waiting {
-        assert_eq!(wire.hear().unwrap()[0], 0);
-    }
-    let told = daemon.log().matches("no connection can be let in").count();
-    assert!(told <= 1 + usize::try_from(PATIENCE.as_secs()).unwrap() / 10, "{told} times: {}", daemon.log());
+    assert_eq!(other_user(&daemon, &[json!([8, 1])]), [json!([2, 1, true])], "the other user is served");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::daemon::{Daemon, eventually};
 use super::msgpack::frame;
 use super::wire::hello;
-use super::work::{acquire, daemon, lease_of, of_session, places};
+use super::work::{acquire, daemon, lease_of, places};
 
 /// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,7 @@ fn drops_connections_of_processes_exited_before_accept() {
     let mut watcher = daemon.greeted();
     let before = daemon.log().len();
     // A session whose process is alive outlives its connections by 5 s.
-    let mut waited_for = of_session(&daemon, 250, json!({"pid": std::process::id()}));
+    let mut waited_for = daemon.session(250, json!({"pid": std::process::id()}));
     lease_of(&waited_for.ask(&acquire(1, "v")));
     daemon.process.signal(libc::SIGSTOP);
     drop(waited_for);

@@ -65,9 +65,7 @@ fn panic_under_locks_leaves_consistent_state() {
     let verdicts = [5, 6, 7].map(|id| verdict_of(&wire.ask(&acquire(id))));
     assert_eq!(verdicts, [0, 0, 1], "two places, and no more");
     assert_eq!(wire.ask(&hit(9, "u1"))[6], 2);
-    let mut status = std::process::Command::new(super::daemon::BINARY);
-    let status = status.args(["status", "--json", "--socket"]).arg(daemon.socket()).output().unwrap();
-    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let status: Value = serde_json::from_str(&daemon.run("status --json")).unwrap();
     assert_eq!((&status["panics"], &status["leases"]["held"]), (&json!(20), &json!(2)));
 }
 
@@ -134,8 +132,7 @@ fn logs_missed_decisions_by_reason() {
     ] {
         wire.ask(&request);
     }
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0));
+    daemon.stop();
     let log = daemon.log();
     let sum = |reason: &str| -> u64 {
         let words = log.split_whitespace().filter_map(|word| word.strip_prefix(reason)?.strip_prefix('='));

@@ -119,15 +119,3 @@ fn accepts_split_frames_and_longest_frames() {
     assert_eq!(verdict_of(&wire.hear().unwrap()), 0);
     wire.assert_served();
 }
-
-#[test]
-fn answers_all_requests_after_peer_shuts_down_writing() {
-    let daemon = daemon();
-    let mut wire = daemon.connect();
-    wire.send(&hello());
-    for id in 2..40 {
-        wire.send(&json!([8, id]));
-    }
-    wire.end_writing();
-    assert_eq!(wire.hear_all().len(), 39);
-}

@@ -3,8 +3,7 @@
 use serde_json::json;
 
 use super::daemon::{Plan, daemon};
-use super::msgpack::frame;
-use super::wire::{hello, hit, verdict_of};
+use super::wire::hello;
 
 #[test]
 fn welcome_has_all_fields() {
@@ -29,21 +28,6 @@ fn boot_number_changes_with_each_start() {
     let shadow = other.connect().ask(&hello());
     assert_ne!(boot(&first), boot(&shadow));
     assert_eq!(shadow[3]["mode"], "shadow");
-}
-
-#[test]
-fn answers_requests_pipelined_behind_hello() {
-    let daemon = daemon();
-    let mut wire = daemon.connect();
-    let mut bytes = frame(&hello());
-    bytes.extend(frame(&hit(2, "pipelined")));
-    bytes.extend(frame(&json!([8, 3])));
-    wire.send_bytes(&bytes);
-    let replies = wire.hear_together();
-    assert_eq!(replies.len(), 3, "{replies:?}");
-    assert_eq!(replies[0][0], 0);
-    assert_eq!(verdict_of(&replies[1]), 0);
-    assert_eq!(replies[2], json!([2, 3, true]));
 }
 
 #[test]

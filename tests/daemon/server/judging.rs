@@ -3,10 +3,7 @@
 use serde_json::{Value, json};
 
 use super::daemon::{Daemon, Plan};
-use super::msgpack::framed;
 use super::wire::{Wire, error_of, verdict_of};
-
-const HOUR_US: u64 = 3_600_000_000;
 
 fn rules() -> Daemon {
     let rules = "\
@@ -19,10 +16,6 @@ limits:
   - {name: tokens, key: [org], unit: tokens, rate: 100/h, max_debt: 50}
   - {name: paced, match: {job: mail}, key: [], algorithm: leaky_bucket, rate: 1/min, queue: 1}
   - {name: tried, match: {path: /try}, key: [user], rate: 5/h, candidate: {rate: 1/h}, warn_at: 50%}
-descriptors:
-  - key: message_type
-    value: marketing
-    rate_limit: {unit: day, requests_per_unit: 1}
 ";
     Plan::new().rules("all.yaml", rules).settings("domains: {all: {refunds: trusted}}").start()
 }
@@ -122,31 +115,9 @@ fn notes_report_shadow_rules_and_near_limits() {
 }
 
 #[test]
-fn every_descriptor_charges_its_node() {
-    let daemon = rules();
-    let mut wire = daemon.greeted();
-    let marketing = json!(["message_type", "marketing"]);
-    let twice = ask(&mut wire, json!([marketing, marketing]), json!(1), json!({}));
-    // Two equal descriptors hit it twice, which exceeds its limit.
-    assert_eq!((verdict_of(&twice), &twice[3]), (1, &json!("message_type_marketing")), "{twice}");
-    assert_eq!((&twice[4], &twice[5], &twice[8]), (&json!(1), &json!(24 * HOUR_US), &json!(null)));
-    assert_eq!(verdict_of(&plain(&mut wire, marketing)), 1, "a refused hit counts");
-    assert_eq!(verdict_of(&plain(&mut wire, json!(["message_type", "receipt"]))), 0);
-}
-
-#[test]
 fn idempotency_key_repeats_grant_across_connections() {
     let daemon = rules();
-    let session: Vec<u8> = (0..16).collect();
-    let greeted = |session: &[u8]| {
-        let mut wire = daemon.connect();
-        // `[0, 1, 1, {"session": …}]`, as JSON has no binary data.
-        let head = b"\x94\x00\x01\x01\x81\xa7session\xc4\x10";
-        wire.send_bytes(&framed(&[head, session].concat()));
-        assert_eq!(wire.hear().unwrap()[0], 0, "WELCOME");
-        wire
-    };
-    let (mut one, mut other, mut stranger) = (greeted(&session), greeted(&session), greeted(&[9; 16]));
+    let [mut one, mut other, mut stranger] = [7, 7, 9].map(|session| daemon.session(session, json!({})));
     let work = json!([["path", "/try", "user", "u"]]);
     let idem = json!({"idem": "x"});
     for turn in 0..4 {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::daemon::eventually;
 use super::wire::{error_of, verdict_of};
-use super::work::{acquire, daemon, lease_of, of_session, places};
+use super::work::{acquire, daemon, lease_of, places};
 
 #[test]
 fn lease_holds_permit_until_released() {
@@ -99,7 +99,7 @@ fn bounds_leases_of_one_session() {
 #[test]
 fn accepts_signals_of_own_pool_only() {
     let daemon = daemon();
-    let mut wire = of_session(&daemon, 1, json!({"pool": "web"}));
+    let mut wire = daemon.session(1, json!({"pool": "web"}));
     assert_eq!(wire.ask(&json!([7, 1, "web", "loop_lag", 400])), json!([2, 1, true]));
     let reply = wire.ask(&json!([7, 2, "other", "loop_lag", 400]));
     assert_eq!(error_of(&reply), (Some(2), 11), "{reply}");
@@ -114,7 +114,7 @@ fn accepts_signals_of_own_pool_only() {
 #[test]
 fn applies_requests_sent_before_hangup() {
     let daemon = daemon();
-    let mut wire = of_session(&daemon, 7, json!({}));
+    let mut wire = daemon.session(7, json!({}));
     let lease = lease_of(&wire.ask(&acquire(1, "u")));
     daemon.process.signal(libc::SIGSTOP);
     // More requests than one batch, whose replies have no reader; then the release.
@@ -125,6 +125,6 @@ fn applies_requests_sent_before_hangup() {
     let mut other = daemon.connect();
     drop(wire);
     daemon.process.signal(libc::SIGCONT);
-    assert_eq!(other.ask(&super::work::hello_of(7, json!({})))[0], 0);
+    assert_eq!(other.ask(&super::wire::hello_of(7, json!({})))[0], 0);
     eventually("both places are free", || (places(&mut other, "u") == 2).then_some(()));
 }

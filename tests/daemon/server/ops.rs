@@ -42,27 +42,6 @@ fn hit_charges_until_burst_spent_with_retry_after() {
 }
 
 #[test]
-fn limits_cost_above_limit_without_retry_after() {
-    let daemon = daemon();
-    let reply = daemon.greeted().ask(&json!([3, 1, "api", [["user", "u1"]], 6]));
-    assert_eq!((verdict_of(&reply), &reply[6], &reply[8]), (1, &json!(5), &json!(null)), "{reply}");
-}
-
-#[test]
-fn peek_decides_as_hit_without_charging() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let peek = json!([4, 1, "api", [["user", "u1"]]]);
-    for _ in 0..10 {
-        let reply = wire.ask(&peek);
-        assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(5)), "{reply}");
-    }
-    wire.ask(&json!([3, 2, "api", [["user", "u1"]], 5]));
-    let reply = wire.ask(&peek);
-    assert_eq!((verdict_of(&reply), &reply[6]), (1, &json!(0)), "{reply}");
-}
-
-#[test]
 fn reply_names_tightest_rule_or_all_on_request() {
     let daemon = several_rules();
     let mut wire = daemon.greeted();
@@ -74,19 +53,6 @@ fn reply_names_tightest_rule_or_all_on_request() {
     let expected: Vec<_> = expected.iter().map(|(n, l, r)| (json!(n), json!(l), json!(r))).collect();
     assert_eq!(all, expected, "in file order, without the one that is off");
     assert_eq!(wire.ask(&json!([3, 2, "several", [["user", "u1"]]]))[11], json!(null));
-}
-
-#[test]
-fn shadow_rule_allows_with_note() {
-    let daemon = several_rules();
-    let mut wire = daemon.greeted();
-    let hit = json!([3, 1, "several", [["user", "u1"]]]);
-    for noted in [json!(null), json!(null), json!(["shadow", "watched"]), json!(["shadow", "watched"])] {
-        let reply = wire.ask(&hit);
-        assert_eq!((verdict_of(&reply), &reply[10]), (0, &noted), "{reply}");
-    }
-    let refused = wire.ask(&hit);
-    assert_eq!((verdict_of(&refused), &refused[3]), (1, &json!("narrow")), "{refused}");
 }
 
 #[test]

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::daemon::Plan;
 use super::wire::{error_of, hello};
-use super::work::hello_of;
 
 #[test]
 fn opens_pool_to_configured_users_and_slots() {
@@ -46,6 +45,6 @@ fn opens_pool_to_configured_users_and_slots() {
 fn opens_every_pool_without_settings() {
     let daemon = super::daemon::daemon();
     let mut wire = daemon.connect();
-    assert_eq!(wire.ask(&hello_of(1, json!({"pool": "any", "slots": u32::MAX})))[0], 0);
+    assert_eq!(wire.ask(&json!([0, 1, 1, {"pool": "any", "slots": u32::MAX}]))[0], 0);
     assert_eq!(daemon.connect().ask(&hello())[0], 0);
 }

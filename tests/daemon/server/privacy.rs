@@ -4,9 +4,9 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use super::caps::greeted_at_last;
 use super::daemon::{Daemon, Plan};
 use super::msgpack::{frame, framed};
-use super::wire::hello;
 use crate::admin::scrape::{EVERYTHING, greet};
 use crate::http::{ask, get, post};
 
@@ -82,14 +82,9 @@ fn never_reveals_client_values_or_secrets() {
     refused.hear();
     drop(wires);
     drop(refused);
-    let mut last = super::daemon::eventually("a place", || {
-        let mut wire = daemon.connect();
-        let _ = std::io::Write::write(&mut wire.stream, &frame(&hello()));
-        (wire.hear()?[0] == 0).then_some(wire)
-    });
+    let mut last = greeted_at_last(&daemon);
     last.send_bytes(&frame(&json!([3, 1, "api", [["user", CANARY]]]))[..20]);
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0));
+    daemon.stop();
     let log = daemon.log();
     assert!(log.contains("connections.max") && log.contains("timeout=3"), "{log}");
     // Only a debug build can be made to panic.

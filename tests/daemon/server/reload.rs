@@ -203,52 +203,6 @@ fn follows_replaced_and_removed_rules_directory() {
     await_limit(&daemon, Some(60));
 }
 
-#[test]
-fn follows_swapped_link_in_rules_path() {
-    let plan = Plan::new();
-    for (release, burst) in [("one", 10), ("two", 20)] {
-        fs::create_dir_all(plan.path(release).join("etc/rules")).unwrap();
-        fs::write(plan.path(release).join("etc/rules/api.yaml"), version(burst)).unwrap();
-    }
-    symlink("one", plan.path("current")).unwrap();
-    let rules = plan.path("current/etc/rules").to_str().unwrap().to_owned();
-    let daemon = Plan { arguments: vec!["--rules".into(), rules], ..plan }.start();
-    assert_eq!(limit(&daemon), Some(10));
-    symlink("two", daemon.plan.path("next")).unwrap();
-    fs::rename(daemon.plan.path("next"), daemon.plan.path("current")).unwrap();
-    await_limit(&daemon, Some(20));
-}
-
-#[test]
-fn watches_single_rules_file() {
-    let mut plan = Plan::new();
-    let file = plan.path("one.txt");
-    fs::write(&file, version(10)).unwrap();
-    plan.arguments.extend(["--rules".into(), file.to_str().unwrap().into()]);
-    let daemon = plan.start();
-    fs::write(&file, version(20)).unwrap();
-    await_limit(&daemon, Some(20));
-    replace(&file, &version(30));
-    await_limit(&daemon, Some(30));
-    fs::remove_file(&file).unwrap();
-    daemon.await_log(&["ERROR", "NOTHING IS CHANGED", "one.txt"]);
-    assert_eq!(limit(&daemon), Some(30));
-    fs::write(&file, version(40)).unwrap();
-    await_limit(&daemon, Some(40));
-}
-
-#[test]
-fn applies_rules_created_after_start() {
-    let mut plan = Plan::new();
-    plan.arguments.extend(["--rules".into(), plan.path("a/b/rules").to_str().unwrap().into()]);
-    let daemon = plan.start();
-    daemon.await_log(&["ERROR", "cannot read the rules"]);
-    assert_eq!(limit(&daemon), None);
-    fs::create_dir_all(daemon.plan.path("a/b/rules")).unwrap();
-    fs::write(daemon.plan.path("a/b/rules/api.yaml"), version(10)).unwrap();
-    await_limit(&daemon, Some(10));
-}
-
 /// Runs the daemon without inotify, in a user namespace.
 const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c \
     'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"' sh \"$@\"";

@@ -8,15 +8,15 @@ use tidegate::clock::read_boot_nanos;
 
 use super::daemon::eventually;
 use super::msgpack::frame;
-use super::wire::{error_of, verdict_of};
-use super::work::{Forks, Holder, acquire, daemon, hello_of, lease_of, of_session, places};
+use super::wire::{error_of, hello_of, verdict_of};
+use super::work::{Forks, Holder, acquire, daemon, lease_of, places};
 
 #[test]
 fn only_connections_of_session_release_its_leases() {
     let daemon = daemon();
-    let mut taker = of_session(&daemon, 1, json!({}));
-    let mut mate = of_session(&daemon, 1, json!({"connection": 2}));
-    let (mut stranger, mut nameless) = (of_session(&daemon, 2, json!({})), daemon.greeted());
+    let mut taker = daemon.session(1, json!({}));
+    let mut mate = daemon.session(1, json!({"connection": 2}));
+    let (mut stranger, mut nameless) = (daemon.session(2, json!({})), daemon.greeted());
     let lease = lease_of(&taker.ask(&acquire(1, "u")));
     for other in [&mut stranger, &mut nameless] {
         assert_eq!(other.ask(&json!([2, 2, lease, 0])), json!([2, 2, false]));
@@ -29,22 +29,10 @@ fn only_connections_of_session_release_its_leases() {
 }
 
 #[test]
-fn frees_leases_with_connection_without_session() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    for id in [1, 2] {
-        lease_of(&wire.ask(&acquire(id, "u")));
-    }
-    drop(wire);
-    let mut watcher = daemon.greeted();
-    eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
-}
-
-#[test]
 fn closed_connection_frees_only_abandoned_requests() {
     let daemon = daemon();
-    let mut one = of_session(&daemon, 1, json!({"connection": 1}));
-    let mut other = of_session(&daemon, 1, json!({"connection": 2}));
+    let mut one = daemon.session(1, json!({"connection": 1}));
+    let mut other = daemon.session(1, json!({"connection": 2}));
     lease_of(&one.ask(&acquire(17, "u")));
     let kept = lease_of(&one.ask(&acquire(18, "u")));
     drop(one);
@@ -63,7 +51,7 @@ fn frees_leases_when_session_does_not_reconnect() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let (mut comes_back, mut stays_away) =
-        (of_session(&daemon, 1, json!({})), of_session(&daemon, 2, json!({"pid": std::process::id()})));
+        (daemon.session(1, json!({})), daemon.session(2, json!({"pid": std::process::id()})));
     let watched = || daemon.process.descriptors_of("pidfd");
     assert_eq!(watched(), 1, "the process behind the one that names it");
     let lease = lease_of(&comes_back.ask(&acquire(1, "back")));
@@ -71,7 +59,7 @@ fn frees_leases_when_session_does_not_reconnect() {
     let left = read_boot_nanos();
     drop((comes_back, stays_away));
     sleep(Duration::from_secs(1));
-    let mut comes_back = of_session(&daemon, 1, json!({}));
+    let mut comes_back = daemon.session(1, json!({}));
     assert_eq!((places(&mut watcher, "back"), places(&mut watcher, "away")), (1, 1));
     eventually("the places of who stays away are free", || (places(&mut watcher, "away") == 2).then_some(()));
     assert!(read_boot_nanos() - left >= 5_000_000_000, "before its time");
@@ -82,30 +70,13 @@ fn frees_leases_when_session_does_not_reconnect() {
 }
 
 #[test]
-fn frees_leases_of_killed_process_at_once() {
-    let daemon = daemon();
-    let mut watcher = daemon.greeted();
-    let mut soonest = u64::MAX;
-    for session in 0..3 {
-        let mut holder = Holder::start(&daemon, session, "u", Forks::Never);
-        assert_eq!(places(&mut watcher, "u"), 0);
-        holder.process.signal(libc::SIGKILL);
-        holder.process.exit_code();
-        let ended = read_boot_nanos();
-        eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
-        soonest = soonest.min(read_boot_nanos() - ended);
-    }
-    assert!(soonest <= 500_000_000, "the soonest of three took {soonest} ns");
-}
-
-#[test]
 fn frees_leases_of_killed_process_while_child_has_socket() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let open = || ["socket", "pidfd"].map(|kind| daemon.process.descriptors_of(kind));
     let open_before = open();
     let holder = Holder::start(&daemon, 7, "u", Forks::After);
-    let mut mate = of_session(&daemon, 7, json!({}));
+    let mut mate = daemon.session(7, json!({}));
     assert_eq!(places(&mut watcher, "u"), 0);
     holder.process.signal(libc::SIGKILL);
     // The child lives, so no connection has closed, and the leases would expire much later.
@@ -115,7 +86,7 @@ fn frees_leases_of_killed_process_while_child_has_socket() {
     drop(mate);
     eventually("nothing is left open", || (open() == open_before).then_some(()));
     // The name is free again.
-    lease_of(&of_session(&daemon, 7, json!({"slots": 4})).ask(&acquire(1, "u")));
+    lease_of(&daemon.session(7, json!({"slots": 4})).ask(&acquire(1, "u")));
 }
 
 #[test]
@@ -135,8 +106,8 @@ fn ends_abandoned_request_before_and_after_grant() {
     let daemon = daemon();
     let reports =
         |id: u64, reports: Value| json!([4, id, "work", [["user", "u"]], 1, null, {"abandoned": reports}]);
-    let mut late = of_session(&daemon, 1, json!({"connection": 1}));
-    let mut other = of_session(&daemon, 1, json!({"connection": 2, "abandoned": [[1, 30], [1, 31]]}));
+    let mut late = daemon.session(1, json!({"connection": 1}));
+    let mut other = daemon.session(1, json!({"connection": 2, "abandoned": [[1, 30], [1, 31]]}));
     // Reported with HELLO, before the grant.
     let reply = late.ask(&json!([1, 30, "work", [["user", "u"]], 1, null, {"idem": "x"}]));
     assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{reply}");
@@ -149,7 +120,7 @@ fn ends_abandoned_request_before_and_after_grant() {
     for elsewhere in [json!([[3, 40]]), json!([[1, 41]])] {
         assert_eq!(other.ask(&reports(2, elsewhere))[6], 1);
     }
-    assert_eq!(of_session(&daemon, 9, json!({})).ask(&reports(2, json!([[1, 40]])))[6], 1);
+    assert_eq!(daemon.session(9, json!({})).ask(&reports(2, json!([[1, 40]])))[6], 1);
     other.send(&json!([5, null, "nowhere", [], 1, {"abandoned": [[1, 40]]}]));
     assert_eq!(places(&mut other, "u"), 2);
     // A report is used up by its grant: the same id can be used again.
@@ -159,9 +130,9 @@ fn ends_abandoned_request_before_and_after_grant() {
 #[test]
 fn returns_grant_whose_reply_cannot_be_written() {
     let daemon = daemon();
-    let mut mate = of_session(&daemon, 1, json!({}));
+    let mut mate = daemon.session(1, json!({}));
     let wire = {
-        let mut wire = of_session(&daemon, 1, json!({}));
+        let mut wire = daemon.session(1, json!({}));
         wire.assert_served();
         wire
     };
@@ -178,7 +149,7 @@ fn returns_grant_whose_reply_cannot_be_written() {
 #[test]
 fn rejects_session_with_other_pool_or_slots() {
     let daemon = daemon();
-    let mut wire = of_session(&daemon, 1, json!({"pool": "web", "slots": 4}));
+    let mut wire = daemon.session(1, json!({"pool": "web", "slots": 4}));
     let lease = lease_of(&wire.ask(&acquire(1, "u")));
     for info in
         [json!({"pool": "web", "slots": 5}), json!({"pool": "other", "slots": 4}), json!({"slots": 4})]

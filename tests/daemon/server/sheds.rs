@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::daemon::Plan;
 use super::wire::{Wire, verdict_of};
-use super::work::{lease_of, of_session};
+use super::work::lease_of;
 
 const RULES: &str = "\
 domain: app
@@ -24,7 +24,7 @@ fn ask(wire: &mut Wire, op: u64, user: &str, priority: &str, queued_us: u64) -> 
 #[test]
 fn sheds_aged_requests_with_own_retry_after() {
     let daemon = Plan::new().rules("app.yaml", RULES).start();
-    let mut wire = of_session(&daemon, 1, json!({"pool": "web", "slots": 4}));
+    let mut wire = daemon.session(1, json!({"pool": "web", "slots": 4}));
     for op in [1, 3, 4] {
         let shed = ask(&mut wire, op, "a", "get", 500_001);
         let nil = json!(null);
@@ -42,19 +42,4 @@ fn sheds_aged_requests_with_own_retry_after() {
     lease_of(&ask(&mut wire, 1, "a", "critical", 0));
     let limited = ask(&mut wire, 1, "a", "get", 600_000);
     assert_eq!((verdict_of(&limited), &limited[3]), (1, &json!("per-user")), "{limited}");
-}
-
-#[test]
-fn counts_slots_of_sessions_until_leases_end() {
-    let daemon = Plan::new().rules("app.yaml", RULES).start();
-    let mut wire = of_session(&daemon, 1, json!({"pool": "web", "slots": 4}));
-    let mut elsewhere = of_session(&daemon, 2, json!({"pool": "other", "slots": 1}));
-    let leases: Vec<u64> =
-        ["a", "b"].iter().map(|user| lease_of(&ask(&mut wire, 1, user, "get", 0))).collect();
-    let shed = ask(&mut wire, 1, "c", "get", 0);
-    assert_eq!((verdict_of(&shed), &shed[3]), (2, &json!("web/fleet")), "{shed}");
-    lease_of(&ask(&mut wire, 1, "c", "critical", 0));
-    lease_of(&ask(&mut elsewhere, 1, "d", "get", 0));
-    assert_eq!(wire.ask(&json!([2, 9, leases[0], 0])), json!([2, 9, true]));
-    lease_of(&ask(&mut wire, 1, "c", "get", 0));
 }

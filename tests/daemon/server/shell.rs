@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
 
+use super::caps::greeted_at_last;
 use super::daemon::{BINARY, Plan, daemon};
 use super::msgpack::frame;
 
@@ -179,14 +180,7 @@ fn error_reply_counts_as_failure() {
     // Only a debug build can be made to panic.
     for (arguments, word) in errors.into_iter().filter(|(_, word)| cfg!(debug_assertions) || *word == "busy")
     {
-        let here = (word == "busy").then(|| {
-            super::daemon::eventually("a place", || {
-                let mut wire = daemon.connect();
-                let _ =
-                    std::io::Write::write(&mut wire.stream, &super::msgpack::frame(&super::wire::hello()));
-                (wire.hear()?[0] == 0).then_some(wire)
-            })
-        });
+        let here = (word == "busy").then(|| greeted_at_last(&daemon));
         for (on_failure, code) in [("allow", 0), ("refuse", 69)] {
             let output = super::daemon::eventually("a place for the panicking one", || {
                 let output = run(&daemon.socket(), &[arguments, &[on_failure]].concat());

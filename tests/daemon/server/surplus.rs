@@ -7,24 +7,7 @@ use serde_json::{Value, json};
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::msgpack::frame;
-use super::wire::{Wire, error_of, verdict_of};
-
-fn hello_of(session: u8) -> Vec<u8> {
-    // `[0, 1, 1, {"session": bin 16}]`, as JSON has no binary data.
-    let mut payload = vec![0x94, 0, 1, 1, 0x81, 0xa7];
-    payload.extend(b"session");
-    payload.extend([0xc4, 16]);
-    payload.extend([session; 16]);
-    super::msgpack::framed(&payload)
-}
-
-fn join(daemon: &Daemon, session: u8) -> Wire {
-    let mut wire = daemon.connect();
-    wire.send_bytes(&hello_of(session));
-    let welcome = wire.hear().expect("a word");
-    assert_eq!(welcome[0], 0, "{welcome}");
-    wire
-}
+use super::wire::{Wire, verdict_of};
 
 /// A connection that the daemon has let in or refused.
 fn newcomer(daemon: &Daemon) -> Wire {
@@ -52,9 +35,9 @@ fn closes_idle_surplus_connections_for_new_sessions() {
         if session == 16 {
             become_idle();
         }
-        sessions.push((0..64).map(|_| join(&daemon, session)).collect());
+        sessions.push((0..64).map(|_| daemon.session(session, json!({}))).collect());
     }
-    let mut late = join(&daemon, 17);
+    let mut late = daemon.session(17, json!({}));
     assert_eq!(verdict_of(&late.ask(&json!([3, 1, "api", [["user", "late"]]]))), 0);
     // Every session keeps connections that are served.
     for session in &mut sessions {
@@ -78,7 +61,7 @@ fn decides_no_unanswered_request_of_closed_connection() {
         if answered > 0 && unread > 0 {
             break;
         }
-        let mut burst: Vec<Wire> = (0..24).map(|_| join(&daemon, round)).collect();
+        let mut burst: Vec<Wire> = (0..24).map(|_| daemon.session(round, json!({}))).collect();
         become_idle();
         let (before, others) = burst.split_at_mut(4);
         let (meanwhile, after) = others.split_at_mut(16);
@@ -111,15 +94,4 @@ fn decides_no_unanswered_request_of_closed_connection() {
     let mut wire = daemon.greeted();
     let reply = wire.ask(&json!([4, 1, "api", [["user", "moment"]]]));
     assert_eq!(reply[6].as_u64().unwrap(), 1_000 - answered, "{reply}");
-}
-
-#[test]
-fn keeps_connections_of_small_sessions() {
-    let daemon = Plan::new().settings("connections: {per_user: 8}").start();
-    let mut few: Vec<Vec<Wire>> =
-        (0..2).map(|session| (0..4).map(|_| join(&daemon, session)).collect()).collect();
-    become_idle();
-    let mut refused = daemon.connect();
-    assert_eq!(error_of(&refused.hear().unwrap()), (None, 8), "four of a session are none too many");
-    few.iter_mut().flatten().for_each(Wire::assert_served);
 }

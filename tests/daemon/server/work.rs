@@ -26,19 +26,6 @@ pub(crate) fn daemon() -> Daemon {
     Plan::new().rules("work.yaml", RULES).start()
 }
 
-/// A HELLO of a session with more info.
-pub(crate) fn hello_of(session: u8, mut info: Value) -> Value {
-    info["session"] = json!({"bin": format!("{session:02x}").repeat(16)});
-    json!([0, 1, 1, info])
-}
-
-pub(crate) fn of_session(daemon: &Daemon, session: u8, info: Value) -> Wire {
-    let mut wire = daemon.connect();
-    let welcome = wire.ask(&hello_of(session, info));
-    assert_eq!(welcome[0], 0, "{welcome}");
-    wire
-}
-
 pub(crate) fn acquire(id: u64, user: &str) -> Value {
     json!([1, id, "work", [["user", user]]])
 }
@@ -59,13 +46,12 @@ pub(crate) fn places(wire: &mut Wire, user: &str) -> u64 {
 /// A process that holds two permits of a user.
 pub(crate) struct Holder {
     pub(crate) process: Process,
-    child: Option<u32>,
+    child: u32,
 }
 
-/// Whether a holder has a child.
+/// When a holder starts its child.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forks {
-    Never,
     /// After its leases: the child shares its socket.
     After,
     /// After connecting: the child takes the leases, and the holder exits.
@@ -76,21 +62,23 @@ impl Holder {
     pub(crate) fn start(daemon: &Daemon, session: u8, user: &str, forks: Forks) -> Holder {
         let mut command = Command::new("python3");
         command.args(["-c", HOLDER]).arg(daemon.socket());
-        command.args([session.to_string(), user.to_owned(), (forks as u8).to_string()]);
+        command.args([
+            session.to_string(),
+            user.to_owned(),
+            if forks == Forks::After { "1" } else { "2" }.to_owned(),
+        ]);
         let (process, out) = Process::piped(command.stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).unwrap();
         let child = line.trim().parse().unwrap_or_else(|_| panic!("it holds its places: {line}"));
-        Holder { process, child: (forks != Forks::Never).then_some(child) }
+        Holder { process, child }
     }
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        let child = self.child.and_then(|child| rustix::process::Pid::from_raw(child.cast_signed()));
-        if let Some(child) = child {
-            let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
-        }
+        let child = rustix::process::Pid::from_raw(self.child.cast_signed()).unwrap();
+        let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
     }
 }
 
@@ -113,7 +101,7 @@ for request in (2, 3):
     granted = ask(b'\x94\x01' + bytes([request]) + b'\xa4work\x91\x92\xa4user' + bytes([0xa0 + len(user)]) + user)
     assert granted[3] == 0, granted
 child = os.fork() if sys.argv[4] == '1' else 0
-if child or sys.argv[4] == '0':
+if child:
     print(child, flush=True)
 elif sys.argv[4] == '2':
     print(os.getpid(), flush=True)

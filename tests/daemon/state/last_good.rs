@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::daemon::{Daemon, Plan, eventually};
-use super::restarts::{RULES, allowed, end, kill, plan, state};
+use super::restarts::{RULES, allowed, plan, state};
 use super::strace::{Fault, calls, may_trace};
 
 const TABLED: &str = "\
@@ -33,13 +33,13 @@ fn of_tabled(daemon: &Daemon, user: &str) -> u64 {
 #[test]
 fn uses_last_good_rules_when_files_broken_at_start() {
     for broken in ["domain: tabled\nlimits:\n  - {name: by-file, rat: 1/h}\n", "nothing: {of, the kind\n"] {
-        let plan = kill(two_domains()).rules("tabled.yaml", broken);
+        let plan = two_domains().killed().rules("tabled.yaml", broken);
         let daemon = plan.start();
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
         assert_eq!((of_tabled(&daemon, "special"), of_tabled(&daemon, "other")), (3, 1));
         assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5, "the other domain is as its files stand");
         // A second start still has them.
-        let daemon = end(daemon).0.start();
+        let daemon = daemon.stopped().start();
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
         assert_eq!(of_tabled(&daemon, "third"), 1);
         fs::write(daemon.plan.path("rules/tabled.yaml"), TABLED.replace("burst: 1", "burst: 2")).unwrap();
@@ -50,7 +50,7 @@ fn uses_last_good_rules_when_files_broken_at_start() {
 
 #[test]
 fn uses_last_good_rules_when_table_missing() {
-    let plan = kill(two_domains());
+    let plan = two_domains().killed();
     fs::remove_file(plan.path("rules/few.csv")).unwrap();
     let daemon = plan.start();
     daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
@@ -59,7 +59,7 @@ fn uses_last_good_rules_when_table_missing() {
 
 #[test]
 fn uses_last_good_rules_when_directory_missing() {
-    let plan = kill(two_domains());
+    let plan = two_domains().killed();
     fs::rename(plan.path("rules"), plan.path("away")).unwrap();
     let daemon = plan.start();
     daemon.await_log(&["ERROR", "api", "YESTERDAY'S"]);
@@ -68,7 +68,7 @@ fn uses_last_good_rules_when_directory_missing() {
 
 #[test]
 fn removed_domain_stays_removed_after_restart() {
-    let plan = kill(two_domains());
+    let plan = two_domains().killed();
     fs::remove_file(plan.path("rules/tabled.yaml")).unwrap();
     let daemon = plan.start();
     assert_eq!(of_tabled(&daemon, "special"), 5);
@@ -78,7 +78,7 @@ fn removed_domain_stays_removed_after_restart() {
 
 #[test]
 fn ignores_damaged_last_good_rules() {
-    let plan = kill(two_domains()).rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
+    let plan = two_domains().killed().rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
     let damaged = kept(&plan).replace("burst: 1,", "burst: 9,");
     fs::write(state(&plan).join("rules"), damaged).unwrap();
     let daemon = plan.start();
@@ -94,7 +94,7 @@ fn keeps_last_good_rules_when_read_fails() {
     }
     // The thread that stores the rules reads them when it starts and when they change.
     let fault = Fault { file: "rules", calls: "/^open", what: "error=EIO:when=2" };
-    let daemon = end(two_domains()).0.with(fault).start();
+    let daemon = two_domains().stopped().with(fault).start();
     let opened = || calls(&daemon.plan.path("trace")).iter().filter(|call| call.starts_with("open")).count();
     eventually("they were read at the start and by that thread", || (opened() >= 2).then_some(()));
     fs::write(daemon.plan.path("rules/tabled.yaml"), "domain: tabled\nlimits: 5\n").unwrap();
@@ -102,7 +102,7 @@ fn keeps_last_good_rules_when_read_fails() {
     daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);
     daemon.await_log(&["INFO", "the rules can be kept again"]);
     assert!(kept(&daemon.plan).contains("burst: 7"));
-    let daemon = end(daemon).0.without_fault().start();
+    let daemon = daemon.stopped().without_fault().start();
     daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
     assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 8)), (3, 7));
 }

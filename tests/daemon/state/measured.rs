@@ -2,8 +2,6 @@
 //! --ignored measured --nocapture`.
 
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::clock::{Clock, read_boot_nanos};
@@ -60,57 +58,6 @@ fn measures_write_and_restore_of_a_million_keys() {
     std::thread::sleep(Duration::from_secs(1));
     println!("{} KiB resident", daemon.process.resident_kib());
     let begin = read_boot_nanos();
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0));
+    daemon.stop();
     println!("ended {:.0} ms after TERM", millis(read_boot_nanos() - begin));
-}
-
-#[test]
-#[ignore = "a measurement"]
-fn measures_decisions_beside_snapshot_of_a_million_keys() {
-    let clock = Arc::new(Clock::start());
-    let office = full(&clock);
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tables");
-    for round in 0..4 {
-        let snapshots = round % 2 == 1;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (engine, asked, stopped) = (Arc::clone(&office.engine), Arc::clone(&clock), Arc::clone(&stop));
-        let deciding = std::thread::spawn(move || {
-            let mut office = Office { decider: engine.decider(), engine, sessions: Default::default() };
-            let (mut took, mut user) = (Vec::with_capacity(1 << 22), 0_u32);
-            while !stopped.load(Ordering::Relaxed) {
-                user = user.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let name = (user % KEYS).to_string();
-                let begin = read_boot_nanos();
-                drop(office.hit(&[("user", &name)], asked.now()));
-                took.push(read_boot_nanos() - begin);
-                // At most 200 000 per second, as over a socket.
-                while read_boot_nanos() - begin < 5_000 {}
-            }
-            took
-        });
-        let (begin, mut written) = (read_boot_nanos(), 0);
-        while read_boot_nanos() - begin < 3_000_000_000 {
-            if snapshots {
-                let here = Moment::here(BOOT_ID_FILE.as_ref());
-                write_tables(&path, KEY, &office.engine, clock.now(), &here, false).unwrap();
-                written += 1;
-            } else {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-        stop.store(true, Ordering::Relaxed);
-        let mut took = deciding.join().unwrap();
-        took.sort_unstable();
-        let at = |permille: usize| took[took.len() * permille / 1_000] as f64 / 1e3;
-        println!(
-            "{written} snapshots: {} decisions, µs: p50 {:.1}, p99 {:.1}, p99.9 {:.1}, most {:.0}",
-            took.len(),
-            at(500),
-            at(990),
-            at(999),
-            took[took.len() - 1] as f64 / 1e3
-        );
-    }
 }

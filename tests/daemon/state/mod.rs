@@ -13,7 +13,7 @@ mod measured;
 mod office;
 mod pipes;
 mod restarts;
-mod strace;
+pub(crate) mod strace;
 mod suspend;
 mod trouble;
 mod versions;

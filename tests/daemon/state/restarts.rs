@@ -21,9 +21,7 @@ concurrency:
 ";
 
 pub(crate) fn plan() -> Plan {
-    let plan = Plan::new().settings("state: state").rules("api.yaml", RULES);
-    fs::create_dir(plan.path("state")).unwrap();
-    plan
+    Plan::new().with_state().rules("api.yaml", RULES)
 }
 
 pub(crate) fn state(plan: &Plan) -> PathBuf {
@@ -32,17 +30,9 @@ pub(crate) fn state(plan: &Plan) -> PathBuf {
 
 /// Stops it and returns its log.
 pub(crate) fn end(mut daemon: Daemon) -> (Plan, String) {
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    daemon.stop();
     let log = daemon.log();
     (daemon.plan, log)
-}
-
-pub(crate) fn kill(daemon: Daemon) -> Plan {
-    daemon.process.signal(libc::SIGKILL);
-    let Daemon { mut process, plan } = daemon;
-    assert_eq!(process.exit_code(), None);
-    plan
 }
 
 pub(crate) fn allowed(wire: &mut Wire, user: &str, hits: u64) -> u64 {
@@ -50,11 +40,7 @@ pub(crate) fn allowed(wire: &mut Wire, user: &str, hits: u64) -> u64 {
 }
 
 pub(crate) fn of_session(daemon: &Daemon, number: u8) -> Wire {
-    let mut wire = daemon.connect();
-    let name = format!("{number:02x}").repeat(16);
-    let welcome = wire.ask(&json!([0, 1, 1, {"pool": "jobs", "slots": 4, "session": {"bin": name}}]));
-    assert_eq!(welcome[0], 0, "{welcome}");
-    wire
+    daemon.session(number, json!({"pool": "jobs", "slots": 4}))
 }
 
 fn export(id: u64, org: &str) -> Value {
@@ -72,7 +58,7 @@ fn keeps_bucket_levels_across_restart() {
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 2);
     daemon.await_log(&["taken up", "entries="]);
-    let daemon = end(daemon).0.start();
+    let daemon = daemon.stopped().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0);
     assert_eq!(allowed(&mut daemon.greeted(), "another", 6), 5);
 }
@@ -95,7 +81,7 @@ fn restored_sessions_keep_leases_if_they_reconnect() {
     let kept = lease(&one.ask(&export(1, "a")));
     let abandoned = lease(&other.ask(&export(1, "a")));
     assert_eq!(verdict_of(&one.ask(&export(2, "a"))), 1, "two at once");
-    let daemon = end(daemon).0.start();
+    let daemon = daemon.stopped().start();
     let begun = read_boot_nanos();
     let mut one = of_session(&daemon, 1);
     assert_eq!(verdict_of(&one.ask(&export(3, "a"))), 1, "both places are still held");
@@ -127,28 +113,6 @@ fn kill_during_write_leaves_old_or_new_file() {
         let tables = state(&daemon.plan).join("tables");
         eventually("it is written", || tables.exists().then_some(()));
         sleep(Duration::from_micros(round * 977 % 20_000));
-        plan = kill(daemon);
+        plan = daemon.killed();
     }
-}
-
-#[test]
-fn keeps_refundable_grants_across_restart() {
-    let daemon = plan().start();
-    let mut wire = of_session(&daemon, 1);
-    let charge = |id: u64, amount: i64, of: Value| json!([5, id, "api", [["user", "u"]], amount, {"of": of}]);
-    assert_eq!(verdict_of(&wire.ask(&json!([3, 1, "api", [["user", "u"]], 3, null, {"idem": "named"}]))), 0);
-    let work = wire.ask(&json!([1, 2, "api", [["user", "u"]], 2]));
-    assert_eq!(verdict_of(&work), 0);
-    assert_eq!(wire.ask(&charge(3, -1, json!("unknown"))), json!([2, 3, false]));
-    let daemon = end(daemon).0.start();
-    daemon.await_log(&["taken up"]);
-    let mut wire = of_session(&daemon, 1);
-    assert_eq!(allowed(&mut wire, "u", 1), 0);
-    for (of, amount, ok) in [("named", -4, false), ("named", -3, true), ("named", -1, false)] {
-        assert_eq!(wire.ask(&charge(4, amount, json!(of))), json!([2, 4, ok]), "{amount}");
-    }
-    for ok in [true, false] {
-        assert_eq!(wire.ask(&charge(5, -2, work[9].clone())), json!([2, 5, ok]));
-    }
-    assert_eq!(allowed(&mut wire, "u", 6), 5);
 }

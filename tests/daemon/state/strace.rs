@@ -30,10 +30,15 @@ impl Plan {
         let Fault { file, calls, what } = fault;
         // To strace, a trailing slash makes another path.
         let path = self.path("state").join(file).display().to_string();
-        let (path, trace) = (path.trim_end_matches('/'), self.path("trace").display().to_string());
+        let path = path.trim_end_matches('/');
+        self.traced(&format!("-P {path}"), "fsync,write,/^open,/^unlink,/^rename", &format!("{calls}:{what}"))
+    }
+
+    /// Runs under strace with this injection, counted for each thread; the trace is in the file `trace`.
+    pub(crate) fn traced(self, filter: &str, calls: &str, inject: &str) -> Plan {
         let script = format!(
-            "exec strace -D -f -qq -e signal=none -o {trace} --seccomp-bpf -P {path} \
-             -e trace=fsync,write,/^open,/^unlink,/^rename -e 'inject={calls}:{what}' \"$@\""
+            "exec strace -D -f -qq -e signal=none -o {} --seccomp-bpf {filter} -e 'trace={calls}' -e 'inject={inject}' \"$@\"",
+            self.path("trace").display()
         );
         self.shell(Box::leak(script.into_boxed_str()))
     }

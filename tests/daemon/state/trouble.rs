@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use super::daemon::{BINARY, Daemon, Plan, eventually};
-use super::http::{admin_socket, metric};
-use super::restarts::{allowed, end, kill, plan, state};
+use super::daemon::{Plan, eventually};
+use super::http::metric;
+use super::restarts::{allowed, end, plan, state};
 
 /// Asserts that it serves and logs one line with these words.
 fn serves_and_says(plan: Plan, words: &[&str]) -> Plan {
@@ -36,7 +36,7 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
     // One flipped bit, and another key.
     let daemon = plan.start();
     allowed(&mut daemon.greeted(), "u", 1);
-    let plan = end(daemon).0;
+    let plan = daemon.stopped();
     let tables = state(&plan).join("tables");
     let mut bytes = fs::read(&tables).unwrap();
     let middle = bytes.len() / 2;
@@ -54,7 +54,7 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
 fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
     let daemon = often(plan()).start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
-    switched(&daemon, "disabled");
+    daemon.run("switch per-user disabled");
     let directory = state(&daemon.plan);
     eventually("all is written", || {
         ["tables", "switches"].iter().all(|file| directory.join(file).exists()).then_some(())
@@ -67,18 +67,10 @@ fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
         }
     }
     eventually("the switches are written again", || directory.join("switches").exists().then_some(()));
-    let daemon = end(daemon).0.start();
+    let daemon = daemon.stopped().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 6, "still switched off: {}", daemon.log());
-    switched(&daemon, "--clear");
+    daemon.run("switch per-user --clear");
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0, "{}", daemon.log());
-}
-
-/// Switches the rule by the admin socket.
-fn switched(daemon: &Daemon, mode: &str) {
-    let mut command = Command::new(BINARY);
-    command.args(["switch", "per-user", mode, "--admin"]).arg(admin_socket(daemon));
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 #[test]
@@ -93,7 +85,7 @@ fn warns_of_missing_directory_until_created() {
     for name in ["write_failures_total", "writes_total", "bytes", "last_write_timestamp_seconds"] {
         assert!(metric(&daemon, &format!("tidegate_state_{name}")) > Some(0.0), "{name}");
     }
-    let daemon = end(daemon).0.start();
+    let daemon = daemon.stopped().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0);
     assert_eq!(metric(&daemon, "tidegate_state_write_failures_total"), Some(0.0));
     // Moved while the daemon runs.
@@ -117,7 +109,7 @@ fn survives_file_or_link_in_place_of_directory() {
     }
     let daemon = plan.start();
     daemon.await_log(&["WARN", "cannot be written"]);
-    let plan = end(daemon).0;
+    let plan = daemon.stopped();
     assert_eq!(fs::read(plan.path("victim")).unwrap(), b"untouched");
 }
 
@@ -132,7 +124,7 @@ fn second_daemon_runs_without_shared_state_directory() {
     end(second);
     assert!(!state(&first.plan).join("tables").exists(), "it is the other's to write");
     assert_eq!(allowed(&mut first.greeted(), "u", 3), 3);
-    let first = end(first).0.start();
+    let first = first.stopped().start();
     assert_eq!(allowed(&mut first.greeted(), "u", 3), 2);
 }
 
@@ -145,7 +137,7 @@ fn uses_wall_clock_after_reboot() {
         fs::write(&boot_id, name).unwrap();
         let daemon = plan.start();
         assert_eq!(allowed(&mut daemon.greeted(), "u", if left == 3 { 3 } else { 6 }), left);
-        plan = end(daemon).0;
+        plan = daemon.stopped();
     }
 }
 
@@ -167,12 +159,12 @@ fn keeps_levels_across_time_namespaces() {
     // The bucket of five refills in five hours: an error of an hour would show.
     let daemon = plan().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 5);
-    let mut plan = end(daemon).0.shell("exec unshare --time --boottime 7200 \"$@\"");
+    let mut plan = daemon.stopped().shell("exec unshare --time --boottime 7200 \"$@\"");
     for _ in 0..2 {
         let daemon = plan.start();
         assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0, "no time has passed");
         daemon.await_log(&["taken up"]);
-        plan = end(daemon).0;
+        plan = daemon.stopped();
         // Back again, where the clock is two hours earlier.
         plan.shell = None;
     }
@@ -208,7 +200,7 @@ fn logs_full_disk_once_and_retries() {
     assert_eq!(allowed(&mut wire, "another", 6), 5);
     let said = daemon.log().matches("cannot be written").count();
     assert_eq!(said, 1, "{}", daemon.log());
-    kill(daemon);
+    daemon.killed();
 }
 
 #[test]
@@ -221,7 +213,7 @@ fn survives_file_size_limit() {
     }
     daemon.await_log(&["WARN", "cannot be written", "File too large"]);
     assert_eq!(allowed(&mut wire, "another", 6), 5);
-    let plan = end(daemon).0;
+    let plan = daemon.stopped();
     assert!(!state(&plan).join("tables.new").exists());
 }
 
@@ -232,7 +224,7 @@ fn restores_from_read_only_directory() {
     }
     let daemon = plan().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
-    let plan = often(end(daemon).0);
+    let plan = often(daemon.stopped());
     let tables = fs::read(state(&plan).join("tables")).unwrap();
     let mount = format!(
         "exec unshare --mount sh -c 'mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$@\"' sh \"$@\"",
@@ -241,6 +233,6 @@ fn restores_from_read_only_directory() {
     let daemon = plan.shell(Box::leak(mount.into_boxed_str())).start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
     daemon.await_log(&["WARN", "cannot be written", "Read-only"]);
-    let plan = end(daemon).0;
+    let plan = daemon.stopped();
     assert_eq!(fs::read(state(&plan).join("tables")).unwrap(), tables);
 }

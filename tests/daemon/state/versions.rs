@@ -49,7 +49,7 @@ fn rewrites_rules_of_another_version() {
     let kept = |plan: &Plan| fs::read_to_string(state(plan).join("rules")).unwrap_or_default();
     eventually("they are kept", || kept(&daemon.plan).starts_with("tidegate rules 1 ").then_some(()));
     let good = fs::read_to_string(daemon.plan.path("rules/api.yaml")).unwrap();
-    let plan = end(daemon).0.rules("api.yaml", "domain: api\nlimits: 5\n");
+    let plan = daemon.stopped().rules("api.yaml", "domain: api\nlimits: 5\n");
     age(&plan);
     let daemon = plan.start();
     daemon.await_log(&["WARN", "another version's: not used"]);

@@ -8,7 +8,7 @@ use tidegate::clock::{read_boot_nanos, unix_nanos};
 use super::daemon::{Daemon, Plan, eventually};
 use super::faketime::{WallClock, may_fake};
 use super::http::{get, post};
-use super::restarts::{end, of_session, plan};
+use super::restarts::{of_session, plan};
 use super::wire::{Wire, verdict_of};
 
 const RULES: &str = "\
@@ -114,54 +114,40 @@ fn early_in_an_hour() -> (Plan, WallClock) {
     (plan, clock)
 }
 
-/// A daemon with a changed clock and one without: both answer alike.
 fn set_while_it_runs(seconds: i64) {
     if !may_fake() {
         return;
     }
-    let (set, mut clock) = early_in_an_hour();
-    let (left_alone, _its_clock) = early_in_an_hour();
-    let (set, left_alone) = (set.start(), left_alone.start());
-    let (mut one, mut other) = (set.greeted(), left_alone.greeted());
-    let mut before = Vec::new();
-    for (daemon, wire) in [(&set, &mut one), (&left_alone, &mut other)] {
-        exhaust(daemon);
-        before.push((all_told(wire), status(daemon)["started"].clone()));
-        verb(daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
-    }
+    let (plan, mut clock) = early_in_an_hour();
+    let daemon = plan.start();
+    let mut wire = daemon.greeted();
+    exhaust(&daemon);
+    let (before, started) = (all_told(&mut wire), status(&daemon)["started"].clone());
+    verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = read_boot_nanos();
-    for (daemon, wire) in [(&set, &mut one), (&left_alone, &mut other)] {
-        assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
-        verb(daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
-    }
-    step(&set, &mut clock, seconds);
-    for ((daemon, wire), (told, started)) in
-        [(&set, &mut one), (&left_alone, &mut other)].into_iter().zip(&before)
-    {
-        assert_unmoved(told, &all_told(wire));
-        let status = status(daemon);
-        assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
-        assert_eq!(&status["started"], started);
-        let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
-        assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
-        assert!(hit(wire, "switched"), "the switch is still there");
-    }
-    let steps_back = get(&set, "/metrics").body.contains("\ntidegate_clock_steps_back_total 1\n");
+    assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
+    verb(&daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
+    step(&daemon, &mut clock, seconds);
+    assert_unmoved(&before, &all_told(&mut wire));
+    let status = status(&daemon);
+    assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
+    assert_eq!(status["started"], started);
+    let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
+    assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
+    assert!(hit(&mut wire, "switched"), "the switch is still there");
+    let steps_back = get(&daemon, "/metrics").body.contains("\ntidegate_clock_steps_back_total 1\n");
     assert_eq!(steps_back, seconds < 0);
     if seconds < 0 {
-        set.await_log(&["the wall clock was set back", "by_seconds=3"]);
+        daemon.await_log(&["the wall clock was set back", "by_seconds=3"]);
     }
     // A lease and a switch end with a tick, never before their time.
     let assert_due =
         |what: &str| assert!(read_boot_nanos() - begun > 5_990_000_000, "{what} before its time");
-    for wire in [&mut one, &mut other] {
-        eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
-        assert_due("the lease");
-        eventually("the switch ends", || (!hit(wire, "soon")).then_some(()));
-        assert_due("the switch");
-    }
-    end(set);
-    end(left_alone);
+    eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
+    assert_due("the lease");
+    eventually("the switch ends", || (!hit(&mut wire, "soon")).then_some(()));
+    assert_due("the switch");
+    daemon.stopped();
 }
 
 #[test]
@@ -192,11 +178,11 @@ fn set_while_it_is_away(seconds: i64) {
     let first = kept();
     step(&daemon, &mut clock, seconds);
     eventually("orders are written again", || (kept() != first).then_some(()));
-    let daemon = end(daemon).0.start();
+    let daemon = daemon.stopped().start();
     daemon.await_log(&["taken up"]);
     assert_unmoved(&before, &all_told(&mut daemon.greeted()));
     assert!(hit(&mut daemon.greeted(), "switched"), "the switch is still there");
-    let plan = end(daemon).0;
+    let plan = daemon.stopped();
     clock.step(seconds);
     let daemon = plan.start();
     daemon.await_log(&["taken up"]);
@@ -210,7 +196,7 @@ fn set_while_it_is_away(seconds: i64) {
     eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
     let status = status(&daemon);
     assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
-    end(daemon);
+    daemon.stopped();
 }
 
 #[test]
@@ -238,7 +224,7 @@ fn wrong_for_a_moment(restarts: bool) {
     }
     drop(wire);
     if restarts {
-        let plan = end(daemon).0;
+        let plan = daemon.stopped();
         clock.step(-24 * HOUR);
         daemon = plan.start();
         daemon.await_log(&["taken up"]);
@@ -252,7 +238,7 @@ fn wrong_for_a_moment(restarts: bool) {
         let wait = reply[8].as_u64().unwrap();
         assert!(wait <= longest * 1_000_000, "{k} is refused for {wait} µs");
     }
-    end(daemon);
+    daemon.stopped();
 }
 
 #[test]

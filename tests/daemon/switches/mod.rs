@@ -1,6 +1,6 @@
 //! Operators' overrides over real sockets, and their file.
 
-use crate::{daemon, wire};
+use crate::{daemon, http, wire};
 mod kept;
 mod office;
 mod versions;

@@ -1,58 +1,20 @@
 //! The daemon's operators: commands, admin socket, `disable` file, state directory.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
-use std::os::unix::net::UnixStream;
-use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, eventually};
+use super::http::{get, post};
 use super::wire::{Wire, hit};
 
-const STATE: &str = "state: state";
-
 pub(crate) fn plan() -> Plan {
-    let plan = Plan::new().settings(STATE);
-    fs::create_dir(plan.path("state")).unwrap();
-    plan
-}
-
-fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
-    let mut command = Command::new(BINARY);
-    command.args(arguments).arg("--admin").arg(daemon.plan.path("t.admin.sock"));
-    command
-}
-
-/// The output of a successful command.
-#[track_caller]
-pub(crate) fn run(daemon: &Daemon, arguments: &str) -> String {
-    let arguments: Vec<&str> = arguments.split_whitespace().collect();
-    let output = command(daemon, &arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The error of a failing command.
-#[track_caller]
-fn fail(daemon: &Daemon, arguments: &str, code: i32) -> String {
-    let arguments: Vec<&str> = arguments.split_whitespace().collect();
-    complaint(&command(daemon, &arguments).output().unwrap(), code)
-}
-
-#[track_caller]
-fn complaint(output: &Output, code: i32) -> String {
-    assert_eq!(output.status.code(), Some(code), "{output:?}");
-    String::from_utf8(output.stderr.clone()).unwrap()
+    Plan::new().with_state()
 }
 
 fn switches(daemon: &Daemon) -> Value {
-    let mut socket = UnixStream::connect(daemon.plan.path("t.admin.sock")).unwrap();
-    socket.write_all(b"GET /switches HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    get(daemon, "/switches").json()
 }
 
 /// The verdict of a hit: 0 allow, 1 limit.
@@ -72,29 +34,29 @@ fn limited(daemon: &Daemon, user: &str) -> Wire {
 fn switch_command_applies_to_next_request() {
     let daemon = plan().start();
     let mut wire = limited(&daemon, "u1");
-    let said = run(&daemon, "switch per-user disabled --for 30m");
+    let said = daemon.run("switch per-user disabled --for 30m");
     assert!(
         said.starts_with("api/per-user: disabled until 2") && said.contains("its file says enforce"),
         "{said}"
     );
     assert_eq!(verdict(&mut wire, "u1"), 0);
-    let listed = run(&daemon, "switch");
+    let listed = daemon.run("switch");
     assert!(listed.starts_with("switched  api/per-user: disabled until 2"), "{listed}");
     let by = format!("by uid {}", rustix::process::geteuid().as_raw());
-    let status = run(&daemon, "status");
+    let status = daemon.run("status");
     assert!(status.contains("\nswitched  api/per-user: disabled until 2"), "{status}");
     assert!(listed.contains(&by) && listed.contains("(without it: enforce)"), "{listed}");
-    assert_eq!(run(&daemon, "switch api/per-user --clear"), "api/per-user: back to what its file says\n");
-    assert_eq!(run(&daemon, "switch api/per-user --clear"), "api/per-user: was not switched\n");
+    assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: back to what its file says\n");
+    assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: was not switched\n");
     assert_eq!(verdict(&mut wire, "u1"), 1);
-    let said = run(&daemon, "switch --all shadow");
+    let said = daemon.run("switch --all shadow");
     assert_eq!(said, "everything: shadow until it is cleared; the settings say enforce\n");
     assert_eq!(verdict(&mut wire, "u1"), 0);
     let mut late = daemon.connect();
     assert_eq!(late.ask(&super::wire::hello())[3]["mode"], "shadow", "who comes now is told");
-    let said = run(&daemon, "switch per-user enforce");
+    let said = daemon.run("switch per-user enforce");
     assert!(said.contains("but the whole daemon is in shadow, so this is too"), "{said}");
-    run(&daemon, "switch --all enforce");
+    daemon.run("switch --all enforce");
     assert_eq!(verdict(&mut wire, "u1"), 1);
     // Each change is logged with its user.
     daemon.await_log(&["INFO", "switched api/per-user to disabled until 2", &by[3..]]);
@@ -122,43 +84,34 @@ fn rejects_impossible_switches_with_help() {
         ("reset per-user", 1, "and what is given is nothing"),
     ];
     for (arguments, code, expected) in table {
-        let told = fail(&daemon, arguments, code);
+        let told = daemon.fail(arguments, code);
         assert!(told.contains(expected), "{arguments}: {told}");
     }
-    let mut socket = UnixStream::connect(daemon.plan.path("t.admin.sock")).unwrap();
-    let body = "{\"rule\": \"per-user\", \"mode\": \"shadow\", \"until\": 5}";
-    write!(
-        socket,
-        "POST /switch HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("unknown field `until`"), "{answer}");
-    assert!(run(&daemon, "switch").starts_with("nothing is switched"), "none of it changed anything");
+    let answer = post(&daemon, "/switch", "{\"rule\": \"per-user\", \"mode\": \"shadow\", \"until\": 5}");
+    assert!(answer.status == 400 && answer.error().contains("unknown field `until`"), "{}", answer.body);
+    assert!(daemon.run("switch").starts_with("nothing is switched"), "none of it changed anything");
 }
 
 #[test]
 fn blocks_and_resets_key_without_logging_it() {
     let daemon = plan().start();
     let mut wire = daemon.greeted();
-    let said = run(&daemon, "block per-user user=canary-7431 --for 1h");
+    let said = daemon.run("block per-user user=canary-7431 --for 1h");
     assert!(said.starts_with("api/per-user: this key is refused until 2"), "{said}");
     let reply = wire.ask(&hit(1, "canary-7431"));
     let retry = reply[8].as_u64().unwrap();
     assert!(reply[2] == 1 && retry <= 3_600_000_000 && retry > 3_500_000_000, "{reply}");
     assert_eq!(verdict(&mut wire, "another"), 0);
-    assert_eq!(run(&daemon, "unblock per-user user=canary-7431"), "api/per-user: this key is free\n");
-    assert_eq!(run(&daemon, "unblock per-user user=canary-7431"), "api/per-user: this key was not blocked\n");
+    assert_eq!(daemon.run("unblock per-user user=canary-7431"), "api/per-user: this key is free\n");
+    assert_eq!(daemon.run("unblock per-user user=canary-7431"), "api/per-user: this key was not blocked\n");
     drop(wire);
     let mut wire = limited(&daemon, "canary-7431");
     assert_eq!(
-        run(&daemon, "reset per-user user=canary-7431"),
+        daemon.run("reset per-user user=canary-7431"),
         "api/per-user: this key is counted afresh; leases stay\n"
     );
     (0..5).for_each(|_| assert_eq!(verdict(&mut wire, "canary-7431"), 0));
-    run(&daemon, "block per-user user=canary-7431 --for 1h");
+    daemon.run("block per-user user=canary-7431 --for 1h");
     let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     for (place, text) in [("log", daemon.log()), ("file", kept), ("page", switches(&daemon).to_string())] {
         assert!(!text.contains("canary"), "the {place} names the key: {text}");
@@ -177,7 +130,7 @@ fn disable_file_allows_all_while_present() {
     fs::write(&file, "").unwrap();
     is(0);
     daemon.await_log(&["WARN", "EVERYTHING IS ALLOWED as long as this file is there", "disable"]);
-    assert!(run(&daemon, "switch").starts_with("EVERYTHING IS ALLOWED"));
+    assert!(daemon.run("switch").starts_with("EVERYTHING IS ALLOWED"));
     fs::remove_file(&file).unwrap();
     is(1);
     // Not through a link, whatever its target.
@@ -218,64 +171,58 @@ pub(crate) fn restart(mut daemon: Daemon, signal: i32) -> Daemon {
 
 #[test]
 fn keeps_switches_across_restart_and_kill() {
-    for signal in [libc_signal("TERM"), libc_signal("KILL")] {
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
         let daemon = plan().start();
-        run(&daemon, "switch per-user disabled --for 1h");
-        run(&daemon, "switch --all shadow");
-        run(&daemon, "block per-user user=u2 --for 1h");
+        daemon.run("switch per-user disabled --for 1h");
+        daemon.run("switch --all shadow");
+        daemon.run("block per-user user=u2 --for 1h");
         let daemon = restart(daemon, signal);
-        let listed = run(&daemon, "switch");
+        let listed = daemon.run("switch");
         assert!(
             listed.contains("api/per-user: disabled until 2") && listed.contains("everything: shadow,"),
             "{listed}"
         );
         daemon.await_log(&["still switched: api/per-user is disabled"]);
-        run(&daemon, "switch --all --clear");
+        daemon.run("switch --all --clear");
         let mut wire = daemon.greeted();
         (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
-        run(&daemon, "switch per-user --clear");
+        daemon.run("switch per-user --clear");
         let daemon = restart(daemon, signal);
         let mut wire = limited(&daemon, "u1");
         assert_eq!(verdict(&mut wire, "u2"), 1, "blocked by hand before the daemon ended twice");
-        run(&daemon, "unblock per-user user=u2");
+        daemon.run("unblock per-user user=u2");
         let daemon = restart(daemon, signal);
         assert_eq!(verdict(&mut daemon.greeted(), "u2"), 0);
     }
 }
 
-fn libc_signal(name: &str) -> i32 {
-    let signal = if name == "TERM" { rustix::process::Signal::TERM } else { rustix::process::Signal::KILL };
-    signal.as_raw()
-}
-
 #[test]
 fn drops_switch_that_expired_while_down() {
     let daemon = plan().start();
-    run(&daemon, "switch per-user disabled --for 1s");
+    daemon.run("switch per-user disabled --for 1s");
     eventually("its time is over", || {
-        run(&daemon, "switch").contains("no longer disabled, its time is over").then_some(())
+        daemon.run("switch").contains("no longer disabled, its time is over").then_some(())
     });
-    run(&daemon, "switch per-user disabled --for 1s");
-    let daemon = restart(daemon, libc_signal("KILL"));
+    daemon.run("switch per-user disabled --for 1s");
+    let daemon = restart(daemon, libc::SIGKILL);
     eventually("its time is over", || {
-        run(&daemon, "switch").contains("no longer disabled, its time is over").then_some(())
+        daemon.run("switch").contains("no longer disabled, its time is over").then_some(())
     });
     drop(limited(&daemon, "u1"));
-    let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     eventually("nothing is kept of it", || {
         let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
         (!kept.contains("per-user")).then_some(())
     });
-    drop(kept);
 }
 
 #[test]
 fn warns_that_switch_is_lost_without_state_directory() {
     let daemon = Plan::new().start();
-    let output = command(&daemon, &["switch", "per-user", "disabled"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    let warned = String::from_utf8(output.stderr).unwrap();
-    assert!(warned.contains("lost when the daemon ends") && warned.contains("set `state`"), "{warned}");
+    let (code, _, warned) = daemon.outcome("switch per-user disabled");
+    assert!(
+        code == Some(0) && warned.contains("lost when the daemon ends") && warned.contains("set `state`"),
+        "{warned}"
+    );
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
 }
@@ -283,11 +230,8 @@ fn warns_that_switch_is_lost_without_state_directory() {
 #[test]
 fn warns_and_switches_when_state_is_unwritable() {
     let daemon = Plan::new().settings("state: nowhere").start();
-    let output = command(&daemon, &["switch", "per-user", "disabled"]).output().unwrap();
-    let warned = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        output.status.success() && warned.contains("lost when the daemon ends") && warned.contains("nowhere")
-    );
+    let (code, _, warned) = daemon.outcome("switch per-user disabled");
+    assert!(code == Some(0) && warned.contains("lost when the daemon ends") && warned.contains("nowhere"));
     daemon.await_log(&["ERROR", "what is switched or blocked is not kept", "nowhere"]);
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));

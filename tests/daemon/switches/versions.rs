@@ -4,12 +4,12 @@ use std::fs;
 
 use super::daemon::Daemon;
 use super::kept::document;
-use super::office::{plan, restart, run, verdict};
+use super::office::{plan, restart, verdict};
 
 #[test]
 fn keeps_switches_of_another_version() {
     let daemon = plan().start();
-    run(&daemon, "switch per-user disabled");
+    daemon.run("switch per-user disabled");
     let Daemon { process, plan } = daemon;
     drop(process);
     // A later version, with an unknown field.
@@ -25,10 +25,10 @@ fn keeps_switches_of_another_version() {
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
     // The next write drops it.
-    run(&daemon, "switch --all shadow");
+    daemon.run("switch --all shadow");
     assert!(!fs::read_to_string(&path).unwrap().contains("quotas"));
     assert_eq!(fs::read_to_string(daemon.plan.path("state/switches.bad")).unwrap(), later);
     let daemon = restart(daemon, libc::SIGTERM);
     assert!(!daemon.log().contains("another version"), "{}", daemon.log());
-    assert!(run(&daemon, "switch").contains("api/per-user: disabled"));
+    assert!(daemon.run("switch").contains("api/per-user: disabled"));
 }

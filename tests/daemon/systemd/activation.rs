@@ -79,27 +79,6 @@ fn commands_reach_daemon_of_passed_socket() {
 }
 
 #[test]
-fn drains_queued_connections_of_unnamed_passed_socket() {
-    let plan = Plan::new();
-    let path = plan.socket();
-    let listen = format!("--listen={}", path.display());
-    let Some(mut command) = activated(&plan, &[&listen]) else { return };
-    let process = Process::start(&mut command);
-    let mut here = Wire::over(knock(&path));
-    assert_eq!(here.ask(&hello())[0], 0);
-    let mut daemon = Daemon { process, plan };
-    daemon.process.signal(libc::SIGSTOP);
-    let mut waiting = daemon.connect();
-    waiting.send(&hello());
-    waiting.send(&hit(2, "u1"));
-    daemon.process.signal(libc::SIGTERM);
-    daemon.process.signal(libc::SIGCONT);
-    let replies = waiting.hear_all();
-    assert_eq!((replies[0][0].as_u64(), replies[1][0].as_u64()), (Some(0), Some(1)), "{replies:?}");
-    assert_eq!(daemon.process.exit_code(), Some(0));
-}
-
-#[test]
 fn warns_of_passed_socket_at_another_path() {
     let plan = Plan::new();
     let elsewhere = plan.path("other.sock");

@@ -1,7 +1,6 @@
 //! Callers' data stays private: in no core dump, and unreadable by other processes of the same user.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -53,13 +52,4 @@ fn service_forbids_core_dumps_and_ptrace() {
         process.signal(libc::SIGKILL);
         process.exit_code();
     }
-}
-
-/// A page of the admin socket.
-pub(crate) fn page(plan: &Plan, path: &str) -> String {
-    let mut stream = std::os::unix::net::UnixStream::connect(plan.path("t.admin.sock")).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    String::from_utf8_lossy(&answer).into_owned()
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use tidegate::clock::read_monotonic_micros;
 
 use super::daemon::{Daemon, Plan, Process, eventually};
-use super::secrets::page;
+use super::http::get;
 use super::wire::PATIENCE;
 
 /// The manager's end of its socket.
@@ -42,13 +42,6 @@ impl Ear {
         let heard = heard.map(|message| String::from_utf8(message).unwrap()).collect();
         self.0.set_nonblocking(false).unwrap();
         heard
-    }
-}
-
-impl Daemon {
-    /// The readiness page, as a load balancer gets it.
-    fn readiness(&self) -> String {
-        page(&self.plan, "/readyz")
     }
 }
 
@@ -114,8 +107,8 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     let thread = line.split('"').nth(1).unwrap();
     let words = format!("the thread `{thread}` does not answer");
     eventually("it is not ready", || {
-        let ready = daemon.readiness();
-        (ready.starts_with("HTTP/1.1 503") && ready.contains(&words)).then_some(())
+        let ready = get(&daemon, "/readyz");
+        (ready.status == 503 && ready.body.contains(&words)).then_some(())
     });
     // The other thread's decisions are not enough.
     wires[1].assert_served();
@@ -126,7 +119,7 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     assert!(pings <= 1, "{meanwhile:?}");
     ear.next_with("WATCHDOG=1");
     daemon.await_log(&["INFO", "every thread does its work again"]);
-    eventually("it is ready", || daemon.readiness().starts_with("HTTP/1.1 200").then_some(()));
+    eventually("it is ready", || (get(&daemon, "/readyz").status == 200).then_some(()));
 }
 
 #[test]
@@ -151,7 +144,6 @@ fn serves_when_service_manager_does_not_listen() {
     daemon.process.signal(libc::SIGHUP);
     daemon.await_log(&["the rules were read again"]);
     daemon.greeted().assert_served();
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0));
+    daemon.stop();
     drop(ear);
 }

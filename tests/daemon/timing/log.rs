@@ -103,8 +103,7 @@ fn work(daemon: &Daemon) {
 
 fn stop(daemon: &mut Daemon) -> Duration {
     timed(|| {
-        daemon.process.signal(libc::SIGTERM);
-        assert_eq!(daemon.process.exit_code(), Some(0));
+        daemon.stop();
     })
     .1
 }

@@ -8,4 +8,4 @@ mod fairness;
 mod heartbeat;
 mod log;
 mod shares;
-pub(crate) mod stops;
+mod stops;

@@ -1,8 +1,6 @@
 //! The stop: fast under load, and immediate on a second signal.
 
-use std::fs;
 use std::io::Write;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -14,14 +12,13 @@ use super::machine::timed;
 use super::msgpack::frame;
 use super::tries;
 use super::wire::{Wire, hit};
+use crate::state::strace::may_trace;
 
 /// With every optional thread, and pools with signals.
 fn busy_plan() -> Plan {
     let rules = "domain: api\npriorities: [high, low]\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, burst: 5}\n\
                  shed:\n  - {pool: web, slots: 4, brake: {}, signals: {cpu: {}, cpu_pressure: {}, io_pressure: {}}}\n";
-    let plan = Plan::new().settings("state: state").rules("api.yaml", rules);
-    fs::create_dir(plan.path("state")).unwrap();
-    plan
+    Plan::new().with_state().rules("api.yaml", rules)
 }
 
 /// Runs clients and scrapes until it stops. The result returns the number of answered requests.
@@ -81,27 +78,6 @@ fn ends_within_a_second_under_load() {
     eprintln!("the longest took {longest:?}");
 }
 
-/// Whether strace may trace here.
-pub(crate) fn may_trace() -> bool {
-    let tried = Command::new("strace")
-        .args(["-f", "-qq", "--seccomp-bpf", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true"])
-        .output();
-    let may = tried.is_ok_and(|output| output.status.success());
-    if !may {
-        eprintln!("left out: there is no strace here that may trace");
-    }
-    may
-}
-
-/// Starts a daemon with this strace injection, counted for each thread.
-pub(crate) fn traced(plan: Plan, calls: &str, what: &str) -> Daemon {
-    let script = format!(
-        "exec strace -D -f -qq -e signal=none -o {} --seccomp-bpf -e 'trace={calls}' -e 'inject={calls}:{what}' \"$@\"",
-        plan.path("trace").display()
-    );
-    plan.shell(Box::leak(script.into_boxed_str())).start()
-}
-
 #[test]
 fn second_signal_exits_during_table_write() {
     if !may_trace() {
@@ -110,7 +86,7 @@ fn second_signal_exits_during_table_write() {
     for (first, second) in [(libc::SIGTERM, libc::SIGTERM), (libc::SIGINT, libc::SIGTERM)] {
         let mut plan = busy_plan();
         plan.arguments.extend(["--write-state-every".into(), "60000".into()]);
-        let mut daemon = traced(plan, "fsync", "delay_enter=700ms");
+        let mut daemon = plan.traced("", "fsync", "fsync:delay_enter=700ms").start();
         Wire::greeted(&daemon.socket()).assert_served();
         daemon.process.signal(first);
         eventually("the tables are being written", || {

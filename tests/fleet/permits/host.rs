@@ -1,46 +1,34 @@
-//! One host: its engine, its talk with Redis, its clock, and the work in progress on it.
+//! One host and the work in progress on it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::clock::{Now, Timestamp};
+use tidegate::clock::Timestamp;
 use tidegate::engine::{
-    ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode,
-    Op, RemoteCheckResult, Request, Session, Verdict, WorkOutcome,
+    ConnectionParams, Descriptors, EngineAnswer, Op, RemoteCheckResult, Request, Session, Verdict,
+    WorkOutcome,
 };
 use tidegate::fleet::command::ScriptCommand;
-use tidegate::fleet::heartbeat::Heartbeat;
-use tidegate::fleet::link_state::LinkState;
-use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
-use tidegate::fleet::secrets::SecretDigest;
-use tidegate::fleet::sync;
+use tidegate::limit::Quota;
 use tidegate::limit::concurrency::ConcurrencyQuota;
-use tidegate::limit::{Quota, Rate, token_bucket};
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
+use tidegate::rules::{Domain, KeyPart, Limit, Rule};
 
 use super::world::WorkPlan;
+use crate::host::{Host, own_rule, position};
 use crate::waiting::Waiting;
+use crate::world::SECRET;
 
-pub(crate) struct Host {
-    engine: Arc<Engine>,
-    decider: Decider,
+pub(crate) struct WorkHost {
+    pub(crate) host: Host,
     session: Session,
-    pub(crate) member: HostMember,
     waiting: Waiting<Wanted>,
-    link: LinkState,
-    standing: Arc<FleetStatus>,
-    name: [u8; 16],
-    drift_ppm: i64,
-    has_heard: bool,
-    pending: HashMap<u64, ScriptCommand>,
-    /// When the last call was sent that was answered, by key.
+    /// When the last command was sent that was answered, by key.
     heard: HashMap<[u8; 16], Timestamp>,
     /// What the keys are known by.
     keys: Vec<[u8; 16]>,
     next_id: u64,
-    out: Vec<ScriptCommand>,
 }
 
 /// What is asked for.
@@ -66,84 +54,46 @@ pub(crate) enum Came {
     Waits,
 }
 
-impl Host {
-    pub(crate) fn new(plan: &WorkPlan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
-        let hash_key = HashKey::from_bytes([number as u8; 16]);
-        let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
-        let engine = Arc::new(Engine::new(options));
-        let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        engine.install_rules(vec![Domain::new("api", vec![rule(plan), own_rule()])]);
-        let mut name = [0; 16];
-        name[..4].copy_from_slice(&(number + 1).to_le_bytes());
-        let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
-        let seed = crate::random::mixed(seed);
-        let options = sync::SyncOptions { host: name, buckets: plan.base.buckets, seed };
-        let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
+impl WorkHost {
+    pub(crate) fn new(plan: &WorkPlan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> WorkHost {
+        let domain = Arc::new(Domain::new("api", vec![rule(plan), own_rule()]));
+        let host =
+            Host::with_rules((domain, plan.asks), SECRET, &plan.base, (number, life), drift_ppm, at_us);
         let opening =
             ConnectionParams { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
-        let at = Now { at: local(drift_ppm, at_us), utc_offset_nanos: 0 };
-        let session = engine.open_session(&opening, at).unwrap();
-        let rule = engine.find_rule_name("api/exports").unwrap();
+        let now = host.now(at_us);
+        let session = host.engine.open_session(&opening, now).unwrap();
+        let rule = host.engine.find_rule_name("api/exports").unwrap();
         let key = |tenant: u32| {
             let tenant = format!("t{tenant}");
-            engine.find_permits(&rule, &[("tenant", &tenant)], at).unwrap().unwrap().name
+            host.engine.find_permits(&rule, &[("tenant", &tenant)], now).unwrap().unwrap().name
         };
         let keys = (0..plan.base.tenants).map(key).collect();
-        let decider = engine.decider();
-        let link = LinkState::new(seed, at.at);
-        Host {
-            engine,
-            decider,
-            session,
-            member,
-            waiting: Waiting::new(),
-            link,
-            standing,
-            name,
-            drift_ppm,
-            has_heard: false,
-            pending: HashMap::new(),
-            heard: HashMap::new(),
-            keys,
-            next_id: 0,
-            out: Vec::new(),
-        }
-    }
-
-    fn now(&self, us: u64) -> Now {
-        Now { at: local(self.drift_ppm, us), utc_offset_nanos: 0 }
+        WorkHost { host, session, waiting: Waiting::new(), heard: HashMap::new(), keys, next_id: 0 }
     }
 
     /// Places that it has.
     pub(crate) fn held(&self, us: u64) -> u64 {
-        self.engine.sum_permits(self.now(us)).values().map(|sum| sum.held).sum()
-    }
-
-    pub(crate) fn is_up(&self) -> bool {
-        self.has_heard
+        self.host.engine.sum_permits(self.host.now(us)).values().map(|sum| sum.held).sum()
     }
 
     /// Whether it was not answered about a key for as long as a hold lasts.
     pub(crate) fn has_lapsed(&self, tenant: u32, us: u64) -> bool {
         let heard = self.heard.get(&self.keys[tenant as usize]);
-        heard.is_none_or(|at| self.now(us).at >= at.after(Duration::from_millis(1_900)))
-    }
-
-    pub(crate) fn is_linked(&self) -> bool {
-        self.standing.is_redis_reachable()
+        heard.is_none_or(|at| self.host.now(us).at >= at.after(Duration::from_millis(1_900)))
     }
 
     /// Whether more of a key is in progress than it has places for.
     fn is_beyond_hand(&self, tenant: u32, us: u64) -> bool {
-        let rule = self.engine.find_rule_name("api/exports").unwrap();
-        let tenant = format!("t{tenant}");
-        let here = self.engine.find_permits(&rule, &[("tenant", &tenant)], self.now(us)).unwrap().unwrap();
+        let (engine, tenant) = (&self.host.engine, format!("t{tenant}"));
+        let rule = engine.find_rule_name("api/exports").unwrap();
+        let here = engine.find_permits(&rule, &[("tenant", &tenant)], self.host.now(us)).unwrap().unwrap();
         here.in_use > here.held
     }
 
     /// Whether it cannot know any more what others may have of a key.
     pub(crate) fn is_cut_off(&self, tenant: u32, us: u64) -> bool {
-        self.has_lapsed(tenant, us) || !self.is_linked()
+        self.has_lapsed(tenant, us) || !self.host.is_linked()
     }
 
     /// A piece of work, or one that has waited.
@@ -158,7 +108,7 @@ impl Host {
         may_wait: bool,
         us: u64,
     ) -> Came {
-        let now = self.now(us);
+        let now = self.host.now(us);
         let tenant = format!("t{}", work.tenant);
         // One that its own host refuses has an attribute more.
         let attributes = [("tenant", tenant.as_str()), ("job", "j")];
@@ -172,11 +122,7 @@ impl Host {
         };
         let is_second = result.is_some();
         // As it is judged: what is judged next may change it.
-        let answer = match result {
-            None => self.decider.decide(&request, now),
-            Some(result) => self.decider.resume(&request, result, now),
-        };
-        let shortfalls = match answer {
+        let shortfalls = match self.host.decide(&request, result, now) {
             EngineAnswer::Decided(decision) if decision.verdict == Verdict::Allow => {
                 let lease = decision.lease.unwrap();
                 let is_beyond_hand = self.is_beyond_hand(work.tenant, us);
@@ -187,7 +133,7 @@ impl Host {
             EngineAnswer::RemoteCheck(shortfalls) => shortfalls,
             other => panic!("{other:?}"),
         };
-        self.waiting.park((shortfalls, work, is_second), &mut self.member, now, &mut self.out);
+        self.waiting.park((shortfalls, work, is_second), &mut self.host.member, now, &mut self.host.out);
         Came::Waits
     }
 
@@ -195,7 +141,7 @@ impl Host {
     pub(crate) fn resume(&mut self, us: u64, leaves: impl FnMut() -> bool) -> Vec<(Wanted, Came)> {
         let mut came = Vec::new();
         self.waiting.forget(leaves);
-        for (parked, brought) in self.waiting.take_ready(self.now(us)) {
+        for (parked, brought) in self.waiting.take_ready(self.host.now(us)) {
             let (result, may_wait) = match brought {
                 Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
                 None => (RemoteCheckResult::TimedOut(&parked.shortfalls), false),
@@ -208,98 +154,33 @@ impl Host {
         came
     }
 
-    /// What is to be sent although it is nobody's turn.
-    pub(crate) fn out(&mut self) -> &mut Vec<ScriptCommand> {
-        &mut self.out
-    }
-
     pub(crate) fn end(&self, lease: u64, us: u64) {
-        assert!(self.engine.release_lease(&self.session, lease, WorkOutcome::Ok, self.now(us)));
+        let now = self.host.now(us);
+        assert!(self.host.engine.release_lease(&self.session, lease, WorkOutcome::Ok, now));
     }
 
-    /// What is to be sent now.
-    pub(crate) fn tick(&mut self, us: u64) {
-        let now = self.now(us);
-        if self.link.is_cut_off(true, self.member.sync().timeout(), now.at) {
-            self.member.set_heard(false, now.at);
-        }
-        if self.link.takes_beat(now.at) {
-            self.out.push(ScriptCommand::Beat(Heartbeat {
-                host: self.name,
-                epoch: 1,
-                seq: 0,
-                pools: Vec::new(),
-                secret: SecretDigest::default(),
-            }));
-        }
-        self.member.tick(now, &mut self.out);
-    }
-
-    pub(crate) fn sent(&mut self, call_number: u64, call: ScriptCommand, us: u64) {
-        let now = self.now(us);
-        self.link.sent(now.at);
-        self.pending.insert(call_number, call);
-    }
-
-    pub(crate) fn answered(&mut self, call_number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
-        let now = self.now(us);
+    pub(crate) fn answered(&mut self, number: u64, command: &ScriptCommand, reply: ScriptReply, us: u64) {
         // The connection of a command that timed out was closed.
-        if self.pending.remove(&call_number).is_none() {
-            return;
-        }
-        self.has_heard = true;
-        if self.link.heard(now.at) {
-            self.member.set_heard(true, now.at);
-        }
-        match (call, reply) {
-            (ScriptCommand::Permits(command), reply @ ScriptReply::Permits(_)) => {
-                let whole = command.requests.iter().filter(|request| request.is_whole);
-                for request in whole {
-                    let heard = self.heard.entry(request.key).or_insert(command.head.sent_at);
-                    *heard = command.head.sent_at.max(*heard);
-                }
-                self.member.answered(call, reply, now, &mut self.out);
+        if let ScriptCommand::Permits(permits) = command
+            && self.host.is_pending(number)
+        {
+            for request in permits.requests.iter().filter(|request| request.is_whole) {
+                let heard = self.heard.entry(request.key).or_insert(permits.head.sent_at);
+                *heard = permits.head.sent_at.max(*heard);
             }
-            (_, ScriptReply::Beat(reply)) => self.member.apply_heartbeat(&reply, now.at),
-            (call, reply) => panic!("{reply:?} to {call:?}"),
         }
+        self.host.answered(number, command, reply, us);
     }
-
-    /// Nothing has come for the call, if nothing has.
-    pub(crate) fn timed_out(&mut self, call_number: u64, us: u64) {
-        let now = self.now(us);
-        match self.pending.remove(&call_number) {
-            Some(ScriptCommand::Beat(_)) => self.link.beat_failed(now.at),
-            Some(call) => self.member.failed(&call, now.at),
-            None => {}
-        }
-    }
-}
-
-fn local(drift_ppm: i64, us: u64) -> Timestamp {
-    let nanos = i128::from(us) * i128::from(1_000_000 + drift_ppm) / 1_000;
-    Timestamp::from_nanos(u64::try_from(nanos).unwrap() + 1_000_000_000)
 }
 
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
     let quota = ConcurrencyQuota::new(max).shared(plan.when_down);
     let quota = Quota::Concurrency(if plan.asks { quota } else { quota.without_remote_checks() });
-    let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     Rule {
         key,
         expires: Some(Duration::from_secs(3_600)),
-        ..Rule::new("exports", position, Limit::new(quota))
-    }
-}
-
-/// One an hour on each host: of those that ask for it nearly all are refused, after a call or before.
-fn own_rule() -> Rule {
-    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
-    let position = Position { file: "simulation".into(), line: 1, column: 1 };
-    Rule {
-        key: vec![KeyPart::plain("job")],
-        ..Rule::new("own", position, Limit::new(Quota::TokenBucket(bucket)))
+        ..Rule::new("exports", position(), Limit::new(quota))
     }
 }

@@ -1,13 +1,10 @@
 //! Many small runs, each with faults of its own: nothing is in progress beyond the most at once but under hosts that were
 //! cut off. [`world`](super::world) looks each millisecond.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-
 use tidegate::limit::share::Fallback;
 
 use super::world::{Seen, WorkPlan, run};
-use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, runs, seed};
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, runs, seed};
 
 /// Drawn from a seed alone.
 fn plan(seed: u64) -> WorkPlan {
@@ -46,30 +43,15 @@ fn plan(seed: u64) -> WorkPlan {
     WorkPlan { base, service_ms, when_down, asks, held, leaves }
 }
 
-fn run_one(seed: u64) -> Seen {
-    let plan = plan(seed);
-    let ran = std::panic::catch_unwind(|| run(&plan));
-    ran.unwrap_or_else(|_| panic!("SEED={seed} RUNS=10 does it again first: {plan:#?}"))
-}
-
 /// `SEED` and `RUNS` choose others: one of these takes as long as ten about tokens.
 #[test]
 fn nothing_is_in_progress_beyond_the_most_but_under_hosts_that_were_cut_off() {
-    let (next, end) = (AtomicU64::new(seed()), seed() + runs().div_ceil(10));
-    let [begun, loose, waited] = [(); 3].map(|()| AtomicU64::new(0));
-    let run_some = || {
-        while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end) {
-            let seen = run_one(seed);
-            begun.fetch_add(seen.begun, Ordering::Relaxed);
-            loose.fetch_add(u64::from(seen.most_loose), Ordering::Relaxed);
-            waited.fetch_add(seen.waited, Ordering::Relaxed);
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_some))));
-    let [begun, loose, waited] = [begun, loose, waited].map(AtomicU64::into_inner);
+    let all = each_seed(seed()..seed() + runs().div_ceil(10), plan, run);
+    let sum = |of: fn(&Seen) -> u64| all.iter().map(of).sum::<u64>();
+    let (begun, waited) = (sum(|seen| seen.begun), sum(|seen| seen.waited));
+    let loose = sum(|seen| u64::from(seen.most_loose));
     assert!(
         begun > 500 && loose > 0 && waited > 50,
-        "too little happened to tell anything: {begun} began, {loose} under cut off hosts, {waited} waited"
+        "too little happened: {begun} began, {loose} under hosts in an outage, {waited} waited"
     );
 }

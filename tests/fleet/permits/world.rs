@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::limit::share::Fallback;
 
-use super::host::{Came, Host, Wanted};
+use super::host::{Came, Wanted, WorkHost};
 use crate::load::Load;
 use crate::network::{Event, Network, To};
 use crate::plan::{Outage, Plan};
@@ -51,7 +51,7 @@ struct There {
 
 pub(crate) struct World<'p> {
     plan: &'p WorkPlan,
-    hosts: Vec<Option<Host>>,
+    hosts: Vec<Option<WorkHost>>,
     lives: Vec<u64>,
     there: Vec<Vec<There>>,
     store: Store,
@@ -83,7 +83,7 @@ pub(crate) struct Seen {
     /// Work in progress that a host was cut off under, the most at once.
     pub(crate) most_loose: u32,
     pub(crate) by_host: Vec<[u64; 2]>,
-    /// Requests that waited for a call.
+    /// Requests that waited for a command.
     pub(crate) waited: u64,
     /// Of those that one counter that knows of all at once would have let begin, and of all refused, those refused while the
     /// places in use everywhere were fewer than there are.
@@ -145,7 +145,7 @@ impl World<'_> {
         *life += 1;
         let most = self.plan.base.faults.drift_ppm;
         let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
-        self.hosts[number as usize] = Some(Host::new(self.plan, number, *life, drift, us));
+        self.hosts[number as usize] = Some(WorkHost::new(self.plan, number, *life, drift, us));
     }
 
     fn faults(&mut self, ms: u64, us: u64) {
@@ -174,34 +174,34 @@ impl World<'_> {
     fn deliver(&mut self, until_us: u64) {
         while let Some((us, to, event)) = self.network.next(until_us) {
             match event {
-                Event::AtStore { number, call } => {
+                Event::AtStore { number, command } => {
                     if !self.is_out(us) {
-                        let reply = self.store.call(&call, self.store_us + us);
-                        if let ScriptCommand::Permits(command) = &call {
+                        let reply = self.store.execute(&command, self.store_us + us);
+                        if let ScriptCommand::Permits(command) = &command {
                             self.seen.cells += command.requests.len() as u64;
                         }
-                        self.network.reply(to, number, call, reply, us);
+                        self.network.reply(to, number, command, reply, us);
                     }
                 }
-                Event::AtHost { number, call, reply } => {
+                Event::AtHost { number, command, reply } => {
                     if !self.is_out(us)
                         && let Some(host) = self.found(to)
                     {
-                        host.answered(number, &call, reply, us);
+                        host.answered(number, &command, reply, us);
                         self.resume(to.host, us, 0);
                         self.send_out(to.host, us);
                     }
                 }
                 Event::TimedOut { number } => {
                     if let Some(host) = self.found(to) {
-                        host.timed_out(number, us);
+                        host.host.timed_out(number, us);
                     }
                 }
             }
         }
     }
 
-    fn found(&mut self, to: To) -> Option<&mut Host> {
+    fn found(&mut self, to: To) -> Option<&mut WorkHost> {
         let life = self.lives[to.host as usize];
         self.hosts[to.host as usize].as_mut().filter(|_| life == to.life)
     }
@@ -249,7 +249,9 @@ impl World<'_> {
             self.perfect.push(Reverse((us + lasts.max(1), tenant)));
             self.seen.perfect_begun += 1;
         }
-        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_up()) else { return };
+        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.host.is_up()) else {
+            return;
+        };
         self.seen.asked += 1;
         self.seen.by_host[number as usize][0] += 1;
         let is_held = self.random.below(1_000) < self.plan.held;
@@ -344,7 +346,7 @@ impl World<'_> {
         let first = (step % every) as u32;
         for number in (first..self.plan.base.hosts).step_by(every as usize) {
             let Some(host) = self.hosts[number as usize].as_mut() else { continue };
-            host.tick(us);
+            host.host.tick(us);
             self.send_out(number, us);
         }
     }
@@ -352,10 +354,10 @@ impl World<'_> {
     fn send_out(&mut self, number: u32, us: u64) {
         let Some(host) = self.hosts[number as usize].as_mut() else { return };
         let to = To { host: number, life: self.lives[number as usize] };
-        let timeout = self.plan.base.timeout_us(host.member.sync().timeout());
-        for call in std::mem::take(host.out()) {
-            let number = self.network.send(to, call.clone(), us, timeout);
-            host.sent(number, call, us);
+        let timeout = self.plan.base.timeout_us(host.host.member.sync().timeout());
+        for command in host.host.take_commands() {
+            let number = self.network.send(to, command.clone(), us, timeout);
+            host.host.sent(number, command, us);
         }
     }
 }

@@ -141,21 +141,6 @@ fn a_lost_reply_leaves_nothing_behind() {
     assert!(world.mean(10_000) >= 0.77, "{}", world.mean(10_000));
 }
 
-/// Hosts that spoke of the places they borrowed are forgotten: who lent them does not take them back before it hears of
-/// those hosts again.
-#[test]
-fn what_is_lent_is_not_used_twice_where_redis_forgets() {
-    for seed in 0..if is_short() { 6 } else { 20 } {
-        let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[100; 4]);
-        let half = |number: usize| if number < 2 { 2.0 } else { 0.02 };
-        world.run_strictly(10_000, half);
-        let borrowed: u32 = world.hosts.iter().flatten().take(2).map(|host| host.at_work[1]).sum();
-        assert!(borrowed >= 170, "more than their own 160 by far: {borrowed}");
-        world.store.flush();
-        world.run_strictly(6_000, |_| 2.0);
-    }
-}
-
 /// A replica that lacks the last second takes over: what was used twice is given way once all have spoken again, and work
 /// has ended.
 #[test]
@@ -179,7 +164,8 @@ fn who_has_the_name_of_another_is_told() {
     let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
     let mut beat = |daemon: &mut Host, ms: u64| {
         let beat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
-        let ScriptReply::Beat(reply) = store.call(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
+        let ScriptReply::Beat(reply) =
+            store.execute(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
         else {
             panic!()
         };

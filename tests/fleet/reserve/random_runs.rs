@@ -2,7 +2,7 @@
 //! progress, is at no moment more than what is not kept back.
 
 use super::{TAKES_MAX, World};
-use crate::plan::{Faults, runs, seed};
+use crate::plan::{Faults, each_seed, runs, seed};
 use crate::random::Random;
 
 fn run_one(seed: u64) {
@@ -37,8 +37,5 @@ fn run_one(seed: u64) {
 /// `SEED` and `RUNS` choose others.
 #[test]
 fn nothing_that_is_kept_back_is_used_twice() {
-    for seed in seed()..seed() + (runs() / 20).max(5) {
-        let end = std::panic::catch_unwind(|| run_one(seed));
-        assert!(end.is_ok(), "SEED={seed} RUNS=1 does it again");
-    }
+    each_seed(seed()..seed() + (runs() / 20).max(5), |seed| seed, |seed| run_one(*seed));
 }

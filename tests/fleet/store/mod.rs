@@ -1,6 +1,6 @@
 //! The store that hosts share, in virtual time: the rules of the scripts in `src/fleet/scripts` once more, in Rust.
 //!
-//! `tests/redis/fleet_store.rs` holds the two against each other, call by call and bit by bit.
+//! `tests/redis/fleet_store.rs` holds the two against each other, command by command and bit by bit.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 mod beat;
@@ -54,9 +54,9 @@ impl<T> Kept<T> {
 }
 
 impl Store {
-    /// Runs one call at this time, and answers it.
-    pub fn call(&mut self, call: &ScriptCommand, now_us: u64) -> ScriptReply {
-        match call {
+    /// Runs one command at this time, and answers it.
+    pub fn execute(&mut self, command: &ScriptCommand, now_us: u64) -> ScriptReply {
+        match command {
             ScriptCommand::Sync(batch) => self.sync(batch, now_us),
             ScriptCommand::Exact(payment) => self.exact(payment, now_us),
             ScriptCommand::Permits(command) => self.permits(command, now_us),
@@ -64,11 +64,11 @@ impl Store {
             ScriptCommand::Overrides(_) => {
                 panic!("real daemons say it to a real Redis: tests/redis/fleet_real/overrides.rs")
             }
-            ScriptCommand::Version(call) => {
-                let kept = self.versions.get(&call.rule).and_then(|kept| kept.at(now_us)).cloned();
+            ScriptCommand::Version(command) => {
+                let kept = self.versions.get(&command.rule).and_then(|kept| kept.at(now_us)).cloned();
                 let mut versions = kept.unwrap_or_default();
-                let number = versions.number(call);
-                self.versions.insert(call.rule, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
+                let number = versions.number(command);
+                self.versions.insert(command.rule, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
                 ScriptReply::Version(number)
             }
         }
@@ -242,9 +242,8 @@ impl Store {
         strings
     }
 
-    /// The sets of permits as they are in Redis: each with its members by hexadecimal name, and when it runs out, in
-    /// milliseconds.
-    pub fn sets(&self) -> BTreeMap<String, (BTreeMap<String, u64>, u64)> {
+    /// The sets of permits as they are in Redis: each with its members, and when it expires, in milliseconds.
+    pub fn sets(&self) -> BTreeMap<String, (BTreeMap<Vec<u8>, u64>, u64)> {
         let sets = self.permits.iter().map(|((bucket, key), kept)| {
             let name = format!("tg:{{t{bucket:02x}}}:m:{}", bytes::hex(key));
             (name, (kept.value.members(), kept.until_ms))

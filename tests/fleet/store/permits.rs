@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use tidegate::fleet::command::Host;
 use tidegate::fleet::permits::{KeyPermitReply, PermitRequest};
 
-use super::bytes::hex;
-
 /// The members of all hosts, each with its expiry, in microseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PermitSet(BTreeMap<(Host, u32), u64>);
@@ -38,8 +36,9 @@ impl PermitSet {
         KeyPermitReply { added: (!is_lost).then_some(added), members }
     }
 
-    pub(super) fn members(&self) -> BTreeMap<String, u64> {
-        let name = |(host, number): &(Host, u32)| hex(&[&host[..], &number.to_le_bytes()].concat());
+    /// As in Redis: by name, each with its expiry.
+    pub(super) fn members(&self) -> BTreeMap<Vec<u8>, u64> {
+        let name = |(host, number): &(Host, u32)| [&host[..], &number.to_le_bytes()].concat();
         self.0.iter().map(|(member, expires)| (name(member), *expires)).collect()
     }
 }

@@ -11,10 +11,10 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    pub(super) fn number(&mut self, call: &VersionCommand) -> u64 {
-        let now = call.terms.as_str();
+    pub(super) fn number(&mut self, command: &VersionCommand) -> u64 {
+        let now = command.terms.as_str();
         let of = |terms: &str| self.numbers.get(terms).copied().unwrap_or(0);
-        let (before, before_number) = match &call.before {
+        let (before, before_number) = match &command.before {
             Some((before, known)) => (Some(before.as_str()), of(before.as_str()).max(*known)),
             None => (None, 0),
         };

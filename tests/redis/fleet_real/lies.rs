@@ -14,7 +14,7 @@ use super::daemon::{Daemon, eventually};
 use super::hosts::{metric, plan};
 use super::http::get;
 use super::liar::Liar;
-use super::overrides::{ALLOW, LIMIT, RULES, fail, hears, hears_no, run, uses_up, verdict};
+use super::overrides::{ALLOW, LIMIT, RULES, hears, hears_no, uses_up, verdict};
 use super::redis_server::Redis;
 
 const KEY: &str = "tg:{tm}:overrides";
@@ -77,9 +77,9 @@ fn await_version(host: &Daemon, expected: u64) {
 fn deceived(redis: &Redis) -> Daemon {
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
-    run(&host, "switch per-user disabled --fleet --for 1h");
+    host.run("switch per-user disabled --fleet --for 1h");
     redis.order(&format!("COPY {KEY} old"));
-    run(&host, "switch per-user --clear --fleet");
+    host.run("switch per-user --clear --fleet");
     redis.order(&format!("COPY {KEY} new"));
     uses_up(&host, "u1");
     host
@@ -130,9 +130,9 @@ fn host_rules_limit_whatever_redis_says() {
     host.await_log(&["FORGED FLEET OVERRIDES"]);
     let ready = get(&host, "/readyz");
     assert!(ready.status == 200 && ready.body.starts_with("ready\nnote: FORGED"), "{}", ready.body);
-    assert!(run(&host, "status").contains("FORGED fleet overrides"));
+    assert!(host.run("status").contains("FORGED fleet overrides"));
     // An operator is heard all the same.
-    run(&host, "switch per-user disabled --fleet --for 1h");
+    host.run("switch per-user disabled --fleet --for 1h");
     assert_eq!(verdict(&host, "u1"), ALLOW);
 }
 
@@ -146,9 +146,9 @@ fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
     let mut redis = Redis::start(&[]);
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
-    run(&host, "switch per-user disabled --fleet --for 1h");
+    host.run("switch per-user disabled --fleet --for 1h");
     redis.order("SAVE");
-    run(&host, "switch per-user --clear --fleet");
+    host.run("switch per-user --clear --fleet");
     uses_up(&host, "u1");
     redis.order("FLUSHALL");
     let newest = eventually("the newest is written back", || {
@@ -206,7 +206,7 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
     eventually("everything is off", || (verdict(&host, "u1") == ALLOW).then_some(()));
     let ready = get(&host, "/readyz").body;
     assert!(ready.contains("note: everything is disabled on all hosts until 2"), "{ready}");
-    assert!(run(&host, "status").contains("everything is disabled on all hosts until 2"));
+    assert!(host.run("status").contains("everything is disabled on all hosts until 2"));
     std::thread::sleep(lasts.saturating_sub(now().at.since(since)));
     eventually("it ends", || (verdict(&host, "u1") == LIMIT).then_some(()));
     assert_eq!(get(&host, "/readyz").body, "ready\n");
@@ -243,10 +243,10 @@ fn other_secret_neither_reads_nor_replaces_overrides() {
     fs::write(other.path("secret"), [8; 32]).unwrap();
     let other = other.start();
     [&host, &other].iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
-    run(&host, "switch per-user disabled --fleet --for 1h");
+    host.run("switch per-user disabled --fleet --for 1h");
     eventually("it is rejected", || (rejected(&other, "forged") > 0.0).then_some(()));
     uses_up(&other, "u1");
-    let said = fail(&other, "switch per-user disabled --fleet --for 1h");
+    let said = other.fail("switch per-user disabled --fleet --for 1h", 1);
     assert!(said.contains("not authenticated by the fleet secret of this host"), "{said}");
     await_version(&host, 1);
     uses_up(&other, "u2");
@@ -268,7 +268,7 @@ fn hostile_redis_loosens_no_limit() {
         let host = plan(&liar.url(), RULES, "").start();
         eventually(what, || (liar.connections.load(Ordering::Relaxed) > 1).then_some(()));
         uses_up(&host, "u1");
-        fail(&host, "switch per-user disabled --fleet --for 1h");
+        host.fail("switch per-user disabled --fleet --for 1h", 1);
         assert_eq!((verdict(&host, "u1"), version(&host)), (LIMIT, 0.0), "{what}");
     }
 }

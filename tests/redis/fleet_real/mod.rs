@@ -1,22 +1,18 @@
 //! One budget over real daemons and a real redis-server, with faults between them.
 
 use crate::{certificates, daemon, http, liar, msgpack, redis_cluster, redis_server, wire};
-mod asking;
 mod faults;
-mod fitting;
 mod hostile;
 mod hosts;
 mod leaving;
 mod lies;
 mod overrides;
 mod permits;
-mod proxy;
 mod regions;
 mod reserve;
 mod shards;
 mod together;
 mod trust;
-mod twenty;
 mod waiting;
 mod way;
 mod windows;

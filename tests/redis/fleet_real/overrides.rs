@@ -1,14 +1,13 @@
 //! What an operator says at one host holds on all of them.
 
 use std::fs;
-use std::process::{Command, Output};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, eventually};
 use super::hosts::plan;
 use super::redis_server::Redis;
 use super::wire::{hit, verdict_of};
@@ -26,26 +25,6 @@ const OF_HOST: &str = "domain: api\nlimits: [{name: per-user, key: [user], rate:
 pub(crate) const ALLOW: u64 = 0;
 pub(crate) const LIMIT: u64 = 1;
 
-pub(crate) fn admin(daemon: &Daemon, arguments: &str) -> Output {
-    let mut command = Command::new(BINARY);
-    command.args(arguments.split_whitespace()).arg("--admin").arg(daemon.plan.path("t.admin.sock"));
-    command.output().unwrap()
-}
-
-#[track_caller]
-pub(crate) fn run(daemon: &Daemon, arguments: &str) -> String {
-    let output = admin(daemon, arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments}: {output:?}\n{}", daemon.log());
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-pub(crate) fn fail(daemon: &Daemon, arguments: &str) -> String {
-    let output = admin(daemon, arguments);
-    assert_eq!(output.status.code(), Some(1), "{arguments}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
 /// What a request of this user is told; nobody waits for that.
 pub(crate) fn verdict(daemon: &Daemon, user: &str) -> u64 {
     let began = read_boot_nanos();
@@ -62,14 +41,14 @@ pub(crate) fn uses_up(daemon: &Daemon, user: &str) {
 /// Until a host has heard it: mostly within two seconds, however busy the machine.
 pub(crate) fn hears(daemon: &Daemon, words: &str) -> String {
     eventually(&format!("it hears {words}"), || {
-        let said = run(daemon, "switch");
+        let said = daemon.run("switch");
         said.lines().find(|line| line.contains(words) && !line.starts_with('2')).map(str::to_owned)
     })
 }
 
 pub(crate) fn hears_no(daemon: &Daemon, words: &str) {
     eventually(&format!("it hears no more of {words}"), || {
-        let said = run(daemon, "switch");
+        let said = daemon.run("switch");
         let held = said.lines().any(|line| line.contains(words) && !line.starts_with('2'));
         (!held).then_some(())
     });
@@ -87,7 +66,7 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     // One shares a budget, the other none: both are told.
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
-    let said = run(&hosts[0], "switch per-user disabled --fleet --for 30m");
+    let said = hosts[0].run("switch per-user disabled --fleet --for 30m");
     assert!(said.starts_with("api/per-user: disabled until 2") && said.contains(", on all hosts"), "{said}");
     let said_at = read_boot_nanos();
     let line = hears(&hosts[1], "api/per-user: disabled on all hosts until 2");
@@ -100,18 +79,18 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     // Who, when and what is in the log of each, and in the list of changes.
     for host in &hosts {
         host.await_log(&["switched api/per-user to disabled on all hosts until 2", " of host "]);
-        assert!(run(host, "status").contains("api/per-user: disabled on all hosts"));
-        let page: Value = serde_json::from_str(&run(host, "fleet --json")).unwrap();
+        assert!(host.run("status").contains("api/per-user: disabled on all hosts"));
+        let page: Value = serde_json::from_str(&host.run("fleet --json")).unwrap();
         assert_eq!(page["overrides"]["switches"][0]["fleet"], true, "{page}");
-        assert!(run(host, "fleet").contains("api/per-user: disabled on all hosts"));
+        assert!(host.run("fleet").contains("api/per-user: disabled on all hosts"));
     }
     // The other one takes it back, for all.
-    let said = run(&hosts[1], "switch per-user --clear --fleet");
+    let said = hosts[1].run("switch per-user --clear --fleet");
     assert_eq!(said, "api/per-user: back to what each host says, on all hosts\n");
     hears_no(&hosts[0], "api/per-user: disabled");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "u1"), LIMIT));
     assert_eq!(
-        run(&hosts[0], "switch per-user --clear --fleet"),
+        hosts[0].run("switch per-user --clear --fleet"),
         "api/per-user: was not switched on all hosts\n"
     );
     // Who shares no budget is told all the same, and is not counted among those that do.
@@ -123,10 +102,10 @@ fn later_fleet_switch_wins() {
     let redis = Redis::start(&[]);
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
-    run(&hosts[0], "switch per-user disabled --fleet");
+    hosts[0].run("switch per-user disabled --fleet");
     hears(&hosts[1], "api/per-user: disabled on all hosts");
     // One host is to go on as before.
-    run(&hosts[1], "switch per-user enforce");
+    hosts[1].run("switch per-user enforce");
     assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
     hears(&hosts[1], "disabled on all hosts, by uid");
     assert!(hears(&hosts[1], "disabled on all hosts").contains("what was said later holds"));
@@ -135,24 +114,23 @@ fn later_fleet_switch_wins() {
         fs::read_to_string(hosts[1].plan.path("state/switches")).ok()?.contains("said").then_some(())
     });
     let [first, mut second] = hosts;
-    second.process.signal(15);
-    assert_eq!(second.process.exit_code(), Some(0));
+    second.stop();
     let second = second.plan.start();
     assert_eq!(verdict(&second, "u1"), LIMIT);
     // Nor does what is said to all again: that is later.
-    run(&first, "switch per-user shadow --fleet");
+    first.run("switch per-user shadow --fleet");
     hears(&second, "api/per-user: shadow on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
-    run(&first, "switch per-user --clear --fleet");
+    first.run("switch per-user --clear --fleet");
     hears_no(&second, "shadow on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [LIMIT, LIMIT]);
     // All of it likewise; a host that was off with all others is on again by a word of its own.
-    let said = fail(&first, "switch --all disabled --fleet");
+    let said = first.fail("switch --all disabled --fleet", 1);
     assert!(said.contains("for a time only") && said.contains("--for 30m"), "{said}");
-    run(&first, "switch --all disabled --fleet --for 1h");
+    first.run("switch --all disabled --fleet --for 1h");
     hears(&second, "everything: disabled on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
-    run(&second, "switch --all enforce");
+    second.run("switch --all enforce");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, LIMIT]);
 }
 
@@ -160,7 +138,7 @@ fn later_fleet_switch_wins() {
 fn fleet_block_applies_on_all_hosts_by_digest() {
     let redis = Redis::start(&[]);
     let hosts = two(&redis);
-    let said = run(&hosts[0], "block per-user user=ann@example.org --for 1h --fleet");
+    let said = hosts[0].run("block per-user user=ann@example.org --for 1h --fleet");
     assert!(said.contains("refused until 2") && said.contains("on all hosts"), "{said}");
     hears(&hosts[1], "api/per-user: ");
     for host in &hosts {
@@ -171,21 +149,21 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     let rules = redis.say("GET tg:{tm}:overrides");
     assert!(rules.contains("per-user") && !rules.contains("ann"), "{rules:?}");
     // What one host says of it does not free it of what was said to all.
-    let said = run(&hosts[1], "unblock per-user user=ann@example.org");
+    let said = hosts[1].run("unblock per-user user=ann@example.org");
     assert!(said.contains("was not blocked; it is blocked on all hosts"), "{said}");
     assert_eq!(verdict(&hosts[1], "ann@example.org"), LIMIT);
-    run(&hosts[1], "unblock per-user user=ann@example.org --fleet");
+    hosts[1].run("unblock per-user user=ann@example.org --fleet");
     hears_no(&hosts[0], "blocked   api");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "ann@example.org"), ALLOW));
     // Of a budget that all share as well.
-    run(&hosts[0], "block shared tenant=t1 --for 2s --fleet");
+    hosts[0].run("block shared tenant=t1 --for 2s --fleet");
     let blocked = |tenant: &str| {
         let asked = serde_json::json!([3, 9, "api", [["tenant", tenant]]]);
         verdict_of(&hosts[0].greeted().ask(&asked)) == LIMIT
     };
     assert!(blocked("t1") && !blocked("t2"));
     eventually("it ends by itself", || (!blocked("t1")).then_some(()));
-    let said = fail(&hosts[0], "block per-user ip=x --for 5m --fleet");
+    let said = hosts[0].fail("block per-user ip=x --for 5m --fleet", 1);
     assert!(said.contains("its key is made of `user`"), "{said}");
 }
 
@@ -194,10 +172,10 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     let mut redis = Redis::start(&[]);
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
-    run(&hosts[0], "switch per-user shadow --fleet");
+    hosts[0].run("switch per-user shadow --fleet");
     hears(&hosts[1], "api/per-user: shadow on all hosts");
     redis.kill();
-    let said = fail(&hosts[0], "switch per-user disabled --fleet");
+    let said = hosts[0].fail("switch per-user disabled --fleet", 1);
     assert!(said.contains("Redis d"), "{said}");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "u1"), ALLOW));
     eventually("it is kept", || {
@@ -209,11 +187,7 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     second.process.exit_code();
     let second = second.plan.start();
     assert_eq!(verdict(&second, "u1"), ALLOW);
-    assert!(
-        run(&second, "switch").contains("api/per-user: shadow on all hosts"),
-        "{}",
-        run(&second, "switch")
-    );
+    assert!(second.run("switch").contains("api/per-user: shadow on all hosts"), "{}", second.run("switch"));
     // A Redis without its data is told; who comes later hears it there.
     redis.restart(None);
     eventually("Redis has it again", || {
@@ -221,7 +195,7 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     });
     let late = plan(&redis.url(), RULES, "").start();
     hears(&late, "api/per-user: shadow on all hosts");
-    run(&late, "switch per-user --clear --fleet");
+    late.run("switch per-user --clear --fleet");
     hears_no(&first, "shadow on all hosts");
     hears_no(&second, "shadow on all hosts");
 }
@@ -230,17 +204,17 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
 fn fleet_switch_fails_with_reason_without_redis() {
     let alone = Plan::new().start();
     for words in ["switch per-user shadow --fleet", "switch per-user --clear --fleet"] {
-        let said = fail(&alone, words);
+        let said = alone.fail(words, 1);
         assert!(said.contains("name a Redis and a fleet secret in `redis` of the settings"), "{said}");
     }
-    let said = fail(&alone, "block per-user user=u --for 5m --fleet");
+    let said = alone.fail("block per-user user=u --for 5m --fleet", 1);
     assert!(said.contains("this host shares nothing with others"), "{said}");
     let redis = Redis::start(&[]);
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
     redis.signal(Signal::STOP);
     let began = read_boot_nanos();
-    let said = fail(&host, "switch per-user shadow --fleet");
+    let said = host.fail("switch per-user shadow --fleet", 1);
     let took = Duration::from_nanos(read_boot_nanos() - began);
     eprintln!("given up after {} ms", took.as_millis());
     // Three are promised, and a busy machine adds to that: it is not for ever.
@@ -257,14 +231,14 @@ fn concurrent_operators_lose_no_block() {
         for (number, host) in hosts.iter().enumerate() {
             scope.spawn(move || {
                 for user in 0..8 {
-                    run(host, &format!("block per-user user=u{number}-{user} --for 1h --fleet"));
+                    host.run(&format!("block per-user user=u{number}-{user} --for 1h --fleet"));
                 }
             });
         }
     });
     for host in &hosts {
         eventually("all are heard", || {
-            let said = run(host, "switch");
+            let said = host.run("switch");
             (said.lines().filter(|line| line.starts_with("blocked   api/per-user")).count() == 16)
                 .then_some(())
         });

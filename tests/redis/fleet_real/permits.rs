@@ -1,17 +1,14 @@
 //! Concurrency limits over daemons that share a Redis: never above the maximum, whichever host stops or is cut off.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{JoinHandle, sleep};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, eventually};
-use super::hosts::{CUT_OFF, LINKED, await_one_more, count_log, hosts, plan, unanswered_checks};
+use super::hosts::{LINKED, hosts, plan, unanswered_checks};
 use super::leaving::end;
 use super::redis_server::Redis;
 use super::wire::{Wire, verdict_of};
@@ -54,86 +51,35 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
 }
 
-/// A client that starts leases of some length, until it is stopped.
-struct Worker {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<(u64, u64)>>,
-}
-
-impl Worker {
-    fn start(socket: PathBuf, takes: Duration) -> Worker {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut wire = Wire::greeted(&socket);
-            let (mut open, mut done) = (Vec::<(u64, u64)>::new(), Vec::new());
-            while !stopped.load(Ordering::Relaxed) {
-                let now = read_boot_nanos();
-                open.retain(|(lease, from)| {
-                    let goes_on = now - from < nanos(takes);
-                    if !goes_on {
-                        // Measured inside the time for which the daemon counts the lease.
-                        done.push((*from, read_boot_nanos()));
-                        assert_eq!(wire.ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
-                    }
-                    goes_on
-                });
-                if let Some(lease) = begin(&mut wire) {
-                    open.push((lease, read_boot_nanos()));
-                }
-                sleep(Duration::from_millis(8));
-            }
-            done.extend(open.into_iter().map(|(_, from)| (from, read_boot_nanos())));
-            done
-        });
-        Worker { stop, thread }
-    }
-
-    fn stop(self) -> Vec<(u64, u64)> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
-    }
-}
-
-fn work(hosts: &[Daemon], takes: Duration) -> Vec<Worker> {
-    hosts.iter().map(|host| Worker::start(host.socket(), takes)).collect()
-}
-
-/// The most leases at one time, of those that began at `from` or later.
-fn most_at_once(done: &[(u64, u64)], from: u64) -> usize {
-    let mut edges: Vec<(u64, bool)> = Vec::new();
-    for (begins, ends) in done.iter().filter(|(begins, _)| *begins >= from) {
-        edges.extend([(*begins, true), (*ends, false)]);
-    }
-    edges.sort_unstable();
-    let (mut now, mut most) = (0_usize, 0);
-    for (_, begins) in edges {
-        now = if begins { now + 1 } else { now - 1 };
-        most = most.max(now);
-    }
-    most
-}
-
-/// The mean number of leases in progress between two times.
-fn mean(done: &[(u64, u64)], from: u64, to: u64) -> f64 {
-    let within = done.iter().map(|(begins, ends)| (*ends).min(to).saturating_sub((*begins).max(from)));
-    within.sum::<u64>() as f64 / (to - from) as f64
-}
-
 #[test]
 fn fleet_concurrency_never_exceeds_maximum() {
     let redis = Redis::start(&[]);
     let hosts = hosts(3, &redis.url(), &rules(MAX, STRICT));
-    let workers = work(&hosts, Duration::from_millis(60));
-    let from = read_boot_nanos() + 1_000_000_000;
-    sleep(Duration::from_secs(6));
-    let to = read_boot_nanos();
-    let done: Vec<_> = workers.into_iter().flat_map(Worker::stop).collect();
-    let (most, used) = (most_at_once(&done, 0), mean(&done, from, to) / MAX as f64);
-    eprintln!("{} pieces of work, {most} at once, {:.1} % used", done.len(), used * 100.0);
-    assert!(most <= MAX, "{most}");
+    let (held, begun) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let until = read_boot_nanos() + 6_000_000_000;
+    let work = |host: &Daemon| {
+        let mut wire = host.greeted();
+        while read_boot_nanos() < until {
+            if let Some(lease) = begin(&mut wire) {
+                // Counted inside the time for which the daemon counts the lease.
+                let at_once = held.fetch_add(1, Ordering::SeqCst) + 1;
+                assert!(at_once <= MAX, "{at_once} at once");
+                sleep(Duration::from_millis(60));
+                held.fetch_sub(1, Ordering::SeqCst);
+                assert_eq!(wire.ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
+                begun.fetch_add(1, Ordering::Relaxed);
+            }
+            sleep(Duration::from_millis(25));
+        }
+    };
+    std::thread::scope(|threads| {
+        // Half as many again as may work at once.
+        for host in hosts.iter().cycle().take(MAX * 3 / 2) {
+            threads.spawn(move || work(host));
+        }
+    });
     // The simulation tests how much is used: a busy machine answers late.
-    assert!(used > 0.0, "{used}");
+    assert!(begun.into_inner() > 0);
 }
 
 #[test]
@@ -189,64 +135,19 @@ fn leases_keep_fleet_permits_across_restart() {
     let redis = Redis::start(&[]);
     let mut hosts = hosts(2, &redis.url(), &rules(6, STRICT));
     let second = hosts.pop().unwrap();
-    let hello = json!([0, 1, 1, {"session": {"bin": "07".repeat(16)}}]);
-    let mut wire = hosts[0].connect();
-    assert_eq!(wire.ask(&hello)[0], 0);
+    let mut wire = hosts[0].session(7, json!({}));
     assert_eq!(begin_all(&mut wire, 5, Duration::from_secs(10)), 5);
     let gone = read_boot_nanos();
     end(&mut hosts);
     drop(wire);
     let first = hosts.pop().unwrap().plan.start();
     // The session continues; no request for the rule comes to this host.
-    let mut wire = first.connect();
-    assert_eq!(wire.ask(&hello)[0], 0);
+    let _wire = first.session(7, json!({}));
     first.await_log(&[LINKED]);
     let took = read_boot_nanos() - gone;
     let began = begin_all(&mut second.greeted(), 6, Duration::from_secs(7));
     // After a long restart its permits have expired; they were last renewed a while before it.
     assert!(began == 1 || took > 1_000_000_000, "five go on at the other host, and {began} here");
-}
-
-#[test]
-fn outage_grants_no_permits_or_the_share() {
-    for (down, part) in [("refuse", 0), ("share", MAX / 3)] {
-        let redis = Redis::start(&[]);
-        let hosts = hosts(3, &redis.url(), &rules(MAX, &format!("wait: 50ms, on_redis_down: {down}")));
-        let workers = work(&hosts, Duration::from_millis(60));
-        sleep(Duration::from_millis(1_500));
-        let before: Vec<usize> = hosts.iter().map(|host| count_log(host, LINKED)).collect();
-        redis.signal(Signal::STOP);
-        let stopped = read_boot_nanos();
-        hosts.iter().for_each(|host| drop(host.await_log(&[CUT_OFF])));
-        sleep(Duration::from_secs(4));
-        let goes_on = read_boot_nanos();
-        redis.signal(Signal::CONT);
-        hosts.iter().zip(before).for_each(|(host, before)| await_one_more(host, LINKED, before));
-        let heard = read_boot_nanos();
-        sleep(Duration::from_secs(5));
-        let by_host: Vec<_> = workers.into_iter().map(Worker::stop).collect();
-        let done: Vec<_> = by_host.concat();
-        let lapsed = stopped + 2_500_000_000;
-        let meanwhile: Vec<_> =
-            by_host.iter().map(|done| most_at_once(&begun_between(done, lapsed, goes_on), 0)).collect();
-        let after = mean(&done, heard + 4_000_000_000, heard + 5_000_000_000) / MAX as f64;
-        eprintln!(
-            "{down}: {} at once in all, {meanwhile:?} while Redis was stopped, {:.1} % used once it was heard",
-            most_at_once(&done, 0),
-            after * 100.0
-        );
-        let fits = |most: &usize| *most <= part && (*most > 0 || part == 0);
-        assert!(meanwhile.iter().all(fits), "{meanwhile:?}, its part is {part}");
-        if down == "refuse" {
-            assert!(most_at_once(&done, 0) <= MAX, "{}", most_at_once(&done, 0));
-        }
-        assert!(most_at_once(&done, heard + 4_000_000_000) <= MAX, "once all is as before");
-        assert!(after > 0.0, "{after}");
-    }
-}
-
-fn begun_between(done: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
-    done.iter().copied().filter(|(begins, _)| (from..to).contains(begins)).collect()
 }
 
 #[test]
@@ -307,12 +208,4 @@ fn grants_last_free_permit_to_any_host() {
     let held: Vec<u64> = wires.iter_mut().filter_map(begin).collect();
     assert_eq!(held.len(), 3);
     assert!(wires.iter_mut().all(|wire| begin(wire).is_none()));
-    // The permits of a killed host pass to another once they have expired.
-    hosts[0].process.signal(9);
-    let since = read_boot_nanos();
-    assert_eq!(begin_all(&mut wires[1], 1, Duration::from_secs(10)), 1);
-    let after = Duration::from_nanos(read_boot_nanos() - since);
-    eprintln!("one place more after {after:?}");
-    assert!(after >= Duration::from_secs(1), "{after:?}");
-    assert_eq!(begin_all(&mut wires[2], 1, Duration::from_millis(300)), 0, "no more than that");
 }

@@ -30,10 +30,7 @@ struct Worker {
 
 impl Worker {
     fn of(host: &Daemon) -> Worker {
-        let mut wire = host.connect();
-        let info = json!({"session": {"bin": "07".repeat(16)}, "pool": "web", "slots": SLOTS});
-        assert_eq!(wire.ask(&json!([0, 1, 1, info]))[0], 0);
-        Worker { wire, held: Vec::new() }
+        Worker { wire: host.session(7, json!({"pool": "web", "slots": SLOTS})), held: Vec::new() }
     }
 
     fn ask(&mut self, priority: &str) -> Value {

@@ -45,7 +45,7 @@ fn moved_slot_conserves_tokens() {
     let to = (from + 1) % 3;
     cluster.begin_move(&slot, from, to);
     sleep(Duration::from_millis(300));
-    // One after the other, while calls that want them all go on.
+    // One after the other, while commands that want them all go on.
     let keys = cluster.0[from].say(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"));
     let keys: Vec<&str> = keys.lines().filter(|line| line.starts_with("tg:")).collect();
     assert!(keys.len() >= 2, "a cell and what is beside it: {keys:?}");

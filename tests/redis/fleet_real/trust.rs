@@ -3,12 +3,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use super::certificates::server;
-use super::daemon::{BINARY, Daemon, eventually};
+use super::daemon::{Daemon, eventually, outcome_of};
 use super::hosts::{
     LINKED, admitted_by_one_bucket, ask_all, await_counted, count_log, most_at_once, passed, plan, rules,
 };
@@ -19,12 +18,6 @@ use super::wire::{Wire, hit, verdict_of};
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
-
-fn doctor(host: &Daemon) -> String {
-    let mut command = Command::new(BINARY);
-    command.args(["doctor", "--config"]).arg(host.plan.path("tidegate.yaml"));
-    String::from_utf8(command.output().unwrap().stdout).unwrap()
-}
 
 /// One that goes by a certificate; requests are judged whatever it is.
 fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
@@ -39,7 +32,7 @@ fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
         daemon.await_log(&["no connection to Redis", "tls", word]);
         assert_eq!(count_log(&daemon, LINKED), 0, "{}", daemon.log());
     }
-    let said = doctor(&daemon);
+    let (_, said, _) = outcome_of(&daemon.doctor(&[]));
     let expected = if is_good { "may call all that the scripts call" } else { word };
     assert!(said.contains(expected) && (is_good || said.contains("mend the certificate")), "{said}");
     let asked =
@@ -93,7 +86,10 @@ fn different_secrets_separate_budgets_until_last_restart() {
     await_counted(&hosts, 2);
     assert!(at_once(&hosts, 1_000) <= f64::from(BURST) + RATE / 20.0);
     assert_eq!(others(&hosts[0]), 0);
-    let block = |host: &Daemon| run(host, &["block", "shared", "user=u8", "--for", "1h", "--fleet"]);
+    let block = |host: &Daemon| {
+        let (_, out, err) = host.outcome("block shared user=u8 --for 1h --fleet");
+        out + &err
+    };
     assert!(block(&hosts[0]).contains("on all hosts"));
     eventually("the other host hears of the block", || is_refused(&hosts[1], "u8").then_some(()));
     let [one, two] = hosts;
@@ -102,8 +98,8 @@ fn different_secrets_separate_budgets_until_last_restart() {
     for host in &hosts {
         host.await_log(&["ANOTHER FLEET SECRET"]);
         eventually("it counts the other host", || (others(host) == 1).then_some(()));
-        assert!(run(host, &["fleet"]).contains("1 hosts have another one"));
-        assert!(run(host, &["status"]).contains("1 hosts have another fleet secret"));
+        assert!(host.run("fleet").contains("1 hosts have another one"));
+        assert!(host.run("status").contains("1 hosts have another fleet secret"));
     }
     let most = at_once(&hosts, 1_000);
     assert!(most <= 2.0 * (f64::from(BURST) + RATE / 20.0) + RATE, "{most}");
@@ -131,12 +127,4 @@ fn is_refused(host: &Daemon, user: &str) -> bool {
         sleep(Duration::from_millis(10));
         verdict_of(&wire.ask(&hit(id, user))) != 0
     })
-}
-
-/// What a command says.
-fn run(host: &Daemon, args: &[&str]) -> String {
-    let mut command = Command::new(BINARY);
-    command.args(args).arg("--admin").arg(host.plan.path("t.admin.sock"));
-    let output = command.output().unwrap();
-    String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
 }

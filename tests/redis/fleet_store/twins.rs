@@ -1,30 +1,33 @@
-//! A real Redis with the scripts, and the same rules in Rust: each call goes to both, and everything must be alike.
+//! A real Redis with the scripts, and the same rules in Rust: each command is executed in both, and everything must be alike.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Debug;
 
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US};
 use tidegate::fleet::command::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
+use tidegate::fleet::link::Script;
 use tidegate::fleet::permits::PermitCommand;
-use tidegate::fleet::reply::{CommandReply, ScriptReply};
+use tidegate::fleet::reply::{CommandReply, CostCover, ScriptReply};
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::version::{NumbersFingerprint, VersionCommand};
 use tidegate::fleet::window::WindowStatus;
 
-use super::calls::{Act, Birth, Number, Step, after, bucket, dated, head, host_of, key_of};
-use super::redis::{Redis, Value, evalsha};
+use super::commands::{Act, Birth, Number, Step, after, bucket, dated, head, host_of, key_of};
 use super::store::Store;
+use crate::redis_server::Redis as Server;
 
 pub(crate) struct Twins {
-    redis: Redis,
-    shas: HashMap<&'static str, Vec<u8>>,
+    redis: redis::Connection,
+    _server: Server,
+    shas: HashMap<&'static str, String>,
     store: Store,
     now: u64,
     beats: HashMap<u8, LastBeat>,
     reports: HashMap<(u8, [u8; 16]), CellReport>,
     born_us: u64,
-    /// How often each thing came to pass that a test like this is for.
+    /// How often each kind of result was seen.
     pub(crate) seen: BTreeMap<&'static str, u64>,
 }
 
@@ -36,48 +39,55 @@ struct LastBeat {
     sent: Option<ScriptCommand>,
 }
 
+/// A server and a connection to it.
+pub(crate) fn start() -> (Server, redis::Connection) {
+    let server = Server::start(&[]);
+    let connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    (server, connection)
+}
+
+pub(crate) fn load(redis: &mut redis::Connection, text: &str) -> String {
+    redis::cmd("SCRIPT").arg("LOAD").arg(text).query(redis).unwrap()
+}
+
+/// Loads a script that takes its time from the hash `clock` instead of `TIME`: both reply with seconds and microseconds,
+/// and a script calls `TIME` in one place at most.
+fn load_with_clock(redis: &mut redis::Connection, script: &Script) -> String {
+    const TIME: &str = "redis.call('TIME')";
+    let calls = usize::from(!matches!(script.name, "version" | "overrides"));
+    assert_eq!(script.text.matches(TIME).count(), calls, "{script:?}");
+    load(redis, &script.text.replace(TIME, "redis.call('HMGET', 'clock', 's', 'us')"))
+}
+
 impl Twins {
     pub(crate) fn new() -> Twins {
-        let mut redis = Redis::start();
-        let shas = scripts::all().map(|script| (script.name, redis.load_with_clock(script)));
-        let seen = [
-            "done",
-            "granted",
-            "lost",
-            "paid",
-            "refused",
-            "never",
-            "hosts",
-            "expired",
-            "permits",
-            "no permits",
-            "windows granted",
-            "windows lost",
-            "windows spent out",
-            "other windows",
-            "windows paid",
-            "windows refused",
-            "permits lost",
-            "names taken",
-            "pools of several",
-            "overtaken",
-            "may lack",
-            "other secrets",
-        ];
+        let (server, mut redis) = start();
+        let shas = scripts::all().map(|script| (script.name, load_with_clock(&mut redis, script)));
         Twins {
             redis,
+            _server: server,
             shas: shas.into(),
             store: Store::default(),
             now: 0,
             beats: HashMap::new(),
             reports: HashMap::new(),
             born_us: 0,
-            seen: seen.into_iter().map(|what| (what, 0)).collect(),
+            seen: BTreeMap::new(),
         }
     }
 
+    /// Executes a command that replies with what a test does not look at.
+    fn order(&mut self, command: &redis::Cmd) {
+        command.exec(&mut self.redis).unwrap();
+    }
+
+    fn set_clock(&mut self) {
+        let (seconds, rest) = (self.now / 1_000_000, self.now % 1_000_000);
+        self.order(redis::cmd("HSET").arg("clock").arg("s").arg(seconds).arg("us").arg(rest));
+    }
+
     pub(crate) fn forget_all(&mut self) {
-        self.redis.command(&[b"FLUSHALL"]);
+        self.order(&redis::cmd("FLUSHALL"));
         self.store.flush();
         self.now = 1_700_000_000_000_000;
         self.beats.clear();
@@ -88,7 +98,7 @@ impl Twins {
     #[allow(clippy::too_many_lines, reason = "one arm for each kind of step")]
     pub(crate) fn step(&mut self, step: &Step) -> Result<(), String> {
         self.now = after(self.now, &step.time);
-        self.redis.set_clock(self.now);
+        self.set_clock();
         self.expire();
         match &step.act {
             Act::Sync { host, birth, asks } => {
@@ -112,7 +122,7 @@ impl Twins {
                 let asks: Vec<_> = asks.collect();
                 let numbers = vec![0; asks.len()];
                 let batch = SyncBatch { head, asks, numbers };
-                let reply = self.call(&ScriptCommand::Sync(batch.clone()))?;
+                let reply = self.execute(&ScriptCommand::Sync(batch.clone()))?;
                 let ScriptReply::Sync(reply) = reply else { return Err(format!("{reply:?} to a sync")) };
                 self.born_us = reply.born_us;
                 for (ask, said) in batch.asks.iter().zip(reply.results) {
@@ -130,20 +140,20 @@ impl Twins {
                     KeyPayment { window, ..*cost }
                 });
                 let payment = Payment { head, costs: costs.collect(), check: (0, Vec::new()) };
-                self.call(&ScriptCommand::Exact(payment)).map(drop)
+                self.execute(&ScriptCommand::Exact(payment)).map(drop)
             }
             Act::Permits { host, birth, requests } => {
                 let head = self.head(*birth);
                 let mut keys = HashSet::new();
                 let requests = requests.iter().filter(|request| keys.insert(request.key)).cloned().collect();
                 let command = PermitCommand { head, host: host_of(*host), requests };
-                self.call(&ScriptCommand::Permits(command)).map(drop)
+                self.execute(&ScriptCommand::Permits(command)).map(drop)
             }
             Act::Beat { host, number, pools, secret } => self.beat(*host, *number, pools, *secret),
             Act::Version { rule, terms, before } => {
                 let before = before.map(|(terms, known)| (fingerprint(terms), known));
-                let call = VersionCommand { rule: [*rule; 16], terms: fingerprint(*terms), before };
-                self.call(&ScriptCommand::Version(call)).map(drop)
+                let version = VersionCommand { rule: [*rule; 16], terms: fingerprint(*terms), before };
+                self.execute(&ScriptCommand::Version(version)).map(drop)
             }
             Act::Evict { key } => {
                 self.delete(&cell_name('q', *key));
@@ -157,14 +167,14 @@ impl Twins {
                 let bytes: Vec<u8> = [0; 16].iter().chain(bytes.iter().skip(16)).copied().collect();
                 self.delete(&cell_name('m', *key));
                 for kind in ['q', 'w'] {
-                    self.redis.command(&[b"SET", cell_name(kind, *key).as_bytes(), &bytes]);
+                    self.order(redis::cmd("SET").arg(cell_name(kind, *key)).arg(&bytes));
                 }
                 self.store.evict(bucket().number(), key_of(*key));
                 Ok(())
             }
             Act::Flush => {
-                self.redis.command(&[b"FLUSHALL"]);
-                self.redis.set_clock(self.now);
+                self.order(&redis::cmd("FLUSHALL"));
+                self.set_clock();
                 self.store.flush();
                 Ok(())
             }
@@ -183,7 +193,7 @@ impl Twins {
         &mut self,
         host: u8,
         number: Number,
-        pools: &[super::calls::PoolStep],
+        pools: &[super::commands::PoolStep],
         secret: u8,
     ) -> Result<(), String> {
         let last = self.beats.get(&host).cloned().unwrap_or(LastBeat { epoch: 5, ..LastBeat::default() });
@@ -213,108 +223,73 @@ impl Twins {
         if is_later {
             self.beats.insert(host, LastBeat { epoch, seq, sent: Some(beat.clone()) });
         }
-        self.call(&beat).map(drop)
+        self.execute(&beat).map(drop)
     }
 
-    /// Puts a call to both.
-    fn call(&mut self, call: &ScriptCommand) -> Result<ScriptReply, String> {
-        let encoded = call.encode().unwrap();
-        let count = encoded.keys.len().to_string();
-        let bytes = self.redis.command(&evalsha(&self.shas[encoded.script.name], &count, &encoded));
-        let Value::Bytes(bytes) = bytes else { return Err(format!("{call:?}: {bytes:?}")) };
-        let received = ScriptReply::decode(call, &bytes).map_err(|fault| format!("{call:?}: {fault}"))?;
-        let reply = self.store.call(call, self.now);
+    /// Executes a command in both.
+    fn execute(&mut self, command: &ScriptCommand) -> Result<ScriptReply, String> {
+        let encoded = command.encode().unwrap();
+        let mut evalsha = redis::cmd("EVALSHA");
+        evalsha.arg(&self.shas[encoded.script.name]).arg(encoded.keys.len());
+        for word in encoded.keys.iter().chain(&encoded.args) {
+            evalsha.arg(word.as_slice());
+        }
+        let bytes: Vec<u8> =
+            evalsha.query(&mut self.redis).map_err(|error| format!("{command:?}: {error}"))?;
+        let received =
+            ScriptReply::decode(command, &bytes).map_err(|fault| format!("{command:?}: {fault}"))?;
+        let reply = self.store.execute(command, self.now);
         if received.reply != reply || received.clamped > 0 {
-            return Err(format!("{call:?}\n  in Redis: {received:?}\n  in Rust:  {reply:?}"));
+            return Err(format!("{command:?}\n  in Redis: {received:?}\n  in Rust:  {reply:?}"));
         }
         self.count(&reply);
-        self.compare().map_err(|why| format!("after {call:?} at {}: {why}", self.now))?;
+        self.compare().map_err(|why| format!("after {command:?} at {}: {why}", self.now))?;
         Ok(reply)
     }
 
     fn compare(&mut self) -> Result<(), String> {
-        let expected = self.store.strings();
-        let names: Vec<&str> = expected.keys().map(String::as_str).collect();
-        let commands: Vec<Vec<&[u8]>> = names
-            .iter()
-            .flat_map(|name| [vec![b"GET".as_slice(), name.as_bytes()], vec![b"PTTL", name.as_bytes()]])
-            // What this call did not touch stays for ever by Redis' own clock, so that the next time shows who was touched.
-            .chain(names.iter().map(|name| vec![b"PEXPIRE".as_slice(), name.as_bytes(), FOR_EVER]))
-            .chain([vec![b"ZRANGE".as_slice(), b"tg:{tm}:hosts", b"0", b"-1", b"WITHSCORES"]])
-            .collect();
-        let mut found = self.redis.commands(&commands).into_iter();
-        for (name, (bytes, until_ms)) in &expected {
-            let (value, ttl) = (found.next().unwrap(), found.next().unwrap().integer());
-            if value != Value::Bytes(bytes.clone()) {
-                return Err(format!("{name} is {value:?} in Redis and {bytes:?} in Rust"));
-            }
-            let kept = until_ms.saturating_sub(self.now / 1_000).cast_signed();
-            let untouched = ttl > 90_000_000_000;
-            if !(untouched || ttl <= kept && ttl > kept - 5_000) {
-                return Err(format!("{name} is kept for {ttl} ms in Redis and {kept} in Rust"));
-            }
-        }
-        let mut rest = found.skip(names.len());
-        let scores = rest.next().unwrap().list();
-        let scores = scores.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]).parse().unwrap()));
-        let scores: BTreeMap<String, u64> = scores.collect();
+        self.compare_keys("GET", &[], self.store.strings())?;
+        self.compare_keys("HGETALL", &[], self.store.pools())?;
+        self.compare_keys("ZRANGE", &["0", "-1", "WITHSCORES"], self.store.sets())?;
         let hosts = self.store.hosts();
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANGE").arg("tg:{tm}:hosts").arg(0).arg(-1).arg("WITHSCORES");
+        let (scores,): (BTreeMap<String, u64>,) = pipe.query(&mut self.redis).unwrap();
         if scores != hosts {
             return Err(format!("{scores:?} in Redis and {hosts:?} in Rust"));
         }
-        self.compare_pools()?;
-        self.compare_sets()?;
         for rule in 0..2 {
-            let name = format!("tg:{{tm}}:v:{}", hex(&[rule; 16]));
-            let fields = self.redis.command(&[b"HGETALL", name.as_bytes()]).list();
-            let fields = fields.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]).parse().unwrap()));
-            let fields: BTreeMap<String, u64> = fields.collect();
-            if fields != self.store.versions_of([rule; 16]).unwrap_or_default() {
-                return Err(format!(
-                    "{fields:?} in Redis and {:?} in Rust",
-                    self.store.versions_of([rule; 16])
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn compare_sets(&mut self) -> Result<(), String> {
-        for (name, (expected, until_ms)) in self.store.sets() {
-            let name = name.as_bytes();
-            let found = self.redis.command(&[b"ZRANGE", name, b"0", b"-1", b"WITHSCORES"]).list();
-            let found =
-                found.chunks(2).map(|pair| (hex(&pair[0].clone().bytes()), text(&pair[1]).parse().unwrap()));
-            let found: BTreeMap<String, u64> = found.collect();
-            if found != expected {
-                return Err(format!("{name:?} is {found:?} in Redis and {expected:?} in Rust"));
-            }
-            self.compare_ttl(name, until_ms)?;
-        }
-        Ok(())
-    }
-
-    /// Compares when a key runs out, and keeps it in Redis until the test takes it away.
-    fn compare_ttl(&mut self, name: &[u8], until_ms: u64) -> Result<(), String> {
-        let ttl = self.redis.command(&[b"PTTL", name]).integer();
-        self.redis.command(&[b"PEXPIRE", name, FOR_EVER]);
-        let kept = until_ms.saturating_sub(self.now / 1_000).cast_signed();
-        if !(ttl > 90_000_000_000 || ttl <= kept && ttl > kept - 5_000) {
-            return Err(format!("{name:?} is kept for {ttl} ms in Redis and {kept} in Rust"));
-        }
-        Ok(())
-    }
-
-    fn compare_pools(&mut self) -> Result<(), String> {
-        for (name, (expected, until_ms)) in self.store.pools() {
-            let name = name.as_bytes();
-            let fields = self.redis.command(&[b"HGETALL", name]).list();
-            let fields = fields.chunks(2).map(|pair| (text(&pair[0]), pair[1].clone().bytes()));
-            let fields: BTreeMap<String, Vec<u8>> = fields.collect();
+            let fields: BTreeMap<String, u64> =
+                redis::cmd("HGETALL").arg(version_name(rule)).query(&mut self.redis).unwrap();
+            let expected = self.store.versions_of([rule; 16]).unwrap_or_default();
             if fields != expected {
-                return Err(format!("{name:?} is {fields:?} in Redis and {expected:?} in Rust"));
+                return Err(format!("{fields:?} in Redis and {expected:?} in Rust"));
             }
-            self.compare_ttl(name, until_ms)?;
+        }
+        Ok(())
+    }
+
+    /// Compares keys of one kind, and when they expire. Then they are kept in Redis until the test deletes them, so that
+    /// the next comparison shows which keys a command touched.
+    fn compare_keys<T: redis::FromRedisValue + PartialEq + Debug>(
+        &mut self,
+        read: &str,
+        rest: &[&str],
+        expected: BTreeMap<String, (T, u64)>,
+    ) -> Result<(), String> {
+        for (name, (expected, until_ms)) in expected {
+            let mut pipe = redis::pipe();
+            pipe.cmd(read).arg(&name).arg(rest).cmd("PTTL").arg(&name);
+            pipe.cmd("PEXPIRE").arg(&name).arg(FOREVER_MS).ignore();
+            let (found, ttl): (T, i64) = pipe.query(&mut self.redis).unwrap();
+            if found != expected {
+                return Err(format!("{name} is {found:?} in Redis and {expected:?} in Rust"));
+            }
+            let kept = until_ms.saturating_sub(self.now / 1_000).cast_signed();
+            let is_untouched = ttl > FOREVER_MS / 10 * 9;
+            if !(is_untouched || ttl <= kept && ttl > kept - 5_000) {
+                return Err(format!("{name} is kept for {ttl} ms in Redis and {kept} in Rust"));
+            }
         }
         Ok(())
     }
@@ -328,19 +303,19 @@ impl Twins {
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:hosts".into()));
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:epochs".into()));
             let kept = |rule: &u8| store.versions_of([*rule; 16]).is_some();
-            names.extend((0..2).filter(kept).map(|rule| format!("tg:{{tm}}:v:{}", hex(&[rule; 16]))));
+            names.extend((0..2).filter(kept).map(version_name));
             names
         };
         let before = names(&self.store);
         self.store.expire(self.now);
         for gone in before.difference(&names(&self.store)) {
             self.delete(gone);
-            *self.seen.get_mut("expired").unwrap() += 1;
+            *self.seen.entry("expired").or_default() += 1;
         }
     }
 
     fn delete(&mut self, name: &str) {
-        self.redis.command(&[b"DEL", name.as_bytes()]);
+        self.order(redis::cmd("DEL").arg(name));
     }
 
     fn count(&mut self, reply: &ScriptReply) {
@@ -358,11 +333,14 @@ impl Twins {
                 saw("other windows", that(WindowStatus::OtherWindow));
             }
             ScriptReply::Exact(CommandReply { results, .. }) => {
-                use tidegate::fleet::reply::CostCover;
                 let all = results.iter().all(|paid| paid.wait == CostCover::No);
-                saw(if all { "paid" } else { "refused" }, 1);
                 let windows = results.iter().filter(|paid| paid.window.is_some()).count();
-                saw(if all { "windows paid" } else { "windows refused" }, windows);
+                for (what, holds) in [("paid", all), ("refused", !all)] {
+                    saw(what, usize::from(holds));
+                }
+                for (what, holds) in [("windows paid", all), ("windows refused", !all)] {
+                    saw(what, if holds { windows } else { 0 });
+                }
                 saw("never", results.iter().filter(|paid| paid.wait == CostCover::Never).count());
             }
             ScriptReply::Permits(CommandReply { results, .. }) => {
@@ -400,8 +378,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn text(value: &Value) -> String {
-    String::from_utf8(value.clone().bytes()).unwrap()
+fn version_name(rule: u8) -> String {
+    format!("tg:{{tm}}:v:{}", hex(&[rule; 16]))
 }
 
-const FOR_EVER: &[u8] = b"99999999999";
+/// Longer than any test.
+const FOREVER_MS: i64 = 99_999_999_999;

@@ -1,4 +1,4 @@
-//! Random calls: hosts, numbers, amounts up to what Lua counts exactly, and times around the edges of generations.
+//! Random commands: hosts, numbers, amounts up to what Lua counts exactly, and times around the edges of generations.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
