@@ -1,15 +1,17 @@
 //! THE DAEMON: reads settings and rules, starts the modules, watches and reloads files, stops.
 
 mod control;
-pub(crate) mod descriptors;
+mod disable_file;
 pub mod fleet_secret;
 mod fleet_start;
 mod helpers;
 mod last_good;
 pub(crate) mod log;
+mod log_limit;
 mod log_queue;
 mod operator_control;
 mod passed_socket;
+pub(crate) mod process_limits;
 pub mod redis_settings;
 mod restart;
 mod rules_in_force;

@@ -1,9 +1,6 @@
 //! Switches and blocks of operators in the running daemon: restored at the start, written on every change,
-//! logged when they expire. A thread checks twice a second, also for the kill switch without a command: while a file named
-//! `disable` exists, everything is allowed. Its owner decides whether it counts; it is never opened.
+//! logged when they expire. A thread checks twice a second, also for the file that disables everything.
 
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -12,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
+use super::disable_file::DisableFiles;
 use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, HostOverrides};
@@ -220,125 +218,3 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The wall clock drifts by less than this.
 const STEP_MIN_NANOS: u64 = 1_000_000_000;
-
-#[derive(Debug)]
-struct DisableFiles {
-    places: Vec<DisableFilePath>,
-    own_uid: u32,
-}
-
-#[derive(Debug)]
-struct DisableFilePath {
-    path: PathBuf,
-    seen: DisableFileState,
-}
-
-/// The result of the last look at a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DisableFileState {
-    Nothing,
-    Ours,
-    /// A file that does not count, with the reason.
-    NotOurs(&'static str),
-}
-
-impl DisableFiles {
-    /// The paths beside the settings and beside the client socket.
-    fn new(socket: &Path) -> DisableFiles {
-        let beside = socket.with_file_name(NAME);
-        let places = [PathBuf::from(SETTINGS_DIRECTORY).join(NAME), beside];
-        DisableFiles::at(&places, rustix::process::geteuid().as_raw())
-    }
-
-    fn at(paths: &[PathBuf], own_uid: u32) -> DisableFiles {
-        let place = |path: &PathBuf| DisableFilePath { path: path.clone(), seen: DisableFileState::Nothing };
-        let mut places: Vec<DisableFilePath> = paths.iter().map(place).collect();
-        places.dedup_by(|one, other| one.path == other.path);
-        DisableFiles { places, own_uid }
-    }
-
-    /// Returns the first file that exists and counts. A file that does not count is logged once.
-    fn look(&mut self) -> Option<&Path> {
-        for place in &mut self.places {
-            place.look(self.own_uid);
-        }
-        self.places
-            .iter()
-            .find(|place| place.seen == DisableFileState::Ours)
-            .map(|place| place.path.as_path())
-    }
-}
-
-impl DisableFilePath {
-    fn look(&mut self, own_uid: u32) {
-        // Links are not followed, as another user may choose their target.
-        let seen = match std::fs::symlink_metadata(&self.path) {
-            Ok(found) => judge(&found, own_uid),
-            Err(error) if is_absent(&error) => DisableFileState::Nothing,
-            // Unknown: the last result stays.
-            Err(_) => return,
-        };
-        if let DisableFileState::NotOurs(reason) = seen
-            && self.seen != seen
-        {
-            warn!(path = %self.path.display(), reason, "this file switches nothing off");
-        }
-        self.seen = seen;
-    }
-}
-
-fn judge(found: &std::fs::Metadata, own_uid: u32) -> DisableFileState {
-    if !found.is_file() {
-        DisableFileState::NotOurs("it is no regular file: `touch` one")
-    } else if found.uid() != 0 && found.uid() != own_uid {
-        DisableFileState::NotOurs("it belongs neither to root nor to the user who runs the daemon: chown it")
-    } else if found.nlink() != 1 {
-        DisableFileState::NotOurs("it has a second name, and may be anybody's: remove it and `touch` one")
-    } else {
-        DisableFileState::Ours
-    }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-const NAME: &str = "disable";
-
-const SETTINGS_DIRECTORY: &str = "/etc/tidegate";
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::{DisableFileState, DisableFiles};
-
-    #[test]
-    fn only_a_file_of_ones_own_counts() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("disable");
-        let own = rustix::process::geteuid().as_raw();
-        let mut files = DisableFiles::at(&[path.clone(), path.clone()], own);
-        assert_eq!(files.places.len(), 1, "one place is looked at once");
-        assert_eq!(files.look(), None);
-        fs::write(&path, "").unwrap();
-        assert_eq!(files.look(), Some(path.as_path()));
-        let other = directory.path().join("other");
-        fs::hard_link(&path, &other).unwrap();
-        assert_eq!(files.look(), None, "a second name");
-        fs::remove_file(&path).unwrap();
-        assert_eq!(files.look(), None);
-        std::os::unix::fs::symlink(&other, &path).unwrap();
-        assert_eq!(files.look(), None, "a link, also to a file of one's own");
-        assert!(matches!(files.places[0].seen, DisableFileState::NotOurs(_)));
-        fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        assert_eq!(files.look(), None, "a directory");
-        fs::remove_dir(&path).unwrap();
-        fs::write(&path, "").unwrap();
-        assert_eq!(files.look(), Some(path.as_path()));
-        let mut others = DisableFiles::at(std::slice::from_ref(&path), own + 1);
-        let is_root = own == 0;
-        assert_eq!(others.look().is_some(), is_root, "root's counts for everybody, another's for nobody");
-    }
-}

@@ -17,7 +17,7 @@ use super::operator_control::{self, SwitchesStore};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
-use super::{descriptors, log, passed_socket, restart, signals, watch};
+use super::{log, passed_socket, process_limits, restart, signals, watch};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -142,7 +142,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     sys::return_freed_memory(MAPPED_BYTES_MIN);
-    descriptors::forbid_core_dumps();
+    process_limits::forbid_core_dumps();
     sys::ignore_file_size_signal();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
@@ -157,7 +157,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let every = Duration::from_millis(args.hooks.write_state_every);
     let after_crash_loop = taken.is_after_crash_loop();
     let rules = start_rules(settings, &mut taken, every);
-    descriptors::allow(settings.connections.max);
+    process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
     let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
     let _readings = take_readings(&engine, &clock, &helpers);

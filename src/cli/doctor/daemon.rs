@@ -7,7 +7,7 @@ use super::super::admin_client::{AdminClient, AdminFailure};
 use super::super::client::{Client, connect};
 use super::Finding;
 use crate::admin::DaemonStatus;
-use crate::daemon::descriptors;
+use crate::daemon::process_limits;
 use crate::daemon::settings::Settings;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
 use crate::sys;
@@ -124,7 +124,7 @@ fn open_files(socket: &Path, connections: u32) -> Finding {
     let Some(allowed) = open_files_in(&limits) else {
         return Finding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
     };
-    let needed = descriptors::needed(connections);
+    let needed = process_limits::open_files_needed(connections);
     if allowed < needed {
         let message =
             format!("the daemon may open {allowed} files, and {connections} connections take {needed}");

@@ -9,13 +9,13 @@ use tracing::warn;
 use super::service_manager::ServiceManager;
 
 /// Returns the most files that the daemon opens: per connection the socket and the process behind it.
-pub(crate) fn needed(connections: u32) -> u64 {
+pub(crate) fn open_files_needed(connections: u32) -> u64 {
     2 * u64::from(connections) + BESIDE
 }
 
 /// Raises the soft limit of open files to the need of the settings, at most to the hard limit.
-pub(super) fn allow(connections: u32) {
-    let needed = needed(connections);
+pub(super) fn allow_open_files(connections: u32) {
+    let needed = open_files_needed(connections);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return;
