@@ -183,7 +183,7 @@ fn fleet(status: &DaemonStatus) -> HealthCheck {
         }
         (_, _, true) => {
             let more = format!("{shared} by `on_redis_down`, with {hosts}");
-            check(CheckState::Bad, "Redis is not heard", more)
+            check(CheckState::Bad, "Redis does not answer", more)
         }
         _ => check(CheckState::Absent, "nothing to share", "Redis is set; no rule has `scope: fleet`"),
     }
@@ -264,7 +264,7 @@ pub(in crate::admin) mod tests {
                 "/fleet",
                 r#"{"redis": true, "needed": true, "hosts": 3}"#,
                 CheckState::Bad,
-                "Redis is not heard",
+                "Redis does not answer",
             ),
             (
                 "/fleet",

@@ -264,7 +264,7 @@ pub(super) const ROUTES: &[Route] = &[
     route("/status", "how it is, as JSON", RouteAction::Page(status)),
     route("/fleet", "how it stands with the other hosts, as JSON", RouteAction::Page(fleet)),
     route("/rules", "the rules in force, as JSON", RouteAction::Page(rules)),
-    route("/switches", "what holds over the rules, and who said so", RouteAction::Page(switches)),
+    route("/switches", "switches and blocks in force, and their origin", RouteAction::Page(switches)),
     route("/readyz", "whether work should be sent here", RouteAction::Public(readyz)),
     verb("/reload", verbs::reload),
     verb("/switch", verbs::switch::switch),

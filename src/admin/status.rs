@@ -307,7 +307,7 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
         warn(true, &|| {
             format!(
-                "`{file}` of the state directory was of no use at the start, so what it kept is lost: the log says why"
+                "`{file}` of the state directory was unusable at the start, so its content is lost: the log has the cause"
             )
         });
     }
@@ -345,7 +345,7 @@ fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
             let why: Vec<String> = why.collect();
             let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
             Some(format!(
-                "Redis is not heard ({why}): {rules} rules go by `on_redis_down`, with {} hosts; `tidegate fleet` says more",
+                "Redis does not answer ({why}): {rules} rules follow `on_redis_down`, with {} hosts; see `tidegate fleet`",
                 fleet.view.hosts
             ))
         }

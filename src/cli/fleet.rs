@@ -53,9 +53,9 @@ Examples:
   tidegate fleet show per-tenant tenant=t1
   tidegate fleet show exports org=o1
 
-`over` are tokens that were charged below zero, which is what was really admitted beyond a budget; `bound` is what the
-hosts that are counted may admit beyond it while Redis is heard; `held` and `in use` are the places of a limit on work that
-this host has, and those that its work has. All are of all keys that this host asked about.
+`over` counts tokens charged below zero: admitted beyond a budget. `bound` is the most that the counted hosts may admit
+beyond it while Redis answers. `held` and `in use` count this host's permits of a concurrency rule, and those in use. All
+are sums over the keys that this host syncs.
 Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
@@ -88,17 +88,17 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
         return "shares with no other host: `redis` of the settings names whom to meet where".to_owned();
     }
     if !fleet.needed {
-        return "no rule in force shares a budget or a reserve: Redis is only asked for what is said to all hosts"
+        return "no rule in force shares a budget or a reserve: Redis only has the fleet overrides"
             .to_owned();
     }
     let heard = match (fleet.linked, fleet.stale_s.map(age)) {
-        (true, Some(age)) => format!("Redis heard {age} ago"),
-        (true, None) => "Redis heard".to_owned(),
-        (false, Some(age)) => format!("Redis NOT heard for {age}"),
-        (false, None) => "Redis NOT heard yet".to_owned(),
+        (true, Some(age)) => format!("Redis up, last reply {age} ago"),
+        (true, None) => "Redis up".to_owned(),
+        (false, Some(age)) => format!("Redis DOWN for {age}"),
+        (false, None) => "Redis DOWN, no reply yet".to_owned(),
     };
     format!(
-        "{} hosts, {heard}, there and back {} us, {} keys, {} cells/s",
+        "{} hosts, {heard}, round trip {} us, {} keys, {} cells/s",
         fleet.hosts,
         count(fleet.round_trip_us),
         count(fleet.keys),
@@ -235,10 +235,11 @@ pub(in crate::cli) fn here(key: &FleetKeyStatus) -> Vec<String> {
     match &key.kind {
         _ if !key.known => vec!["here         no recent request".to_owned()],
         FleetKeyKind::Permits { in_use, hosts } => {
-            let redis = if key.in_touch { "is told of it each second" } else { "was not told of it yet" };
+            let redis =
+                if key.in_touch { "gets a report of it each second" } else { "has no report of it yet" };
             let (in_use, hosts) = (count(*in_use), count(*hosts));
             vec![
-                format!("here         {held} places, {in_use} in use, of {limit} over {hosts} hosts"),
+                format!("here         {held} permits, {in_use} in use, of {limit} over {hosts} hosts"),
                 format!("Redis        {redis}"),
             ]
         }
@@ -250,12 +251,12 @@ pub(in crate::cli) fn here(key: &FleetKeyStatus) -> Vec<String> {
                     decimal(redis.demand),
                     age(redis.age_s),
                 ),
-                None if key.in_touch => "has not answered about it since it is heard".to_owned(),
-                None => "was not asked about it: this host uses less than its part".to_owned(),
+                None if key.in_touch => "has not replied about it since the outage".to_owned(),
+                None => "has no report of it: this host uses less than its part".to_owned(),
             };
             let owed = count(*owed);
             vec![
-                format!("here         {held} in hand, {owed} owed, of {limit}"),
+                format!("here         {held} borrowed, {owed} owed, of {limit}"),
                 format!("Redis        {redis}"),
             ]
         }

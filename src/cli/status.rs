@@ -168,7 +168,7 @@ pub(super) fn held(off: bool, held: &ActiveSwitchesStatus) -> Vec<String> {
             None => "no rule is called so now: it waits".to_owned(),
         };
         let milder = match (switch.is_last, holds == mode) {
-            (Some(false), _) => "; what was said later holds".to_owned(),
+            (Some(false), _) => "; the later one holds".to_owned(),
             (_, true) => String::new(),
             (_, false) => format!("; the daemon's mode makes it {holds}"),
         };

@@ -63,9 +63,9 @@ impl FleetStart {
         helpers: &Helpers,
     ) -> Option<FleetHandle> {
         let fleet = FleetHandle::new(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
-        let fleet = fleet.inspect_err(|error| warn!(%error, "rules of the fleet go by `on_redis_down`"));
+        let fleet = fleet.inspect_err(|error| warn!(%error, "fleet rules follow `on_redis_down`"));
         let (fleet, work) = fleet.ok()?;
-        helpers.add("sync", "rules of the fleet go by `on_redis_down`", work);
+        helpers.add("sync", "fleet rules follow `on_redis_down`", work);
         Some(fleet)
     }
 }

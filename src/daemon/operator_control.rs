@@ -170,7 +170,7 @@ fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
     let unreadable = match read_orders(path, clock.now()) {
         Ok(SwitchesRead { orders, version, not_understood }) => {
             if version != ORDERS_VERSION {
-                info!(path = %shown, version, "another version of tidegate switched or blocked before: what it said holds");
+                info!(path = %shown, version, "another version of tidegate wrote these switches and blocks: they hold");
             }
             if not_understood > 0 {
                 record.found_bad(StateFile::Switches);

@@ -112,7 +112,7 @@ fn urls(fields: &RedisFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
         }
         if url.is_plain_beyond_loopback() {
             let message =
-                format!("{url} is plain text beyond this host: whoever is on the way can read and change it");
+                format!("{url} is plain text beyond this host: others on the way can read and change it");
             report.warning(*at, message, "write rediss://, for TLS, or reach it by way of a tunnel");
         }
         urls.push(url);

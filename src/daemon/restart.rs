@@ -158,7 +158,7 @@ impl RestoredState {
         let Some(directory) = &self.directory else { return };
         let path = directory.path_of(StateFile::Overrides);
         let moved = set_aside(&path);
-        let help = "fleet overrides hold again once Redis is heard; see `tidegate switch`";
+        let help = "fleet overrides hold again once Redis answers; see `tidegate switch`";
         error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
 

@@ -123,7 +123,7 @@ impl ManagerThread {
         if self.pulse.all_checked_after(watch.pinged) {
             send(&[NotifyState::Watchdog]);
             if watch.told {
-                info!("every thread does its work again: the watchdog is told");
+                info!("every thread works again: the watchdog is notified");
             }
             *watch = WatchdogWatch { half: watch.half, pinged: now, due: now.after(watch.half), told: false };
             return;
@@ -138,7 +138,7 @@ impl ManagerThread {
             let threads = late.join(", ");
             warn!(
                 threads,
-                "these do not answer: the watchdog is not told, and will end this daemon if it lasts"
+                "these threads do not answer: the watchdog is not notified, and will end this daemon if it lasts"
             );
         }
     }
@@ -160,7 +160,7 @@ fn tell(word: &ManagerMessage) {
 
 fn send(words: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(words) {
-        warn!(%error, "the service manager cannot be told how this daemon is: look at NotifyAccess= of the unit");
+        warn!(%error, "the service manager cannot be notified: check NotifyAccess= of the unit");
     }
 }
 

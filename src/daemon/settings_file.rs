@@ -307,7 +307,7 @@ fn socket_address(text: &str) -> Result<SocketAddr, ValueProblem> {
 fn uid_of(text: &str) -> Result<u32, ValueProblem> {
     let is_name = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if is_name && !text.contains(char::is_whitespace) {
-        let mend = format!("write its number, which `id -u {}` says", shown(text).trim_matches('`'));
+        let mend = format!("write its number, which `id -u {}` prints", shown(text).trim_matches('`'));
         return Err(ValueProblem::new(format!("{} is the name of a user, not a number", shown(text)), mend));
     }
     amount::parse(text)

@@ -131,7 +131,7 @@ impl OverridesHandle {
     /// The reason for a failure, or that the outcome is unknown.
     pub fn change(&self, change: FleetChange) -> Result<bool, String> {
         let (answer, answered) = sync_channel(1);
-        let busy = || "too much is being said to the other hosts at once: say it again".to_owned();
+        let busy = || "too many changes for all hosts at once: try again".to_owned();
         self.0.try_send((change, answer)).map_err(|_| busy())?;
         let silent = |_| "the thread that talks with the other hosts does not answer: see the log".to_owned();
         answered.recv_timeout(SAY_MAX).map_err(silent)?

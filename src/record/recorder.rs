@@ -139,7 +139,7 @@ impl RecordReceiver {
     /// Lowers the priority of the calling thread, which reads and writes, below the decision threads.
     pub fn give_way(&self) {
         if let Err(error) = sys::lower_priority() {
-            debug!(%error, "whoever records does not give way to decisions");
+            debug!(%error, "the recorder keeps its priority over decisions");
         }
     }
 

@@ -110,7 +110,7 @@ pub(crate) fn bound_of(rule: &Rule, quota: &Quota) -> String {
     match quota {
         // Work that a partitioned host started continues.
         Quota::Concurrency(_) => {
-            format!("{own}, on all hosts together; besides, what goes on under hosts that do not hear Redis")
+            format!("{own}, on all hosts together; besides, leases of hosts without Redis")
         }
         _ => format!("{own}, on all hosts together while Redis answers"),
     }

@@ -158,7 +158,7 @@ impl<'w> ReplayStage<'w> {
     fn with_remarks(&self, mut played: PlayedCounts) -> PlayedCounts {
         for (number, noun, what) in [
             (self.charges_unmatched, "charge", "matched no rule"),
-            (self.player.beyond_quota, "request", "let through unjudged: its session held too many leases"),
+            (self.player.beyond_quota, "request", "passed unjudged: the session held too many leases"),
             (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
         ] {
             if number > 0 {

@@ -14,10 +14,10 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let (engine, began) = (&scrape.admin.engine, scrape.admin.clock.started_at());
     sheet.gauge(
         "keys",
-        "Keys whose state differs from a fresh one, or did when it was last looked at",
+        "Keys whose state differed from a fresh one at the last sweep",
         &(engine.keys() as u64),
     )?;
-    let help = "Keys dropped for lack of memory while they still mattered";
+    let help = "Keys dropped for lack of memory that were not yet fresh";
     sheet.counter("key_evictions", help, &scrape.totals.evictions)?;
     sheet.gauge("memory_bytes", "Bytes that the tables have allocated", &(engine.memory_bytes() as u64))?;
     sheet.gauge(
@@ -29,95 +29,87 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "CPU time that all threads of the daemon have used";
     sheet.counter("cpu_seconds", help, &Duration::from_nanos(read_cpu_nanos()).as_secs_f64())?;
     let process = scrape.admin.control.process();
-    let help = "Memory of the whole daemon that is resident; 0: it cannot be read";
+    let help = "Resident memory of the daemon; 0: unreadable";
     sheet.gauge("resident_bytes", help, &process.resident_bytes)?;
     connections(scrape, sheet)?;
     state(scrape, sheet)?;
     threads(&process, sheet)?;
     rules(scrape, sheet)?;
     recording(scrape, sheet)?;
-    sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
+    sheet.infos("build", "The running version", [[("version", env!("CARGO_PKG_VERSION"))]])?;
     let started = unix_seconds(began.at, began);
-    sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)?;
+    sheet.gauge("start_time_seconds", "Start time of the daemon, in Unix time", &started)?;
     switches(scrape, sheet)
 }
 
 fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let held = scrape.admin.engine.held_bytes();
-    let help =
-        "Bytes held for callers beside the tables, by estimate: for all users, and for the largest user";
+    let help = "Estimated bytes held beside the tables: for all users, and for the largest user";
     let of = [([("users", "all")], held.total), ([("users", "largest")], held.largest_user)];
     sheet.gauges("held_bytes", help, of)?;
-    let help = "How often a user, or all together, held too much for something more, by what gave way";
+    let help = "Allocations refused because a user, or all users together, held too much, by kind";
     sheet.counters_by("held_refused", help, "what", held.refused)
 }
 
 fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let server = &scrape.admin.server;
     sheet.gauge("connections", "Connections on the applications' socket", &server.connections())?;
-    let help =
-        "Connections that were not let in, by the bound that was reached: connections.max or .per_user";
+    let help = "Refused connections, by the limit that was reached: connections.max or .per_user";
     sheet.counters_by("connections_refused", help, "reason", server.refused_connections())?;
-    let help = "Idle connections of sessions with many that were ended so that another could be let in";
+    let help = "Idle connections of sessions with many, closed to make room for others";
     sheet.counter("connections_reclaimed", help, &server.connections_reclaimed())?;
-    let help = "Frames that were answered by an ERROR, by its code: their senders go on without limits";
+    let help = "Frames answered by an ERROR, by its code; such requests pass unjudged";
     sheet.counters_by("frames_bad", help, "code", server.errors())?;
     let missed = server.missed_decisions();
     let missed = missed.map(|(client, reason, count)| ([("client", client), ("reason", reason)], count));
-    let help = "Decisions that clients made without the daemon, as they report once they reach it again";
+    let help = "Decisions that clients made without the daemon, reported on the next connection";
     sheet.counters("missed", help, missed)?;
-    let help =
-        "Requests that were judged without waiting for the call that their rules ask for, by what was full";
+    let help = "Requests judged without their remote check, by the limit that was reached";
     sheet.counters_by("waits_declined", help, "reason", server.not_pending())?;
-    let help = "How often the wall clock was set back, by a tenth of a second or more";
+    let help = "Times that the wall clock was set back by 0.1 s or more";
     sheet.counter("clock_steps_back", help, &server.clock_steps_back())
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let stats = scrape.admin.snapshots.read();
-    sheet.counter(
-        "state_writes",
-        "How often the tables were written to the state directory",
-        &stats.writes,
-    )?;
-    let help = "How often they could not be written: the log says why";
+    sheet.counter("state_writes", "Writes of the tables to the state directory", &stats.writes)?;
+    let help = "Failed writes of the tables; the log has the cause";
     sheet.counter("state_write_failures", help, &stats.failures)?;
-    let help = "When they were last written, in Unix time; 0: never";
+    let help = "Time of the last write of the tables, in Unix time; 0: never";
     sheet.gauge("state_last_write_timestamp_seconds", help, &stats.last_write)?;
-    sheet.gauge("state_bytes", "How large they were then", &stats.bytes)?;
-    let help = "Files of the state directory that were of no use at the start: what they kept is lost";
+    sheet.gauge("state_bytes", "Size of the last written tables", &stats.bytes)?;
+    let help = "Unusable files of the state directory at the start; their content is lost";
     sheet.counters("state_bad", help, stats.bad.iter().map(|(file, count)| ([("file", &**file)], *count)))
 }
 
 fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let help = "Lines of the log that were dropped, because standard error did not take them";
+    let help = "Log lines dropped because standard error was blocked or failed";
     sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
     let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
-    let help =
-        "Whether a thread runs that decisions do not need: 0 where none can be started, or after a panic";
+    let help = "Whether a helper thread runs; 0: it cannot start, or has panicked";
     let running = threads().map(|(labels, thread)| (labels, u64::from(thread.is_running)));
     sheet.gauges("thread_running", help, running.collect::<Vec<_>>())?;
-    let help = "How often such a thread was run again after a panic";
+    let help = "Restarts of a helper thread after a panic";
     sheet.counters("thread_restarts", help, threads().map(|(labels, thread)| (labels, thread.restarts)))?;
-    let help = "Whether the daemon left a crash loop: without its state, by the last rules that it ran under for a minute";
+    let help = "Whether the daemon left a crash loop, without its state and with the last proven rules";
     sheet.gauge("crash_loop", help, &u64::from(process.is_after_crash_loop))
 }
 
 fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let recorder = &scrape.admin.recorder;
-    let help = "Whether somebody records what is judged (tidegate record)";
+    let help = "Whether a recording is on (tidegate record)";
     sheet.gauge("recording", help, &u64::from(recorder.is_on()))?;
-    sheet.counter("recorded_lines", "Lines of traces that were written", &recorder.lines())?;
-    let help = "What traces are without, for it came faster than it was written; no decision waited";
+    sheet.counter("recorded_lines", "Written lines of recordings", &recorder.lines())?;
+    let help = "Events that recordings lack because they came faster than they were written";
     sheet.counter("recorded_dropped", help, &recorder.dropped())
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let rules = scrape.admin.control.rules();
-    let help = "Whether all that was written was put in force when the rules were last read";
+    let help = "Whether the last reload put all rules into force";
     sheet.gauge("rules_reload_success", help, &u64::from(rules.is_good))?;
     let last = rules.last_success.map_or(0.0, |at| unix_seconds(at, scrape.now));
-    let help = "When all that was written was last put in force, in Unix time; 0: never";
+    let help = "Time of the last reload that put all rules into force, in Unix time; 0: never";
     sheet.gauge("rules_last_reload_timestamp_seconds", help, &last)?;
     let domains = rules.domains.iter().take(DOMAINS_MAX);
     let domains = domains.map(|domain| [("domain", &*domain.name), ("sha", &*domain.sha)]);
@@ -128,7 +120,7 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
             (labels, u64::from(rule.mode == mode))
         })
     });
-    let help = "The mode that a rule really has, whoever said so: 1 for that one, 0 for the others";
+    let help = "Effective mode of a rule: 1 for that mode, 0 for the others";
     sheet.gauges("mode", help, modes.collect::<Vec<_>>())
 }
 
@@ -148,8 +140,8 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         of("guard", "rule"),
         ([("by", "file"), ("reach", "everything")], u64::from(engine.is_off())),
     ];
-    let help = "What is in another mode than the files say, by who said so: host, fleet: by hand, on this host or to \
-                all; guard; file: the file that allows everything";
+    let help = "Targets in another mode than in the files, by origin: host, fleet: an operator, on this host or for all; \
+                guard; file: the file that disables everything";
     sheet.gauges("switches", help, series)
 }
 

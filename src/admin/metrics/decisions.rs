@@ -16,19 +16,15 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let totals = &scrape.totals;
     sheet.histogram(
         "decision_seconds",
-        "From reading requests to having their answers ready; one batch of requests in 64 is timed",
+        "Time from reading requests to their encoded replies; one batch in 64 is timed",
         &timed(&totals.spans),
     )?;
     sheet.counters(
         "unmatched",
-        "Requests that nothing judged, by reason: domain: it has no rules; rule: none of them matches",
+        "Requests that no rule judged, by reason: domain: it has no rules; rule: none matches",
         [([("reason", "domain")], totals.unmatched_domain), ([("reason", "rule")], totals.unmatched_rule)],
     )?;
-    sheet.counter(
-        "panics",
-        "Judgements that panicked: each ended its connection and nothing else",
-        &totals.panics,
-    )
+    sheet.counter("panics", "Panics while judging a request; each closes its connection only", &totals.panics)
 }
 
 /// The rules in force, and those that were and have been counted; the last is all others.
@@ -65,8 +61,7 @@ fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'
             ("would_refuse", rule.would_refuse),
         ]
     };
-    let help =
-        "Requests that a rule judged, by what it said; of one request every rule that matches says something";
+    let help = "Checks of a rule, by outcome; a request has one for each matching rule";
     sheet.counters("rule_checks", help, by_outcome(rules, of))?;
     let candidates =
         candidates.iter().filter_map(|rule| Some((&*rule.domain, candidate_of(&rule.rule)?, rule)));
@@ -74,11 +69,11 @@ fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'
         [("pass", rule.pass + rule.near + rule.over), ("refuse", rule.refuse + rule.would_refuse)]
             .map(|(outcome, count)| ([("domain", domain), ("rule", name), ("outcome", outcome)], count))
     });
-    let help = "The same of the candidate that is measured beside a rule";
+    let help = "Checks of the candidate of a rule, by outcome";
     sheet.counters("candidate_checks", help, candidates)?;
     let told = rules.iter().map(|rule| ([("domain", &*rule.domain), ("rule", &*rule.rule)], rule.guard));
     let help =
-        "How often a rule refused more than half of at least 100 callers within five minutes of a change";
+        "Times that a rule refused more than half of at least 100 callers within five minutes of a change";
     sheet.counters("guard", help, told)
 }
 

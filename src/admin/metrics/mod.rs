@@ -168,11 +168,11 @@ const TEXT_BYTES: usize = 128 * 1_024;
 
 fn write_work(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let leases = scrape.admin.engine.leases();
-    sheet.gauge("leases", "Leases that are held", &leases.live)?;
+    sheet.gauge("leases", "Leases held", &leases.live)?;
     sheet.counters(
         "lease_ended",
-        "Leases that have ended, by reason: released; expired; session: its process went; abandoned: its request \
-         had been given up on",
+        "Ended leases, by reason: released; expired; session: its process exited; abandoned: its client had stopped \
+         waiting",
         [
             ([("reason", "released")], leases.released),
             ([("reason", "expired")], leases.expired),
@@ -183,19 +183,15 @@ fn write_work(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let not_held = &leases.not_held;
     sheet.counters(
         "lease_not_held",
-        "RELEASE and RENEW of a lease that their session does not hold, by what it is: ended: it was one; foreign: \
-         another session's; unknown: none of this daemon. Nothing happens but that they are answered so",
+        "RELEASE and RENEW of a lease that the session does not hold, by reason: ended; foreign: another session's; \
+         unknown: none of this daemon. They change nothing",
         [
             ([("reason", "ended")], not_held.ended),
             ([("reason", "foreign")], not_held.foreign),
             ([("reason", "unknown")], not_held.unknown),
         ],
     )?;
-    sheet.gauge(
-        "sessions",
-        "Application processes that are connected, or were within 5 s",
-        &leases.sessions,
-    )?;
+    sheet.gauge("sessions", "Sessions connected now or within the last 5 s", &leases.sessions)?;
     slots(&scrape.pools, sheet)?;
     let watched: Vec<&PoolView> = scrape.pools.iter().filter(|pool| pool.configured).collect();
     shedding(&watched, sheet)
@@ -213,9 +209,9 @@ fn slots(pools: &[PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
     let series = |of: fn(&(u64, u64)) -> u64| {
         by_name.iter().map(move |(name, sums)| ([("pool", *name)], of(sums))).collect::<Vec<_>>()
     };
-    let help = "Slots of a pool; 0: neither its processes nor the rules say, and nothing is shed by them";
+    let help = "Slots of a pool; 0: unknown, and nothing is shed by them";
     sheet.gauges("slots", help, series(|(slots, _)| *slots))?;
-    sheet.gauges("slots_busy", "Slots of a pool that are busy", series(|(_, busy)| *busy))
+    sheet.gauges("slots_busy", "Busy slots of a pool", series(|(_, busy)| *busy))
 }
 
 fn shedding(pools: &[&PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -223,17 +219,17 @@ fn shedding(pools: &[&PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
         let each = pool.shed_probabilities.iter();
         each.map(|(priority, chance)| ([("pool", &*pool.pool), ("priority", &**priority)], *chance))
     });
-    let help = "With what chance a request of a priority is refused by the slow law (workers)";
+    let help = "Probability that `workers` sheds a request of a priority";
     sheet.gauges("shed_chance", help, chances)?;
-    let help = "s of the slow law: up to 0 nothing is refused, at 1 all that may be";
+    let help = "Severity of `workers`: up to 0 sheds nothing, 1 sheds all priorities that may be shed";
     sheet.gauges("shed_severity", help, pools.iter().map(|pool| ([("pool", &*pool.pool)], pool.severity)))?;
     let braking = pools.iter().map(|pool| ([("pool", &*pool.pool)], u64::from(pool.braking)));
     sheet.gauges("braking", "Whether the brake of a pool is on", braking)?;
     let readings = || pools.iter().flat_map(|pool| readings(pool));
     let ratios = readings()
         .map(|(pool, signal, value)| ([("pool", pool), ("signal", signal)], value.unwrap_or_default()));
-    let help = "How full a pool is by each signal, workers being the share of its slot-time that was busy in the last \
-                8 s; 0 where it cannot be read";
+    let help = "Utilization of a pool by each signal; `workers` is the busy share of its slot-time in the last 8 s; 0 if \
+                unreadable";
     sheet.gauges("utilization_ratio", help, ratios)?;
     let available = readings()
         .map(|(pool, signal, value)| ([("pool", pool), ("signal", signal)], u64::from(value.is_some())));
@@ -254,56 +250,55 @@ const WORKERS: &str = "workers";
 
 fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let (fleet, counts) = (&*scrape.fleet.view, &scrape.fleet.view.counts);
-    let help = "Hosts that budgets are shared with, this one included; 0: the settings name no Redis";
+    let help = "Hosts that share budgets, this one included; 0: the settings name no Redis";
     sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
-    let help =
-        "Whether there is anything to share: a budget, places, or a reserve, and a Redis in the settings";
+    let help = "Whether rules share a budget, permits or a reserve, and the settings name a Redis";
     sheet.gauge("fleet_needed", help, &u64::from(fleet.is_needed))?;
-    let help = "Whether Redis is heard: 0 while each host has its part, and where nothing is shared";
+    let help = "Whether Redis answers; 0: in an outage, and if nothing is shared";
     sheet.gauge("fleet_linked", help, &u64::from(fleet.is_linked))?;
-    let help = "How often Redis was not heard any more";
+    let help = "Outages of Redis";
     sheet.counter("fleet_outages", help, &fleet.outages)?;
-    let help = "The age of what Redis last said; 0: it has said nothing yet";
+    let help = "Age of the last reply of Redis; 0: none yet";
     sheet.gauge(
         "fleet_staleness_seconds",
         help,
         &scrape.fleet.staleness.unwrap_or_default().as_secs_f64(),
     )?;
-    let help = "To Redis and back, smoothed";
+    let help = "Smoothed round trip to Redis";
     sheet.gauge("fleet_round_trip_seconds", help, &fleet.round_trip.as_secs_f64())?;
-    let help = "Keys that are kept in touch about";
+    let help = "Keys in the sync with Redis";
     sheet.gauge("fleet_keys", help, &(fleet.keys as u64))?;
-    let help = "Cells that were asked about and answered: one key of this host in one batch each";
+    let help = "Cells in answered batches: one for each key of a batch";
     sheet.counter("fleet_cells", help, &counts.cells)?;
     let help = "Batches of cells, by outcome: answered; unanswered: they may have run or not; undecodable: the reply is \
                 malformed";
     sheet.counters_by("fleet_batches", help, "outcome", fleet.batches())?;
-    let help = "Calls, connections and attempts to connect that failed, by class";
+    let help = "Failed commands, connections and attempts to connect, by class";
     sheet.counters_by("fleet_errors", help, "class", fleet.errors.iter().copied())?;
-    let help = "Requests that were to wait for a call, by what came of it: answered; late: no answer by its deadline; \
-                declined: too many were on their way, or calls were stopped";
+    let help = "Requests that needed a remote check, by outcome: answered; late: no reply by the deadline; declined: too \
+                many were in flight, or checks were stopped";
     sheet.counters_by("fleet_asked", help, "outcome", fleet.remote_checks())?;
-    let help = "How often such calls were stopped for a while: five in a row were late";
+    let help = "Times that remote checks stopped for a while: five in a row were late";
     sheet.counter("fleet_asks_stopped", help, &fleet.remote_checks.stopped)?;
-    let help = "Tokens charged below zero: what was really admitted beyond a budget";
+    let help = "Tokens charged below zero: admitted beyond a budget";
     sheet.counter("fleet_excess_tokens", help, &counts.excess)?;
-    let help = "Answers that showed a tenth of a budget or more, of a key that had just refused: an estimate";
+    let help = "Estimated false refusals: replies with at least a tenth of the budget, for a key that had just refused";
     sheet.counter("fleet_false_refusals", help, &counts.false_refusals)?;
-    let help = "Cells that Redis had lost before their time: they began empty";
+    let help = "Cells that Redis lost before their expiry; they started empty";
     sheet.counter("fleet_cells_lost", help, &counts.lost)?;
-    let help = "Numbers of Redis that were absurd, and cut to what can be";
+    let help = "Impossible numbers from Redis, cut to the possible range";
     sheet.counter("fleet_clamped", help, &fleet.clamped)?;
-    let help = "Fleet overrides that were ignored: forged, the fleet secret does not authenticate the value in Redis; stale, of an \
-                older version; unreadable, no text or too long; unknown, an entry that this version does not know";
+    let help = "Ignored fleet overrides: forged: the fleet secret does not authenticate the value in Redis; stale: of an older \
+                version; unreadable: no text or too long; unknown: an entry unknown to this version";
     let rejected = fleet.overrides.rejected.iter().map(|(reason, count)| ([("reason", *reason)], *count));
     sheet.counters("fleet_overrides_rejected", help, rejected)?;
-    let help = "Version of the fleet overrides that hold; 0: there are none";
+    let help = "Version of the fleet overrides in force; 0: none";
     sheet.gauge("fleet_overrides_version", help, &fleet.overrides.version)?;
     let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
         let bound = rule.bound.as_ref()?;
         Some(([("domain", &*rule.domain), ("rule", &*rule.rule)], bound.extra))
     });
-    let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis is heard";
+    let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis answers";
     sheet.gauges("fleet_bound_tokens", help, bounds)?;
     reserves(scrape, sheet)
 }
@@ -312,14 +307,13 @@ fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 fn reserves(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let each = || scrape.pools.iter().filter_map(|pool| Some(([("pool", &*pool.pool)], pool.reserve?)));
     let shared = each().map(|(pool, reserve)| (pool, u64::from(reserve.shared)));
-    let help = "Whether the reserve of a pool goes by all hosts together; 0: by this host alone";
+    let help = "Whether all hosts share the reserve of a pool; 0: this host alone";
     sheet.gauges("fleet_reserve_shared", help, shared)?;
     let stale = |reserve: ReserveView| reserve.elsewhere.map_or(0.0, |hosts| hosts.stale_s);
-    let help = "The age of what a reserve knows of other hosts; 0: it goes by this host alone";
+    let help = "Age of the sums of other hosts for a reserve; 0: this host alone";
     sheet.gauges("fleet_reserve_staleness_seconds", help, each().map(|(pool, of)| (pool, stale(of))))?;
     let most = each().map(|(pool, reserve)| (pool, u64::from(reserve.noncritical_max.unwrap_or_default())));
-    let help =
-        "How much other work the reserve lets be in progress here; 0 also where the slots are not known";
+    let help = "Most noncritical work in progress that the reserve permits on this host; 0 also if the slots are unknown";
     sheet.gauges("fleet_reserve_most", help, most)
 }
 

@@ -313,12 +313,12 @@ fn fleet(part: &FleetStatusPart) -> [(&'static str, String); 9] {
     let fleet = &part.summary;
     [
         ("this host", format!("`{}`", fleet.host)),
-        ("Redis", if fleet.linked { "✔ heard" } else { "✖ not heard" }.to_owned()),
-        ("last heard", fleet.stale_s.map_or_else(|| "never".to_owned(), |age| format!("{age:.1} s ago"))),
+        ("Redis", if fleet.linked { "✔ up" } else { "✖ down" }.to_owned()),
+        ("last reply", fleet.stale_s.map_or_else(|| "never".to_owned(), |age| format!("{age:.1} s ago"))),
         ("round trip", format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3)),
         ("hosts", format!("{} alive, {} counted", count(fleet.alive), count(fleet.hosts))),
         ("rules that share", count(part.rules)),
-        ("keys in touch", count(fleet.keys)),
+        ("keys in sync", count(fleet.keys)),
         ("cells a second", count(fleet.cells_per_s)),
         ("admitted beyond budgets", count(fleet.excess)),
     ]

@@ -48,7 +48,7 @@ pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Va
         let what = format!("freed a key of {rule} on all hosts");
         admin.ledger.enter(&by.to_string(), &what, admin.clock.now());
     }
-    let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
+    let said = if some { "is unblocked on all hosts" } else { "was not blocked on all hosts" };
     let said = format!("{rule}: this key {said}");
     Ok(answer::done(json!({"said": said, "done": some, "warning": admin.control.keep().err()})))
 }

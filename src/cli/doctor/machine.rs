@@ -51,9 +51,7 @@ fn accept_queues() -> Finding {
         Ok(_) => Finding::well(WHAT, "the kernel tells how many connections wait"),
         Err(error) => Finding::warning(
             WHAT,
-            format!(
-                "the kernel does not tell how many connections wait ({error}): the brake goes by busy slots"
-            ),
+            format!("the kernel does not report waiting connections ({error}): the brake uses busy slots"),
             "allow AF_NETLINK where this runs: RestrictAddressFamilies= of a unit, the seccomp profile of a container",
         ),
     }
@@ -67,7 +65,7 @@ fn clocks() -> Finding {
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
         return Finding::well(
             WHAT,
-            format!("the wall clock says {seconds} s since 1970; rates go by the time since the boot"),
+            format!("the wall clock says {seconds} s since 1970; rates use the time since boot"),
         );
     }
     Finding::wrong(
@@ -134,7 +132,7 @@ fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> Finding {
         }
         (Ok(()), Err(error)) => Finding::unseen(
             SCHEDULER,
-            format!("a short slice was asked for, and what came of it is not told ({error})"),
+            format!("a short slice was requested, and the result is unreadable ({error})"),
             "allow sched_getattr where this runs, or try it on the host",
         ),
     }
@@ -159,7 +157,7 @@ pub(super) fn units(root: &Path) -> Vec<Finding> {
     if !root.join("run/systemd/system").exists() {
         return vec![Finding::well(
             UNIT,
-            "this host does not run systemd: whoever starts the daemon keeps it running",
+            "this host does not run systemd: another supervisor has to restart the daemon",
         )];
     }
     let places = PLACES.map(|place| root.join(place));
@@ -260,7 +258,7 @@ mod tests {
                 FindingSeverity::Warning,
                 "cannot be asked for here (Operation not",
             ),
-            (Ok(()), Err(refused()), FindingSeverity::Unseen, "is not told (Operation not"),
+            (Ok(()), Err(refused()), FindingSeverity::Unseen, "is unreadable (Operation not"),
         ];
         for (asked, given, severity, message) in table {
             let found = of_slice(&asked, given);

@@ -163,7 +163,7 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
     Finding::warning(
         CLOCK,
         format!("the clock of {url} is {apart_ms} ms {which} that of this host"),
-        "set both: timedatectl set-ntp true; budgets go by the clock of Redis, and a failover to another clock moves them",
+        "set both: timedatectl set-ntp true; budgets use the clock of Redis, and a failover to another clock moves them",
     )
 }
 
@@ -172,7 +172,7 @@ fn hosts(beating: u64, told: Option<u64>) -> Finding {
     let Some(told) = told else {
         return Finding::unseen(
             HOSTS,
-            format!("{beating} hosts beat there"),
+            format!("{beating} hosts send heartbeats there"),
             "tidegate fleet, as root, says more",
         );
     };
@@ -190,16 +190,16 @@ fn hosts(beating: u64, told: Option<u64>) -> Finding {
         // The daemon counts the most hosts of the last half minute.
         (beating, told) if told < beating => Finding::warning(
             HOSTS,
-            format!("{beating} hosts beat there, and the daemon counts {told}"),
-            "look again in some seconds; if it stays: tidegate fleet says whether Redis is heard",
+            format!("{beating} hosts send heartbeats there, and the daemon counts {told}"),
+            "look again in some seconds; if it stays: tidegate fleet shows whether Redis answers",
         ),
         (beating, told) if told > 2 * beating => Finding::warning(
             HOSTS,
-            format!("{beating} hosts beat there, and half a minute ago there were {told}"),
+            format!("{beating} hosts send heartbeats there, and half a minute ago there were {told}"),
             "look at those that went: tidegate status on each",
         ),
         (beating, told) => {
-            Finding::well(HOSTS, format!("{beating} hosts beat there, the daemon counts {told}"))
+            Finding::well(HOSTS, format!("{beating} hosts send heartbeats there, the daemon counts {told}"))
         }
     }
 }

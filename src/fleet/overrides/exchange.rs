@@ -286,9 +286,9 @@ const STEP_MIN_NANOS: u64 = 1_000_000_000;
 const NOT_SEEN: &str = "?";
 const UNREADABLE: &str = "-";
 
-const NOT_SAID: &str = "Redis does not answer: nothing is said to the other hosts. `tidegate doctor` says what is wrong with it; without \
-                        `--fleet` it holds on this host alone";
-const NOT_SURE: &str = "Redis did not answer in time: the other hosts may have been told or not. `tidegate switch` shows it within \
-                        seconds once Redis is heard; saying it again does no harm";
+const NOT_SAID: &str = "Redis does not answer: the other hosts have not changed. help: run `tidegate doctor`; without `--fleet` the \
+                        change holds on this host alone";
+const NOT_SURE: &str = "Redis did not answer in time: the other hosts may have changed or not. help: `tidegate switch` shows it \
+                        within seconds once Redis answers; repeating the command does no harm";
 const FOREIGN: &str = "the fleet overrides in Redis are not authenticated by the fleet secret of this host. help: give this host the secret \
                        of the others, and each fleet a Redis of its own; if the value is no fleet's, delete the key tg:{tm}:overrides";

@@ -236,7 +236,7 @@ impl SyncLoop {
             info!(hosts, "budgets are shared with the other hosts");
         } else {
             self.view.outages += 1;
-            warn!(hosts, "Redis is not heard: rules of the fleet go by `on_redis_down` until it is");
+            warn!(hosts, "Redis does not answer: fleet rules follow `on_redis_down` until it does");
         }
         self.publish_view(now);
     }

@@ -84,13 +84,13 @@ fn reports_fleet_state_with_and_without_redis() {
     assert!(metrics.of("tidegate_fleet_round_trip_seconds") > 0.0);
 
     let out = daemon.run("fleet");
-    for words in ["1 hosts, Redis heard", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"] {
+    for words in ["1 hosts, Redis up", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"] {
         assert!(out.contains(words), "{words}: {out}");
     }
     assert!(!out.contains("per-user"), "a rule of this host: {out}");
     let told: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
     assert_eq!(told["rules"][0]["rule"], "per-tenant");
-    assert!(daemon.run("status").contains("fleet        1 hosts, Redis heard"));
+    assert!(daemon.run("status").contains("fleet        1 hosts, Redis up"));
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
     assert!(!warnings.contains("Redis"), "{warnings}");
 
@@ -106,10 +106,10 @@ fn reports_fleet_state_with_and_without_redis() {
     assert_eq!(metrics.of("tidegate_fleet_outages_total"), 1.0);
     assert!(metrics.of("tidegate_fleet_errors_total{class=\"down\"}") > 0.0);
     let out = daemon.run("fleet");
-    assert!(out.contains("Redis NOT heard for ") && out.contains("failures     down "), "{out}");
+    assert!(out.contains("Redis DOWN for ") && out.contains("failures     down "), "{out}");
     let status = daemon.run("status");
     assert!(
-        status.contains("warning: Redis is not heard (") && status.contains("`tidegate fleet`"),
+        status.contains("warning: Redis does not answer (") && status.contains("`tidegate fleet`"),
         "{status}"
     );
     redis.restart(None);
@@ -142,7 +142,7 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     assert!(!here.to_string().contains("canary"));
 
     let out = one.run("fleet show per-tenant tenant=canary-t1");
-    assert!(out.contains(key) && out.contains(" in hand, ") && out.contains(" left for all, "), "{out}");
+    assert!(out.contains(key) && out.contains(" borrowed, ") && out.contains(" left for all, "), "{out}");
     let out = other.run("fleet show api/per-tenant tenant=canary-t1");
     assert!(out.contains("no recent request"), "{out}");
     let files = one.plan.path("rules");
@@ -150,7 +150,7 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     let out = one.run(&explain);
     assert!(
         out.contains("live      per-tenant: ")
-            && out.contains(" in hand, ")
+            && out.contains(" borrowed, ")
             && out.contains(" left for all, "),
         "{out}"
     );

@@ -128,7 +128,7 @@ fn more_work_than_a_session_may_hold_is_let_through_and_told() {
     let output = replay(RULES, &trace, &["--decisions", "-"]);
     assert!(output.status.success());
     assert!(
-        said(&output).contains("\n6 requests let through unjudged: its session held too many leases\n"),
+        said(&output).contains("\n6 requests passed unjudged: the session held too many leases\n"),
         "{}",
         said(&output)
     );

@@ -15,7 +15,7 @@ use super::wire::{Wire, hit, verdict_of};
 
 /// What each daemon says once it hears Redis, and once it does not any more.
 pub(crate) const LINKED: &str = "budgets are shared with the other hosts";
-pub(crate) const CUT_OFF: &str = "Redis is not heard";
+pub(crate) const CUT_OFF: &str = "Redis does not answer";
 
 /// A rule of the fleet with these terms, and one of the host for requests about something else.
 pub(crate) fn rules(rate: &str, burst: u32, fleet: &str) -> String {

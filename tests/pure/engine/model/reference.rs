@@ -183,7 +183,7 @@ impl Reference {
         }
     }
 
-    /// Charges after the fact. `None`: the contract leaves open what comes of it.
+    /// Charges after the fact. `None`: the contract leaves open the result.
     pub(super) fn charge(&mut self, about: About, requests: i64, tokens: Option<i64>) -> Option<()> {
         for (rule, is_candidate, law) in self.laws(about) {
             let Some(amount) = self.amount(rule, requests, tokens) else { continue };
