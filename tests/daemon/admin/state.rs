@@ -46,7 +46,7 @@ fn sets_unusable_files_aside_and_reports_them() {
         assert_eq!(fs::read_to_string(&aside).unwrap(), text);
         let status = get(&daemon, "/status").json();
         assert_eq!(status["state"]["bad"][file], 1);
-        let told = format!("`{file}` of the state directory was of no use at the start");
+        let told = format!("`{file}` of the state directory was unusable at the start");
         assert!(status["warnings"].to_string().contains(&told), "{status:#}");
         // From the daemon's status, and from the files.
         let (_, output, _) = outcome_of(&daemon.doctor(&[]));

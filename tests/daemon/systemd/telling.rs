@@ -100,7 +100,7 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     // One of the two threads hangs within a decision.
     let mut wires = [daemon.greeted(), daemon.greeted()];
     wires[0].send(&json!([3, 2, "api", [["user", "u1", "debug-stall", "5000"]]]));
-    let line = daemon.await_log(&["WARN", "these do not answer: the watchdog is not told"]);
+    let line = daemon.await_log(&["WARN", "these threads do not answer: the watchdog is not notified"]);
     assert!(line.contains("threads=\"decide-0\"") || line.contains("threads=\"decide-1\""), "{line}");
     ear.rest();
     // It is not ready either.

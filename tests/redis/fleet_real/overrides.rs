@@ -108,7 +108,7 @@ fn later_fleet_switch_wins() {
     hosts[1].run("switch per-user enforce");
     assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
     hears(&hosts[1], "disabled on all hosts, by uid");
-    assert!(hears(&hosts[1], "disabled on all hosts").contains("what was said later holds"));
+    assert!(hears(&hosts[1], "disabled on all hosts").contains("the later one holds"));
     // A restart does not turn them around.
     eventually("it is kept", || {
         fs::read_to_string(hosts[1].plan.path("state/switches")).ok()?.contains("said").then_some(())
