@@ -118,7 +118,7 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     // The thread may just have finished its own probe.
     assert!(pings <= 1, "{meanwhile:?}");
     ear.next_with("WATCHDOG=1");
-    daemon.await_log(&["INFO", "every thread does its work again"]);
+    daemon.await_log(&["INFO", "every thread works again"]);
     eventually("it is ready", || (get(&daemon, "/readyz").status == 200).then_some(()));
 }
 
