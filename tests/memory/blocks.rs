@@ -9,10 +9,11 @@ fn blocks_are_as_large_as_they_are_counted() {
     return_freed_memory(MAPPED_BYTES_MIN);
     for payload in [1, 24, 25, 100, 40_000, 65_512, 65_513, 65_520, 65_528, 65_536, 100_000, 131_072, 200_000]
     {
-        // The first ones use up the room of the heap. A larger one of them would find room there unmapped.
+        // The first ones fill the room left in the heap, where a larger block would not be mapped.
         let blocks: Vec<Vec<u8>> = (0..64).map(|_| vec![7; payload]).collect();
         let last = blocks.last().unwrap();
-        // SAFETY: the allocator of this program hands on to malloc, and the block lives until the end of the loop.
+        // SAFETY: the allocator of this program passes calls on to malloc; the block lives until the end of
+        // the loop.
         let usable = unsafe { libc::malloc_usable_size(last.as_ptr().cast_mut().cast()) };
         let counted = malloc_block_bytes(payload);
         // The header of a mapped block has 16 bytes.

@@ -1,4 +1,4 @@
-//! An allocator that counts what each thread asks for, and what it holds, as malloc hands it out.
+//! An allocator that counts the bytes that each thread requests and holds, in the block sizes of malloc.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,19 +11,19 @@ thread_local! {
     static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes of a block with what malloc keeps ahead of it.
+/// Bytes of a block with its malloc header.
 fn size(pointer: *mut u8) -> i64 {
-    // SAFETY: the pointer is one that malloc has just handed out, or is about to take back.
+    // SAFETY: malloc has just returned the pointer, or is about to free it.
     let usable = unsafe { libc::malloc_usable_size(pointer.cast()) };
     i64::try_from(usable).unwrap_or(i64::MAX) + 8
 }
 
-// SAFETY: every call is handed on to the system's allocator unchanged; the counts live in thread-locals that need
-// neither the heap nor a destructor.
+// SAFETY: every call is passed to the system's allocator unchanged; the counts live in thread-locals that
+// need neither the heap nor a destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ASKED.set(ASKED.get() + layout.size());
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller guarantees it.
         let pointer = unsafe { System.alloc(layout) };
         if !pointer.is_null() {
             HELD.set(HELD.get() + size(pointer));
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - size(pointer));
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller guarantees it.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -47,12 +47,12 @@ pub(crate) fn held() -> i64 {
     HELD.get()
 }
 
-/// The most that it has held since this was last asked.
+/// The most bytes held since the last call.
 pub(crate) fn most() -> i64 {
     MOST.replace(HELD.get())
 }
 
-/// Bytes that this thread asks the heap for while it works.
+/// Bytes that this thread requests from the heap during `work`.
 pub(crate) fn asked_bytes(work: impl FnOnce()) -> usize {
     let before = ASKED.get();
     work();

@@ -1,4 +1,4 @@
-//! Finding the nodes that a request hits costs no memory, however many there are and however long its texts.
+//! Matching a request to nodes allocates nothing, for any number of nodes and any length of texts.
 
 use tidegate::rules::{NodeHits, read_text};
 
@@ -15,7 +15,7 @@ fn finding_nodes_asks_the_heap_for_nothing() {
     let shared = "- {key: '*y*', share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1}}\n";
     let loaded = read_text("tree.yaml", &format!("domain: api\ndescriptors:\n{nodes}{shared}"));
     let tree = loaded.domains.first().unwrap().tree();
-    // The longest that the socket carries.
+    // The longest texts that the socket carries.
     let (key, value) = ("y".repeat(64), "z".repeat(1_024));
     let descriptors = [
         &[("k", "7")][..],

@@ -1,4 +1,4 @@
-//! A flood of keys that nobody has seen before.
+//! A flood of new keys stays within the budget; limited keys stay limited.
 
 use tidegate::clock::Now;
 use tidegate::engine::{Decider, Op, Verdict};
@@ -11,27 +11,27 @@ const WATCHED: u32 = 1_000;
 
 const MIB: i64 = 1 << 20;
 
-/// How much a flood is.
+/// The size of a flood.
 #[derive(Clone, Copy, Debug)]
 struct Flood {
     keys: u64,
     budget: i64,
 }
 
-/// Floods these algorithms, and one key in eight of the watched is asked about again and again.
+/// Floods these algorithms while peeking at an eighth of the watched keys per step.
 fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
     let limits = one_of_each() + "  - {name: blocked, match: {k: blocked}, key: [u], rate: 1/s, block: 6h}\n";
     let engine = engine(&limits, usize::try_from(budget).unwrap());
     let mut decider = engine.decider();
     let start = held();
-    // A quiet day: a tenth of what fits.
+    // A quiet day: a tenth of the keys that fit.
     let quiet = |decider: &mut Decider, at: u64| {
         for user in 0..u64::try_from(budget).unwrap() / 1_000 {
             let kind = kinds[usize::try_from(user).unwrap() % kinds.len()];
             hit(decider, kind, &format!("quiet{user}"), at);
         }
     };
-    // An hour begins: windows that are aligned have all of it before them.
+    // Start of an hour: aligned windows have their full length ahead.
     let mut at = 1_000 * 3_600 * SECOND;
     quiet(&mut decider, at);
     let before = engine.memory_bytes();
@@ -47,7 +47,7 @@ fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
     }
     let (mut asked, mut limited) = (0_u64, 0_u64);
     most();
-    // Ten minutes: whoever was limited is so to the end, in truth.
+    // Five of the ten minutes until a refill: limited keys stay limited.
     let step = 300 * SECOND / keys;
     for key in 0..keys {
         at += step;
@@ -79,7 +79,7 @@ fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
         let blocked = ask(&mut decider, Op::Peek, "blocked", &format!("blocked{user}"), at).0;
         assert_eq!(blocked, Verdict::Limit, "a block is never let go");
     }
-    // The next day is as quiet as the one before.
+    // The next day is as quiet as the previous one.
     for minute in 0..24 * 60 {
         engine.sweep(Now::at_nanos(at + minute * 60 * SECOND));
     }
@@ -99,7 +99,7 @@ fn algorithms_that_come_later_find_room_within_the_budget() {
     let at = 1_000 * 3_600 * SECOND;
     (0..200_000).for_each(|user| assert!(hit(&mut decider, kind, &user.to_string(), at)));
     let mut most = 0;
-    // All is taken when four other kinds of table come.
+    // The budget is used up when other kinds of table are created.
     engine.install_rules(rules(&one_of_each()));
     for (kind, _) in &ALGORITHMS[1..] {
         let users = (0..100).map(|user| format!("watched{user}"));

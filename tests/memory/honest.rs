@@ -1,4 +1,4 @@
-//! What the engine says it has allocated is what the allocator has handed out.
+//! The engine's count of its memory agrees with the allocator's.
 
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
@@ -8,12 +8,12 @@ use tidegate::engine::{Descriptors, IdempotencyKey, Op, Request};
 use crate::counting::held;
 use crate::{ALGORITHMS, SECOND, engine, one_of_each};
 
-/// Something that happens to the tables.
+/// A change of the tables.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// So many keys of one algorithm, each hit so often, with or without a name.
+    /// Keys of one algorithm, each hit `times` times, with or without an idempotency key.
     Keys { kind: usize, from: u32, many: u32, times: u32, named: bool },
-    /// Seconds pass, and everything is swept.
+    /// Seconds pass, then a sweep.
     Sweep(u64),
 }
 
@@ -25,8 +25,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(prop_oneof![3 => keys, 1 => sweep], 1..25)
 }
 
-/// A trace is thousands of requests: of the cases that are asked for, every five-hundredth. The macro would take as many
-/// as `PROPTEST_CASES` says, whatever it is configured to.
+/// One case per 500 requested, as a trace has thousands of requests. The macro would take the number in
+/// `PROPTEST_CASES`, whatever its configuration.
 fn config() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
     let cases = asked.map_or(10, |cases| (cases / 500).max(10));
@@ -46,13 +46,13 @@ fn counts(events: Vec<Event>, budget: usize) -> TestCaseResult {
     let attributes = [("k", "token_bucket"), ("u", "warm")];
     let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes));
     let _ = decider.decide(&request, Now::at_nanos(0));
-    // Rules, counters and locks are no part of the budget.
+    // Rules, counters and locks are not part of the budget.
     let other = held() - start - i64::try_from(engine.memory_bytes()).unwrap();
     let mut at = SECOND;
     for event in events {
         match event {
             Event::Sweep(seconds) => {
-                // Twice round, so that what was emptied by the first round shrinks.
+                // Several sweeps, so that tables emptied by the first one shrink.
                 for _ in 0..3 {
                     at += seconds * SECOND / 3;
                     engine.sweep(Now::at_nanos(at));
@@ -77,8 +77,8 @@ fn counts(events: Vec<Event>, budget: usize) -> TestCaseResult {
             }
         }
         let (counted, really) = (i64::try_from(engine.memory_bytes()).unwrap(), held() - start - other);
-        // Tables are counted as asked for: malloc adds 16 bytes to each, a page to a large one; 64 shards of seven
-        // kinds, and 16 of repeats. The lists of a decider are a few hundred bytes more.
+        // Tables are counted as requested: malloc adds 16 bytes to each, a page to a large one; 64 shards of
+        // seven kinds, and 16 of retries. The lists of a decider take a few hundred bytes more.
         let slack = 4_096 + really / 20;
         prop_assert!(
             (really - counted).abs() <= slack,

@@ -1,4 +1,4 @@
-//! Keys that a caller has chosen to collide, and keys that expire together: neither slows a decision.
+//! Neither keys crafted to collide nor keys that expire together slow a decision.
 
 use std::fs;
 use std::hint::black_box;
@@ -12,21 +12,21 @@ use tidegate::clock::Now;
 
 use crate::{SECOND, engine, hit};
 
-/// CPU time of this thread: what other threads do does not count.
+/// CPU time of this thread, without that of other threads.
 fn cpu_nanos() -> u64 {
     #[allow(clippy::disallowed_methods, reason = "the engine has no clock of CPU time")]
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap() * SECOND + u64::try_from(time.tv_nsec).unwrap()
 }
 
-/// The hash of two words in tables that trust their keys: multiplied, and with no secret.
+/// The hash of two words in tables that trust their keys: multiplied, with no secret.
 fn trusting(words: [u64; 2]) -> u64 {
     words.into_iter().fold(0_u64, |hash, word| (hash.rotate_left(5) ^ word).wrapping_mul(FACTOR))
 }
 
 const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
 
-/// So many texts of sixteen characters that collide there.
+/// Texts of sixteen characters that collide under that hash.
 fn crafted(count: usize) -> Vec<String> {
     let mut texts = Vec::new();
     let mut number = 1_u64;
@@ -58,21 +58,21 @@ fn crafted_keys_cost_no_more_than_others() {
         }
         cpu_nanos() - begin
     };
-    // The least of three: whatever else the machine does only adds to it.
+    // The minimum of three: other load on the machine only adds time.
     let least = |users: &[String]| (0..3).map(|_| nanos(users)).min().unwrap();
     let (crafted, others) = (least(&crafted), least(&others));
     println!("{crafted} ns for 10 000 keys that collide elsewhere, {others} ns for others");
     assert!(crafted < others * 2, "{crafted} ns beside {others} ns");
 }
 
-/// CPU time of a thread of this process, and how long it has waited for a CPU.
+/// CPU time of a thread of this process, and its wait for a CPU.
 fn statistics(thread: i32) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
     let mut fields = text.split_whitespace().map(|field| field.parse().unwrap());
     [fields.next().unwrap(), fields.next().unwrap()]
 }
 
-/// Keys of one engine, unoptimised fewer.
+/// Keys of one engine; fewer in unoptimised builds.
 const KEYS: usize = if cfg!(debug_assertions) { 100_000 } else { 500_000 };
 
 #[test]
@@ -81,13 +81,15 @@ fn decides_while_half_a_million_keys_expire_together() {
         println!("SKIPPED: this kernel does not count the CPU time of threads");
         return;
     }
-    // A decision that a host takes off the CPU without counting it looks stalled: a sweep that blocks decisions does so each time.
+    // A host can preempt a decision without counting it, which looks like a stall; a sweep that blocks
+    // decisions stalls every run.
     let stalls = (0..3).map(|_| longest_stall_percent()).collect::<Vec<_>>();
     let stalled = stalls.iter().min().unwrap();
     assert!(*stalled < 12, "a decision waits for {stalls:?} % of a sweep");
 }
 
-/// The longest wait of a decision while keys expire, in percent of the sweep's CPU time, so that a busy machine changes neither.
+/// The longest wait of a decision while keys expire, in percent of the sweep's CPU time, which is independent
+/// of other load.
 fn longest_stall_percent() -> u64 {
     let engine = engine("  - {name: all, key: [u], rate: 1/s, burst: 1}\n", 64 << 20);
     let mut decider = engine.decider();
@@ -103,7 +105,7 @@ fn longest_stall_percent() -> u64 {
             engine.sweep(Now::at_nanos(10 * SECOND));
             let swept = statistics(own)[0] - before;
             is_over.store(true, Ordering::SeqCst);
-            // It is looked at until then.
+            // The other thread reads its statistics until then.
             while is_over.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
@@ -117,7 +119,7 @@ fn longest_stall_percent() -> u64 {
             let ([_, waited], [swept, _]) = (statistics(own), statistics(sweeper));
             black_box(hit(&mut decider, "k", &format!("w{}", user % 1_000), 50 * SECOND));
             let ([_, waited_then], [swept_then, _]) = (statistics(own), statistics(sweeper));
-            // A decision that waited for a CPU waited for no lock.
+            // A decision that waited for a CPU did not wait for a lock.
             if waited_then - waited < SECOND / 1_000 {
                 stalled = stalled.max(swept_then - swept);
             }

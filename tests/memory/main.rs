@@ -1,6 +1,6 @@
-//! Memory: what the engine says it has is what it has, a flood of new keys stays within the budget, costs nobody who was
-//! limited his limit, and is forgotten afterwards. Reading a request, however hostile, asks the heap for nothing. Counted
-//! by an allocator, not by the engine alone.
+//! Memory use of the engine and of request parsing, counted by an allocator: the engine's own count is right,
+//! a flood of new keys stays within the budget, keeps limited keys limited and is forgotten afterwards, and
+//! reading a request, however hostile, allocates nothing.
 #![allow(unsafe_code, reason = "counting what the allocator has handed out needs an allocator")]
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ use tidegate::rules::{Domain, read_text};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// One rule of each algorithm, each for requests that say so: `k=token_bucket` and so on.
+/// One rule of each algorithm, each for requests with its name: `k=token_bucket` and so on.
 pub(crate) fn one_of_each() -> String {
     ALGORITHMS
         .iter()
@@ -64,7 +64,7 @@ pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
     engine
 }
 
-/// Asks for one unit; the verdict and the wait.
+/// Requests one unit; returns verdict and retry-after.
 pub(crate) fn ask(decider: &mut Decider, op: Op, k: &str, u: &str, now: u64) -> (Verdict, Option<Micros>) {
     let attributes = [("k", k), ("u", u)];
     let request = Request::new(op, "api", Descriptors::from_attributes(&attributes));

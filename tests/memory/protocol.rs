@@ -1,4 +1,4 @@
-//! A frame, however hostile, costs no memory: reading requests never asks the heap for anything.
+//! Reading a frame, however hostile, allocates nothing.
 
 use tidegate::protocol::{
     DescriptorList, FRAME_BYTES_MAX, FrameSplit, decode_first, decode_request, split_frame,
@@ -24,8 +24,8 @@ fn reading_asks_the_heap_for_nothing() {
     }
 }
 
-/// Frames of the largest size: heads that announce 2³² − 1 of something wherever a head may stand, and maps that
-/// make a reader compare as many keys as there can be.
+/// Frames of the largest size: heads that announce 2³² − 1 items wherever a head may stand, and maps that
+/// make a reader compare the maximum number of keys.
 fn bombs() -> Vec<(String, Vec<u8>)> {
     let mut bombs = Vec::new();
     let starts: [(&str, &[u8]); 6] = [

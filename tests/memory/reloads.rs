@@ -1,4 +1,4 @@
-//! Rules that change all the time: what does not change decides as if nothing did, and nothing is left behind.
+//! Frequent reloads leave unchanged rules deciding as before, and leak no memory.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tidegate::rules::{Domain, read_text};
 use crate::counting::held;
 use crate::{SECOND, engine};
 
-/// Rules that stay, of every kind there is.
+/// Rules that stay, one of every kind.
 const STAYING: &str = "
   - {name: bucket, key: [u], rate: 3/s, burst: 5, over: {soft: 40%, for: 2s}, warn_at: 50%}
   - {name: login, key: [u], algorithm: sliding_log, rate: 40/min, refused: counted, block: 7s}
@@ -18,10 +18,11 @@ const STAYING: &str = "
   - {name: paced, match: {p: y}, key: [u], algorithm: leaky_bucket, rate: 5/s, queue: 3}
 ";
 
-/// What is in force after so many reloads.
+/// The domains in force after `number` reloads.
 fn reloaded(number: u64) -> Vec<Arc<Domain>> {
     let mut text = format!("domain: api\nlimits:{STAYING}");
-    // Rules beside them come, change their numbers and their algorithm, and go; they match none of the requests.
+    // Rules beside them are added, change their numbers and algorithm, and are removed; they match no
+    // request.
     if !number.is_multiple_of(3) {
         let quota =
             ["rate: 5/s", "algorithm: fixed_window, rate: 7/min", "algorithm: sliding_log, rate: 9/h"]
@@ -31,7 +32,7 @@ fn reloaded(number: u64) -> Vec<Arc<Domain>> {
     }
     let mut domains = read_text("api.yaml", &text).domains;
     if number % 2 == 1 {
-        // A domain comes and goes.
+        // A domain is added and removed.
         domains
             .extend(read_text("web.yaml", "domain: web\nlimits: [{name: a, key: [], rate: 1/s}]\n").domains);
     }
@@ -39,7 +40,7 @@ fn reloaded(number: u64) -> Vec<Arc<Domain>> {
     domains
 }
 
-/// Plays a fixed trace and hands on what is said to every request. Looks at what is held, if there are reloads.
+/// Plays a fixed trace and passes on each reply. Checks the memory held, if there are reloads.
 fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, String)) {
     let engine = engine(STAYING, 4 << 20);
     engine.install_rules(reloaded(0));
@@ -47,7 +48,7 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
     let (mut at, mut reloads, mut random) = (0, 0, 1_u64);
     let mut settled = None;
     for number in 0..requests {
-        // A congruential generator (Knuth, MMIX): the same trace at every run.
+        // A congruential generator (Knuth, MMIX): the same trace in every run.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         at += random >> 35;
         if let Some(every) = reloads_every
@@ -56,7 +57,7 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
             reloads += 1;
             engine.install_rules(reloaded(reloads));
             if reloads % 300 == 0 {
-                // What is held is that of the rules, which are the same after 300 as after 600 and 900.
+                // The rules are the same after 300, 600 and 900 reloads, so the memory held is too.
                 let first = *settled.get_or_insert(held());
                 println!("{reloads} reloads: {} bytes", held());
                 assert!(

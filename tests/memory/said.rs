@@ -1,4 +1,4 @@
-//! What a key is said to take is what it takes: `check` tells operators how many keys fit.
+//! The bytes per key that `check` reports match the bytes allocated.
 
 use std::sync::Arc;
 
@@ -14,17 +14,18 @@ use crate::{ALGORITHMS, SECOND, rules};
 const KEYS: u32 = 2_000;
 const BUDGET: usize = 64 << 20;
 
-/// What is kept beside a key once it has asked for too much.
+/// Rules with state besides the quota once a key is over its limit.
 const BESIDE: [(&str, &str); 5] = [
     ("soft", "rate: 6/h, over: {soft: 50%}"),
     ("soft_log", "algorithm: sliding_log, rate: 6/h, over: {soft: 50%}"),
     ("elastic", "rate: 6/h, over: {elastic: 100%}"),
     ("blocks", "rate: 6/h, block: 1h"),
-    // Of most keys nobody was told: then it is less.
+    // Most keys are untracked: they take less.
     ("fleet", "rate: 6/h, scope: fleet, fleet: {on_miss: refuse}"),
 ];
 
-/// Bytes of each key, once something, and once too much was asked about each of many, where Redis is heard and the host has room.
+/// Bytes of each key after one and after eleven requests for each of many keys, with Redis reachable and free
+/// memory.
 fn bytes_per_key(limit: &str) -> (f64, f64) {
     let options = EngineOptions {
         hash_key: HashKey::from_bytes([7; 16]),
@@ -46,7 +47,7 @@ fn bytes_per_key(limit: &str) -> (f64, f64) {
         }
         let counted = engine.memory_bytes() - before;
         let really = held() - start;
-        // Buffers of the decider, what malloc adds to each of 64 tables, and the keys queued for a sync.
+        // Buffers of the decider, malloc's overhead for each of 64 tables, and the keys queued for a sync.
         let slack = 8_192 + really / 5;
         let difference = (really - i64::try_from(counted).unwrap()).abs();
         assert!(difference <= slack, "{limit}: {counted} counted, {really} handed out");
@@ -65,11 +66,11 @@ fn a_key_takes_what_it_is_said_to_take() {
         println!("{name}: {said:?}, {one:.1} and {many:.1}");
         assert!(one >= said.least as f64, "{name}: {one} of {said:?}");
         assert!(many >= one && many <= said.most as f64 + SLACK, "{name}: {many} of {said:?}");
-        // What is said at most is no more than twice what there is: it would scare off for nothing.
+        // The reported maximum is at most twice the actual use, so that `check` does not deter for no reason.
         let fit = keys_within(BUDGET, said.most).unwrap();
         assert!(fit as f64 * many >= BUDGET as f64 / 8.0, "{name}: {fit} keys are said to fit");
     }
 }
 
-/// A shard's table has some bytes besides, whatever is in it: spread over thirty keys.
+/// Fixed bytes of a shard's table, spread over thirty keys.
 const SLACK: f64 = 4.0;

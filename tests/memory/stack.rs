@@ -1,4 +1,4 @@
-//! A frame, however deeply nested, takes no more than a small stack.
+//! Reading a frame, however deeply nested, fits a small stack.
 
 use std::thread;
 
@@ -8,11 +8,11 @@ use tidegate::protocol::{DescriptorList, ReplyScratch, decode_first, decode_repl
 fn reads_any_depth_on_a_small_stack() {
     let nested =
         |marker: &[u8]| [b"\x97\x03\x07\xa3api".as_slice(), &marker.repeat(16_000 / marker.len())].concat();
-    // Arrays, maps, and arrays that announce more than there can be, in each other until the frame is full.
+    // Arrays, maps, and arrays that announce too many items, nested until the frame is full.
     let bombs = [b"\x91".as_slice(), b"\x81\xa1a", b"\xdd\xff\xff\xff\xff"].map(nested);
     let reader = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
         for bomb in &bombs {
-            // At the place of the descriptors, and from the first byte on.
+            // In the descriptors, and from the first byte on.
             for bytes in [&bomb[..], &bomb[6..]] {
                 assert!(decode_request(bytes, &mut DescriptorList::new()).is_err());
                 assert!(decode_first(bytes).is_err());
@@ -23,5 +23,5 @@ fn reads_any_depth_on_a_small_stack() {
     reader.unwrap().join().unwrap();
 }
 
-/// A sixteenth of what decision threads have: a recursion of a thousand levels overflows it.
+/// A sixteenth of the stack of decision threads: a recursion of a thousand levels overflows it.
 const STACK_BYTES: usize = 128 << 10;

@@ -1,4 +1,4 @@
-//! Who may name whom. Reads every file of src/ and fails on an edge, a word or a size that `ARCHITECTURE.md` rules out.
+//! Dependencies between rooms: fails on an edge, a word or a size in src/ that `ARCHITECTURE.md` rules out.
 
 mod advisories;
 mod guards;
@@ -33,7 +33,7 @@ fn every_file_keeps_to_its_room() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The table of ARCHITECTURE.md: each room and whom it may name.
+/// The table of ARCHITECTURE.md: each room and the rooms it may name.
 fn rooms_described(page: &str) -> Vec<(String, Vec<String>)> {
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let rows = rows.map(|line| line.split('|').map(words_in_code).collect::<Vec<_>>());

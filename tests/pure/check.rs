@@ -1,4 +1,5 @@
-//! `tidegate check`: what it reads, how much it prints and how it ends. `views/` has what it prints of rules.
+//! `tidegate check`: its input, the length of its output and its exit code. `views/` has its output for
+//! rules.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +16,7 @@ fn check_with(args: Args) -> (String, bool) {
     let path = args.path.clone().unwrap();
     let mut out = Vec::new();
     let code = run(&args, &mut out).unwrap();
-    // Only printing it tells one code from another.
+    // Only its debug form tells one code from another.
     let fine = format!("{code:?}") == format!("{:?}", std::process::ExitCode::SUCCESS);
     let text = String::from_utf8(out).unwrap();
     (text.replace(&*path.parent().unwrap().to_string_lossy(), "."), fine)

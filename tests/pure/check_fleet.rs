@@ -1,4 +1,4 @@
-//! `tidegate check` of rules that a fleet shares: their bounds by the number of hosts, and what is missing for them.
+//! `tidegate check` of fleet rules: their bounds by the number of hosts, and missing settings.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ fn check(path: &Path, hosts: u32, format: OutputFormat) -> (String, bool) {
     };
     let mut out = Vec::new();
     let code = run(&args, &mut out).unwrap();
-    // Only printing it tells one code from another.
+    // Only its debug form tells one code from another.
     let fine = format!("{code:?}") == format!("{:?}", std::process::ExitCode::SUCCESS);
     (String::from_utf8(out).unwrap(), fine)
 }
@@ -47,10 +47,10 @@ fn without_redis_or_its_secret_each_host_is_said_to_limit_by_itself() {
     let (text, fine) =
         said("rules: rules.yaml\nredis: {url: redis://127.0.0.1, fleet_secret_files: [none]}\n");
     assert!(!fine && text.contains("cannot read the fleet secret") && text.contains("head -c 32"), "{text}");
-    // Rules alone may be checked where no settings are.
+    // Rules may be checked without settings.
     let (text, _) = check(&folder.path().join("rules.yaml"), 0, OutputFormat::Text);
     assert!(!text.contains("no `redis`"), "{text}");
-    // What the settings say of a domain holds for its rules.
+    // The settings of a domain apply to its rules.
     let (text, _) = said("rules: rules.yaml\ndomains: {api: {scope: fleet}}\n");
     assert!(text.contains("`tenant` and 5 more"), "{text}");
 }
@@ -63,7 +63,7 @@ fn without_a_number_it_reckons_with_the_hosts_that_the_daemon_counts() {
     fs::write(&settings, text).unwrap();
     let (text, _) = check(&settings, 0, OutputFormat::Text);
     assert!(text.contains("  2 hosts ") && !text.contains("  7 hosts "), "no daemon: {text}");
-    // As a daemon answers; what it says besides is of no interest here.
+    // A fake daemon; only its answer to this request matters.
     let _served = UnixListener::bind(folder.path().join("t.sock")).unwrap();
     let listener = UnixListener::bind(folder.path().join("t.admin.sock")).unwrap();
     let daemon = std::thread::spawn(move || {

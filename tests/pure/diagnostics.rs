@@ -1,9 +1,10 @@
-//! Errors and warnings of rules files, settings and traces, as users read them, in `meanings.txt` what rules mean, and in
-//! `changes.txt` what is said of two versions. The files in
-//! `diagnostics/` have inputs and all that is said of each; `UPDATE_DOCS=1 cargo test --test pure diagnostics` writes it anew.
+//! Errors and warnings of rules files, settings and traces as users read them, the meaning of rules in
+//! `meanings.txt`, and the differences of two versions in `changes.txt`. The files in `diagnostics/` have
+//! inputs and all output for each; `UPDATE_DOCS=1 cargo test --test pure diagnostics` rewrites them.
 //!
-//! `#` begins a section, `|` has the lines of its template, in which `…` stands for an input. `>` has the lines of an
-//! input, `=` its problems: line, column, `warning:` unless it is an error, the message, and the help in brackets.
+//! `#` begins a section, `|` has the lines of its template, in which `…` stands for an input. `>` has the
+//! lines of an input, `=` its problems: line, column, `warning:` unless it is an error, the message, and the
+//! help in brackets.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ fn read_rules(text: &str) -> Vec<String> {
     loaded.problems.iter().map(|problem| shown(problem, text)).collect()
 }
 
-/// The problems, then each rule with its fields as they are compiled.
+/// The problems, then each rule with its compiled fields.
 fn read_meanings(text: &str) -> Vec<String> {
     let domains = read_text(FILE, text).domains;
     let rules = domains.iter().flat_map(|domain| domain.rules()).map(|rule| {
@@ -64,7 +65,7 @@ fn read_trace(line: &str) -> Vec<String> {
     play(trace, rules, None, false).err().into_iter().collect()
 }
 
-/// What changes from the rules before the arrow to those behind it.
+/// The changes from the rules before the arrow to those after it.
 fn read_changes(text: &str) -> Vec<String> {
     let (before, after) = text.split_once("→\n").unwrap();
     let [before, after] = [before, after].map(|text| {
@@ -78,7 +79,7 @@ fn read_changes(text: &str) -> Vec<String> {
     lines
 }
 
-/// A problem in one line. Its page for people shows the place and the line as it is written.
+/// A problem in one line. Its full form shows the span and the source line.
 fn shown(problem: &Problem, text: &str) -> String {
     let (line, column) = (problem.position.line, problem.position.column);
     let place = problem.position.to_string();
@@ -93,7 +94,7 @@ fn shown(problem: &Problem, text: &str) -> String {
     format!("{line}:{column} {}", rest.strip_prefix("error: ").unwrap_or(rest))
 }
 
-/// Reads each input again. Returns the file with the problems as they are, and the inputs whose problems differ.
+/// Reads each input again. Returns the file with the current problems, and the inputs whose problems differ.
 fn read_again(file: &str, read: fn(&str) -> Vec<String>) -> (String, String) {
     let (mut renewed, mut differing) = (String::new(), String::new());
     let (mut template, mut input) = (String::new(), String::new());

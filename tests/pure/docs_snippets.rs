@@ -1,5 +1,4 @@
-//! The rules that the documentation shows: each is read as `tidegate check` would read it. What is printed there is
-//! what people copy.
+//! The rules in the documentation are free of errors, as users copy them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,16 +7,16 @@ use std::path::Path;
 
 use tidegate::rules::read_text;
 
-/// Pages with rules that cannot be read yet. Once they can be, their place here is an error: the list only shrinks.
+/// Pages with rules that cannot be read yet. An entry that can be read is an error: the list only shrinks.
 const NOT_YET: &[&str] = &[];
 
-/// A block of rules, and the line of the page above its first.
+/// A block of rules, and the line of the page above it.
 struct Snippet {
     line: usize,
     text: String,
 }
 
-/// The blocks of YAML that begin with `domain:`. Parts of a file are left to the words around them.
+/// The blocks of YAML that begin with `domain:`. Parts of a file are skipped.
 fn snippets(page: &str) -> Vec<Snippet> {
     let mut snippets = Vec::new();
     let mut lines = page.lines().enumerate();

@@ -1,11 +1,12 @@
-//! `tidegate explain`, the real program: what gives the numbers of a request, and how it ends. `views/` has whole outputs.
+//! `tidegate explain`, the real program: the numbers of a request, and the exit code. `views/` has whole
+//! outputs.
 
 use std::fs;
 use std::process::Command;
 
 const RULES: &str = include_str!("views/requests/api.yaml");
 
-/// The command on the rules above: what it prints, what it says on standard error, the exit code.
+/// Runs the command on the rules above; returns standard output, standard error, the exit code.
 fn explain(arguments: &[&str]) -> (String, String, i32) {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("api.yaml"), RULES).unwrap();
@@ -89,7 +90,7 @@ fn each_descriptor_of_a_tree_is_told() {
     );
     assert!(text.contains("counts    org_big (rules/api.yaml:19:10): fixed_window 9/h"), "{text}");
     let (text, ..) = explain(&["api", "org=o1", "--descriptor", "org=o1", "--cost", "2"]);
-    // Two alike hit their node twice.
+    // Two equal descriptors hit their node twice.
     assert!(text.contains("key       org=o1\n          cost      4 requests\n"), "{text}");
 }
 
@@ -116,7 +117,7 @@ fn the_page_shows_what_is_printed() {
     let shown = page.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap());
     let mut compared = 0;
     for (command, output) in shown.filter_map(|block| block.split_once('\n')) {
-        // What is cut off, or needs rules that are not here, is left to other tests.
+        // Truncated output, or output for other rules, is left to other tests.
         let whole = output.strip_suffix("…\n");
         let Some(arguments) = command.strip_prefix("$ tidegate ").filter(|line| !line.contains("stricter"))
         else {

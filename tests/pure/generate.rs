@@ -1,5 +1,5 @@
-//! `tidegate gen`: a page for every command that `--help` shows, and completions that their shells read. Shells and
-//! `mandoc` are asked where they are there.
+//! `tidegate gen`: a page for every command that `--help` shows, and completions that their shells accept.
+//! Shells and `mandoc` run where they are installed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn said(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The commands that `--help` of one shows, with those below them, each with what stands before it.
+/// The commands in `--help` of one command, with their subcommands, each with its prefix.
 fn commands(above: &[&str]) -> Vec<Vec<String>> {
     let help = said(&[above, &["--help"]].concat());
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -52,7 +52,7 @@ fn every_command_has_a_page_that_says_what_help_says() {
         let help = said(&[&words[..], &["--help"]].concat());
         let page = fs::read_to_string(into.join(name(command))).unwrap();
         let page = page.replace("\\*(Aq", "'").replace('\\', "");
-        // Help breaks lines where a terminal does.
+        // Help wraps lines as a terminal does.
         let what: Vec<&str> = help.lines().take_while(|line| !line.is_empty()).collect();
         assert!(page.contains(&what.join(" ")), "{command:?}: {what:?}");
         assert!(page.contains(&format!(" 1 \"\" \"tidegate {}\"", env!("CARGO_PKG_VERSION"))), "{command:?}");
@@ -73,7 +73,7 @@ fn every_command_has_a_page_that_says_what_help_says() {
     lint(&into);
 }
 
-/// As those who read pages do, where they are there.
+/// Checks pages with `mandoc` where it is installed.
 fn lint(directory: &Path) {
     for page in pages(directory) {
         let path = directory.join(&page);
@@ -83,7 +83,7 @@ fn lint(directory: &Path) {
             continue;
         };
         let found = String::from_utf8(linted.stdout).unwrap();
-        // A date would make another page of each build; how the library breaks lines before a list is its affair.
+        // A date would change the page in each build; the library decides how to break lines before a list.
         let known = ["missing date", "br before sp", "br after sp"];
         let found = found.lines().filter(|line| !known.iter().any(|known| line.contains(known)));
         let found: Vec<&str> = found.collect();
@@ -119,7 +119,7 @@ fn completions_know_every_command_and_their_shells_read_them() {
     assert_eq!(run(&["gen", "completions", "csh"]).status.code(), Some(2));
 }
 
-/// What the shell that is always here makes of a half-said command.
+/// The completions of bash, which is always installed, for a partial command.
 #[test]
 fn bash_completes() {
     let script = said(&["gen", "completions", "bash"]);

@@ -1,6 +1,6 @@
 //! The worked examples of the literature, through `tidegate test`: the real program, in virtual time.
 //!
-//! The examples stand in `literature/examples.yaml`, which says how to write one; nothing here knows of any of them.
+//! `literature/examples.yaml` has the examples and explains their format; this file knows none of them.
 
 use std::process::Command;
 

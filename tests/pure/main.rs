@@ -1,4 +1,5 @@
-//! What needs neither a daemon nor Redis: the libraries of the rooms, the commands that read files, and the sources themselves.
+//! Tests without a daemon or Redis: the libraries of the rooms, the commands that read files, and the sources
+//! themselves.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! The sum of all bounds fits the unit's `MemoryMax=` with the settings that are the default.
+//! The sum of all bounds fits the unit's `MemoryMax=` with the default settings.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use tidegate::engine::{Engine, EngineOptions};
 
 use crate::engines::options;
 
-/// What is bounded elsewhere, and the program itself.
+/// Memory bounded elsewhere, and the program itself.
 const BESIDE: [(&str, usize); 5] = [
     ("the program, its threads and rules", 32 << 20),
     ("a recording (src/record/recorder.rs, writer.rs)", 32 << 20),

@@ -1,4 +1,4 @@
-//! `redis` in the settings, the scopes beside it, and the files of the fleet secret.
+//! `redis` in the settings, its scopes, and the files of the fleet secret.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

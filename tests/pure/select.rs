@@ -1,4 +1,4 @@
-//! Whatever the rules and the request, the index finds the rules that a look at each rule finds.
+//! The index finds the same rules as a check of each rule, for any rules and request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tidegate::rules::{
     Overrides, Pattern, Position, Priorities, Prioritize, Rule, Selection, Transform,
 };
 
-/// Few names and values, so that rules and requests meet often; the empty text is a value too.
+/// Few names and values, so that rules often match; the empty text is a value too.
 const NAMES: [&str; 5] = ["user", "method", "path", "ip", "unheard-of"];
 const VALUES: [&str; 20] = [
     "",
@@ -75,7 +75,7 @@ const NETWORKS: [(&str, u8); 9] = [
     ("::ffff:10.0.0.0", 104),
 ];
 
-/// A pattern as it would be written.
+/// A pattern as written.
 #[derive(Clone, Debug)]
 enum Said {
     Text(&'static str),
@@ -98,7 +98,7 @@ impl Said {
         }
     }
 
-    /// What it means, in the plainest way that could be found.
+    /// The meaning of a pattern, as plainly as possible.
     fn holds(&self, value: &str) -> bool {
         match self {
             Said::Text(text) => fits(text, value),
@@ -108,7 +108,7 @@ impl Said {
                 let network: IpAddr = network.parse().unwrap();
                 let bits = usize::from(*bits) + if network.is_ipv4() { 96 } else { 0 };
                 let (network, address) = (digits(network), digits(address));
-                // A shorter prefix is of IPv6 alone.
+                // Only IPv6 has shorter prefixes.
                 (bits >= 96 || !address.starts_with(&digits([0; 4].into())[..96]))
                     && network[..bits] == address[..bits]
             }
@@ -146,10 +146,10 @@ fn lower(text: &str) -> String {
     text.chars().map(|character| character.to_lowercase().next().unwrap()).collect()
 }
 
-/// What is asked of one attribute: its values, and whether it may be absent.
+/// A condition on one attribute: its values, and whether it may be absent.
 type Asked = (&'static str, Vec<Said>, bool);
 
-/// What something asks for, as the plain matcher reads it.
+/// The conditions of an entry, as the plain matcher reads them.
 #[derive(Clone, Debug)]
 struct Asks {
     conditions: Vec<Asked>,
@@ -210,7 +210,7 @@ fn position() -> Position {
     Position { file: "rules.yaml".into(), line: 1, column: 1 }
 }
 
-/// A domain in all its parts.
+/// A domain with all its parts.
 #[derive(Clone, Debug)]
 struct Whole {
     rules: Vec<(Asks, Vec<Asks>)>,
@@ -222,7 +222,7 @@ struct Whole {
 impl Whole {
     fn domain(&self) -> Domain {
         let rules = self.rules.iter().map(|(asks, overrides)| asks.rule(overrides)).collect();
-        // As files may write them: one list and the other in turn.
+        // As in files: the lists alternate.
         let mut lists: Vec<_> = self.deny.iter().map(|asks| asks.listed(ListKind::Deny)).collect();
         lists.extend(self.exempt.iter().map(|asks| asks.listed(ListKind::Exempt)));
         let prioritize = self.prioritize.iter().enumerate();
@@ -253,7 +253,7 @@ impl Whole {
 
     fn check(&self, requests: &[Vec<(&str, &str)>]) {
         let domain = self.domain();
-        // Used again for every request, as a decision thread does.
+        // Reused for every request, as in a decision thread.
         let (mut matching, mut scratch) = (Vec::new(), KeyScratch::default());
         for request in requests {
             let mut selection = Selection::default();
@@ -312,7 +312,7 @@ fn said() -> impl Strategy<Value = Said> {
     prop_oneof![20 => plain, 2 => not, 1 => Just(Said::Present)]
 }
 
-/// More values than are compared one by one, at times.
+/// Sometimes more values than the linear comparison takes.
 fn asked() -> impl Strategy<Value = Asked> {
     let any_of =
         prop_oneof![4 => prop::collection::vec(said(), 1..4), 1 => prop::collection::vec(said(), 6..14)];
@@ -333,7 +333,7 @@ fn asks() -> impl Strategy<Value = Asks> {
     })
 }
 
-/// Without what only a rule has.
+/// Without the fields that only a rule has.
 fn entry() -> impl Strategy<Value = Asks> {
     asks().prop_map(|asks| Asks { key: Vec::new(), mode: Mode::Enforce, ..asks })
 }
@@ -369,7 +369,7 @@ fn only(rules: Vec<(Asks, Vec<Asks>)>) -> Whole {
     Whole { rules, exempt: Vec::new(), deny: Vec::new(), prioritize: Vec::new() }
 }
 
-/// More attributes than a request can carry, and a request as long as one can be.
+/// More attributes than a request can carry, and a request of maximum size.
 #[test]
 fn a_request_may_name_as_many_attributes_as_it_can_carry() {
     let names: Vec<&'static str> =
@@ -380,7 +380,7 @@ fn a_request_may_name_as_many_attributes_as_it_can_carry() {
     whole.check(&[request]);
 }
 
-/// Longer than what the socket carries: slower ways must say the same.
+/// Longer than the socket allows: slower paths must agree.
 #[test]
 fn a_value_may_be_of_any_length() {
     let value = format!("{}É", "aB".repeat(3_000));

@@ -1,4 +1,4 @@
-//! The settings: defaults, and what each line says. `diagnostics/settings.txt` has wrong ones.
+//! The settings: defaults, and the meaning of each line. `diagnostics/settings.txt` has wrong ones.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn pools(settings: &Settings) -> Vec<(&str, &[u32], Option<u32>)> {
     settings.pools.iter().map(|pool| (&*pool.name, &*pool.uids, pool.slots_max)).collect()
 }
 
-/// One server and nothing else said of it.
+/// One server and otherwise defaults.
 fn redis(url: &str) -> RedisSettings {
     RedisSettings {
         link: LinkOptions { urls: vec![url.parse().unwrap()], ..LinkOptions::default() },
@@ -66,7 +66,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Shadow);
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/admin.sock"), "by name");
-    // Each commented default is the default: written out, it changes nothing.
+    // Each commented default is the default: uncommented, it changes nothing.
     let written: String = packaged
         .lines()
         .map(|line| line.strip_prefix("#").filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase())))

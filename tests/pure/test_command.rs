@@ -1,10 +1,11 @@
-//! `tidegate test`, the real program: what it says of tests that fail and of files that cannot be read, and how it ends.
+//! `tidegate test`, the real program: its output for failing tests and unreadable files, and its exit code.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The command on one file of tests beside some rules: what it prints, what it says on standard error, the exit code.
+/// Runs the command on one file of tests beside some rules; returns standard output, standard error, the exit
+/// code.
 fn test_with(text: &str, arguments: &[&str]) -> (String, String, i32) {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("tests.yaml"), text).unwrap();
@@ -62,7 +63,7 @@ fn all_that_can_be_asked_and_expected() {
     assert_eq!((out.as_str(), code), ("1 test, 23 requests: all as expected\n", 0), "{said}");
 }
 
-/// The example of the page, as it stands there.
+/// The example of the page, unchanged.
 #[test]
 fn the_page_shows_what_passes() {
     let page = include_str!("../../docs/testing-rules.md");
@@ -92,7 +93,7 @@ fn what_ends_what_is_charged_and_what_is_reloaded() {
 11s         acquire id:v session:s2 org=o    allow
 11s         bye s2",
     )
-    // Two of one moment, each a second apart under the stricter rules.
+    // Two at one time, each a second apart under the stricter rules.
     .replace("10s x2      acquire", "10s x2 every 1s acquire")
     .replace("10s x2      release", "11s x2 release");
     let (out, said, code) = test_with(&text, &[]);

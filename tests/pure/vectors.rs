@@ -1,5 +1,5 @@
-//! The golden frames: what they mean, the bytes they are written as, the error each bad one gets, and that they may
-//! arrive in any pieces. `fuzz::targets::frames` has what holds for any bytes.
+//! The golden frames: their meaning, their bytes, the error of each bad one, and their arrival in any pieces.
+//! `fuzz::targets::frames` has the properties of any bytes.
 
 use crate::golden;
 use proptest::collection::vec;
@@ -123,7 +123,7 @@ fn there_are_enough_of_them() {
     assert!(golden::bad().len() >= 80);
 }
 
-/// What the daemon finds wrong with the first frame in these bytes.
+/// The daemon's error for the first frame in these bytes.
 fn fault_of(bytes: &[u8], after_hello: bool) -> Option<Fault> {
     let payload = match split_frame(bytes) {
         FrameSplit::Frame { payload, .. } => payload,
@@ -147,7 +147,7 @@ fn whole(frame: &[u8]) -> &[u8] {
     }
 }
 
-/// `idem` means its bytes, written as text or not.
+/// `idem` by its bytes, written as text or not.
 fn normal(meaning: &Value) -> Value {
     let mut meaning = meaning.clone();
     for name in ["/options/idem", "/options/of"] {

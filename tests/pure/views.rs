@@ -1,7 +1,8 @@
-//! What `tidegate check` and `tidegate explain` print of rules, the real program: text and JSON of the same view.
+//! The output of `tidegate check` and `tidegate explain` for rules, the real program: text and JSON of the
+//! same view.
 //!
-//! `views/` has a directory for each set of rules, and in it what is printed. `UPDATE_DOCS=1 cargo test --test pure views`
-//! writes it anew.
+//! `views/` has a directory for each set of rules, with the output. `UPDATE_DOCS=1 cargo test --test pure
+//! views` rewrites it.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +11,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The directory, the file that has what is printed, the exit code, and the arguments.
+/// The directory, the file with the output, the exit code, and the arguments.
 const VIEWS: [(&str, &str, i32, &str); 17] = [
     ("good", "check.txt", 0, "check rules.yaml"),
     ("bad", "check.txt", 1, "check rules.yaml"),
@@ -68,7 +69,7 @@ fn prints_each_view_as_written() {
     assert!(differing.is_empty(), "{differing}");
 }
 
-/// JSON with each member of a rule in a line of its own.
+/// JSON with each member of a rule on its own line.
 fn spread(value: &Value, depth: usize, rule_depth: usize) -> String {
     let indent = "  ".repeat(depth);
     let (open, close, members): (_, _, Vec<String>) = match value {

@@ -1,8 +1,8 @@
-//! Versions that are known to be broken, among those of Cargo.lock. The list is short, kept by hand and needs no network:
-//! what became known after it was written is not in it.
+//! Fails on known broken versions in Cargo.lock. The list is short, kept by hand and needs no network; it
+//! lacks later advisories.
 
-/// Crates with the first good version of each series, and the advisory (of the RustSec database) that says so. Those that
-/// are not used today stand here for the day they come in with another.
+/// Crates with the first good version of each series, and its advisory (of the RustSec database). Crates that
+/// are not in use are listed in case another one pulls them in.
 const FLOORS: &[(&str, &[&str], &str)] = &[
     ("bytes", &["1.11.1"], "RUSTSEC-2026-0007: an overflow in `BytesMut::reserve`"),
     ("lru", &["0.18.2"], "RUSTSEC-2026-0253: a use after free where a panic is caught, as it is here"),
@@ -16,7 +16,7 @@ const FLOORS: &[(&str, &[&str], &str)] = &[
     ("tracing-subscriber", &["0.3.20"], "RUSTSEC-2025-0055: escape sequences in a log"),
 ];
 
-/// Which packages of a lock file are below their floor, and why that matters.
+/// Returns the packages of a lock file below their floor, with the reason.
 fn known_broken(lock: &str) -> Vec<String> {
     let packages = lock.split("[[package]]").filter_map(|package| {
         let value = |key: &str| {
@@ -32,7 +32,7 @@ fn known_broken(lock: &str) -> Vec<String> {
     broken.collect()
 }
 
-/// A version is good from the floor of its own series on; one of no series that stands there must be above them all.
+/// A version is good from the floor of its series on; one of an unlisted series must be above all floors.
 fn is_good(version: &str, floors: &[&str]) -> bool {
     let version = numbers(version);
     let floors: Vec<_> = floors.iter().map(|floor| numbers(floor)).collect();
@@ -48,7 +48,7 @@ fn numbers(version: &str) -> [u64; 3] {
     numbers.try_into().unwrap()
 }
 
-/// What cargo takes for compatible: the first number that is not zero.
+/// Cargo's compatible series: up to the first number that is not zero.
 fn series(version: &[u64; 3]) -> &[u64] {
     let first = version.iter().position(|number| *number > 0).unwrap_or(2);
     &version[..=first]

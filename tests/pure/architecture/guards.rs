@@ -1,5 +1,5 @@
-//! The tests that guard the rows of `docs/failure-modes.md`. Each row of a table there ends in a comment that names them:
-//! `<!-- server::caps::one_user_at_his_maximum, tests/python/test_restarts.py::test_kills -->`.
+//! Each row of a table in `docs/failure-modes.md` names existing tests that guard it, in a comment at its
+//! end: `<!-- server::caps::one_user_at_his_maximum, tests/python/test_restarts.py::test_kills -->`.
 
 use std::fs;
 use std::path::Path;
@@ -29,8 +29,8 @@ fn collect(root: &Path, directory: &Path, files: &mut Vec<(String, String)>) {
     }
 }
 
-/// Whether one of the files has such a test. Of Rust, `server::caps::name` is the function `name` in a file that ends in
-/// `server/caps.rs`; of other languages, `test_restarts.py::name` is the function in a file that ends so.
+/// Whether one of the files has such a test. `server::caps::name` is the function `name` of a Rust file that
+/// ends in `server/caps.rs`; `test_restarts.py::name` is the function in a file of another language.
 fn exists(guard: &str, files: &[(String, String)]) -> bool {
     let Some((place, name)) = guard.rsplit_once("::") else { return false };
     let end = if place.contains('.') { place.to_owned() } else { format!("{}.rs", place.replace("::", "/")) };
@@ -70,14 +70,14 @@ fn rows(page: &str) -> Vec<(usize, &str)> {
     rows
 }
 
-/// The names in the comment of a row; none: it has no such comment.
+/// The names in the comment of a row; empty without a comment.
 fn guards(row: &str) -> Vec<&str> {
     let comment = row.rsplit_once("<!--").and_then(|(_, rest)| rest.split_once("-->"));
     let names = comment.map_or("", |(names, _)| names).split(',').map(str::trim);
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// What is wrong with a page.
+/// The faults of a page.
 fn faults(page: &str, files: &[(String, String)]) -> Vec<String> {
     let mut faults = Vec::new();
     for (line, row) in rows(page) {

@@ -1,6 +1,7 @@
-//! Rust source as far as its paths go: words and signs without comments and texts, and what each path leads to.
+//! A parser for paths in Rust source: words and signs without comments and texts, and the room that each path
+//! names.
 
-/// A word or a sign of a source file, and the line it stands on.
+/// A word or a sign of a source file, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) text: String,
@@ -104,7 +105,7 @@ fn follows_word(characters: &[char], at: usize) -> bool {
     at > 0 && is_word(characters[at - 1])
 }
 
-/// The rooms that a file names, each with the line. `*` stands for all of them: `use crate::*`, `use crate as c`.
+/// The rooms that a file names, each with the line. `*` means all of them: `use crate::*`, `use crate as c`.
 pub(crate) fn rooms_named(path: &str, tokens: &[Token]) -> Vec<(String, usize)> {
     let mut rooms = Vec::new();
     let mut inside: Vec<Option<String>> = Vec::new();
@@ -137,8 +138,8 @@ pub(crate) fn rooms_named(path: &str, tokens: &[Token]) -> Vec<(String, usize)> 
     rooms
 }
 
-/// Follows one path, or one tree of a `use`, from its first word; returns where it ends. `reached` is the module
-/// that the words before led to; nothing has been followed yet where it is `None`.
+/// Follows one path, or one tree of a `use`, from its first word; returns its end. `reached` is the module of
+/// the words before; `None` before the first word.
 fn follow(
     tokens: &[Token],
     mut at: usize,
@@ -177,7 +178,7 @@ fn follow(
             Some("::") => at += 1,
             ending => {
                 if reached.is_some_and(|reached| reached.is_empty()) {
-                    // `use crate::{self}`, `use super::super as root`: whatever is named through it goes unseen.
+                    // `use crate::{self}`, `use super::super as root`: later names through it are not seen.
                     rooms.push(("*".into(), tokens[at - 1].line));
                 }
                 // `name as other`: the other name ends the path.
@@ -254,7 +255,7 @@ mod tests {
             ("server/a.rs", "use super::super as root;", &[("*", 1)]),
             ("main.rs", "fn main() { tidegate::cli::run() }", &[("cli", 1)]),
             ("lib.rs", "use self::engine::Engine;", &[("engine", 1)]),
-            // Its own room and other crates.
+            // A file's own room and other crates.
             ("server/a.rs", "use super::Shared; use self::b::C; use tokio::sync;", &[]),
             ("server/a.rs", "pub(crate) struct A; pub(super) fn b() {}", &[]),
             ("server/a.rs", "// use crate::rules;\nlet a = \"crate::rules\";", &[]),

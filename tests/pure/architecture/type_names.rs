@@ -1,4 +1,4 @@
-//! A type's name is defined in one file of src/, so that a search finds one thing.
+//! A type name is defined in one file of src/, so that a search finds one thing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::read_sources;
 use super::source::tokens;
 
-/// Names that say the same everywhere: the options of a command.
+/// Names with one meaning everywhere: the options of a command.
 const GENERIC: &[&str] = &["Args", "Config", "Error", "State"];
 
 /// The types that a file defines at its top level, without those of its tests.

@@ -1,8 +1,9 @@
-//! What each room may and may not, as the design has it, and whether a file keeps to it.
+//! The permissions of each room in the design, and the faults of a file against them.
 
 use super::source::{Token, rooms_named, tokens};
 
-/// Who may name whom. Every room may name `clock`, `terms`, and itself. A room that does not stand here does not exist.
+/// The rooms that each room may name. Every room may name `clock`, `terms`, and itself. An unlisted room does
+/// not exist.
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("main", EVERYONE),
     ("cli", EVERYONE),
@@ -31,7 +32,7 @@ const EVERYONE: &[&str] = &[
     "limit", "shed", "protocol", "page", "sys",
 ];
 
-/// Words that a room does without: what it may not do needs them.
+/// Words that a room must not use: forbidden work needs them.
 const MAY_NOT_SAY: &[(&str, &[&str])] = &[
     ("limit", &["tokio", "tokio_util", "redis", "tracing", "Mutex", "RwLock", "async", "await"]),
     ("shed", &["tokio", "tokio_util", "serde", "redis", "tracing", "Mutex", "RwLock", "async", "await"]),
@@ -42,7 +43,7 @@ const MAY_NOT_SAY: &[(&str, &[&str])] = &[
     ("protocol", &["tokio", "tokio_util", "serde", "redis", "async", "await"]),
 ];
 
-/// Words, or paths of two, that only these places say.
+/// Words, or paths of two, that only these rooms use.
 const ONLY_SAID_IN: &[(&[&str], &[&str], &str)] = &[
     (&["unsafe"], &["sys"], "only src/sys touches the kernel by hand"),
     (&["Instant", "::", "now"], &["clock"], "only clock.rs reads a clock: take `now` as an argument"),
@@ -53,14 +54,15 @@ const ONLY_SAID_IN: &[(&[&str], &[&str], &str)] = &[
     (&["process", "::", "abort"], &[], "it skips the drain: return to the caller"),
 ];
 
-/// Rooms whose arithmetic is exact: time and tokens are integers there. A float of seconds since 1970 is off by 238 ns.
+/// Rooms with exact arithmetic, where time and tokens are integers. A float of seconds since 1970 is off by
+/// 238 ns.
 const EXACT: &[&str] = &["limit", "engine", "protocol", "server"];
 
 /// Words of floats.
 const FLOATS: &[&str] =
     &["f32", "f64", "as_secs_f32", "as_secs_f64", "from_secs_f32", "from_secs_f64", "mul_f32", "mul_f64"];
 
-/// What has to do with shedding alone, where chances and shares of time are floats; and a line of the log.
+/// Files of shedding alone, where probabilities and shares of time are floats; and a line of the log.
 const FLOATS_IN: &[&str] = &[
     "engine/signals.rs",
     "engine/pool.rs",
@@ -71,7 +73,7 @@ const FLOATS_IN: &[&str] = &[
     "server/mod.rs",
 ];
 
-/// A file longer than this may hold two concepts.
+/// A longer file may hold two concepts.
 const LINES_MAX: usize = 500;
 
 /// Whether one room may name another.
@@ -80,7 +82,7 @@ pub(crate) fn may_name(room: &str, other: &str) -> bool {
     other == room || other == "clock" || other == "terms" || allowed.contains(&other)
 }
 
-/// What is wrong with a file, given its path below src/.
+/// The faults of a file, given its path below src/.
 pub(crate) fn faults(path: &str, text: &str) -> Vec<String> {
     let room = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
     if !MAY_NAME.iter().any(|(name, _)| *name == room) {

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use super::read_sources;
 
-/// Words without which a comment names its subject.
+/// Words that hide the subject of a sentence.
 const BANNED: &[&str] = &["nobody", "somebody", "whoever", "heard"];
 
-/// "What" and "who" are for questions. So many in 1 000 words of a room are questions.
+/// "What" and "who" are for questions: at most this many per 1 000 words of a room.
 const QUESTIONS_MAX: usize = 2;
 
 /// Texts for users stand in doc comments there: `clap` prints them.
 const HELP_TEXTS: &[&str] = &["cli", "trace"];
 
-/// The text of the comment that a line ends with; a `//` inside a string is one, too, and has no such words.
+/// The text of the comment at the end of a line; a `//` inside a string counts too, and has no such words.
 fn comment(line: &str) -> Option<&str> {
     line.split_once("//").map(|(_, comment)| comment.trim_start_matches(['/', '!']))
 }

@@ -1,4 +1,4 @@
-//! Several files: trees are grafted onto one another, in the order of the names of the files.
+//! Trees of several files merge in the order of the file names.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn names(domain: &Domain) -> String {
     domain.rules().iter().map(|rule| &*rule.name).collect::<Vec<_>>().join(" ")
 }
 
-/// Trap: that service takes files in no order at all.
+/// Trap: that service reads files in no fixed order.
 #[test]
 fn patterns_of_later_files_come_later() {
     let [one, other] =
@@ -75,7 +75,7 @@ limits: [{name: a, key: [], rate: 1/s}]
     assert_eq!(domain.tree().find(&[("y", "1")]).map(|hit| hit.rule), Some(2));
 }
 
-/// Descriptors are not merged deeper than at the top: the same text in two files is an error.
+/// Descriptors merge only at the top level: the same text in two files is an error.
 #[test]
 fn the_top_of_a_tree_is_of_one_file() {
     let [one, other] = [
@@ -90,7 +90,7 @@ fn the_top_of_a_tree_is_of_one_file() {
     let expected = "./b.yaml:4:11: error: a second descriptor `x_y` at the top of the domain `api` \
                     (put what is below it into one file; the first is at ./a.yaml:3:11)";
     assert_eq!(told, expected);
-    // On another level, or in another domain, it is another.
+    // On another level, or in another domain, it is a different node.
     let web = one.replace("api", "web");
     let below = file(&["key: k, descriptors: [{key: x, value: y, !}]"]);
     let (_directory, loaded) = load(&[("a.yaml", &one), ("b.yaml", &web), ("c.yaml", &below)]);
@@ -123,7 +123,7 @@ fn a_rule_and_a_node_have_no_name_in_common() {
     assert!(told.contains("b.yaml:3:10: error: a second rule named `x.y` in the domain `api`"), "{told}");
 }
 
-/// Nobody chose these names: what reads the same gets a digest of its path.
+/// Generated names: equal ones get a digest of their path.
 #[test]
 fn two_nodes_have_no_name_in_common() {
     let tree = file(&[
@@ -142,6 +142,6 @@ fn two_nodes_have_no_name_in_common() {
         assert!(names[place].starts_with(start) && names[place].len() == start.len() + 8, "{names:?}");
     }
     assert_ne!(names[3], names[4]);
-    // Reports and dashboards know them by these names: they never change.
+    // Reports and dashboards use these names, so they never change.
     assert_eq!(names[1], "x.y~53ce3587");
 }

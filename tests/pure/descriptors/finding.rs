@@ -1,6 +1,6 @@
-//! The node that limits a descriptor, and what it counts by: whatever both are, what the service's own description gives.
-//! `key_value` before patterns in file order before the bare key, no way back from where that leads, the limit of the last
-//! node alone; a star is any run of characters and nothing escapes it; only what came by a shared pattern counts together.
+//! Descriptor matching agrees with a naive reading of the service's description: `key_value` before patterns
+//! in file order before the bare key, no backtracking, the limit of the last node alone; a star matches any
+//! characters and has no escape; only values under a shared pattern count together.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{check, domain, shown};
 
-/// A node as it is written.
+/// A node as written.
 #[derive(Clone, Debug)]
 struct Node {
     key: &'static str,
@@ -18,7 +18,7 @@ struct Node {
     children: Vec<Node>,
 }
 
-/// Few of each, with underscores and stars where they matter, so that texts meet often.
+/// Few of each, with underscores and stars, so that texts often collide.
 const KEYS: [&str; 8] = ["a", "b", "a_b", "a*", "*b", "a_", "_", "*"];
 const VALUES: [&str; 16] =
     ["", "a", "b", "b_a", "a*", "*", "*b", "a*b", "*a*", "a*a", "_", "aba", "a*b*a", "*ab*ab*", r"a\*", "a?"];
@@ -32,7 +32,8 @@ impl Node {
     }
 }
 
-/// As the description says it, level by level; a path of texts names the node, and what counts follows it.
+/// A level-by-level reading of the description; returns the path of the node and the values that key its
+/// state.
 fn naive(nodes: &[Node], descriptor: &[(&str, &str)]) -> Option<(Vec<String>, Vec<String>)> {
     let mut level = nodes;
     let (mut path, mut values, mut limited) = (Vec::new(), Vec::new(), false);
@@ -101,7 +102,7 @@ fn sent() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
     prop::collection::vec(pair, 0..5)
 }
 
-/// The nodes as a file. Each limit has a number of its own in its name, by which rules are told apart.
+/// The nodes as a file. Each limit has a number in its name to identify its rule.
 fn written(nodes: &[Node], depth: usize, out: &mut String) {
     for node in nodes {
         let indent = " ".repeat(2 * depth);
@@ -154,7 +155,7 @@ fn tree(descriptors: &[&str]) -> String {
 
 #[test]
 fn values_are_texts_and_compared_whole() {
-    // `value: ""` is no value: the bare key.
+    // `value: ""` means no value: the bare key.
     check(&tree(&["key: a, value: '', !"]), &[("a=", "a"), ("a=x", "a")]);
     check(&tree(&["key: a, value: ~, !"]), &[("a=", "a"), ("a=x", "a")]);
     let nodes = tree(&[
@@ -176,7 +177,7 @@ fn values_are_texts_and_compared_whole() {
         &[
             ("n=5", "n_5"),
             ("n=05", "-"),
-            // Trap: YAML 1.1 takes these for a boolean and an octal number; the text is what counts, there and here.
+            // Trap: YAML 1.1 reads these as a boolean and an octal number; here and there the text counts.
             ("n=yes", "n_yes"),
             ("n=Yes", "-"),
             ("n=true", "n_true"),
@@ -199,7 +200,7 @@ fn values_are_texts_and_compared_whole() {
     );
 }
 
-/// Longer than a request can be: it is found all the same, and nothing panics.
+/// Matches a value longer than a request can carry, without a panic.
 #[test]
 fn a_long_value() {
     let long = "x".repeat(3_000);
@@ -214,7 +215,7 @@ fn a_long_value() {
     );
 }
 
-/// As deep as a request can be.
+/// The maximum depth of a request.
 #[test]
 fn sixteen_entries() {
     let mut text = "domain: api\ndescriptors:\n".to_owned();
@@ -229,7 +230,7 @@ fn sixteen_entries() {
         check(&text, &[(&path(depth, "=v").join(" "), &path(depth, "").join("."))]);
     }
     check(&text, &[(&format!("{} more=1", path(16, "=v").join(" ")), "-")]);
-    // Longer than any descriptor, and than the bits that note what is shared.
+    // Longer than any descriptor, and than the bits that record shared patterns.
     check(&text, &[(&vec!["k0=v"; 100].join(" "), "-")]);
 }
 

@@ -1,4 +1,4 @@
-//! Descriptor trees: what files mean, which node limits a descriptor, what it counts by.
+//! Descriptor trees: the meaning of files, the node that limits a descriptor, the key of its state.
 
 mod files;
 mod finding;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidegate::rules::{Domain, read_text};
 
-/// The domain of a file without errors; warnings are for another test.
+/// The domain of a file without errors; warnings are ignored.
 #[track_caller]
 fn domain(text: &str) -> Arc<Domain> {
     let mut loaded = read_text("tree.yaml", text);
@@ -23,7 +23,7 @@ fn descriptor(text: &str) -> Vec<(&str, &str)> {
     text.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect()
 }
 
-/// The rule that limits a descriptor, and what it counts by: `name: key=value key=pattern`; `-` for none.
+/// The rule that limits a descriptor, and its key: `name: key=value key=pattern`; `-` for none.
 fn shown(domain: &Domain, descriptor: &[(&str, &str)]) -> String {
     let Some(hit) = domain.tree().find(descriptor) else { return "-".to_owned() };
     let values: Vec<&str> = domain.tree().key_values(hit, descriptor).collect();

@@ -1,4 +1,4 @@
-//! What good files mean: each node with a limit is a rule, of requests in windows aligned to Unix time.
+//! In good files each node with a limit is a rule, of requests in windows aligned to Unix time.
 
 use tidegate::limit::Quota;
 use tidegate::limit::fixed_window::{FixedWindowQuota as FixedWindow, WindowAlign, WindowPeriod};
@@ -6,7 +6,7 @@ use tidegate::rules::{RefusedCost, Rule, read_text};
 
 use super::{check, domain};
 
-/// The windows of a rule: how many requests in how many seconds; `None` is unlimited.
+/// Requests and seconds of a rule's window; `None` is unlimited.
 fn windows(rule: &Rule) -> Option<(u32, u64)> {
     let Quota::FixedWindow(quota) = rule.limit.quota()? else { panic!("{rule:?}") };
     let seconds = quota.window().0 / 1_000_000;
@@ -28,20 +28,20 @@ fn units_are_fixed_lengths() {
         ("{unit: hour, requests_per_unit: 4294967295}", Some((u32::MAX, 3_600))),
         ("{unit: day, requests_per_unit: 5}", Some((5, 86_400))),
         ("{unit: week, requests_per_unit: 5}", Some((5, 604_800))),
-        // Trap: no month or year of the calendar.
+        // Trap: not a calendar month or year.
         ("{unit: month, requests_per_unit: 5}", Some((5, 2_592_000))),
         ("{unit: year, requests_per_unit: 5}", Some((5, 31_536_000))),
-        // Trap: case does not matter.
+        // Trap: units ignore case.
         ("{unit: SECOND, requests_per_unit: 1}", Some((1, 1))),
         ("{unit: Minute, requests_per_unit: 1}", Some((1, 60))),
         ("{unit: 'hOuR', requests_per_unit: 1}", Some((1, 3_600))),
-        // Trap: none is written, none passes.
+        // Trap: a missing number refuses all requests.
         ("{unit: day}", Some((0, 86_400))),
         ("{unit: day, requests_per_unit: }", Some((0, 86_400))),
         ("{unit: day, requests_per_unit: 0}", Some((0, 86_400))),
         ("{unlimited: true}", None),
         ("{unlimited: true, requests_per_unit: 3}", None),
-        // Trap: beside `unlimited` a word that is no unit is nothing.
+        // Trap: `unlimited` ignores an unknown unit.
         ("{unlimited: true, unit: unknown}", None),
         ("{unlimited: true, unit: }", None),
         ("{unlimited: false, unit: day, requests_per_unit: 5}", Some((5, 86_400))),
@@ -59,7 +59,7 @@ fn units_are_fixed_lengths() {
     }
 }
 
-/// Trap: `shadow_mode` stands beside `rate_limit`, and is not inherited.
+/// Trap: `shadow_mode` is a field beside `rate_limit`, and is not inherited.
 #[test]
 fn shadow_is_of_one_node() {
     let domain = domain(
@@ -101,7 +101,7 @@ descriptors:
     assert!(!domain.tree().is_empty());
 }
 
-/// A file of that service may be empty, or nearly.
+/// A file of that service may be empty, or nearly so.
 #[test]
 fn a_tree_of_nothing() {
     for text in [
@@ -117,7 +117,7 @@ fn a_tree_of_nothing() {
     }
 }
 
-/// Every field of that service, each in its place; anchors and merges are YAML.
+/// Every field of that service; anchors and merges are YAML.
 #[test]
 fn every_field() {
     let text = "
@@ -164,7 +164,7 @@ fn a_name_fits_a_reply() {
     assert!(names[0].len() >= 254 && names[2] == format!("k_{}", "x".repeat(253)), "{names:?}");
 }
 
-/// The example in `config/rules` means what its comments say.
+/// The example in `config/rules` behaves as its comments describe.
 #[test]
 fn the_example() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rules/messaging.yaml");

@@ -1,15 +1,15 @@
-//! What the descriptors of one request hit together: each its node, without those that others replace.
+//! The nodes that the descriptors of one request hit together, without those that others replace.
 
 use tidegate::rules::NodeHits;
 
 use super::{descriptor, domain};
 
-/// For each request, its descriptors between bars, what it hits: `name` or `2×name`, with `@` and the number of the
-/// first descriptor.
+/// For each request, its descriptors between bars, and its hits: `name` or `2×name`, with `@` and the number
+/// of the first descriptor.
 #[track_caller]
 fn check(text: &str, requests: &[(&str, &str)]) {
     let domain = domain(text);
-    // Used again for every request, as a decision thread does.
+    // Reused for every request, as in a decision thread.
     let mut hits = NodeHits::new();
     for (request, expected) in requests {
         let descriptors: Vec<_> = request.split('|').map(descriptor).collect();
@@ -48,7 +48,7 @@ descriptors:
             // In the order of the rules, not of the request.
             ("c=1|b=1|a=1", "a@2 b_*@1 c@0"),
             ("e=1|a=1", "a@1 e@0"),
-            // Two alike hit it twice.
+            // Equal ones hit it twice.
             ("a=1|a=1", "2×a@0"),
             ("a=1|a=2", "a@0 a@1"),
             ("a=1|a=2|a=1|a=1", "3×a@0 a@1"),
@@ -57,7 +57,7 @@ descriptors:
             ("c=1|c=1", "2×c@0"),
             ("a=1|a=1|a=1|a=1|a=1|a=1|a=1|a=1", "8×a@0"),
             ("a=1|a=2|a=3|a=4|a=5|a=6|a=7|a=8", "a@0 a@1 a@2 a@3 a@4 a@5 a@6 a@7"),
-            // No request has more than eight.
+            // A request has at most eight.
             ("x=1|x=1|x=1|x=1|x=1|x=1|x=1|x=1|a=1", ""),
             ("a=1|a=1|a=1|a=1|a=1|a=1|a=1|a=1|a=1", "8×a@0"),
         ],
@@ -92,20 +92,20 @@ fn a_limit_replaces_others_of_the_same_request() {
             ("user=1", "user@0"),
             ("ip=1|user=1", "user@1"),
             ("user=1|ip=1", "user@0"),
-            // All of them that have the name, wherever they stand.
+            // All nodes with that name, at any level.
             ("ip=1|user=1|same=1|deep=1 deeper=1", "user@1"),
             ("ip=1|ip=2|user=1", "user@2"),
             ("ip=1|unnamed=1|user=1", "user@2 unnamed@1"),
-            // Only what was hit replaces: a node on the way does not.
+            // Only a node that was hit replaces, not one on the way to it.
             ("user=1|deep=1 deeper=1", "user@0"),
             ("user=1|deep=1", "deep@1"),
-            // The one in shadow replaces too: it is a limit like any other.
+            // A node in shadow replaces others too.
             ("ip=1|trial=1", "trial@1"),
         ],
     );
 }
 
-/// Trap: there is no order among those that replace.
+/// Trap: replacement has no order.
 #[test]
 fn what_is_replaced_still_replaces() {
     check(
@@ -114,7 +114,7 @@ fn what_is_replaced_still_replaces() {
             // `vip` replaces `user`, and `user` the address all the same.
             ("ip=1|user=1|deep=1", "deep@2"),
             ("ip=1|user=1|vip=1", "vip@2"),
-            // Each other: both are gone.
+            // Mutual: both are removed.
             ("one=1|other=1", ""),
             ("one=1|other=1|ip=1", "ip@2"),
             ("one=1", "one@0"),
@@ -122,7 +122,7 @@ fn what_is_replaced_still_replaces() {
     );
 }
 
-/// Trap: an unlimited one replaces others, and is never gone itself.
+/// Trap: an unlimited node replaces others and is never replaced.
 #[test]
 fn unlimited_ones_and_replacing() {
     check(
@@ -136,7 +136,7 @@ fn unlimited_ones_and_replacing() {
     );
 }
 
-/// An empty name is none: nothing can name it.
+/// An empty name is no name: no node refers to it.
 #[test]
 fn limits_without_a_name_are_never_replaced() {
     let tree = "

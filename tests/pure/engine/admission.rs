@@ -1,4 +1,5 @@
-//! Who is admitted: all rules or none, in every interleaving; what a reply names; what the tables keep.
+//! Admission by all rules or none, in every interleaving; the rule that a reply names; the keys that tables
+//! keep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +60,7 @@ fn what_no_rule_is_about_passes_and_is_counted() {
 fn keys_are_apart_by_rule_and_by_every_value() {
     let engine = engine(vec![rule("a", &["x", "y"], 1, 1), rule("b", &["x"], 1, 100)]);
     let mut decider = engine.decider();
-    // The same letters, cut elsewhere, are another key.
+    // The same letters, split differently, are another key.
     for attributes in [[("x", "ab"), ("y", "c")], [("x", "a"), ("y", "bc")], [("x", "abc"), ("y", "d")]] {
         assert!(hit(&mut decider, &attributes, at_millis(0)), "{attributes:?}");
         assert!(!hit(&mut decider, &attributes, at_millis(0)), "{attributes:?}");
@@ -90,7 +91,8 @@ fn a_panic_while_judging_hurts_nobody_else() {
 
 #[test]
 fn no_interleaving_admits_too_much() {
-    // Four threads, one shared counter and one for each user, time standing still: exactly the burst passes.
+    // Four threads, one shared counter and one per user, with the clock stopped: exactly the burst is
+    // allowed.
     let (global, of_user, users) = (2_000_u32, 300_u32, 8);
     let engine = engine(vec![rule("global", &[], 1, global), rule("per-user", &["user"], 1, of_user)]);
     let admitted: Vec<AtomicU64> = (0..users).map(|_| AtomicU64::new(0)).collect();
@@ -111,7 +113,8 @@ fn no_interleaving_admits_too_much() {
     let admitted: Vec<_> = admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     assert!(admitted.iter().all(|count| *count <= u64::from(of_user)), "{admitted:?}");
     assert_eq!(admitted.iter().sum::<u64>(), u64::from(global), "{admitted:?}");
-    // What was refused by one rule was not charged to the other: the shared counter holds exactly what passed.
+    // One rule's refusals were not charged to the other: the shared counter holds exactly the allowed
+    // requests.
     let totals = engine.totals();
     assert_eq!(totals.verdicts.allow + totals.verdicts.limit, 16_000);
 }
@@ -126,7 +129,8 @@ fn keys_as_good_as_new_are_swept_away_and_tables_shrink() {
     }
     assert_eq!(engine.keys(), 50_000);
     let full = engine.memory_bytes();
-    // A key of one hit fills in one second and is gone within twice the two seconds that an empty one takes.
+    // A key of one hit fills in one second and is dropped within twice the two seconds that an empty one
+    // takes.
     for tick in 0..=16 {
         let now = at_millis(tick * 250);
         engine.sweep(now);
@@ -189,7 +193,7 @@ fn a_block_is_not_swept_with_its_key() {
         (0, "account=a", 2, "allow login 0/2"),
         (0, "account=a", 1, "limit login 0/2 after 600000000"),
     ]);
-    // The bucket is full again after a minute and swept away; the block stays.
+    // The bucket is full again after a minute and swept; the block stays.
     for second in 1..400 {
         bench.engine.sweep(at_millis(second * 1_000));
     }

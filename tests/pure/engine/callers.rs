@@ -1,4 +1,4 @@
-//! Who asks most and who is refused most.
+//! The busiest and the most often refused callers.
 
 use super::bench::{Bench, S};
 
@@ -24,7 +24,7 @@ fn the_greedy_stand_out_and_are_named_only_where_the_rule_allows() {
     let candidate = bench.engine.top_callers("api", "hidden@candidate").would_refuse;
     assert_eq!(texts(&candidate)[0], None, "no text without leave");
     assert_eq!(candidate[0].count, 319);
-    // One in 16 counts for 16: of 640 about as many are seen, and half of them are of the greedy.
+    // One request in 16 is sampled and counts 16: about 640 in all, half of them of `greedy`.
     let seen = hidden.busiest.iter().map(|caller| caller.count).sum::<u64>();
     assert!((600..=680).contains(&seen), "{seen}");
     assert!((280..=360).contains(&hidden.busiest[0].count), "{:?}", hidden.busiest[0]);
@@ -56,7 +56,7 @@ fn no_caller_stands_out_where_each_came_once() {
         bench.ask(turn, super::bench::Ask::hit(&format!("user=u{turn}"), 1));
     }
     assert_eq!(bench.engine.top_callers("api", "a").busiest, []);
-    // One who comes as often as a sixteenth of all of them does.
+    // A caller with a sixteenth of all earlier requests is listed.
     for turn in 0..16_384u64 {
         bench.ask(262_144 + turn, super::bench::Ask::hit("user=greedy", 1));
     }

@@ -1,4 +1,4 @@
-//! A budget that many hosts share, judged beside rules of this host: all or none, and told of once.
+//! A fleet budget checked beside rules of this host: all or none, and reported once.
 
 use std::sync::Arc;
 
@@ -78,14 +78,14 @@ impl Host {
     }
 }
 
-/// A rule of the fleet, without credit.
+/// A fleet rule without credit.
 pub(super) fn shared(name: &str, rate: u32, burst: u32) -> Rule {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(rate, SECOND).unwrap(), burst).unwrap();
     let quota = Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, Fallback::Share)));
     Rule { limit: Limit::new(quota), ..rule(name, &["user"], rate, burst) }
 }
 
-/// A rule of the fleet that counts in windows of a minute.
+/// A fleet rule that counts in windows of a minute.
 pub(super) fn windowed(name: &str, count: u32) -> Rule {
     let minute = fixed_window::WindowPeriod::Nanos(60 * SECOND);
     let window = fixed_window::FixedWindowQuota::new(count, minute, fixed_window::WindowAlign::Utc).unwrap();
@@ -178,7 +178,7 @@ fn cut_off_it_limits_by_itself() {
 
 #[test]
 fn a_refusal_never_says_that_there_was_enough() {
-    // What Redis said a moment ago is far more than is asked for: here is too little of it all the same.
+    // The last level from Redis is far above the cost, but this host still has too few tokens.
     let asking = |share: share::ShareQuota| share.with_remote_checks(share::RemoteCheckWait::Always);
     for (rules, is_asking) in [
         (vec![shared("all", 100, 100)], false),

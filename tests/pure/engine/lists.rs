@@ -1,4 +1,4 @@
-//! What is exempt, what is denied, and nodes that refuse nothing.
+//! Exempt requests, denied requests, and nodes that refuse nothing.
 
 use tidegate::rules::Mode;
 

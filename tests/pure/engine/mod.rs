@@ -1,4 +1,4 @@
-//! Who is admitted: all rules or none, in every interleaving; what a reply names; what the tables keep.
+//! Engine tests: admission by all rules or none, the rule that a reply names, the keys that tables keep.
 
 use crate::{bench, engines};
 mod admission;

@@ -1,5 +1,5 @@
-//! The engine against a slow reference that is written as the design is: random rules, random traces, and every
-//! number of every reply must agree. A difference prints the rules, the trace and the seed.
+//! The engine against a slow reference that follows the design: for random rules and traces, every number of
+//! every reply must agree. A difference prints the rules, the trace and the seed.
 
 mod limit;
 mod reference;
@@ -110,11 +110,11 @@ fn said(decision: &Decision<'_>) -> Reply {
     }
 }
 
-/// Plays a trace before both.
+/// Plays a trace to both.
 fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut subject = Subject::new(specs, i64::try_from(utc).unwrap());
     let mut reference = Reference::new(specs.to_vec(), utc);
-    // What passes softly for a time only may not pass any more later, for another rule's sake.
+    // A timed soft limit may refuse the request later, while another rule makes it wait.
     let ends = |written: &spec::Written| matches!(written.over, Over::Soft(_, Some(_)));
     let is_lasting = !specs.iter().any(|spec| ends(&spec.written));
     let (mut at, mut last_retry) = (start, 0);
@@ -142,7 +142,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
                 prop_assert_eq!(&seen, &expected, "step {} at {}: {:?}", number, at, step);
                 let Some(retry) = seen.retry.filter(|_| seen.verdict == "limit") else { continue };
                 last_retry = retry;
-                // What is told is tight: then it passes, and a microsecond sooner it does not.
+                // The retry-after is exact: the request is allowed then, and not a microsecond sooner.
                 for sooner in [0, 1] {
                     let then = About { at: at + (retry - sooner) * 1_000, ..about };
                     let seen = subject.decide(then, true, requests, tokens, wait_max);

@@ -1,4 +1,4 @@
-//! A cost above what rules can count is refused for good, whatever the rules say of a smaller one.
+//! A cost above the range of a rule is refused for good, whatever the rules do for a smaller one.
 
 use tidegate::engine::{ConnectionParams, Op};
 use tidegate::rules::Mode;
@@ -43,7 +43,7 @@ fn refuses_what_no_rule_can_count() {
     assert_eq!(asked(Mode::Enforce, "elsewhere", "a=1"), ["limit never"; 3]);
 }
 
-/// A rule that stands alone is judged in a way of its own.
+/// A single rule has a code path of its own.
 #[test]
 fn refuses_what_a_rule_alone_would_count_to_the_last() {
     for algorithm in ["fixed_window", "token_bucket"] {

@@ -1,4 +1,4 @@
-//! Permits of a fleet concurrency limit, judged beside rules of this host.
+//! Permits of a fleet concurrency limit, checked beside rules of this host.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Host {
     }
 }
 
-/// A rule of the fleet.
+/// A fleet rule.
 fn at_once(name: &str, max: u32) -> Rule {
     let quota =
         Quota::Concurrency(ConcurrencyQuota::new(NonZeroU32::new(max).unwrap()).shared(Fallback::Refuse));
@@ -114,7 +114,7 @@ fn leases_start_on_granted_permits_and_release_them_here() {
     let (verdict, _, remaining, _) = host.ask(Op::Peek, at_millis(3));
     assert_eq!((verdict, remaining), (Verdict::Allow, Some(3)), "one here, and two free ones");
     let third = host.begin(3).unwrap();
-    // Permits expire before other hosts may have them. Leases go on.
+    // Permits expire before other hosts may get them. Leases continue.
     host.end(second, 1_902);
     assert_eq!((host.begin(1_902), host.there(1_902).0), (None, 0));
     host.end(third, 1_903);
@@ -192,7 +192,7 @@ fn asking(name: &str, max: u32, when_down: Fallback) -> Rule {
 }
 
 impl Host {
-    /// What a request is to wait for.
+    /// The permits a request waits for.
     fn shortfalls(
         &mut self,
         op: Op,
@@ -226,7 +226,7 @@ impl Host {
         }
     }
 
-    /// What comes of a request for whose call this came.
+    /// The verdict and lease of a pending request after this reply.
     fn resume(
         &mut self,
         result: RemoteCheckResult<'_>,
@@ -245,7 +245,7 @@ impl Host {
         }
     }
 
-    /// A place that is kept for who waits for this need.
+    /// A permit reserved for this pending request.
     fn brought(&self, need: &Shortfall, millis: u64) -> CheckReply {
         let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
         let mut brought = CheckReply::new(&self.engine, now);
@@ -271,7 +271,7 @@ fn request_without_a_permit_waits_and_takes_the_granted_one() {
     host.end(lease.unwrap(), 3);
     assert!(host.begin(3).is_some(), "then it is anybody's");
     assert!(host.shortfalls(Op::Acquire, None, 4).is_none(), "this host's own rule refuses: nobody is asked");
-    // What is brought for somebody who has gone is anybody's too.
+    // A permit reserved for a dropped request becomes free.
     let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
     let shortfalls = host.shortfalls(Op::Acquire, None, 0).unwrap();
     host.grant(&shortfalls.needs[0].key, 1, 1);
@@ -332,7 +332,7 @@ fn operators_see_the_permits_of_a_key_and_of_a_rule() {
     assert!(keys[0].name() == here.name && unused.name == here.name);
     let sums = engine.sum_permits(at_millis(1));
     assert_eq!(sums.get(&keys[0].budget()), Some(&PermitTotals { held: 6, in_use: 3 }));
-    // Permits of this host expire; its leases go on.
+    // Permits of this host expire; its leases continue.
     let here = of("work", &user, 1_900).unwrap().unwrap();
     assert_eq!((here.held, here.in_use), (0, 2));
 }

@@ -1,4 +1,4 @@
-//! A negative charge names what it refunds: a grant or a charge of the same user, once, and no more than that cost.
+//! A negative charge names the grant or charge of the same user that it refunds, once, up to that cost.
 
 use tidegate::engine::{
     Amount, ChargeError, ConnectionParams, Cost, IdempotencyKey, Op, RefundBy, RefundReference, Session,
@@ -113,7 +113,7 @@ fn work_is_refunded_by_its_lease_while_it_lasts() {
     assert_eq!(refund(tokens(-30), of_lease(7, in_units)), Ok(true));
     assert_eq!(refund(tokens(-30), of_lease(7, in_units)), Ok(false), "once");
     assert_eq!(left(&mut bench, 0, "u=1"), "allow a 9/10");
-    // A lease that was released is known no more; a name is, and the lease leads to it.
+    // A released lease is unknown; its idempotency key is known, and the lease leads to it.
     let released = bench.acquire(0, "u=1", Cost::Requests(1), &other, None).unwrap();
     assert!(bench.engine.release_lease(&other, released, WorkOutcome::Ok, at(0)));
     let mut refund = |amount: Amount<'_>, of| bench.charge_as(0, "u=1", amount, None, of);

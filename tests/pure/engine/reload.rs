@@ -1,9 +1,9 @@
-//! What a key keeps when its rule is written anew.
+//! State that a key keeps when its rule changes.
 
 use super::bench::{Bench, S};
 use super::engines;
 
-/// Rules before and after; what one key used before; how the same key then stands one second later.
+/// Rules before and after; usage of one key before; the reply for that key one second later.
 #[test]
 fn state_is_kept_as_far_as_it_can_be_compared() {
     let table = [
@@ -46,10 +46,10 @@ fn state_is_kept_as_far_as_it_can_be_compared() {
         assert!(bench.ask(0, super::bench::Ask::hit("u=1", used)).starts_with("allow"));
         bench.reload(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}");
-        // A second reading of the same rules changes nothing.
+        // Another reload of the same rules changes nothing.
         bench.reload(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
-        // Nor does a time without the rule, whatever was changed before.
+        // Nor does a time without the rule, whatever changed before.
         for changes in [&[before][..], &["rate: 1/s, burst: 99", before]] {
             let mut bench = Bench::new(&rules(changes[0]));
             changes.iter().for_each(|quota| bench.reload(&rules(quota)));
@@ -88,7 +88,7 @@ fn a_bucket_whose_rule_was_away_is_cut_when_it_comes_back() {
     };
     let back = "  - {name: a, key: [u], rate: 1/s, burst: 5}\n";
     check("  - {name: b, key: [v], rate: 1/s}\n", back);
-    // Meanwhile the same name counted by something else.
+    // Meanwhile the same name has another key.
     check("  - {name: a, key: [v], rate: 1/s, burst: 10}\n", back);
     check("  - {name: a, key: [v], rate: 1/s, burst: 5}\n", back);
 }
@@ -119,7 +119,7 @@ fn a_key_that_nobody_touched_over_many_changes_keeps_its_time() {
     let rules = |burst: u32| format!("  - {{name: a, key: [], rate: 1/min, burst: {burst}}}\n");
     let mut bench = Bench::new(&rules(100));
     bench.check(&[(0, "", 7, "allow a 93/100")]);
-    // More changes than any byte counts.
+    // More changes than a byte counts.
     for burst in 101..=400 {
         bench.reload(&rules(burst));
     }
@@ -137,7 +137,7 @@ fn a_block_and_what_is_elastic_are_kept_when_numbers_change() {
     bench.engine.set_elastic_room(true);
     bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 2, "allow a 0/2 [over a]")]);
     bench.reload("  - {name: a, key: [], rate: 1/min, burst: 3, over: {elastic: 100%}}\n");
-    // Two of three are used of either.
+    // Each part has two of three used.
     bench.check(&[
         (0, "", 1, "allow a 0/3"),
         (0, "", 1, "allow a 0/3 [over a]"),

@@ -1,4 +1,4 @@
-//! Requests that wait for Redis: what they lack, and each kind of reply.
+//! Pending requests: the tokens they lack, and each kind of reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::fleet::{Host, shared, windowed};
 
 const USER: [(&str, &str); 1] = [("user", "u1")];
 
-/// The same rule, each request of which waits for Redis.
+/// The same rule with a remote check for each request.
 fn exact(rule: Rule, change: impl FnOnce(ShareQuota) -> ShareQuota) -> Rule {
     let Some(Quota::FleetBudget(quota)) = rule.limit.quota().cloned() else { panic!("no rule of the fleet") };
     Rule {
@@ -59,7 +59,7 @@ fn resume(host: &mut Host, cost: u32, result: RemoteCheckResult<'_>, millis: u64
     }
 }
 
-/// A reply that Redis computed at this time by its own clock.
+/// A reply computed at this time of Redis's clock.
 fn reply(host: &Host, paid_us: u64, add: impl FnOnce(&mut CheckReply)) -> CheckReply {
     let mut reply = CheckReply::new(&host.engine, at_millis(1));
     add(&mut reply);
@@ -124,14 +124,14 @@ fn unused_tokens_return_with_the_time_of_their_payment() {
     for (mut host, of_window) in each_kind().into_iter().zip([false, true]) {
         let both = [shortfalls(&mut host, 3, 0).unwrap(), shortfalls(&mut host, 3, 0).unwrap()];
         let key = both[0].needs[0].key;
-        // The first takes all that the rule of this host has, so the second refuses what was granted to it.
+        // The first request takes all of the local rule, so the second one refunds its tokens.
         for (shortfalls, paid_us, verdict) in [(&both[0], 5, Verdict::Allow), (&both[1], 7, Verdict::Limit)] {
             let brought = paid(&host, &shortfalls.needs[0], paid_us);
             assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(brought), 1).0, verdict);
         }
         assert_eq!(host.calls(), [key]);
         assert_eq!(returned(&host, &key), (3, of_window.then_some(7)));
-        // Replies to clients that have gone; a refusal among them has no tokens and no payment.
+        // Replies to closed clients; a refusal among them has no tokens and no payment.
         drop(reply(&host, 4, |reply| reply.add_refused(&both[0].needs[0], None, 0, at_millis(0).at)));
         [9, 8].into_iter().for_each(|paid_us| drop(paid(&host, &both[0].needs[0], paid_us)));
         assert_eq!(returned(&host, &key), (6, of_window.then_some(8)));

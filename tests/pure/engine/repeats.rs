@@ -1,4 +1,4 @@
-//! Requests that come again under one name.
+//! Retries with an idempotency key.
 
 use tidegate::engine::{IdempotencyKey, Op};
 
@@ -18,7 +18,7 @@ fn a_repeat_gets_the_same_grant_and_costs_nothing() {
         assert_eq!(bench.ask(micros, first), "allow a 1/2", "at {micros}");
     }
     assert_eq!(bench.peek(59 * S, "u=1", 1), "allow a 1/2");
-    // Sixty seconds after the first grant, however often it was repeated, it is a new request.
+    // Sixty seconds after the first grant, despite retries, it is a new request.
     assert_eq!(bench.ask(60 * S, first), "allow a 1/2");
     assert_eq!(bench.peek(60 * S, "u=1", 2), "limit a 1/2 after 60000000");
 }

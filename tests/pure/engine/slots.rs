@@ -1,4 +1,4 @@
-//! More rules by name, one after the other, than are counted by name at once.
+//! More rules in succession than there are counter slots by name.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use tidegate::engine::{RuleTotals, Totals};
 
 use super::bench::{Bench, S};
 
-/// More than there are slots, by far enough that some are given away twice.
+/// More names than slots, so that some slots are reused twice.
 const NAMES: u64 = 600;
 
 fn rule(number: u64) -> String {
     format!("  - {{name: n{number}, key: [], rate: 100/s}}\n")
 }
 
-/// How often a rule is asked, so that two in a row differ.
+/// Requests to a rule; they differ for neighbours.
 fn hits(number: u64) -> u64 {
     number % 3 + 1
 }
@@ -38,11 +38,11 @@ fn a_new_rule_has_a_series_of_its_own_whatever_was_there_before() {
         ask(&mut bench, number);
         let totals = bench.engine.totals();
         let passed = passed(&totals);
-        // What it counts, and nothing of whoever had its place.
+        // Its own count, and nothing of the slot's previous owner.
         assert_eq!(passed.get(&*format!("n{number}")), Some(&hits(number)), "n{number}");
         assert!(passed["other"] >= others, "{passed:?}");
         others = passed["other"];
-        // Nothing is lost and nothing comes twice.
+        // Nothing is lost or counted twice.
         assert_eq!(passed.values().sum::<u64>(), (0..=number).map(hits).sum::<u64>(), "n{number}");
         assert_eq!(totals.verdicts.allow, (0..=number).map(hits).sum::<u64>(), "n{number}");
         for (name, count) in passed.iter().filter(|(name, _)| **name != "other") {
@@ -51,7 +51,7 @@ fn a_new_rule_has_a_series_of_its_own_whatever_was_there_before() {
         }
     }
     assert_eq!(bench.engine.totals().rules.len(), 513);
-    // One that comes back begins anew, and what it counted before stays where it went.
+    // A returning rule starts at zero; its earlier counts stay in `other`.
     ask(&mut bench, 0);
     let totals = bench.engine.totals();
     let passed = passed(&totals);
@@ -87,7 +87,7 @@ fn rules_in_force_keep_their_slots_and_those_past_the_bound_share_one() {
         totals.rules.iter().find(|rule| *rule.rule == *name).cloned().unwrap_or_default()
     };
     assert_eq!(of(&bench.engine.totals(), "other").pass, NAMES - 512);
-    // Those that had none have one with the next reading after others are gone; the rest keep theirs.
+    // Rules without a slot get one at the next reload after others are removed; the rest keep theirs.
     for second in 1..3 {
         bench.reload(&(100..NAMES).map(rule).collect::<String>());
         bench.check(&[(second * S, "", 1, "allow n100 99/100")]);

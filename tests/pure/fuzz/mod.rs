@@ -1,6 +1,7 @@
 //! Replays the corpora of the fuzz targets and tries some random mutations of them, on any toolchain.
 //!
-//! `FUZZ_SEED` repeats a run, `FUZZ_MUTATIONS` multiplies the mutations. libFuzzer looks further: `make nightly-fuzz`.
+//! `FUZZ_SEED` repeats a run, `FUZZ_MUTATIONS` multiplies the mutations. libFuzzer runs longer: `make
+//! nightly-fuzz`.
 
 mod mutate;
 #[path = "../../../fuzz/src/lib.rs"]

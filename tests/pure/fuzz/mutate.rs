@@ -39,7 +39,7 @@ impl Mutator {
                 input.splice(at..at, part);
             }
             5 => input.truncate(at),
-            // A word in the place of a few characters, and a line that is missing or stands elsewhere, as people make slips.
+            // A word replaces a few characters, and a line is removed or moved: typical typos.
             6 => drop(input.splice(
                 at..(at + self.below(6)).min(input.len()).max(at),
                 WORDS[self.below(WORDS.len())].bytes(),
@@ -66,10 +66,10 @@ impl Mutator {
     }
 }
 
-/// Numbers at which lengths and signs turn, and what texts are made of.
+/// Boundary values of lengths and signs, and characters of texts.
 const EDGES: [u8; 14] = [0, 1, 0x7f, 0x80, 0xff, 0x90, 0xc1, b'\n', b'"', b',', b':', b'-', b' ', b'{'];
 
-/// What means something in YAML, and values of rules.
+/// Words with a meaning in YAML, and values of rules.
 const WORDS: [&str; 26] = [
     "",
     "- ",
@@ -99,5 +99,5 @@ const WORDS: [&str; 26] = [
     "1/s",
 ];
 
-/// As much as libFuzzer tries.
+/// The maximum of libFuzzer.
 const INPUT_BYTES_MAX: usize = 4_096;

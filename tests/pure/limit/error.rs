@@ -1,20 +1,21 @@
-//! How often the sliding window is wrong: its decisions beside those of a sliding log over a made-up load.
+//! The error rate of the sliding window: its decisions against those of a sliding log over a synthetic load.
 //!
-//! Every caller has a limit of 100 a minute. Requests come one by one or in bursts of 1 to 19, with gaps drawn from an
-//! exponential distribution, at a mean rate that is a share of the limit. A log holds exactly what the window let
-//! through: a decision is wrong when the log would have decided otherwise. Let through wrongly is what makes more than
-//! 100 in a minute; held back wrongly is what would not have. A caller who asks for more than the limit is at its edge
-//! all the time, where being off by one is a wrong decision: so the size of the mistakes is told as well, as the
-//! largest number there was in any minute.
+//! Every caller has a limit of 100 a minute. Requests arrive singly or in bursts of 1 to 19, with gaps drawn
+//! from an exponential distribution, at a mean rate that is a share of the limit. A log records exactly the
+//! requests that the window allowed; a decision is wrong when the log would have decided otherwise. A wrongly
+//! allowed request exceeds 100 in a minute; a wrongly refused one would not have. A caller above the limit is
+//! always at its edge, where an error of one makes a wrong decision: so the size of the errors is printed
+//! too, as the largest number in any minute.
 //!
-//! `cargo test --test pure limit::error -- --nocapture` prints the table; a docs command may take [`mistakes`] as it is.
+//! `cargo test --test pure limit::error -- --nocapture` prints the table; a docs command may use
+//! [`mistakes`].
 
 use tidegate::clock::Now;
 use tidegate::limit::{Outcome, sliding_log, sliding_window};
 
 use crate::rng::Rng;
 
-/// A load: who comes how often.
+/// A load: the request rates of callers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) name: &'static str,
@@ -22,17 +23,17 @@ pub(crate) struct Load {
     pub(crate) percents: &'static [u64],
     /// The longest burst; 1 for requests one by one.
     pub(crate) burst_max: u64,
-    /// Whether refused requests count as those that passed do (`refused: counted`).
+    /// Whether refused requests count as allowed ones do (`refused: counted`).
     pub(crate) counted: bool,
 }
 
-/// Wrong decisions, and of how many.
+/// Wrong decisions, and the number of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mistakes {
     pub(crate) requests: u64,
     pub(crate) let_through: u64,
     pub(crate) held_back: u64,
-    /// The most that passed in any minute.
+    /// The most allowed requests in any minute.
     pub(crate) most: u64,
 }
 
@@ -42,9 +43,9 @@ impl Mistakes {
     }
 }
 
-/// Loads from the harmless to the worst. The first is what a host mostly sees: nearly all callers far below the limit,
-/// and one in 200 who asks without end; in the second he stays refused for as long as he goes on asking; in the third
-/// some of the others come near the limit, too.
+/// Loads from harmless to worst. The first is the usual load of a host: nearly all callers far below the
+/// limit, and one in 200 without pause; in the second that caller stays refused while it continues; in the
+/// third some of the others come near the limit, too.
 pub(crate) const LOADS: [Load; 8] = [
     Load {
         name: "1 to 20 %, one caller in 200 at 5000 %",
@@ -64,7 +65,7 @@ pub(crate) const LOADS: [Load; 8] = [
 /// Runs `callers` callers for an hour each.
 pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mistakes {
     let window_quota = sliding_window::SlidingWindowQuota::new(LIMIT, WINDOW_NANOS, buckets).unwrap();
-    // Counts further than the limit, to see how far the window lets the units go.
+    // Counts beyond the limit, to measure by how much the window exceeds it.
     let log_quota = sliding_log::SlidingLogQuota::new(sliding_log::COUNT_MAX, WINDOW_NANOS).unwrap();
     let mut mistakes = Mistakes::default();
     for caller in 0..callers {
@@ -101,7 +102,7 @@ pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mist
     mistakes
 }
 
-/// How many times more callers than must do: the figures of docs/algorithms.md are of 4.
+/// Factor for the number of callers: docs/algorithms.md has the figures for 4.
 fn times() -> u64 {
     std::env::var("TIMES").map_or(1, |times| times.parse().unwrap())
 }
@@ -112,7 +113,7 @@ fn more_buckets_make_fewer_mistakes() {
     for load in LOADS {
         println!("{}:", load.name);
         let [few, .., many] = [1, 10, 60].map(|buckets| {
-            // A load with a rare caller needs a few of that kind.
+            // A load with a rare caller needs several of that kind.
             let callers = if load.percents.len() > 1 { 50 } else { 5 } * times();
             let mistakes = mistakes(load, buckets, callers, SEED);
             let (through, back, of) = (mistakes.let_through, mistakes.held_back, mistakes.requests);

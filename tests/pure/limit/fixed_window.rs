@@ -1,4 +1,5 @@
-//! Fixed windows: whatever the wall clock does, no refusal lasts longer than a window; and which quotas share their states.
+//! Fixed windows: no refusal lasts longer than a window, whatever the wall clock does; and the quotas that
+//! share states.
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
@@ -13,12 +14,12 @@ fn quota(count: u32, nanos: u64, align: WindowAlign) -> FixedWindowQuota {
     FixedWindowQuota::new(count, WindowPeriod::Nanos(nanos), align).unwrap()
 }
 
-/// A moment in milliseconds of boot-time clock, and by how many the wall clock is off.
+/// A time in milliseconds of the boot-time clock, and the offset of the wall clock.
 fn at(millis: u64, off: i64) -> Now {
     Now { at: Timestamp::from_nanos(millis * MILLI), utc_offset_nanos: off * 1_000_000 }
 }
 
-/// Judges, and charges what passes.
+/// Checks, and charges if allowed.
 fn take(key: &mut FixedWindowState, quota: &FixedWindowQuota, now: Now, cost: u32) -> Outcome {
     let outcome = key.judge(quota, now, cost);
     if outcome == Pass {
@@ -99,7 +100,7 @@ proptest! {
         let (mut steps_of_clock, mut at) = (0, 20_000 * DAY);
         for (part, cost, wrong) in steps {
             at += nanos / 4_000 * part;
-            // One time in four the clock is set to anything, and one in four it is right again.
+            // One step in four sets the clock to any time, and one in four resets it.
             let set = match wrong & 3 { 0 => wrong / 4, 1 => 0, _ => utc };
             steps_of_clock += u32::from(set != utc);
             utc = set;
@@ -107,14 +108,15 @@ proptest! {
             match take(&mut key, &quota, now, cost) {
                 Pass => passed.push((at, cost)),
                 Later(Micros(wait)) => {
-                    // Whatever fills the window passed within its length by the boot-time clock, and is over with that.
+                    // The requests that fill the window fell within its length by the boot-time clock, and
+                    // expire with it.
                     let last = passed.iter().filter(|(_, cost)| *cost > 0).map(|(then, _)| *then).max().unwrap();
                     prop_assert!(at - last < nanos, "refused for what is longer ago than a window");
                     prop_assert!(at + wait * 1_000 <= last + nanos + 1_000, "{wait} µs more");
                 }
                 _ => prop_assert!(cost > quota.count()),
             }
-            // A step opens one window more, at most.
+            // A clock step opens at most one more window.
             let within = passed.iter().filter(|(then, _)| at - then < nanos).map(|(_, cost)| u64::from(*cost)).sum::<u64>();
             prop_assert!(within <= u64::from(quota.count()) * u64::from(2 + steps_of_clock));
         }

@@ -1,4 +1,4 @@
-//! The windows of the calendar: when they end and how long they really are, in UTC and where the clocks change.
+//! Calendar windows: their ends and real lengths, in UTC and in zones with clock changes.
 
 use jiff::civil::date;
 use jiff::tz::TimeZone;
@@ -23,7 +23,7 @@ fn zone(name: &str) -> TimeZone {
     TimeZone::get(name).unwrap()
 }
 
-/// The window around a moment: how long until it ends and how long it is, in nanoseconds.
+/// The window around a time: the time until its end and its length, in nanoseconds.
 fn window(quota: &FixedWindowQuota, nanos: u64) -> (u64, u64) {
     let now = Now::at_nanos(nanos);
     let mut key = FixedWindowState::default();
@@ -38,7 +38,7 @@ fn window(quota: &FixedWindowQuota, nanos: u64) -> (u64, u64) {
     (left, level.window.0 * 1_000)
 }
 
-/// Lines of: time, when its window ends, how many hours it has.
+/// Lines of: time, end of its window, length in hours.
 fn check(align: &WindowAlign, period: WindowPeriod, lines: &[(&str, &str, f64)]) {
     let quota = FixedWindowQuota::new(5, period, align.clone()).unwrap();
     for (at, end, hours) in lines {
@@ -153,7 +153,7 @@ fn level_has_length_of_charged_window_for_earlier_clock_reading() {
     assert_eq!((level.remaining, level.window.0 / 3_600_000_000), (4, 744));
 }
 
-/// The window around a moment, found by walking the calendar of the time zone library from midnight to midnight.
+/// The window around a time, by walking the calendar of the time zone library from midnight to midnight.
 fn by_calendar(at: &Zoned, period: WindowPeriod) -> (u64, u64) {
     let first = at.date();
     let months = i64::from(first.year() - 1970) * 12 + i64::from(first.month()) - 1;
@@ -213,7 +213,7 @@ proptest! {
         ],
         day in 0_i64..47_000, from_midnight in -7_200_000_000_000..7_200_000_000_000_i64,
     ) {
-        // Near a midnight, where mistakes are.
+        // Near a midnight, where errors are likely.
         let day = date(1970, 1, 2).checked_add(day.days()).unwrap().to_zoned(zone(name)).unwrap();
         let at = day.timestamp().checked_add(jiff::SignedDuration::from_nanos(from_midnight)).unwrap();
         let align = if name == "UTC" { WindowAlign::Utc } else { WindowAlign::Zone(zone(name)) };
@@ -229,7 +229,7 @@ proptest! {
         name in proptest::sample::select(&ZONES[..]), start in 0_u64..4_000_000_000,
         period in prop_oneof![Just(WindowPeriod::Nanos(7 * HOUR)), Just(WindowPeriod::Nanos(DAY)), Just(WindowPeriod::Months(1))],
     ) {
-        // Whoever enters at the end of one is in the next from its beginning; nobody is ever taken back.
+        // A time at the end of a window is at the start of the next; windows never go back.
         let quota = FixedWindowQuota::new(5, period, WindowAlign::Zone(zone(name))).unwrap();
         let mut now = start * SECOND;
         now += window(&quota, now).0;

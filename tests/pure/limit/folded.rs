@@ -1,4 +1,4 @@
-//! A share that is kept folded says and does what the share does, whatever both have been through.
+//! A compact share behaves exactly like the full share, through the same events.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn windowed(count: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
     joined(ShareQuota::for_window(window, credit, Fallback::Share).unwrap(), 3)
 }
 
-/// The same key, as it is and folded.
+/// The same key, full and compact.
 struct Both {
     share: ShareState,
     folded: CompactShare,
@@ -46,7 +46,7 @@ impl Both {
         changed
     }
 
-    /// As one decision does it, which then says where the key stands.
+    /// One decision, which also returns the level.
     fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> (Outcome, Option<QuotaLevel>) {
         let mut in_one_step = self.share;
         let outcome = self.share.judge(quota, now, cost);
@@ -78,7 +78,7 @@ impl Both {
         (outcome, at_once)
     }
 
-    /// Nothing that can be asked of the two tells them apart: a full bucket is one, whenever it filled.
+    /// The two agree in every reply: a full bucket equals another, whenever it filled.
     fn assert_same(&self, quota: &ShareQuota, now: Timestamp) {
         let unfolded = self.folded.unfold(quota, now);
         assert_eq!(unfolded.peek_report(now), self.share.peek_report(now));
@@ -237,7 +237,7 @@ fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
     standing.set_redis_reachable(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);
-    // It hears of that, and nothing else is changed by it.
+    // This decision sees the join and changes nothing else.
     let _ = both.admit(&quota, at(1), 0);
     both.assert_same(&quota, at(1));
     for number in 0..20 {

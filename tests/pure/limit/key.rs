@@ -1,4 +1,4 @@
-//! One key under a quota of any algorithm, so that a promise of all of them is written once.
+//! One key under a quota of any algorithm, so that a property of all is written once.
 
 use tidegate::clock::Now;
 use tidegate::limit::fixed_window::{FixedWindowQuota, FixedWindowState};
@@ -54,7 +54,7 @@ impl Key {
         self.judge(now, cost).is_allowed()
     }
 
-    /// Charges a request that was judged. Only windows count one that is refused.
+    /// Charges a checked request. Only windows count a refused one.
     pub(crate) fn charge(&mut self, now: Now, cost: u32) {
         match self {
             TokenBucket(quota, state) => *state = state.judge(quota, now.at, cost).1,
@@ -68,7 +68,7 @@ impl Key {
         }
     }
 
-    /// A leaky bucket has started what it charged, and follows no charge after the fact.
+    /// A leaky bucket has started the charged requests, and takes no charge after the fact.
     pub(crate) fn charge_debt(&mut self, now: Now, amount: u32, debt_max: u32) {
         match self {
             TokenBucket(quota, state) => *state = state.charge_debt(quota, now.at, amount, debt_max),

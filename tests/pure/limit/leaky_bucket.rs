@@ -1,4 +1,4 @@
-//! The leaky bucket: starts at least 1/rate apart, in order, told exactly, and never a queue longer than it may be.
+//! The leaky bucket: starts at least 1/rate apart, in order, reported exactly, with a bounded queue.
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
@@ -54,7 +54,7 @@ fn run(trace: &Trace) -> Vec<Step> {
         let now = Timestamp::from_nanos(*nanos);
         let max_wait = max_wait.map(Micros);
         if key.ticks_until_full(quota.bucket().scale(), now) == 0 {
-            // As good as new: nobody keeps it for years.
+            // It equals a new key: no table keeps it for years.
             key = GcraState::full(quota.bucket().scale(), now);
         }
         let (outcome, start) = judge(key, &quota, now, *cost, max_wait);
@@ -65,7 +65,7 @@ fn run(trace: &Trace) -> Vec<Step> {
     steps.collect()
 }
 
-/// A moment in ticks that do not wrap, and how far ahead of it a key is.
+/// A time in ticks that do not wrap, and the distance of a key ahead of it.
 fn ticks(nanos: u64, scale: TickScale) -> u128 {
     u128::from(nanos) * u128::from(scale.ticks_per_nano())
 }
@@ -81,7 +81,7 @@ proptest! {
     fn exact_rates_decide_as_fractions_do(trace in traces()) {
         let rate = trace.quota.bucket().rate();
         prop_assume!(rate.rounding_parts_on(TickScale::for_rate(rate)).is_none());
-        // Time counts in 1/count nanoseconds, in which a unit is `period` long.
+        // Time is in 1/count nanoseconds, of which a unit takes `period`.
         let (count, period) = (u128::from(rate.count()), u128::from(rate.period_nanos()));
         let micros_up = |span: u128| u64::try_from(span.div_ceil(count * 1_000)).unwrap();
         let capacity = u128::from(trace.quota.bucket().burst()) * period;
@@ -118,7 +118,7 @@ proptest! {
             }
             let place = ticks(nanos, scale) + ahead(key, scale, nanos);
             prop_assert!(place * u128::from(rate.count()) >= free);
-            // Told up to a microsecond late, never early.
+            // Reported up to a microsecond late, never early.
             let told = ticks(nanos + start.micros().0 * 1_000, scale);
             prop_assert!(told >= place && told < place + ticks(1_000, scale));
             free = place * u128::from(rate.count()) + ticks(u64::from(cost) * rate.period_nanos(), scale);
@@ -176,7 +176,7 @@ proptest! {
                 let work = u128::from(cost) * u128::from(rate.period_nanos()) * scales[0] * scales[1];
                 let late = (free - wait) * u128::from(rate.count());
                 prop_assert!(late >= work, "the next starts too early");
-                // A tick for the place and a tick for each unit, where the rate is not exact.
+                // A tick for the start and a tick for each unit, where the rate is not exact.
                 let rounding = scales[1 - i] * u128::from(rate.count()) * u128::from(1 + cost);
                 prop_assert!(late < work + rounding, "the next starts too late");
             }

@@ -1,5 +1,5 @@
-//! The promises of the algorithms: properties of all of them beside one exact definition, then what each has for itself. The
-//! examples that people know are in `literature/examples.yaml`. A failing property prints its seed and its smallest case.
+//! Properties of the algorithms: those of all against one exact definition, then those of each. The known
+//! examples are in `literature/examples.yaml`. A failing property prints its seed and its smallest case.
 
 mod concurrency;
 mod error;

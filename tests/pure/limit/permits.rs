@@ -158,7 +158,7 @@ fn requests_a_sync_for_a_lease_without_permit_and_for_an_idle_permit() {
     assert!(!permits.take_sync_due(), "none is idle");
     permits.record_end(1, at(11));
     assert!(permits.take_sync_due());
-    // A lease has ended while the reply was on its way.
+    // A lease ended while the reply was in transit.
     permits.apply_reply(&reply(2, 0, 11), 1, at(12));
     assert!(permits.take_sync_due());
     let mut new = Permits::none_of(1);
@@ -213,7 +213,7 @@ fn refuses_by_itself_for_a_while_after_a_refusal() {
     assert_eq!([25, 26].map(|millis| quota.may_obtain(Some(&permits), at(millis))), [false, true]);
     // Also once the sync task has dropped the key.
     assert!(permits.stop_tracking(0, at(2)) && !quota.may_obtain(Some(&permits), at(25)));
-    // A peek goes by the last reply; an old one tells nothing.
+    // A peek uses the last reply, unless it is old.
     let known = [25, 26, 1_899, 1_900].map(|millis| quota.may_pass_elsewhere(Some(&permits), 0, at(millis)));
     assert_eq!(known, [false, false, false, true]);
     assert_eq!([26, 1_900].map(|millis| quota.level(Some(&permits), 0, at(millis)).remaining), [0, 10]);

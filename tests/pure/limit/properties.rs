@@ -1,4 +1,4 @@
-//! What holds of every algorithm, over random traces beside its definition: a list of all that was ever charged.
+//! Properties of every algorithm, over random traces against its definition: a list of all charges.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -14,7 +14,7 @@ use super::key::Key;
 use super::{DAY, MILLI, SECOND};
 use crate::definition::{Charged, Definition};
 
-/// A new key, and what it does by definition.
+/// A new key, and its definition.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     key: Key,
@@ -64,7 +64,7 @@ fn leaky_buckets() -> impl Strategy<Value = Subject> {
     })
 }
 
-/// Windows whose ends plain division finds.
+/// Windows whose ends follow by plain division.
 fn fixed_windows() -> impl Strategy<Value = Subject> {
     let nanos =
         select(vec![SECOND, 60 * SECOND, 3_600 * SECOND, 6 * 3_600 * SECOND, DAY, 3 * DAY, 7 * SECOND / 3]);
@@ -110,7 +110,7 @@ fn subjects() -> impl Strategy<Value = Subject> {
 #[derive(Clone, Copy, Debug)]
 enum Pause {
     Nanos(i64),
-    /// Until the request fits by definition, less so many nanoseconds.
+    /// Until the request fits by definition, less some nanoseconds.
     Until(u64),
     /// A step of the wall clock.
     Wall(i64),
@@ -118,9 +118,9 @@ enum Pause {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A request, charged if it passes.
+    /// A request, charged if allowed.
     Ask(u32),
-    /// Charged although it may be refused.
+    /// Charged even if refused.
     Count(u32),
     /// Charged after the fact, with this much debt.
     Owe(u32, u32),
@@ -151,7 +151,7 @@ fn unsteady() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// Requests to the nanosecond, and charges of one other kind: a log merges what it holds of several.
+/// Requests to the nanosecond, and charges of one other kind: a log merges entries of several.
 fn steady() -> impl Strategy<Value = Trace> {
     steady_of(subjects(), 0..4)
 }
@@ -198,7 +198,7 @@ fn after(now: Now, nanos: u64) -> Now {
     Now { at: Timestamp::from_nanos(now.at.as_nanos() + nanos), ..now }
 }
 
-/// The first nanosecond from now at which this holds. It never ceases to hold.
+/// The first nanosecond from now at which this holds; it then holds for good.
 fn first(holds: impl Fn(u64) -> bool) -> Option<u64> {
     let above = (0..62).map(|bits| (1_u64 << bits) - 1).find(|nanos| holds(*nanos))?;
     let (mut below, mut above) = (above / 2, above);
@@ -334,7 +334,7 @@ proptest! {
                 assert_eq!(later(level.reset.0 - 1), level.remaining, "{level:?}");
             }
             assert_eq!(key.level(after(now, key.nanos_until_fresh(now))).remaining, level.limit);
-            // Nothing falls by itself.
+            // No level falls by itself.
             let levels = (0..6).map(|part| later(part * trace.subject.window / 4_000));
             assert!(levels.is_sorted());
         });

@@ -1,5 +1,5 @@
-//! A host's share: judged like one bucket while it is alone, never above what it was granted, never more on credit than it
-//! may, and never twice what it admitted while nobody else was heard.
+//! A host's share: equal to its bucket while alone, never above its grants, within its credit, and charged
+//! once for its admissions during an outage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn bucket(count: u32, burst: u32) -> token_bucket::TokenBucketQuota {
     token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap()
 }
 
-/// A budget that is shared by so many hosts, which hear Redis.
+/// A budget shared by `hosts` hosts, with Redis reachable.
 pub(super) fn shared(
     count: u32,
     burst: u32,
@@ -50,7 +50,7 @@ pub(super) fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> S
     ShareReply { paid, granted, level, demand: 0, sent_at: sent, low_mark: 0, next_increase: None }
 }
 
-/// A share whose first report had this reply at once.
+/// A share whose first report got this reply at once.
 fn synced(quota: &ShareQuota, reply: ShareReply) -> ShareState {
     let mut share = ShareState::fresh(quota, at(0));
     share.report(quota, at(0), 0);
@@ -64,7 +64,7 @@ fn brought(granted: u32, sent: Timestamp) -> KeyCheckReply {
     KeyCheckReply { granted, level, refused: None, sent_at: sent, next_increase: None, paid_us: 0 }
 }
 
-/// Judges, and charges what passes.
+/// Checks, and charges if allowed.
 pub(super) fn ask(share: &mut ShareState, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
     let passes = share.judge(quota, now, cost).is_allowed();
     if passes {
@@ -75,7 +75,7 @@ pub(super) fn ask(share: &mut ShareState, quota: &ShareQuota, now: Timestamp, co
     passes
 }
 
-/// What is admitted at one moment, one by one.
+/// The number of requests allowed at one time, one by one.
 fn drain(share: &mut ShareState, quota: &ShareQuota, now: Timestamp) -> u32 {
     (0..10_000).take_while(|_| ask(share, quota, now, 1)).count().try_into().unwrap()
 }
@@ -98,7 +98,7 @@ fn what_is_granted_passes_and_lapses() {
 
 #[test]
 fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
-    // The one that was asked later is answered first, or last.
+    // The later request is answered first, or last.
     for order in [[0, 500], [500, 0]] {
         let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
         let mut share = ShareState::fresh(&quota, at(0));
@@ -155,7 +155,7 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
         );
         assert!(!ask(&mut share, &quota, at(4_999), 1));
         assert!(!share.take_sync_due(), "nobody would have any for it");
-        // Then there is all of it, as far as is known: it passes on credit, or is asked for.
+        // Then the whole quota should be there: the request passes on credit, or causes a sync.
         assert_eq!(ask(&mut share, &quota, at(5_000), 1), credit > 0);
         assert_eq!(share.take_sync_due(), credit == 0, "a little credit is told of later");
     }
@@ -181,7 +181,7 @@ fn shared_windows_turn_where_those_of_one_host_do() {
         (fixed(WindowPeriod::Nanos(2 * DAY), WindowAlign::Utc), every(1, 172_800, 0)),
         (fixed(WindowPeriod::Nanos(7 * DAY), WindowAlign::Utc), every(1, 604_800, monday)),
         (fixed(WindowPeriod::Nanos(14 * DAY), WindowAlign::Utc), every(1, 1_209_600, monday)),
-        // What does not divide a day is cut at midnight.
+        // A window that does not divide a day is cut at midnight.
         (fixed(WindowPeriod::Nanos(25_200 * SECOND), WindowAlign::Utc), WindowSchedule::Calendar),
         (fixed(WindowPeriod::Months(1), WindowAlign::Utc), WindowSchedule::Calendar),
         (fixed(WindowPeriod::Nanos(3_600 * SECOND), berlin), WindowSchedule::Calendar),
@@ -202,8 +202,8 @@ fn shared_windows_turn_where_those_of_one_host_do() {
 
 #[test]
 fn known_level_rises_with_rate_and_falls_with_demand() {
-    // 10/s and a burst of 100. Milliunits per second that all hosts demand; milliseconds since a reply with a level of
-    // 60, beside one borrowed token, which expires after 1.9 s; remaining units.
+    // 10/s and a burst of 100. Demand of all hosts in milliunits per second; milliseconds since a reply with
+    // a level of 60, beside one borrowed token, which expires after 1.9 s; remaining units.
     let table = [
         (0, 0, 61),
         (0, 1_500, 76),
@@ -254,13 +254,13 @@ fn window_names_its_edges() {
 
 #[test]
 fn level_of_window_refills_at_next_increase() {
-    // A rate that no scale keeps exactly: the bucket of this budget fills a little later than its window ends.
+    // A rate that no scale holds exactly: the bucket of this budget fills a little after its window ends.
     let fixed = windows_of(7, 0).with_remote_checks(RemoteCheckWait::OnMiss);
     let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
     let sliding = ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap();
     let sliding = joined(sliding, 10).0.with_remote_checks(RemoteCheckWait::OnMiss);
     let more = |millis| Some(NextIncrease { at: at(millis), is_exhausted: false });
-    // The level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
+    // Level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
     let table = [
         (&fixed, 3, more(5_000), 1_000, 4, 4_000_000),
         (&fixed, 3, None, 1_000, 4, 60_000_000),
@@ -285,7 +285,7 @@ fn what_others_hold_of_a_window_is_asked_for_again() {
     share.report(&quota, at(0), 0);
     let more = Some(NextIncrease { at: at(5_000), is_exhausted: false });
     share.apply_reply(&quota, &ShareReply { next_increase: more, ..settled(0, 0, 0, at(0)) }, at(1));
-    // It is there at the latest then.
+    // The tokens are there by then at the latest.
     assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
     assert!(!ask(&mut share, &quota, at(1_000), 1));
     assert!(share.take_sync_due(), "others may give some back before");
@@ -311,7 +311,8 @@ fn what_is_brought_is_kept_until_who_waited_is_judged() {
 #[test]
 fn requests_wait_for_remote_checks_as_configured() {
     use RemoteCheckWait::{Always, BelowUnitCredit, Never, OnMiss};
-    // RemoteCheckWait, hosts; whether a request waits, whether tokens are borrowed ahead. The credit is one unit.
+    // RemoteCheckWait, hosts; whether a request waits, whether tokens are borrowed ahead. The credit is 1
+    // unit.
     let table = [
         (Never, 1, false, true),
         (Never, 6, false, true),
@@ -378,8 +379,8 @@ fn refunds_grant_of_request_that_no_longer_waits() {
 fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let quota = quota.with_remote_checks(RemoteCheckWait::Always);
-    // Spent of two tokens that expire at 1.9 s; the time of a grant of two more; all tokens then, with the spent ones
-    // refunded, and when they expire.
+    // Tokens spent of two that expire at 1.9 s; the time of a grant of two more; all tokens then, with the
+    // spent ones refunded, and their expiry.
     let table = [(2, 1_000, 2, 2_900), (1, 1_000, 4, 1_900), (1, 1_800, 4, 1_900), (1, 1_801, 2, 3_701)];
     for (spent, millis, held, expires) in table {
         let mut share = ShareState::fresh(&quota, at(0));
@@ -433,13 +434,13 @@ fn what_lapses_is_told_once() {
     assert_eq!((reported.borrowed, reported.debt, reported.expired), (0, 1, 3));
     assert_eq!(share.apply_reply(&quota, &settled(0, 1, 0, at(2_000)), at(2_001)), 0);
 
-    // What was held when it was reported, and had lapsed by the answer.
+    // Tokens borrowed at the report that expired before the reply.
     let mut share = lent();
     assert_eq!(share.report(&quota, at(1_800), 0).0.expired, 0);
     assert_eq!(share.apply_reply(&quota, &settled(4, 0, 0, at(1_800)), at(1_900)), 3);
     assert_eq!(drain(&mut share, &quota, at(1_900)), 4);
 
-    // And what came too late to be of use.
+    // Tokens that arrived after their expiry.
     let mut share = lent();
     share.report(&quota, at(1_800), 0);
     assert_eq!(share.apply_reply(&quota, &settled(4, 0, 0, at(1_800)), at(3_700)), 7);
@@ -568,7 +569,7 @@ fn a_part_begins_with_what_was_last_known_to_be_left() {
     assert_eq!(drain(&mut share, &quota, at(0)), 3 + 10, "what is in hand first, then a quarter of 40");
 }
 
-/// Ten a day, of which Redis says that so much is left, on one of two hosts.
+/// Ten a day, with `left` remaining in Redis, on one of two hosts.
 fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
     let day = token_bucket::TokenBucketQuota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
     let (quota, standing) = joined(ShareQuota::new(day, 0, Fallback::Share), 2);
@@ -598,7 +599,7 @@ fn what_is_paid_by_an_answer_that_comes_late_is_not_owed_again() {
     assert_eq!(share.report(&quota, at(0), 0).0.debt, 3);
     standing.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 1, "half of eight, less the three that it owes");
-    // Redis had done it, and the answer is what ends the outage.
+    // Redis had applied the report, and its reply ends the outage.
     share.apply_reply(&quota, &settled(0, 3, 5 * MICRO, at(0)), at(2_000));
     standing.set_redis_reachable(true);
     assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 1);
@@ -612,7 +613,7 @@ fn what_is_earned_in_an_outage_is_owed_by_nobody() {
     let admitted: u32 = (1..=40).map(|turn| drain(&mut share, &quota, at(turn * 100))).sum();
     assert_eq!(admitted, 100, "a quarter of 100/s for four seconds");
     standing.set_redis_reachable(true);
-    // Redis has filled meanwhile, to no more than a burst; with what this quarter admitted taken out, it would be empty.
+    // Redis has refilled meanwhile, to at most a burst; without this quarter's admissions it would be empty.
     assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 25);
 }
 
@@ -654,7 +655,7 @@ fn a_wait_is_never_longer_than_the_window_whatever_redis_says() {
 }
 
 proptest! {
-    /// Before it joins a fleet it is the bucket that it was made of, request by request.
+    /// Before it joins a fleet it equals its bucket, request by request.
     #[test]
     fn alone_it_is_its_bucket(
         rate in 1u32..2_000, burst in 1u32..50, credit in 0u16..1_000,
@@ -676,7 +677,7 @@ proptest! {
         }
     }
 
-    /// Whatever is granted, reported, refunded and lost: what is admitted is paid for out of grants, or owed within the
+    /// Under any grants, reports, refunds and losses, admissions are covered by grants, or by debt within the
     /// credit of this host.
     #[test]
     fn admitted_is_granted_or_owed(
@@ -687,7 +688,7 @@ proptest! {
         let most = (u64::from(burst) * u64::from(credit) / (1_000 * u64::from(hosts))).max(u64::from(credit > 0));
         let mut share = ShareState::fresh(&quota, at(0));
         let (mut now, mut granted, mut paid, mut admitted) = (0, 0u64, 0u64, 0u64);
-        // Forgiven is only what nobody was told of: here somebody is told at once.
+        // Only unreported credit is forgiven, so a report comes first.
         share.report(&quota, at(0), 0);
         for (gap, cost, grant, syncs, level) in steps {
             now += gap;
@@ -708,7 +709,7 @@ proptest! {
         }
     }
 
-    /// Hosts that hear nobody admit together no more than the budget, and one token each.
+    /// In an outage all hosts together admit at most the budget, and one token each.
     #[test]
     fn cut_off_hosts_together_keep_the_budget(
         hosts in 1u32..30, burst in 1u32..100, rate in 1u32..200,

@@ -1,4 +1,4 @@
-//! The sliding log: what it keeps of a key, and that what it merges never counts for too little.
+//! The sliding log: the entries of a key, and merged entries that never count for too little.
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
@@ -25,7 +25,7 @@ fn another_count_meets_the_same_units() {
     }
     assert_eq!(log.judge(&few, at_ms(400), 1), Outcome::Later(Micros(980_000)), "all but one must go");
     assert_eq!(log.level(&many, at_ms(400)).remaining, 10);
-    // Charged under the smaller count, what can no longer matter to it is merged, and never counts for too little.
+    // Charges under the smaller count merge entries that it no longer needs, and never count for too little.
     log.charge(&few, at_ms(1_100), 1);
     assert_eq!(log.level(&many, at_ms(1_100)).remaining, 50 - 29 - 1);
     assert_eq!(log.level(&many, at_ms(1_379)).remaining, 50 - 29 - 1);
@@ -56,7 +56,7 @@ fn a_key_takes_what_was_promised() {
         let mut largest = 0;
         let step = 3_600 * SECOND / u64::from(count);
         for turn in 0..u64::from(count) * 5 {
-            // Counted although refused every other time: no more entries for that.
+            // Every other request is counted although refused: no more entries for that.
             log.charge(&quota, Now::at_nanos(turn * step / 2), 1);
             largest = largest.max(resident(log.heap_bytes()));
         }

@@ -1,4 +1,4 @@
-//! The sliding window: what it keeps of a key.
+//! The sliding window: the memory of a key.
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::limit::sliding_window::{SlidingWindowQuota, SlidingWindowState};

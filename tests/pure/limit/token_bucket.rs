@@ -1,5 +1,5 @@
-//! The token bucket: rounding, ticks that wrap, and what happens to a key when its quota changes: it keeps its time until
-//! full, never gains by a change, and owes no more than it may.
+//! The token bucket: rounding, ticks that wrap, and changes of a key's quota: the key keeps its time until
+//! full, never gains by a change, and owes no more than the bound.
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
@@ -31,7 +31,7 @@ fn ticks_wrap_unnoticed() {
         Outcome::Later(Micros(1))
     );
     assert_eq!(key.judge(&quota, Timestamp::from_nanos(wrap + SECOND / 2), 3).0, Outcome::Pass);
-    // A key that nobody looked at for a long time is full.
+    // A key is full after a long time without requests.
     assert_eq!(key.level(&quota, Timestamp::from_nanos(wrap + 500 * SECOND)).remaining, 3);
 }
 
@@ -64,19 +64,19 @@ fn a_rate_is_exact_on_every_multiple_of_its_scale() {
     for ticks in 1..=128 {
         assert_eq!(thirds.rounding_parts_on(scale(ticks)).is_none(), ticks % 3 == 0, "{ticks}");
     }
-    // A third of a second in whole nanoseconds is slow by two parts in a thousand million.
+    // A third of a second in whole nanoseconds is too slow by two parts in a thousand million.
     assert_eq!(thirds.rounding_parts_on(TickScale::NANOS), Some(500_000_000));
     assert_eq!(thirds.rounding_parts_on(TickScale::for_rate(thirds)), None);
     let on = TokenBucketQuota::on_scale(thirds, 3, scale(21)).unwrap();
     assert_eq!((on.scale(), on.window(), on.rate()), (scale(21), Micros(1_000_000), thirds));
-    // Seven in a nanosecond: as good as nothing is left of them on a scale of whole nanoseconds.
+    // Seven in a nanosecond: a scale of whole nanoseconds rounds them to almost nothing.
     assert_eq!(
         TokenBucketQuota::on_scale(Rate::new(7, 1).unwrap(), 1, TickScale::NANOS).err(),
         Some(LimitError::TooFast)
     );
 }
 
-/// A key somewhere between full and deep in debt, seen at a moment.
+/// A key between full and deep in debt, at some time.
 fn keys() -> impl Strategy<Value = (TokenBucketQuota, GcraState, Timestamp)> {
     let count = prop_oneof![1_u32..=128, 129_u32..100_000];
     let at = prop_oneof![0_u64..1_000 * SECOND, 0..u64::MAX / 2].prop_map(Timestamp::from_nanos);
@@ -86,7 +86,7 @@ fn keys() -> impl Strategy<Value = (TokenBucketQuota, GcraState, Timestamp)> {
     })
 }
 
-/// How long until a key is full, as a fraction over the ticks of both scales.
+/// The time until a key is full, as a fraction over the ticks of both scales.
 fn until_full(key: GcraState, on: TickScale, other: TickScale, at: Timestamp) -> u128 {
     u128::from(key.ticks_until_full(on, at)) * u128::from(other.ticks_per_nano())
 }
@@ -120,7 +120,7 @@ proptest! {
     fn the_circle_is_never_passed(
         steps in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<bool>()), 1..50), at in any::<u64>(),
     ) {
-        // The slowest rate on the finest scale: a unit is a quarter of all that fits. Whatever is owed, a clock that
+        // The slowest rate on the finest scale: a unit is a quarter of the range. At any debt, a clock that
         // runs back by a month sees no full bucket.
         let quota = TokenBucketQuota::on_scale(Rate::new(1, 200 * 86_400 * SECOND).unwrap(), 1, TickScale::FINEST).unwrap();
         let at = Timestamp::from_nanos(at);
@@ -142,7 +142,7 @@ proptest! {
 
     #[test]
     fn in_any_span_at_most_burst_plus_rate_passes(trace in requests(token_buckets())) {
-        // Also at a rate that is rounded.
+        // Also at a rounded rate.
         let mut passed: Vec<(u64, u32)> = Vec::new();
         let (mut burst, mut rate) = (0, Rate::new(1, SECOND).unwrap());
         run(&trace, |now, cost, key, _| {

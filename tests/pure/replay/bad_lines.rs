@@ -1,4 +1,5 @@
-//! A bad line stops the trace with its number, and says what is wrong and how to mend it; `diagnostics/traces.txt` has all.
+//! A bad line stops the trace with its number, the fault and its help; `diagnostics/traces.txt` has all of
+//! them.
 
 use super::support::{RULES, replay};
 
@@ -12,16 +13,16 @@ fn a_bad_line_stops_with_its_number() {
     check(good, &table);
 }
 
-/// Each bad line stands third, behind a good one and an empty one.
+/// Each bad line is third, after a good one and an empty one.
 fn check(good: &str, table: &[(&str, &str)]) {
     for (bad, expected) in table {
-        // An empty line counts and is passed over.
+        // An empty line counts and is skipped.
         let output = replay(RULES, &format!("{good}\n\n{bad}\n{good}\n"), &[]);
         let bad: String = bad.chars().take(120).collect();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(expected), "{bad}: {said}");
         assert_eq!(output.status.code(), Some(1), "{bad}");
-        // What was played before it is summed up.
+        // The lines before it are summed up.
         let summed = ["api/per-user", "1", "0", "0", "1"];
         assert!(said.lines().any(|line| line.split_whitespace().eq(summed)), "{said}");
     }

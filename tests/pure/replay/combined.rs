@@ -52,7 +52,7 @@ api/bots           1        0             1        1
 api/failures       1        1             0        1
 ";
     assert_eq!(said(&output), expected);
-    // The third line came thirty seconds after the fifth was written; the ninth came too late.
+    // The third request arrived thirty seconds after the fifth line; the ninth arrived too late.
     let judged: Vec<_> = decisions_of(&output)
         .iter()
         .map(|decision| {
@@ -147,7 +147,7 @@ fn a_long_line_is_garbage_and_a_long_value_is_not() {
 
 #[test]
 fn a_log_of_any_length_is_put_in_order() {
-    // Every second line is written thirty seconds late, as if its request had taken that long.
+    // Every second line is thirty seconds late, as if its request had taken that long.
     let second = |second: u32| format!("12:{:02}:{:02} +0000", second / 60, second % 60);
     let log: String = (30..3_000)
         .map(|n| if n % 2 == 0 { n } else { n - 30 })

@@ -70,7 +70,7 @@ fn requests_that_the_other_rules_let_through_are_told_by_the_rule_that_refused()
     let loose = RULES.replace("burst: 3", "burst: 15");
     let files = Files::new(&[("api.yaml", RULES), ("loose.yaml", &loose), ("trace.jsonl", &trace)]);
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "loose.yaml"]);
-    // Ten are shown, all are counted; without a shadow rule that refused, no columns for it.
+    // Ten are shown, all are counted; no columns for shadow rules unless one refused.
     let lines = (4..14).map(|line| format!("  line {line}: refused → allowed (per-user)\n"));
     let expected = format!(
         "\

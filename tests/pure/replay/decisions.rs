@@ -1,4 +1,4 @@
-//! What a trace's requests are answered, in virtual time, and how the answers are written.
+//! The decisions of a trace's requests, in virtual time, and their output format.
 
 use super::support::{RULES, decisions, replay};
 
@@ -16,7 +16,7 @@ fn a_decision_has_every_key_and_t_and_id_as_written() {
 
 #[test]
 fn time_is_that_of_the_trace() {
-    // Three at once, the fourth waits half a second to the microsecond; a peek takes nothing.
+    // A burst of three, the fourth waits half a second to the microsecond; a peek takes no units.
     let lines = [
         ("1732186800", "hit", "allow", 0),
         ("1732186800", "hit", "allow", 0),

@@ -1,4 +1,4 @@
-//! Work that ends: concurrency, what is given back, repeats, and the end of a session.
+//! Leases: concurrency, refunds, retries, and the end of a session.
 
 use super::support::{decisions, replay, said};
 
@@ -24,7 +24,7 @@ fn acquire_with(t: &str, id: &str, user: &str, job: &str, rest: &str) -> String 
     line(t, "acquire", id, &descriptors)
 }
 
-/// `VERDICT RULE LEFT`, where `LEFT` is what `per-user` has left.
+/// `VERDICT RULE LEFT`, where `LEFT` is the remaining quota of `per-user`.
 fn told(trace: &[String]) -> Vec<String> {
     let told = |decision: &serde_json::Value| {
         let all = decision["all"].as_array().unwrap();
@@ -45,12 +45,12 @@ fn work_that_nobody_ends_is_over_at_its_time_and_not_before() {
         acquire("0.5", "a", "u", "export"),
         acquire("60.499999999", "b", "u", "export"),
         acquire("60.5", "c", "u", "export"),
-        // Its time starts again.
+        // A renewal restarts its time.
         line("100", "renew", "c", ""),
         acquire("159.999999999", "d", "u", "export"),
         acquire("160", "e", "u", "export"),
     ];
-    // A refusal by concurrency takes nothing from the rate.
+    // A refusal by concurrency charges no rate.
     let expected =
         ["allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8", "allow exports 7"];
     assert_eq!(told(&trace), expected);
@@ -69,7 +69,7 @@ fn what_ends_well_is_given_back_and_a_release_counts_once() {
         line("4", "release", "c", ""),
         line("4", "release", "never granted", ""),
         login("5", "d"),
-        // It was refused, so there is nothing to end.
+        // It was refused, so it has no lease.
         line("6", "release", "d", r#", "outcome": "ok""#),
         login("6", "e"),
     ];

@@ -1,4 +1,4 @@
-//! `tidegate replay`: the daemon's own engine on a trace, in virtual time. The real program, run on small files.
+//! `tidegate replay`: the real program runs the daemon's engine on small traces, in virtual time.
 
 mod bad_lines;
 mod combined;

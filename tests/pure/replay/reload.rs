@@ -1,4 +1,4 @@
-//! Rules that change in the middle of a trace.
+//! Reloads of rules within a trace.
 
 use super::support::{Files, RULES, decisions_of, hit, said};
 
@@ -28,7 +28,7 @@ fn reloaded_rules_judge_what_comes_after_and_their_paths_start_from_the_trace() 
     let verdicts: Vec<_> =
         decisions_of(&output).iter().map(|decision| decision["verdict"].to_string()).collect();
     assert_eq!(verdicts, ["\"allow\"", "\"allow\"", "\"allow\"", "\"limit\"", "\"allow\""]);
-    // Counts and callers go on under the same name, and a rule that is gone keeps its row.
+    // Counts and callers continue under the same name, and a removed rule keeps its row.
     let expected = "\
 7 lines over 1s: 4 allowed, 1 limited
 rule             passed  refused  would refuse  callers

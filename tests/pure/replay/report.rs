@@ -1,8 +1,8 @@
-//! The page of a replay: its numbers are those of the summary, and what it shows of a trace is text.
+//! The page of a replay: its numbers are those of the summary, and it shows contents of a trace as text.
 
 use super::support::{Files, RULES, hit, said};
 
-/// The page that a replay writes, and what was said beside it.
+/// The page of a replay, and its standard error.
 fn report(files: &Files, arguments: &[&str]) -> (String, String) {
     let output = files.replay(&[arguments, &["--report", "out.html"]].concat());
     let page = std::fs::read_to_string(files.path("out.html")).unwrap_or_default();
@@ -13,7 +13,7 @@ fn between<'t>(text: &'t str, from: &str, to: &str) -> Vec<&'t str> {
     text.split(from).skip(1).map(|rest| rest.split(to).next().unwrap()).collect()
 }
 
-/// What a rule's row of the summary says: passed, refused, would refuse.
+/// The cells of a rule in the summary: passed, refused, would refuse.
 fn row(summary: &str, rule: &str) -> Vec<String> {
     let line = summary.lines().find(|line| line.starts_with(&format!("{rule} "))).unwrap();
     let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
@@ -62,7 +62,8 @@ fn the_steps_of_each_rule_add_up_to_the_summary() {
 
 #[test]
 fn a_known_spread_is_told_with_the_limit_in_it() {
-    // The first of a hundred callers asks once in his minute, the last a hundred times; each comes back once.
+    // The first of a hundred callers sends one request in its minute, the last a hundred; then each sends
+    // one.
     let rules = "domain: api\nlimits: [{name: per-user, key: [user], rate: 10/min}]\n";
     let busy = (1..=100).flat_map(|user| (0..user).map(move |_| hit("60", &format!("u{user}"))));
     let again = (1..=100).map(|user| hit("130", &format!("u{user}")));
@@ -76,7 +77,7 @@ fn a_known_spread_is_told_with_the_limit_in_it() {
         between(row, "<td class=\"number\">", "</td>").into_iter().map(str::to_owned).collect()
     };
     assert_eq!(numbers("a caller’s busiest 1m"), ["50", "90", "99", "100", "100"]);
-    // Half of the windows are those in which each came back once.
+    // Half of the windows have one request of a caller.
     assert_eq!(numbers("any 1m of a caller"), ["1", "80", "98", "100", "100"]);
     let most = between(&page, "<table class=\"most\">", "</table>")[0];
     assert!(most.contains("20 of 90") && most.contains("user=u100") && !most.contains("user=u80<"), "{most}");
@@ -148,7 +149,7 @@ fn a_path_that_cannot_be_written_is_told_before_anything_is_played() {
         let said = said(&output);
         assert!(said.contains(path) && said.contains(wrong) && !said.contains("lines over"), "{said}");
     }
-    // What stood there stands until the new one is whole.
+    // The old file stays until the new one is complete.
     std::fs::write(files.path("out.html"), "old").unwrap();
     let output = files.replay(&["trace.jsonl", "--rules", "nowhere.yaml", "--report", "out.html"]);
     assert_eq!(output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! A full pool: what is shed and when, in which order things happen that happen by themselves, and that gaps in a trace
+//! A full pool: the shed requests and their times, the order of timed events, and gaps in a trace, which
 //! change nothing.
 
 use serde_json::Value;
@@ -32,18 +32,18 @@ fn ask(t: &str, op: &str, session: &str, attributes: &str, rest: &str) -> String
     ) + "\n"
 }
 
-/// Important work that keeps slots busy for a minute, named after the session and the moment.
+/// Critical requests that keep slots busy for a minute, named after the session and the time.
 fn work(t: &str, session: &str, pieces: u32) -> String {
     let piece = |n| ask(t, "acquire", session, r#""kind", "c""#, &format!(r#", "id": "{session} {t} {n}""#));
     (0..pieces).map(piece).collect()
 }
 
-/// So many callers ask at once, and change nothing.
+/// A peek of each caller at one time, without a change.
 fn peeks(t: &str, session: &str) -> String {
     (0..CALLERS).map(|n| ask(t, "peek", session, &format!(r#""user", "u{n}""#), "")).collect()
 }
 
-/// How many of each moment's callers are shed, as `T: N`.
+/// The number of callers shed at each time, as `T: N`.
 fn shed(decisions: &[Value]) -> Vec<String> {
     let peeks: Vec<_> = decisions.iter().filter(|decision| decision["id"].is_null()).collect();
     let of = |moment: &[&Value]| {
@@ -61,7 +61,8 @@ fn a_step_to_full_load_is_shed_after_the_tick_at_which_the_law_says_so() {
     let times = ["28", "28.999999999", "29", "30"];
     let trace = hello("0", "w", "web", 2) + &work("0", "w", 2) + &times.map(|t| peeks(t, "w")).concat();
     let told = decisions(WORKERS, &trace);
-    // s is 0 at 28 s, and ticks run before the lines of their moment: at 29 s one in 120 is shed, at 30 s one in 60.
+    // s is 0 at 28 s, and ticks run before the lines of their time: at 29 s one in 120 is shed, at 30 s one
+    // in 60.
     let expected = ["28: 0", "28.999999999: 0", "29: 3", "30: 10"];
     assert_eq!(shed(&told), expected);
     let refused = told.iter().find(|decision| decision["verdict"] == "shed").unwrap();
@@ -71,10 +72,10 @@ fn a_step_to_full_load_is_shed_after_the_tick_at_which_the_law_says_so() {
 
 #[test]
 fn work_that_nobody_ends_is_idle_from_its_own_time_on() {
-    // No line stands between the end of the work, at 60 s, and the question.
+    // No line stands between the end of the leases, at 60 s, and the peeks.
     let trace = |t: &str| hello("0", "w", "web", 2) + &work("0", "w", 2) + &peeks(t, "w");
     let shed_at = |t: &str| shed(&decisions(WORKERS, &trace(t))).concat();
-    // s was 32/120 when the work ended, and is back at 0 long before three minutes have passed.
+    // s was 32/120 when the leases ended, and returns to 0 well within three minutes.
     assert_eq!(shed_at("240"), "240: 0");
     assert_ne!(shed_at("61"), "61: 0");
 }
@@ -83,7 +84,7 @@ fn work_that_nobody_ends_is_idle_from_its_own_time_on() {
 fn a_gap_changes_nothing_that_comes_after_it() {
     let trace = |filler: bool| {
         let mut trace = hello("0.1", "w", "web", 2) + &work("0.1", "w", 2) + &hello("0.1", "j", "jobs", 3);
-        // The second pool is watched from another moment on.
+        // Shedding of the second pool starts at another time.
         trace += &(r#"{"t": 3.7, "op": "reload", "rules": "both.yaml"}"#.to_owned() + "\n");
         trace += &work("4", "j", 3);
         trace +=
@@ -96,7 +97,7 @@ fn a_gap_changes_nothing_that_comes_after_it() {
             at += gap;
             let t = format!("{at}.3");
             trace += &(work(&t, "w", 2) + &work(&t, "j", 3));
-            // The window of 8 s fills, then the law rises to zero: a second sooner or later shows.
+            // The window of 8 s fills, then the severity rises to zero: a shift by a second shows.
             for quarter in [0, 3, 4, 6] {
                 let t = format!("{}.{:02}", at + 37 + quarter / 4, quarter % 4 * 25);
                 trace += &(peeks(&t, "w") + &peeks(&t, "j"));
@@ -119,7 +120,7 @@ fn a_pool_is_known_as_it_was_before_anything_watched_over_it() {
         if filler {
             trace += &fill(1, 66);
         }
-        // The work ended six seconds ago.
+        // The leases ended six seconds ago.
         trace += &(r#"{"t": 66.1, "op": "reload", "rules": "both.yaml"}"#.to_owned() + "\n");
         trace += &work("67", "j", 3);
         trace + &(101..105).map(|t| peeks(&format!("{t}.1"), "j")).collect::<String>()
@@ -129,7 +130,7 @@ fn a_pool_is_known_as_it_was_before_anything_watched_over_it() {
     assert!(jumped == walked);
 }
 
-/// Plays a trace that may reload `both.yaml`, which watches over a second pool.
+/// Plays a trace that may reload `both.yaml`, which adds a shedder for a second pool.
 fn play_both(trace: &str) -> Vec<Value> {
     let both = "shed:\n  - {pool: jobs, callers: {by: [user]}, workers: {}}\n  - ";
     let both = WORKERS.replace("shed: [", both).replace("workers: {}}]", "workers: {}}");
@@ -139,7 +140,7 @@ fn play_both(trace: &str) -> Vec<Value> {
     decisions_of(&output)
 }
 
-/// Lines every seven seconds that say nothing.
+/// Lines every seven seconds without effect.
 fn fill(from: u32, to: u32) -> String {
     let line = |t| format!(r#"{{"t": {t}.05, "op": "bye", "session": "nobody"}}"#) + "\n";
     (from..to).step_by(7).map(line).collect()
@@ -174,20 +175,20 @@ fn what_waited_too_long_is_shed_by_its_age() {
     let verdicts: Vec<_> = told.iter().map(|decision| decision["verdict"].as_str().unwrap()).collect();
     assert_eq!(verdicts, ["allow", "shed", "allow", "shed", "allow"]);
     assert_eq!(told[1]["rule"], "web/queue_age");
-    // Of a pool that nothing watches over nothing is shed: those who say no pool are in another.
+    // A pool without a shedder sheds nothing: requests without a pool are in another.
     let elsewhere = trace.replace(r#""session": "w", "#, "");
     assert!(decisions(RESERVE, &elsewhere).iter().all(|decision| decision["verdict"] == "allow"));
 }
 
 #[test]
 fn the_shed_are_counted_apart_from_the_limited() {
-    // Each caller once: within his limit. Then again: over it, and told so though the host is full.
+    // Each caller once: within its limit. Then again: over it, which applies although the host is full.
     let hits = |t: &str| peeks(t, "w").replace("peek", "hit");
     let trace = hello("0", "w", "web", 2) + &work("0", "w", 2) + &hits("50") + &hits("50");
     let told = decisions(WORKERS, &trace);
     let count = |verdict: &str| told.iter().filter(|decision| decision["verdict"] == verdict).count();
     let (shed, limited) = (count("shed"), count("limit"));
-    // Who was shed was not charged, and is shed again.
+    // A shed caller was not charged, and is shed again.
     assert!(shed > 100 && limited + shed / 2 == CALLERS, "{shed} {limited}");
     let text = said(&replay(WORKERS, &trace, &[]));
     let allowed = CALLERS - shed / 2 + 2;
@@ -196,7 +197,7 @@ fn the_shed_are_counted_apart_from_the_limited() {
     let [user, workers] = ["api/per-user ", "api/web/workers "].map(row);
     assert_eq!(user.split_whitespace().nth(2), Some(limited.to_string().as_str()), "{text}");
     assert_eq!(workers.split_whitespace().nth(2), Some(shed.to_string().as_str()), "{text}");
-    // A part that is not written has no row.
+    // A missing part of a shedder has no row.
     assert!(!text.contains("web/brake"), "{text}");
 
     let dark = WORKERS.replace("workers: {}", "workers: {mode: shadow}");
@@ -210,5 +211,5 @@ fn the_shed_are_counted_apart_from_the_limited() {
     assert!(notes.iter().any(|decision| decision["notes"][1] == "web/workers"));
 }
 
-/// Enough that one in 120 is some of them.
+/// Enough that one in 120 is several of them.
 const CALLERS: usize = 500;

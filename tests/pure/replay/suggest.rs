@@ -1,4 +1,4 @@
-//! Limits from a trace: chosen from a spread that is known, and refusing what they say they refuse.
+//! Suggested limits from a trace: chosen from a known distribution, with the reported number of refusals.
 
 use std::collections::BTreeMap;
 use std::process::Output;
@@ -16,7 +16,7 @@ fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// 198 callers ask twice, one 20 times and one 90 times, each at once, over 597 s.
+/// 198 callers send two requests, one 20 and one 90, each at one time, over 597 s.
 fn known() -> String {
     let times = |user: u32| match user {
         100 => 20,
@@ -30,7 +30,7 @@ fn known() -> String {
 #[test]
 fn a_known_spread_has_known_limits() {
     let files = Files::new(&[("trace.jsonl", &known())]);
-    // Of 200 the 198th asks twice. What stands above that is refused: 20 - 2 and 90 - 2 of 506, at once.
+    // Of 200 callers the 198th sends two. The excess is refused: 20 - 2 and 90 - 2 of 506, in one burst.
     let expected = "\
 506 lines over 9m 57s, the domain `api`, counted by `user`
 rule               rate  burst  refused  of requests  callers refused  of callers
@@ -67,7 +67,7 @@ fn the_strictest_that_refuses_little_enough_is_shown() {
     assert_eq!(of("21%")[..4], ["user-per-s-p99", "2/s", "2", "106"]);
 }
 
-/// Users and addresses that come in bursts of all sizes, from a seed.
+/// Users and addresses with random bursts of all sizes, from a seed.
 fn drawn(mut seed: u64) -> String {
     let mut below = |bound: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! Files to replay, and the program run on them.
+//! Replayed files, and runs of the program on them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ limits:
   - {name: per-address, key: [ip], rate: 1/min, mode: shadow}
 ";
 
-/// A directory of files, gone at the end.
+/// A directory of files, removed on drop.
 pub(crate) struct Files(TempDir);
 
 impl Files {
@@ -36,7 +36,7 @@ impl Files {
         self.0.path()
     }
 
-    /// Runs any command there.
+    /// Runs any command in the directory.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(arguments).current_dir(self.directory()).output().unwrap()
@@ -47,30 +47,30 @@ impl Files {
         self.replay_input("", arguments)
     }
 
-    /// The same, with something on standard input.
+    /// Runs `replay` with this standard input.
     pub(crate) fn replay_input(&self, input: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.arg("replay").args(arguments).current_dir(self.directory());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // One that reads nothing, for its rules have errors, is no failure here.
+        // The program may exit without reading, when its rules have errors.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap()
     }
 }
 
-/// Runs a trace under rules.
+/// Replays a trace under rules.
 pub(crate) fn replay(rules: &str, trace: &str, arguments: &[&str]) -> Output {
     let files = Files::new(&[("api.yaml", rules), ("trace.jsonl", trace)]);
     files.replay(&[&["trace.jsonl", "--rules", "api.yaml"], arguments].concat())
 }
 
-/// What was said on standard error.
+/// Standard error as text.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// What a trace's requests are answered.
+/// The decisions of a trace's requests.
 pub(crate) fn decisions(rules: &str, trace: &str) -> Vec<Value> {
     decisions_of(&replay(rules, trace, &["--decisions", "-"]))
 }

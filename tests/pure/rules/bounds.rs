@@ -1,10 +1,10 @@
-//! Files that are too much: refused before they are built, and told in short.
+//! Oversized files are refused before they are built, with short errors.
 
 use tidegate::rules::read_text;
 
 use super::problems::errors;
 
-/// As many items of a list.
+/// A list of `count` items.
 fn items(count: usize, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(", ")
 }
@@ -66,7 +66,7 @@ fn refuses_more_than_a_file_may_have() {
     }
     let empty = read_text("rules.yaml", "").problems;
     assert!(empty[0].to_string().starts_with("rules.yaml:1:1: error: the file is empty"), "{empty:?}");
-    // A few hundred bytes that would be ten billion values.
+    // A few hundred bytes that expand to ten billion values.
     let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (name, of) in ('b'..='j').zip('a'..) {
         bomb.push_str(&format!("{name}: &{name} [{}]\n", vec![format!("*{of}"); 10].join(", ")));

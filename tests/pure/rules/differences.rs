@@ -1,4 +1,4 @@
-//! What is said about two versions of the same rules is bounded and safe for a log. `diagnostics/changes.txt` has what it is.
+//! The difference of two rule versions is bounded and safe to log. `diagnostics/changes.txt` has its texts.
 
 use tidegate::rules::{Difference, read_text};
 

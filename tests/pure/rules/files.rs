@@ -1,4 +1,4 @@
-//! Directories: which files are read, how they add to domains, and what a bad one spoils.
+//! Directories: the files that are read, how they add to domains, and the effect of a bad one.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn shown(loaded: &Loaded) -> String {
     loaded.domains.iter().map(domain).collect::<Vec<_>>().join("; ")
 }
 
-/// What is there, the domains without their limits, and for each problem a part of its one-line form.
+/// The loaded domains, the domains without their limits, and for each problem a part of its one-line form.
 #[track_caller]
 fn check(files: &[(&str, &[u8])], domains: &str, failed: &[&str], problems: &[&str]) {
     let directory = directory(files);
@@ -69,7 +69,7 @@ fn a_domain_is_whole_or_absent_and_the_others_load() {
     let unit = "unknown unit `sec`";
     check(&[("a.yaml", API_A), ("b.yaml", API_BAD), ("c.yaml", WEB_C)], "web: c", &["api"], &[unit]);
     check(&[("a.yaml", API_BAD), ("b.yaml", API_A), ("c.yaml", WEB_C)], "web: c", &["api"], &[unit]);
-    // No YAML, no UTF-8: the line that names the domain is found by sight.
+    // Not YAML, not UTF-8: a text search finds the line that names the domain.
     check(&[("a.yaml", API_A), ("b.yaml", API_BROKEN), ("c.yaml", WEB_C)], "web: c", &["api"], &["unclosed"]);
     check(
         &[("a.yaml", API_A), ("b.yaml", b"domain: api\n\xff")],
@@ -79,7 +79,7 @@ fn a_domain_is_whole_or_absent_and_the_others_load() {
     );
     let two = b"domain: web\nlimits: []\n---\ndomain: api\n";
     check(&[("a.yaml", API_A), ("b.yaml", two)], "", &["api", "web"], &["a second document"]);
-    // Without a domain the file spoils nothing but itself.
+    // A bad file without a domain affects only itself.
     check(&[("a.yaml", API_A), ("b.yaml", NO_DOMAIN)], "api: a", &[], &["needs `domain`"]);
     check(&[("a.yaml", API_A), ("b.yaml", b"")], "api: a", &[], &["the file is empty"]);
     check(&[("a.yaml", API_A), ("b.yaml", b"{[")], "api: a", &[], &["b.yaml:1:"]);
@@ -166,7 +166,7 @@ fn what_has_an_effect_through_another_domain_is_not_warned_of() {
     assert!(told()[0].starts_with("the elastic part of `a` is never used"), "{:?}", told());
     put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: true}}}]\n");
     assert_eq!(told(), Vec::<String>::new());
-    // What cannot be read may hold what is missing.
+    // An unreadable entry may hold the missing one.
     put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: maybe}}}]\n");
     assert_eq!(told(), Vec::<String>::new());
 }

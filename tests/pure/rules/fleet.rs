@@ -1,4 +1,4 @@
-//! Where a rule counts, how a fleet shares it, and what is admitted past a budget.
+//! The scope of a rule, how a fleet shares it, and the bound of requests allowed past a budget.
 
 use tidegate::limit::Quota;
 use tidegate::limit::share::Fallback;
@@ -42,7 +42,7 @@ fn the_nearest_that_says_a_scope_says_it() {
         );
         let scopes = Scopes {
             all: all.unwrap_or_default(),
-            // That of another domain says nothing here.
+            // The scope of another domain has no effect here.
             domains: domain
                 .into_iter()
                 .map(|scope| ("api".into(), scope))
@@ -91,7 +91,7 @@ fn rules_of_a_host_and_of_the_fleet_are_not_compared() {
     assert_eq!([two(fleet, ""), two("", fleet), two(refuse, fleet)], [0, 0, 0]);
 }
 
-/// What so many hosts do at a miss, and what they admit past the budget.
+/// The action at a miss with `hosts` hosts, and the bound past the budget.
 #[track_caller]
 fn past(fields: &str, hosts: u32) -> (OnMiss, u32, u16) {
     let rule = rule(&format!("scope: fleet, {fields}"));
@@ -108,7 +108,7 @@ fn a_bound_is_stated_for_every_size_of_fleet() {
     {
         assert_eq!([past(fields, 2), past(fields, 9_999)], [(Ask, 0, 0); 2], "{fields}");
     }
-    // A tenth of the burst, as long as that is a token on each host; else one token on each.
+    // A tenth of the burst, if that is at least one token per host; else one token per host.
     let admit = "fleet: {on_miss: admit}";
     assert_eq!(past(&format!("rate: 1000/s, {admit}"), 2), (Admit, 100, 100));
     assert_eq!(past(&format!("rate: 1000/s, {admit}"), 100), (Admit, 100, 100));
@@ -116,7 +116,7 @@ fn a_bound_is_stated_for_every_size_of_fleet() {
     assert_eq!(past(&format!("rate: 100/s, burst: 19, {admit}"), 2), (Admit, 2, 100));
     assert_eq!(past(&format!("rate: 10/h, {admit}"), 6), (Admit, 6, 100));
     assert_eq!(past("rate: 1000/s, fleet: {on_miss: refuse}", 100), (Refuse, 0, 0));
-    // A promise holds however many hosts there are.
+    // The promised bound holds for any number of hosts.
     assert_eq!(past("rate: 1000/s, max_over: 5%, fleet: {on_miss: admit}", 50), (Admit, 50, 50));
     assert_eq!(past("rate: 1000/s, max_over: 5%, fleet: {on_miss: admit}", 51), (Ask, 0, 0));
 }
@@ -166,7 +166,7 @@ fn what_becomes_of_work_without_a_place_is_what_the_rule_says() {
     let doubt = "`max` 40 over 11 hosts with `on_miss: refuse` is 3 for each: a host refuses more while others have room; \
                  `on_miss: ask` costs a call of Redis for each lease";
     assert_eq!(of("refuse", 11), (OnMiss::Refuse, Some(doubt.to_owned())));
-    // What a limit does is what is said of it, and a rule of 40 is no rule of 40 that asks.
+    // The quota reflects the `fleet` fields, so that quotas with other fields differ.
     let quota = |fields: &str| match at_once(fields).limit.quota() {
         Some(Quota::Concurrency(quota)) if quota.is_fleet() => quota.clone(),
         other => panic!("{other:?}"),

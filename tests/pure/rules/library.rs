@@ -1,4 +1,4 @@
-//! Rules read again and again: what is swapped, what is kept, what is said to have changed.
+//! Reloads of rules: the domains that are swapped or kept, and the reported changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,13 +11,13 @@ use tempfile::TempDir;
 use tidegate::clock::read_boot_nanos;
 use tidegate::rules::{Domain, Library, NotApplied, Reading};
 
-/// A directory of rules and what was last read of it.
+/// A directory of rules and the library that reads it.
 struct Bench {
     directory: TempDir,
     library: Library,
 }
 
-/// What one reading is expected to leave behind: domains with their rules, and what is said to have changed.
+/// The expected result of a reload: domains with their rules, and the reported changes.
 struct Expected<'e> {
     domains: &'e str,
     changes: &'e [&'e str],
@@ -60,7 +60,7 @@ impl Bench {
         reading
     }
 
-    /// Reads what must change nothing, and says why nothing was swapped.
+    /// Reloads without a change, and returns why nothing was swapped.
     #[track_caller]
     fn halts(&mut self) -> NotApplied {
         let before = (self.shown(), self.library.domains());
@@ -114,12 +114,12 @@ fn a_domain_with_errors_keeps_its_last_good_rules_and_the_others_are_swapped() {
     let reading = bench.reads(&first);
     assert!(!reading.is_good());
     assert!(reading.problems[0].to_string().contains("a.yaml:3:28: error: unknown unit"));
-    // Kept over further readings, however it is broken.
+    // Kept over further reloads, whatever the fault.
     for broken in [API_BAD, "domain: api\nlimits: [\n", "domain: api\n\u{1}", "", "limits: []", "{["] {
         bench.write("a.yaml", broken);
         bench.reads(&Expected { domains: "web: d; api: a", kept: &["api"], ..FINE });
     }
-    // Mended: nothing but what differs from what was in force.
+    // Repaired: the changes are those against the rules in force.
     bench.write("a.yaml", &API_A.replace("1/s", "2/s"));
     let changes = ["api/a: rate 1/s → 2/s, burst 1 → 2"];
     let reading = bench.reads(&Expected { domains: "api: a; web: d", changes: &changes, ..FINE });
@@ -140,12 +140,12 @@ fn a_domain_that_never_had_good_rules_has_none() {
 fn one_bad_file_keeps_the_whole_domain() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B)]);
     bench.reads(&Expected { domains: "api: a b", changes: &["api: new, 2 rules"], ..FINE });
-    // The first file is good and new, the second one bad: nothing of the first may be put in force.
+    // The first file is good and new, the second one bad: nothing of the first may take effect.
     bench.write("a.yaml", &API_A.replace("1/s", "9/s"));
     bench.write("b.yaml", API_BAD);
     bench.reads(&Expected { domains: "api: a b", kept: &["api"], ..FINE });
     assert_eq!(bench.domain("api").rules()[0].limit.quota().unwrap().format_rate(), "1/s");
-    // Gone is not bad.
+    // Removal is no fault.
     bench.remove("b.yaml");
     let changes = ["api/a: rate 1/s → 9/s, burst 1 → 9", "api/b: removed"];
     bench.reads(&Expected { domains: "api: a", changes: &changes, ..FINE });
@@ -158,10 +158,10 @@ fn a_file_that_does_not_say_its_domain_counts_for_the_one_it_had() {
     bench.write("b.yaml", "%%%");
     bench.write("c.yaml", WEB_D);
     bench.reads(&Expected { domains: "web: d; api: a b", changes: D_FOR_C, kept: &["api"], without: &[] });
-    // It names another one now, but cannot be read: what it held of the first is missing all the same.
+    // It names another domain now, but is unreadable: its rules of the first are still missing.
     bench.write("b.yaml", "domain: web\nlimits: [");
     bench.reads(&Expected { domains: "api: a b; web: d", kept: &["api", "web"], ..FINE });
-    // It can be read, and belongs to another one.
+    // It is readable, and belongs to another domain.
     bench.write("b.yaml", &API_B.replace("api", "web"));
     bench.library.read();
     assert_eq!(bench.shown(), "api: a; web: b d");
@@ -185,7 +185,7 @@ fn at_the_start_the_others_load() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("n.yaml", "- what is this")]);
     let reading = bench.reads(&Expected { domains: "api: a", changes: &["api: new, 1 rule"], ..FINE });
     assert!(!reading.is_good());
-    // Also when the start had to wait for the directory.
+    // Also when the start waited for the directory.
     let elsewhere = tempfile::tempdir().unwrap();
     let mut library = Library::new(&elsewhere.path().join("rules"));
     assert_eq!(library.read().halt, Some(NotApplied::Unlisted));
@@ -212,7 +212,7 @@ fn a_directory_that_cannot_be_listed_changes_nothing() {
     fs::rename(&away, &rules).unwrap();
     assert!(bench.library.is_outdated());
     bench.reads(&Expected { domains: "web: c", ..FINE });
-    // Empty it is another matter: somebody took the files away.
+    // An empty directory differs: the files were removed.
     fs::remove_file(rules.join("c.yaml")).unwrap();
     bench.reads(&Expected { changes: &["web: removed with its 1 rule: it has NO LIMITS now"], ..FINE });
 }
@@ -282,17 +282,17 @@ fn what_did_not_change_is_shared() {
     let before = content(&bench);
     bench.library.read();
     assert!(same(&bench.library.domains(), &[Arc::clone(&api), Arc::clone(&web)]));
-    // A comment moves the rules in their file: no change that is told, but the new places are known.
+    // A comment moves the rules in their file: no reported change, but the new spans are known.
     bench.write("c.yaml", &format!("# moved\n{WEB_C}"));
     bench.reads(&Expected { domains: "api: a; web: c", ..FINE });
     assert!(Arc::ptr_eq(&bench.domain("api"), &api));
     assert_eq!(bench.domain("web").rules()[0].position.line, 4);
     assert_eq!((content(&bench)[0], content(&bench)[1] == before[1]), (before[0], false));
-    // A table may be named by any rule.
+    // Any rule may refer to a table.
     bench.write("rows.csv", "1");
     bench.library.read();
     assert!(!Arc::ptr_eq(&bench.domain("api"), &api));
-    // The same rules in another place look the same.
+    // The same rules in another directory look the same.
     let other = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
     let mut other = other;
     other.library.read();
@@ -329,7 +329,7 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
             }
         });
         let (mut torn, mut halts) = (None, 0);
-        // A fast machine reads everything between two versions most of the time.
+        // A fast machine usually reads everything between two versions.
         let (begin, mut readings) = (read_boot_nanos(), 0);
         while readings < 30 || (halts == 0 && read_boot_nanos() - begin < PATIENCE_NANOS) {
             readings += 1;

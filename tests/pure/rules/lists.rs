@@ -1,4 +1,4 @@
-//! `exempt`, `deny`, `priorities` and `prioritize`: what they mean, in one file and in several.
+//! The meaning of `exempt`, `deny`, `priorities` and `prioritize`, in one file and in several.
 
 use std::fs;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn read_files(files: &[&str]) -> Loaded {
     read(directory.path())
 }
 
-/// Rules by name, then entries as `-exempt` and `!deny`, of what matches.
+/// Matching rules by name, then entries as `-exempt` and `!deny`.
 fn matching(domain: &Domain, attributes: &[(&str, &str)]) -> String {
     let (mut selection, mut matching) = (Selection::default(), Vec::new());
     domain.select(attributes, &mut selection, &mut matching);
@@ -55,7 +55,7 @@ fn entries_come_behind_the_rules_exempt_before_deny_each_in_the_order_of_the_fil
     assert!(domain.listed(0).is_none() && domain.listed(5).is_none());
 }
 
-/// The priority that is asked for, the attributes, the priority that counts.
+/// The requested priority, the attributes, the effective priority.
 type Asking<'t> = (Option<&'t str>, &'t [(&'t str, &'t str)], &'t str);
 
 #[test]
@@ -102,7 +102,7 @@ fn priorities_stand_once_in_a_domain() {
         "{problem}"
     );
     assert_eq!(loaded.failed, [Box::from("api")]);
-    // They may stand in the file that cannot be read: only what is wrong with that is told.
+    // They may be in the unreadable file: only its own fault is reported.
     let loaded = read_files(&["domain: api\npriorities: [a\n", "domain: api\nprioritize: [{priority: b}]\n"]);
     assert_eq!(loaded.problems.len(), 1, "{:#?}", loaded.problems);
 }

@@ -1,5 +1,5 @@
-//! The rules reader: what good files mean, directories, bounds. `diagnostics/` has the errors and warnings, `fuzz` files with a
-//! slip in them.
+//! The rules reader: the meaning of good files, directories, bounds. `diagnostics/` has the errors and
+//! warnings, `fuzz` files with a typo in them.
 
 use crate::problems;
 mod bounds;

@@ -1,4 +1,4 @@
-//! What the fields that say what is admitted mean: algorithms, what is too much, overrides in a list, candidates.
+//! The meaning of quota fields: algorithms, `over`, overrides in a list, shadow rules.
 
 use std::fmt::Write;
 
@@ -67,7 +67,7 @@ pub(super) fn rule(fields: &str) -> Rule {
     rules(fields).swap_remove(0)
 }
 
-/// The rule and its candidate, if it has one.
+/// The rule and its shadow rule, if it has one.
 #[track_caller]
 fn rules(fields: &str) -> Vec<Rule> {
     let text = format!("domain: api\nlimits:\n  - {{name: a, key: [u], {fields}}}\n");
@@ -132,7 +132,7 @@ fn all_rates_of_a_rule_are_on_one_scale() {
         scales("rate: 3/s, algorithm: leaky_bucket, overrides: [{match: {p: a}, rate: 7/s}]"),
         [ticks(21), ticks(21)]
     );
-    // The share counts as well: 3.3 a second.
+    // The elastic share counts as well: 3.3 per second.
     assert_eq!(scales("rate: 11/s, over: {elastic: 30%}"), [ticks(33), ticks(33)]);
     assert_eq!(
         scales("rate: 9/s, overrides: [{match: {p: a}, rate: 11/s}, {match: {p: b}, rate: 7/s}]"),

@@ -1,4 +1,4 @@
-//! The table of fields in the docs and the schema for editors say what the reader reads, and the examples keep to them.
+//! The field table in the docs and the schema for editors agree with the reader, and the examples with them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Compares a file with what it should be; `UPDATE_DOCS=1` writes it.
+/// Compares a file with its expected text; `UPDATE_DOCS=1` writes it.
 fn keep(name: &str, expected: &str) {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(path(name), expected).unwrap();
@@ -25,7 +25,7 @@ fn keep(name: &str, expected: &str) {
     );
 }
 
-/// The name of a field, its type, its meaning, and its places with their defaults.
+/// The name of a field, its type, its meaning, and its positions with their defaults.
 type FieldRow = (String, String, String, Vec<(String, String)>);
 
 /// Returns the Markdown table of all fields by name: one row for each meaning of a field.
@@ -234,7 +234,7 @@ fn check_slip(text: &str, valid: bool) {
     assert_eq!(wrong.is_empty(), valid, "{text}\n{wrong:#?}");
 }
 
-/// What an editor takes a file for.
+/// The value that an editor sees in a file.
 fn value(node: &YamlNode) -> Value {
     match &node.value {
         yaml::Value::Null | yaml::Value::Unsettled(..) => Value::Null,
@@ -250,7 +250,7 @@ fn value(node: &YamlNode) -> Value {
     }
 }
 
-/// What is wrong with a value, by the words of JSON Schema that ours uses; another word is a panic.
+/// The faults of a value by the JSON Schema keywords that ours uses; panics on another keyword.
 fn wrong(value: &Value, schema: &Value) -> Vec<String> {
     let root = super::reference::schema();
     let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! `shed` beside priorities of other files, and the published limiters. `diagnostics/changes.txt` has what entries mean.
+//! `shed` beside priorities of other files, and the published limiters. `diagnostics/changes.txt` has the
+//! meaning of entries.
 
 use std::time::Duration;
 
@@ -19,13 +20,13 @@ fn priorities_may_stand_in_another_file() {
     assert_eq!(sheds.iter().map(|shed| &*shed.pool).collect::<Vec<_>>(), ["web", "jobs"]);
     assert_eq!(sheds[0].fleet.unwrap().reserved_for, 1);
     assert_eq!(sheds[1].brake.as_ref().unwrap().bands, [700, 900]);
-    // They may stand in a file that cannot be read: of what may be there nothing is said.
+    // They may be in an unreadable file: possible entries there are not reported.
     write("b.yaml", "domain: api\npriorities: [high, low\n");
     let loaded = tidegate::rules::read(directory.path());
     let [unreadable] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
     assert!(unreadable.position.file.ends_with("b.yaml"), "{unreadable}");
     write("b.yaml", "domain: api\npriorities: [high, low, lowest]\n");
-    // Wrong in one file, and told of the other as well.
+    // Wrong in one file, and reported for the other as well.
     write("c.yaml", "domain: api\nlimits: [x]\n");
     write("a.yaml", "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: lo}}]\n");
     let loaded = tidegate::rules::read(directory.path());

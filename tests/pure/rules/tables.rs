@@ -1,4 +1,4 @@
-//! `overrides_file`: what a table of exact keys means, what a bad one is told, and how many rows are how large.
+//! `overrides_file`: the meaning of a table of exact keys, errors of a bad one, and the size of many rows.
 
 use std::fs;
 use std::time::Instant;
@@ -18,7 +18,7 @@ fn load(fields: &str, table: &[u8]) -> Loaded {
 
 const USER: &str = "key: [user], rate: 1/s";
 
-/// The allowances, and for each request the number of its own.
+/// The allowances, and for each request the number of its allowance.
 #[track_caller]
 fn check(fields: &str, table: &str, allowances: &str, requests: &[(&[(&str, &str)], u32)]) {
     let loaded = load(fields, table.as_bytes());
@@ -46,7 +46,7 @@ fn a_table_says_what_each_key_may_use() {
         "1/s burst 1 | 5/s burst 5 | 5/s burst 7 | unlimited",
         &[(&user, 1), (&other, 2), (&[("user", "cleo")], 1), (&[("user", "dan")], 3)],
     );
-    // A mark at the start, other line ends, empty lines, quotes, no line end at the end.
+    // A byte order mark, other line ends, empty lines, quotes, no line end at the end.
     check(
         USER,
         "\u{feff}user,rate\r\n\r\n\"Smith, \"\"J\"\"\",5/s\r\n\"two\nlines\",6/s\r\n\" ann \",7/s",
@@ -139,8 +139,8 @@ fn a_table_that_cannot_be_read_is_an_error_of_its_rule() {
     told("the file is larger than 16 MiB (split it: give each part to a rule of its own)");
 }
 
-/// A hundred thousand partners: loaded in half a second by the optimized program, and in at most 200 bytes each. The
-/// time is printed, not judged.
+/// A hundred thousand partners load in half a second with the optimized program, in at most 200 bytes each.
+/// The time is printed, not asserted.
 #[test]
 fn a_hundred_thousand_rows_are_small() {
     const ROWS: usize = 100_000;

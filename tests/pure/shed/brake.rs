@@ -1,14 +1,14 @@
-//! The brake by tables: when it goes on and off, by readings every 250 ms, and how many slots a band is.
+//! The brake by tables: its times on and off, for readings every 250 ms, and the number of slots in a band.
 
 use tidegate::shed::brake::queue_min;
 use tidegate::shed::{Brake, band_slots};
 
 use super::at_millis;
 
-/// A queue that is read, or the utilization where it is not.
+/// A readable queue, or the utilization instead.
 type Reading = (Option<u32>, Option<f64>);
 
-/// Slots, readings until a millisecond, and the milliseconds at which it goes on and off.
+/// Slots, readings until a millisecond, and the milliseconds at which the brake switches on and off.
 type Case<'a> = (u32, &'a [(u64, Reading)], &'a [(u64, bool)]);
 
 fn queue(waiting: u32) -> Reading {
@@ -19,7 +19,7 @@ fn unreadable(utilization: f64) -> Reading {
     (None, Some(utilization))
 }
 
-/// Reads every 250 ms; each stretch goes on until its millisecond, included. Returns when the brake went on or off.
+/// Reads every 250 ms; each stretch includes its last millisecond. Returns the times of switching.
 fn changes(slots: u32, stretches: &[(u64, Reading)]) -> Vec<(u64, bool)> {
     let mut brake = Brake::new();
     let (mut changes, mut millis) = (Vec::new(), 0);
@@ -44,13 +44,13 @@ fn a_standing_queue_puts_it_on_and_two_seconds_without_one_take_it_off() {
         (16, &[(5_000, queue(16))], &[(1_000, true)]),
         (16, &[(750, queue(900)), (60_000, queue(0))], &[]),
         (16, &[(5_000, queue(16)), (9_000, queue(15))], &[(1_000, true), (7_000, false)]),
-        // A dip in each second: no queue stands.
+        // A dip in each second: no standing queue.
         (
             16,
             &[(750, queue(99)), (1_000, queue(3)), (1_750, queue(99)), (2_000, queue(3)), (2_750, queue(99))],
             &[],
         ),
-        // A dip while it is on: there is cause again a second later, before two are over.
+        // A dip while it is on: the cause returns a second later, within two seconds.
         (
             16,
             &[(3_000, queue(20)), (3_250, queue(0)), (9_000, queue(20)), (12_000, queue(0))],
@@ -71,9 +71,9 @@ fn a_standing_queue_puts_it_on_and_two_seconds_without_one_take_it_off() {
         (16, &[(900_000, unreadable(f64::NAN))], &[]),
         (16, &[(900_000, (None, None))], &[]),
         (16, &[(5_000, queue(99)), (9_000, (None, None))], &[(1_000, true), (7_000, false)]),
-        // A queue that is read and short: busy workers are no cause.
+        // A short, readable queue: busy workers are no cause.
         (16, &[(900_000, queue(0))], &[]),
-        // What one reading has shown does not count for the other.
+        // One kind of reading does not count for the other.
         (16, &[(750, queue(99)), (3_000, unreadable(1.0))], &[(3_000, true)]),
         (16, &[(1_750, unreadable(1.0)), (3_000, queue(99))], &[(3_000, true)]),
     ];
@@ -102,7 +102,7 @@ fn the_queue_that_stands_grows_with_the_slots() {
 
 #[test]
 fn a_band_is_its_share_of_the_slots_rounded_up() {
-    // Slots, thousandths, how many may be used.
+    // Slots, thousandths, usable slots.
     let table = [
         (100, 700, 70),
         (100, 701, 71),

@@ -1,4 +1,4 @@
-//! Who is refused, and for how long he is the same.
+//! The refused callers, and how long the choice lasts.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn odd_rotations_do_no_harm() {
 #[test]
 fn nothing_refuses_nobody_and_one_refuses_everybody() {
     const HALF: u64 = 1 << 63;
-    // Draw, chance, whether it is refused.
+    // Draw, probability, whether it is refused.
     let table = [
         (0, 0.0, false),
         (u64::MAX, 1.0, true),

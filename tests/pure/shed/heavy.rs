@@ -1,4 +1,4 @@
-//! Callers above 5 % of the traffic are found, in memory that does not grow.
+//! Callers above 5 % of the traffic are found in constant memory.
 
 use tidegate::shed::HeavyCallers;
 use tidegate::shed::heavy::REQUESTS_MIN;
@@ -6,8 +6,8 @@ use tidegate::shed::heavy::REQUESTS_MIN;
 use super::at_millis;
 use crate::rng::Rng;
 
-/// Notes so many requests, of which caller 0 sends so many in a thousand and `others` callers the rest. Returns how often
-/// caller 0 was noted, how often he was found heavy, and how often somebody else was; the first thousand do not count.
+/// Counts requests, `permille` of them by caller 0 and the rest by `others` callers. Returns how often caller
+/// 0 was counted, how often it was heavy, and how often another was; the first thousand do not count.
 fn traffic(heavy: &mut HeavyCallers, seed: u64, permille: u64, others: u64) -> (u32, u32, u32) {
     let mut random = Rng::new(seed);
     let (mut noted, mut found, mut wrongly) = (0, 0, 0);
@@ -15,7 +15,7 @@ fn traffic(heavy: &mut HeavyCallers, seed: u64, permille: u64, others: u64) -> (
         let is_his = random.below(1_000) < permille;
         let caller = if is_his { 0 } else { 1 + random.below(others) };
         let is_heavy = heavy.count_request(caller);
-        // Five hundred a second.
+        // 500 per second.
         heavy.halve_counts(at_millis(request * 2));
         if request >= 1_000 {
             noted += u32::from(is_his);
@@ -31,7 +31,7 @@ fn a_caller_of_six_in_a_hundred_is_found_and_one_of_one_is_not() {
     let seed = 1;
     for others in [200, 5_000, u64::MAX - 1] {
         let (noted, found, wrongly) = traffic(&mut HeavyCallers::new(), seed, 60, others);
-        // By chance he sends less than five in a hundred for a while.
+        // By chance it sends less than five in a hundred for a while.
         assert!(found * 10 >= noted * 9, "seed {seed}: {found} of {noted}, {others} others");
         assert_eq!(wrongly, 0, "seed {seed}, {others} others");
         let (noted, found, wrongly) = traffic(&mut HeavyCallers::new(), seed, 10, others);
@@ -40,7 +40,7 @@ fn a_caller_of_six_in_a_hundred_is_found_and_one_of_one_is_not() {
     }
 }
 
-/// Turn by turn, so that a share is a share at any time: six in a hundred are always found, one in a hundred never is.
+/// In turns, so that shares are steady: six in a hundred are always found, one in a hundred never.
 #[test]
 fn the_edge_lies_at_five_in_a_hundred() {
     for (every, is_found) in [(16, true), (100, false), (33, false)] {
@@ -90,7 +90,7 @@ fn who_was_heavy_is_forgotten() {
         heavy.count_request(100 + caller % 50);
     }
     assert!(!heavy.count_request(9));
-    // A long silence leaves nothing.
+    // A long pause leaves nothing.
     heavy.halve_counts(at_millis(3_600_000));
     for _ in 1..REQUESTS_MIN {
         assert!(!heavy.count_request(9));
@@ -107,7 +107,7 @@ fn who_takes_over_a_place_goes_on_from_its_count() {
     for _ in 0..5 {
         heavy.count_request(0);
     }
-    // He came six times of 134, and that he did not come eight times is not known: 6 %.
+    // It sent six of 134 requests; two inherited ones make it eight: 6 %.
     assert!(heavy.count_request(0));
 }
 

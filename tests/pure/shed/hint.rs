@@ -1,4 +1,4 @@
-//! When to come back: spread by half of it either way, the same for the same draw.
+//! Retry-after: spread by half of it either way, the same for the same draw.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What holds of the law and the chances for any reading, any step and any numbers.
+//! Properties of the controller and the probabilities for any reading, step and numbers.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tidegate::shed::{Controller, SlowSeverity, chance};
 
 use super::slow_law::EXACT;
 
-/// What a source may hand in: mostly shares, sometimes nonsense.
+/// A possible reading of a source: mostly shares, sometimes nonsense.
 fn reading() -> impl Strategy<Value = Option<f64>> {
     prop_oneof![
         6 => (0.0..1.2_f64).prop_map(Some),
@@ -95,7 +95,7 @@ proptest! {
         if s <= 0.0 || place >= sheddable {
             prop_assert_eq!(is.to_bits(), 0.0_f64.to_bits());
         }
-        // One priority is shed wholly before the next one is touched.
+        // One priority is shed entirely before the next one is affected.
         if place > 0 && is > 0.0 {
             prop_assert!(chance(s, sheddable, place - 1) >= 1.0);
         }

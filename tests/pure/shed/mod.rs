@@ -1,5 +1,5 @@
-//! The promises of shedding as arithmetic: the tables of the law, what absurd readings do, and shares that are kept. A
-//! failing property prints its seed and its smallest case.
+//! The arithmetic of shedding: the tables of the controller, absurd readings, and reserved shares. A failing
+//! property prints its seed and its smallest case.
 
 mod brake;
 mod draw;

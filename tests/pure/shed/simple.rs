@@ -40,7 +40,7 @@ fn a_mapping_is_straight_between_its_points_and_level_outside() {
 
 #[test]
 fn what_other_hosts_do_leaves_the_rest_of_the_fleets_part() {
-    // Slots and other work elsewhere, slots here, the reserve, and what this host may have.
+    // Slots and other requests elsewhere, slots here, the reserve, and the maximum for this host.
     let table = [
         (0, 0, 100, 200, 80),
         (100, 0, 100, 200, 160), // the other host is idle: its part may be used here

@@ -1,4 +1,5 @@
-//! The tables of the law, as computed from its formula: from rest to all refused, back again, and what holds.
+//! The tables of the controller, computed from its formula: from rest to full shedding, back again, and
+//! holding.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use tidegate::shed::{Controller, SlowSeverity, chance};
 
 use super::SECOND;
 
-/// The law as published: nothing leaks.
+/// The published controller: no leak.
 pub(crate) const EXACT: Controller =
     Controller { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 0.0 };
 
-/// The severity after so many seconds at one utilization.
+/// The severity after some seconds at one utilization.
 pub(crate) fn run(
     severity: &mut SlowSeverity,
     law: &Controller,
@@ -29,7 +30,7 @@ pub(crate) fn near(is: f64, expected: f64, what: &str) {
 
 #[test]
 fn at_full_load_from_rest_all_is_refused_after_148_seconds() {
-    // Seconds, s, and the chances of four sheddable priorities and of three.
+    // Seconds, s, and the probabilities for four sheddable priorities and for three.
     let table: &[(u32, f64, [f64; 4], [f64; 3])] = &[
         (0, -0.233_33, [0.0; 4], [0.0; 3]),
         (14, -0.116_67, [0.0; 4], [0.0; 3]),
@@ -76,7 +77,7 @@ fn each_utilization_has_its_slope() {
         (0.50, -0.002_381, 420, 98.0),
         (0.35, -0.004_167, 240, 56.0),
         (0.00, -0.008_333, 120, 28.0),
-        // Above one it is as bad as one, and below zero as good as zero.
+        // Above one counts as one, and below zero as zero.
         (7.00, 0.008_333, 120, 28.0),
         (f64::MAX, 0.008_333, 120, 28.0),
         (-0.50, -0.008_333, 120, 28.0),
@@ -110,7 +111,7 @@ fn between_good_and_bad_it_holds_or_leaks() {
         assert!((before - after).abs() < f64::EPSILON, "{utilization} moves it from {before} to {after}");
     }
     let leaking = Controller::default();
-    // Seconds for s = 0.25 to be nothing: 450 at 1/1800 a second, but not at `bad`, where such a host comes to rest.
+    // Seconds until s = 0.25 is 0: 450 at 1/1800 a second, but not at `bad`, where such a host settles.
     for (utilization, s) in [(0.70, 0.0), (0.75, 0.0), (0.80, 0.25)] {
         let mut severity = SlowSeverity::at_rest(&leaking);
         run(&mut severity, &leaking, Some(1.0), 58);
@@ -127,7 +128,7 @@ fn without_a_reading_it_holds_for_thirty_seconds_and_then_recovers() {
         near(run(&mut severity, &EXACT, none, 30), 1.0, "held");
         near(run(&mut severity, &EXACT, none, 1), 1.0 - 0.004_167, "a second of recovery");
         near(run(&mut severity, &EXACT, none, 239), 0.0, "as at 0.35");
-        // One reading, and the thirty seconds begin anew.
+        // One reading restarts the thirty seconds.
         let before = run(&mut severity, &EXACT, Some(0.75), 1);
         near(run(&mut severity, &EXACT, none, 30), before, "held again");
         run(&mut severity, &EXACT, none, 57);
@@ -151,7 +152,7 @@ fn a_machine_that_slept_learns_two_seconds() {
     let before = severity.value();
     severity.step(&EXACT, Some(1.0), Duration::from_secs(3_600));
     near(severity.value() - before, 2.0 / 120.0, "one step");
-    // And asleep is not thirty seconds without a reading.
+    // Sleep does not count as thirty seconds without a reading.
     let before = severity.value();
     severity.step(&EXACT, None, Duration::from_secs(3_600));
     assert!((severity.value() - before).abs() < f64::EPSILON);

@@ -9,7 +9,7 @@ use super::at_millis;
 
 const SPAN: Duration = Duration::from_secs(8);
 
-/// What grows while so many of so many slots are busy.
+/// Sums that grow while slots are busy.
 #[derive(Default)]
 struct Sums {
     window: UtilizationWindow,
@@ -19,7 +19,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Lets so many milliseconds pass, and reads.
+    /// Advances by some milliseconds, and reads.
     fn pass(&mut self, millis: u64, busy: u32, slots: u32) {
         self.millis += millis;
         self.busy += u128::from(busy) * u128::from(millis) * 1_000_000;
@@ -45,7 +45,7 @@ fn until_there_has_been_slot_time_nothing_is_known() {
         sums.pass(250, 0, 0);
         assert_eq!(sums.over(), None);
     }
-    // Then it is a mean over the time in which there were slots.
+    // Then it is a mean over the time with slots.
     sums.pass(250, 4, 4);
     near(sums.over(), 1.0, 1e-12);
     sums.pass(250, 0, 4);
@@ -107,7 +107,7 @@ proptest! {
         for (millis, busy, slots) in stretches {
             sums.pass(millis, busy, slots);
             passed.push((millis, busy, slots));
-            // The same, from what has passed, backwards.
+            // The exact mean, summed backwards.
             let (mut left, mut busy_time, mut slot_time) = (8_000, 0, 0);
             for (millis, busy, slots) in passed.iter().rev() {
                 let counts = left.min(*millis);

@@ -68,7 +68,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<u64, SnapshotError> {
     read_into(&engine(), path, bytes)
 }
 
-/// The result of reading these bytes into an engine: of a rejected snapshot it has nothing, and can read the next.
+/// The result of reading these bytes into an engine: a rejected snapshot leaves it empty, ready for the next.
 fn read_into(engine: &Engine, path: &Path, bytes: &[u8]) -> Result<u64, SnapshotError> {
     fs::write(path, bytes).unwrap();
     let read = read_tables(path, KEY, engine, &here(s(13)), ANY_SIZE);

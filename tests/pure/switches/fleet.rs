@@ -169,7 +169,7 @@ fn fleet_block_refuses_one_key_on_every_host_with_the_secret() {
         let seen = bench.peek(0, "user=v", 1);
         assert_eq!(seen, if is_refused { "limit a 1/1 after 60000000" } else { "allow a 1/1" });
         assert_eq!(bench.peek(0, "user=w", 1), "allow a 1/1");
-        // A block of this host holds beside it: the later end counts.
+        // A block of this host applies too: the later end counts.
         bench.engine.block_key(&name("a"), &[("user", "v")], at(90 * S).at, USER).unwrap();
         assert_eq!(bench.peek(0, "user=v", 1), "limit a 1/1 after 90000000");
     }

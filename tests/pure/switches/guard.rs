@@ -13,7 +13,7 @@ const GOOD: &str = "  - {name: a, key: [user], rate: 1000/s}\n";
 const BAD: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1}\n";
 const GUARDED: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1, guard: shadow}\n";
 
-/// Hits of `callers` callers, `twice` of which come twice.
+/// Hits of `callers` callers, `twice` of which hit twice.
 fn come(bench: &mut Bench, micros: u64, callers: u32, twice: u32) {
     for caller in 0..callers {
         let user = format!("user=u{caller}");

@@ -30,7 +30,7 @@ fn rejects_ambiguous_and_unknown_rule_names() {
         ("shared", "`shared` may be api/shared or mail/shared: write the full name"),
         ("per-usr", "nothing is called `per-usr`: did you mean `api/per-user`?"),
         ("api/per-usr", "nothing is called `api/per-usr`: did you mean `api/per-user`?"),
-        // A part that no file names is off, and is no rule.
+        // A part that no file names is off, and is not a rule.
         ("web/brake", "nothing is called `web/brake`: `tidegate status` shows the rules in force"),
         ("", "nothing is called ``: `tidegate status` shows the rules in force"),
         ("/", "nothing is called `/`: `tidegate status` shows the rules in force"),

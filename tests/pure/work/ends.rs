@@ -1,4 +1,4 @@
-//! How leases end: by release, by their time, with their session, as given up on. Each ends once.
+//! Leases end by release, by their time, with their session or when abandoned, each once.
 
 use tidegate::engine::{ConnectionParams, SessionError};
 
@@ -45,7 +45,7 @@ fn a_session_without_a_connection_is_waited_for() {
     office.engine.close_connection(&second, s(10));
     office.engine.end_expired_leases(ms(14_999));
     office.holds(1);
-    // Back in time: as if nothing had been.
+    // It returned in time: no effect.
     let third = office.connection(1, 0, 3, ms(14_999));
     office.engine.end_expired_leases(s(20));
     assert!(office.release(&third, lease, s(20)), "any connection of the session may release");
@@ -92,19 +92,19 @@ fn what_was_given_up_on_ends_before_and_after_its_grant() {
     office.holds(1);
     office.engine.abandon_requests(&session, &mut [(7, 1)].into_iter(), s(0));
     office.holds(0);
-    // Its name is forgotten, so it is judged and charged anew; and this one was given up on before.
+    // Its idempotency key is dropped, so it is charged anew; and this one was abandoned before its grant.
     let told = office.ask(&session, s(0), ask(2));
     assert_eq!((told.line.as_str(), told.lease), ("allow two 1/2", None));
     office.holds(0);
     let told = office.ask(&session, s(0), ask(3));
     assert!(told.lease.is_some(), "neither is this a repeat of it: {told:?}");
     office.holds(1);
-    // What a report has ended is done with: another request of that id is another request.
+    // A report that ended a lease is used up: another request with that id is new.
     office.engine.abandon_requests(&session, &mut [(7, 3)].into_iter(), s(1));
     office.holds(0);
     let told = office.ask(&session, s(1), Ask { id: 3, ..Ask::acquire("c=d") });
     assert!(told.lease.is_some(), "{told:?}");
-    // Reports are remembered for a minute.
+    // Reports are kept for a minute.
     office.engine.abandon_requests(&session, &mut [(7, 4)].into_iter(), s(1));
     assert!(office.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());
 }
@@ -146,7 +146,7 @@ fn numbers_tell_nothing_about_the_next() {
     let session = office.session(1, 0, s(0));
     let numbers: Vec<u64> = (0..500).map(|_| office.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
     assert!(numbers.iter().all(|number| *number > 0 && *number < 1 << 63));
-    // Of 499 differences no two are alike, and each bit is set in about half of all numbers.
+    // All 499 differences differ, and each bit is set in about half of all numbers.
     let mut steps: Vec<_> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
     steps.sort_unstable();
     steps.dedup();
@@ -168,7 +168,7 @@ fn what_is_named_and_not_held_is_counted_by_what_it_is() {
     let lease = office.acquire(&session, s(0), "a=b").lease;
     assert!(office.engine.renew_lease(&session, lease.unwrap(), s(1)));
     assert_eq!(counted(&office), (0, 0, 0), "what is held is not counted");
-    // Another's, whichever of the two looks for it.
+    // The lease of another session, for release and renewal.
     assert!(!office.release(&other, lease, s(1)));
     assert!(!office.engine.renew_lease(&other, lease.unwrap(), s(1)));
     assert_eq!(counted(&office), (0, 2, 0));
@@ -184,13 +184,13 @@ fn what_is_named_and_not_held_is_counted_by_what_it_is() {
     office.engine.end_session(&session, s(61));
     assert!(!office.release(&session, ended, s(61)));
     assert_eq!(counted(&office), (4, 2, 0));
-    // Made up. One in 16 384 of such hides the place of one that was.
+    // Invented numbers. One in 16 384 of them looks like a former lease.
     let made_up = (1..=10).filter(|number| {
         !office.release(&other, Some(u64::wrapping_mul(*number, 0x9E37_79B9_7F4A_7C15)), s(61))
     });
     assert_eq!(made_up.count(), 10);
     assert_eq!(counted(&office), (4, 2, 10));
-    // A grant that could not be told and is taken back is nobody's mistake.
+    // A revoked grant that was not delivered counts as no error.
     let untold = office.acquire(&other, s(61), "a=b").lease;
     office.engine.revoke_lease(&other, untold.unwrap(), s(61));
     office.engine.revoke_lease(&other, untold.unwrap(), s(61));

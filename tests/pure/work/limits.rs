@@ -1,4 +1,4 @@
-//! Concurrency limits: what is admitted, told, and given back.
+//! Concurrency limits: admission, replies, and returned permits.
 
 use tidegate::engine::{Op, WorkOutcome};
 use tidegate::rules::Mode;
@@ -17,7 +17,7 @@ fn never_more_than_the_most_at_once_and_a_place_goes_back_once() {
     assert_eq!(second.line, "allow exports 0/2");
     let third = office.acquire(&session, s(0), "org=a");
     assert_eq!(third.line, "limit exports 0/2");
-    // A hint, half a second to one and a half, the same for the same caller.
+    // A retry-after of half a second to one and a half, the same for the same caller.
     assert!((500_000..=1_500_000).contains(&third.retry.unwrap()), "{third:?}");
     assert_eq!(office.acquire(&session, s(1), "org=a"), third);
     assert_eq!(office.acquire(&session, s(0), "org=b").line, "allow exports 1/2");
@@ -66,17 +66,17 @@ fn rates_and_places_are_taken_together_or_not_at_all() {
     let session = office.session(1, 0, s(0));
     let first = office.acquire(&session, s(0), "org=a");
     assert_eq!(first.line, "allow one 0/1");
-    // Refused by a place: no token is gone, and no other place taken.
+    // Refused by concurrency: no token and no other permit is taken.
     assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit one 0/1");
     office.holds(2);
     assert!(office.release(&session, first.lease, s(0)));
-    // Of two with as little left the first in the file is named.
+    // With equal remainders the reply names the first rule.
     for line in ["allow one 0/1", "allow per-org 0/3"] {
         let told = office.acquire(&session, s(0), "org=a");
         assert_eq!(told.line, line);
         assert!(office.release(&session, told.lease, s(0)));
     }
-    // Refused by the rate, which speaks first: no place is taken.
+    // Refused by the rate, which is checked first: no permit is taken.
     let refused = office.acquire(&session, s(0), "org=a");
     assert_eq!((refused.line.as_str(), refused.retry), ("limit per-org 0/3", Some(1_200_000_000)));
     office.holds(0);
@@ -109,7 +109,7 @@ fn shadows_and_candidates_hold_places_of_what_was_granted_alone() {
         assert_eq!(told.line, line);
         leases.push(told.lease);
     }
-    // The shadow and the candidate hold what would have fitted: one and two.
+    // The shadow rules count the leases that would fit them: one and two.
     office.holds(3 + 1 + 2);
     assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit lit 0/3 [shadow dark] [candidate lit]");
     office.holds(6);
@@ -145,7 +145,7 @@ fn a_reload_keeps_leases_and_new_work_waits_until_there_are_fewer() {
     assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
     assert!(office.release(&session, leases[1], s(1)));
     assert_eq!(office.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
-    // Gone and come again: who is at work still counts.
+    // Removed and added again: leases in progress still count.
     office.install("limits: []\n");
     office.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
     assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
@@ -194,7 +194,7 @@ fn what_ends_well_is_refunded_where_the_rule_says_so() {
         assert!(office.engine.release_lease(&session, told.lease.unwrap(), WorkOutcome::Error, s(0)));
     }
     assert!(office.acquire(&session, s(0), "account=a").line.starts_with("limit failures 0/3"));
-    // What was not refunded still counts against the other rule.
+    // Requests without a refund still count against the other rule.
     let totals = office.engine.totals();
     assert_eq!(totals.rules.iter().find(|rule| &*rule.rule == "all").unwrap().pass, 14);
 }

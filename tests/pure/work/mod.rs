@@ -1,4 +1,4 @@
-//! Work in progress, in virtual time: leases begin and end as they should, and what they hold goes back, each once.
+//! Leases in virtual time: they begin and end as they should, and free their permits once.
 
 use crate::engines;
 mod ends;

@@ -1,5 +1,5 @@
-//! Random begins and ends of leases against a map: each ends once, by release, by its time, with its session or as given up on;
-//! rules and pools count what the map has, and a session acts on its own leases alone.
+//! Random starts and ends of leases against a map: each ends once, by release, by its time, with its session
+//! or when abandoned; rules and pools agree with the map, and a session acts only on its own leases.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ const RULES: &str = "priorities: [critical, other]\nexempt:\n- {name: probes, ma
                      - {name: each, key: [k], max: 3, expires: 40s}\n\
                      shed:\n- {pool: web, fleet: {reserve: 40%}, brake: {}, queue_age: {}}\n";
 
-/// How many requests each session works on at once; one that does not say works on all it has.
+/// The slots of each session; 0 means as many as it has requests.
 const SLOTS: [u32; 3] = [2, 0, 3];
 
-/// What a request is about: its attributes, and how long its lease lasts.
+/// The attributes of a request, and the duration of its lease.
 const KINDS: [(&str, u64); 5] = [
     ("path=/healthz k=a", 60_000),
     ("short=yes", 2_000),
@@ -27,13 +27,13 @@ const KINDS: [(&str, u64); 5] = [
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// By a session: of a kind, whether it is important and has waited too long, with a name.
+    /// By a session: of a kind, whether it is critical and over its queue age, with an idempotency key.
     Acquire(usize, usize, [bool; 2], Option<u8>),
     Release(usize, prop::sample::Index),
     Renew(usize, prop::sample::Index),
     Abandon(prop::sample::Index),
     End(usize),
-    /// The connection closes, or another one comes.
+    /// The connection closes, or reopens.
     Close(usize),
     Return(usize),
     Pass(u64),
@@ -58,7 +58,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A lease as the map has it.
+/// A lease in the map.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     session: usize,
@@ -70,7 +70,7 @@ struct Held {
 
 struct Model {
     office: Office,
-    /// With the time at which a session ends if it does not return.
+    /// With the time at which a session ends unless it returns.
     sessions: Vec<(Session, Option<u64>)>,
     held: HashMap<u64, Held>,
     now: u64,
@@ -116,7 +116,7 @@ impl Model {
         name: Option<u8>,
     ) {
         let (attributes, lasts) = KINDS[kind];
-        // Of a name only one thing is asked.
+        // Each name has one kind of request.
         let name = name.map(|name| [name, session as u8, u8::from(important), kind as u8]);
         let ask = Ask {
             id,

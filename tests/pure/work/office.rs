@@ -1,4 +1,4 @@
-//! An engine under rules as they are written, and sessions that ask it, in virtual time.
+//! An engine under rules from YAML, and sessions with requests, in virtual time.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) name: Option<&'a [u8]>,
 }
 
-/// What came of it: a line, and the lease.
+/// The reply in one line, and the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) line: String,
@@ -61,7 +61,7 @@ impl Office {
         self.engine.install_rules(loaded.domains);
     }
 
-    /// A session of the pool `web` with so many slots.
+    /// A session of the pool `web` with `slots` slots.
     pub(crate) fn session(&self, name: u8, slots: u32, at: Now) -> Session {
         self.connection(name, slots, 1, at)
     }
@@ -105,7 +105,7 @@ impl Office {
         Told { line, lease: decision.lease, retry: decision.retry_after.map(|retry| retry.0) }
     }
 
-    /// Acquires, and says what came of it.
+    /// Acquires, and returns the reply.
     pub(crate) fn acquire(&mut self, session: &Session, at: Now, attributes: &str) -> Told {
         self.ask(session, at, Ask::acquire(attributes))
     }
@@ -114,19 +114,19 @@ impl Office {
         self.engine.release_lease(session, lease.unwrap(), WorkOutcome::Ok, at)
     }
 
-    /// Asserts how much the concurrency rules count in progress.
+    /// Asserts the number of leases in the concurrency rules.
     #[track_caller]
     pub(crate) fn holds(&self, in_progress: u64) {
         assert_eq!(self.engine.in_progress(), in_progress);
     }
 }
 
-/// So many milliseconds after the start.
+/// Milliseconds after the start.
 pub(crate) fn ms(millis: u64) -> Now {
     Now { at: Timestamp::from_nanos(millis * 1_000_000), utc_offset_nanos: 0 }
 }
 
-/// So many seconds after the start.
+/// Seconds after the start.
 pub(crate) fn s(seconds: u64) -> Now {
     ms(seconds * 1_000)
 }

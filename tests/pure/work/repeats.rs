@@ -1,4 +1,4 @@
-//! A piece of work that is asked for again under its name: it has the same lease, whoever granted it.
+//! A retry with the same idempotency key gets the same lease, under any rule, list or mode.
 
 use tidegate::rules::{Domain, Mode};
 
@@ -53,7 +53,7 @@ fn a_repeat_has_the_lease_of_the_first_also_where_nothing_is_limited() {
         assert!(office.release(&session, first.lease, s(59)));
         assert_eq!(office.ask(&session, s(59), named(b"x", attributes)).lease, None, "{mode} {attributes}");
         assert!(office.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
-        // What was given up on is forgotten with its name.
+        // An abandoned request is dropped with its idempotency key.
         let second = office.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
         office.engine.abandon_requests(&session, &mut [(1, 7)].into_iter(), s(60));
         let third = office.ask(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
@@ -67,7 +67,7 @@ fn a_domain_without_rules_knows_repeats_too() {
     office.engine.install_rules(Vec::<Domain>::new());
     let session = office.session(1, 0, s(0));
     let first = office.ask(&session, s(0), named(b"x", "org=a"));
-    // Rules that come meanwhile make no other request of it.
+    // A reload in between does not make it another request.
     office.install(EXPORTS);
     assert_eq!(office.ask(&session, s(1), named(b"x", "org=a")), first);
     assert_eq!(office.engine.leases().live, 1);

@@ -1,4 +1,4 @@
-//! A reserve over all hosts: what this host reports, and how long it follows a reply.
+//! A reserve over all hosts: the report of this host, and how long it follows a reply.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ fn reports_slots_leases_and_refusals_since_the_last_report() {
 #[test]
 fn follows_reply_for_its_time_and_gives_back_borrowed_slots_first() {
     let sums = FleetSums { slots: 20, critical: 1, noncritical: 3 };
-    // The maximum in the reply; then leases of lower priorities at each time, where this host alone has eight.
+    // The maximum in the reply; then leases of lower priorities at each time, where this host alone has
+    // eight.
     for (most, early, late, alone) in [(3, 3, 3, 8), (9, 9, 8, 8), (99, 10, 8, 8), (0, 0, 0, 8)] {
         let mut office = Office::new(RULES);
         let session = office.session(1, 10, s(0));

@@ -1,4 +1,4 @@
-//! What stands before a pool that may be full, each part alone and in their order.
+//! The limiters before a pool, each part alone and in their order.
 
 use tidegate::engine::{Descriptors, EngineAnswer, HashKey, Op, Request, Session, Verdict};
 use tidegate::rules::Mode;
@@ -21,7 +21,7 @@ fn other_work_never_takes_what_is_kept_back() {
         let told = office.ask(&session, s(0), ask("user=a", ["post", "get", "test"][number % 3]));
         assert_eq!(told.line, "allow", "{number}");
     }
-    // The 81st is refused while twenty slots are free, and nobody sees its priority in that.
+    // The 81st is refused while twenty slots are free, whatever its priority.
     for priority in ["post", "get", "test"] {
         let told = office.ask(&session, s(0), ask("user=a", priority));
         assert_eq!(told.line, "shed web/fleet");
@@ -51,11 +51,11 @@ fn exempt_work_counts_by_its_importance_and_is_never_refused() {
         let pool = office.engine.pools(s(0)).remove(0);
         (pool.critical, pool.noncritical)
     };
-    // What is important takes nothing from the others.
+    // A critical request takes nothing from the others.
     let important = probe(&mut office, "critical");
     assert_eq!(counted(&office), (1, 0));
     assert!(office.release(&session, important, s(0)));
-    // Of two slots for other work it has three, and other work waits until it is out of what is kept back.
+    // Exempt requests hold three of two slots; others wait until they leave the reserve.
     let others: Vec<_> = (0..3).map(|_| probe(&mut office, "test")).collect();
     assert_eq!(counted(&office), (0, 3));
     for lease in &others[..2] {
@@ -88,7 +88,7 @@ fn what_has_waited_too_long_is_refused_by_importance() {
         ("get", 500_001, "shed web/queue_age"),
         ("critical", 2_500_000, "allow"),
         ("critical", 2_500_001, "shed web/queue_age"),
-        // No clock is off by so much, so nobody waited so long.
+        // Such a wait means a wrong clock, so it is ignored.
         ("get", 60_000_001, "allow"),
         ("nobody-knows-it", 500_001, "shed web/queue_age"),
     ];
@@ -98,11 +98,11 @@ fn what_has_waited_too_long_is_refused_by_importance() {
     }
 }
 
-/// Keeps all slots busy from `from` to `to`, in seconds, and looks at the pool at the end.
+/// Keeps `busy` slots busy from `from` to `to`, in seconds, with a tick every 250 ms.
 fn run(office: &mut Office, session: &Session, from: u64, to: u64, busy: u32) {
     let mut leases = Vec::new();
     for quarter in from * 4..to * 4 {
-        // Renewed in time, as whoever works on does.
+        // Replaced before they expire.
         if leases.is_empty() || quarter % 160 == 0 {
             leases
                 .drain(..)
@@ -130,14 +130,15 @@ fn a_look_leaves_no_trace_before_the_slow_law() {
             for number in 0..2_000_u64 {
                 let caller = format!("user={}", number % 40);
                 let hit = Ask { op: Op::Hit, ..ask(&caller, "test") };
-                // The same caller over and over, who would be a large part of it all; then the one who asks.
+                // Peeks by one caller over and over, which would make it heavy; then by the caller of the
+                // hit.
                 let lookers = if looks { &["user=7", "user=7", "user=7", &caller][..] } else { &[] };
                 let seen = lookers.iter().map(|caller| {
                     office.ask(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
                 });
                 let seen = seen.last();
                 let line = office.ask(&session, s(46), hit).line;
-                // Drawn by caller, what a look says holds.
+                // Drawn by caller, the verdict of a peek holds.
                 assert!(exact.contains("true") || seen.is_none_or(|seen| seen == line), "{exact} {number}");
                 lines.push(line);
             }
@@ -153,7 +154,7 @@ fn who_is_shed_is_shed_again_and_few_others_are_not() {
     let mut office = Office::new(&rules("workers: {}"));
     let session = office.session(1, 10, s(0));
     office.engine.tick(s(0));
-    // s = 0.2: of three sheddable priorities the least important goes by six in ten.
+    // s = 0.2: of three sheddable priorities the lowest is shed with probability 0.6.
     run(&mut office, &session, 0, 52, 10);
     office.engine.tick(s(52));
     let chance = office.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
@@ -163,7 +164,7 @@ fn who_is_shed_is_shed_again_and_few_others_are_not() {
         let told = office.ask(&session, s(at), Ask { op: Op::Peek, ..ask(&attributes, "test") });
         (told.line == "shed web/workers", told.retry)
     };
-    // By the first attribute that is there.
+    // By the first attribute that is present.
     for caller in ["user=u# ip=i", "ip=i#", "user= ip=i#"] {
         let mut all =
             |at: u64| (0..1_000).map(|user| shed(&mut office, caller, user, at)).collect::<Vec<_>>();
@@ -173,7 +174,7 @@ fn who_is_shed_is_shed_again_and_few_others_are_not() {
         for _ in 0..5 {
             assert_eq!(all(52), first);
         }
-        // Ten minutes later it is the turn of others.
+        // Ten minutes later other callers are shed.
         let later = all(652);
         let still = first.iter().zip(&later).filter(|(first, later)| first.0 && later.0).count();
         assert!((280..440).contains(&still), "{still} of {count} again");
@@ -248,7 +249,7 @@ fn a_limit_of_ones_own_speaks_before_a_full_host() {
         format!("limits:\n- {{name: per-user, key: [user], rate: 1/h}}\n{}", rules("fleet: {reserve: 90%}"));
     let mut office = Office::new(&text);
     let session = office.session(1, 2, s(0));
-    // Shed: nothing is charged.
+    // A shed request is not charged.
     assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
     assert_eq!(office.ask(&session, s(0), ask("user=a", "critical")).line, "allow per-user 0/1");
     let told = office.ask(&session, s(0), ask("user=a", "get"));
@@ -300,7 +301,7 @@ fn what_is_elastic_passes_while_the_pool_has_room() {
     let session = office.session(1, 10, s(0));
     let ask = ask("user=a", "get");
     assert_eq!(office.ask(&session, s(0), ask).line, "allow per-user 0/1");
-    // Nobody knows yet how busy it is: what is not known to be free is not given away.
+    // The utilization is unknown yet, so the elastic part is closed.
     assert!(office.ask(&session, s(0), ask).line.starts_with("limit per-user"));
     (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
     assert_eq!(office.ask(&session, s(10), ask).line, "allow per-user 0/1 [over per-user]");
@@ -336,7 +337,7 @@ fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
         let session = office.session(1, 10, s(0));
         office.engine.tick(s(0));
         run(&mut office, &session, 0, 148, 10);
-        // Another that says nothing of its slots is left.
+        // Only a session without known slots remains.
         let unknown = office.session(2, 0, s(148));
         office.engine.end_session(&session, s(148));
         office.engine.record_pushed_signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
@@ -367,7 +368,7 @@ fn pending_request_takes_no_place_and_is_shed_before_it_asks_redis() {
     assert_eq!((pool.critical, pool.noncritical, pool.busy), (0, 0, 0));
     let totals = office.engine.totals();
     assert!(totals.rules.iter().all(|rule| rule.pass + rule.refuse == 0), "{totals:?}");
-    // Half of the slots are taken by requests that the rule does not match.
+    // Requests that the rule does not match take half of the slots.
     for _ in 0..2 {
         assert_eq!(office.ask(&session, s(0), ask("job=worker", "get")).line, "allow");
     }

@@ -15,7 +15,7 @@ shed:
 - {pool: web, queue_age: {others: 100ms, critical: 1s}}
 ";
 
-/// Requests of each kind, then each of them as a PEEK, which counts nothing.
+/// Requests of each kind, then each of them as a PEEK, which is not counted.
 fn play(office: &mut Office) {
     let session = office.session(1, 0, s(0));
     for op in [Op::Hit, Op::Peek] {
@@ -50,7 +50,7 @@ fn counts_each_decision_by_verdict_rule_domain_and_priority() {
         totals.verdicts.deny,
         totals.verdicts.shed,
     ];
-    // Of the soft rule ten are within, two above, and one is too much.
+    // Of the soft rule ten are within, two above, and one is refused.
     assert_eq!(seen, [2 + 1 + 12 + 7, 3 + 1, 3, 6, 8]);
     let of = |name: &str| {
         let RuleTotals { verdicts, pass, near, over, refuse, would_refuse, .. } = rule(&office, name);
@@ -78,7 +78,7 @@ fn totals_of_removed_rules_stay_in_the_sum() {
     let mut office = Office::new(RULES);
     play(&mut office);
     let before: Vec<RuleTotals> = office.engine.totals().rules;
-    // More names than have counters of their own.
+    // More names than counter slots.
     for number in 0..3 {
         let rule = |rule: u32| format!("- {{name: r{number}-{rule}, key: [], rate: 1/s}}\n");
         office.install(&format!("limits:\n{}", (0..400).map(rule).collect::<String>()));
@@ -110,7 +110,7 @@ fn totals_of_removed_rules_stay_in_the_sum() {
 fn times_one_batch_of_sixty_four_by_its_decisions() {
     let mut office = Office::new(RULES);
     assert_eq!((0..640).filter(|_| office.decider.should_time_decision()).count(), 10);
-    // Four decisions of 5 000 ns each, one that took longer than any bound, and one of the shortest.
+    // Four decisions of 5 000 ns each, one longer than any bound, and one of the shortest.
     [(5_000, 4), (100_000_001, 1), (1_000, 1)]
         .into_iter()
         .for_each(|(nanos, of)| office.decider.record_duration(nanos, of));
@@ -128,7 +128,7 @@ fn decision_names_the_priority_of_its_request() {
     for (attribute, asked, expected) in [
         (("k", "soft"), Some("critical"), "critical"),
         (("k", "soft"), Some("get"), "get"),
-        // The least important, if nothing is known.
+        // The lowest priority, if none is known.
         (("k", "soft"), None, "get"),
         (("k", "soft"), Some("unknown"), "get"),
         (("agent", "bot"), Some("critical"), "critical"),

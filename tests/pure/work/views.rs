@@ -1,4 +1,4 @@
-//! What operators and the host's sampler are shown: rules in force, sessions, wanted signals, held bytes.
+//! The views for operators and the host's sampler: rules in force, sessions, wanted signals, held bytes.
 
 use tidegate::engine::{
     AccountUse, ConnectionParams, HostSignals, OpenSession, RuleName, Switch, SwitchOrigin, Target, WrongPool,
@@ -52,7 +52,7 @@ fn rules_in_force_have_their_effective_modes() {
             let expected = ("api", name, modes[number]);
             assert!(seen.contains(&expected), "{expected:?} while {mode:?}: {seen:?}");
         }
-        // Parts that no file names are not there.
+        // Parts that no file names are missing.
         assert_eq!(seen.len(), table.len(), "{seen:?}");
         assert_eq!((office.engine.has_domain("api"), office.engine.has_domain("web")), (true, false));
     }
@@ -158,7 +158,7 @@ fn held_bytes_grow_and_shrink_with_what_clients_hold() {
     assert_eq!(held(&office), connected);
     account.disconnect();
     assert_eq!(held(&office), 0);
-    // Ten connections more may hold no less than ten do.
+    // Ten more connections add the bytes of ten.
     let most = |connections| office.engine.held_bytes_max(connections);
     assert_eq!((most(10) - most(0)) as u64, 10 * connected);
     assert!(most(0) > office.engine.memory_bytes_max() + (64 << 20), "tables, accounts, and leases");

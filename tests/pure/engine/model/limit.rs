@@ -1,16 +1,16 @@
-//! One limit and one key of it, as the design says it, on top of the definition of its algorithm.
+//! One limit and one key of it, as designed, on top of the definition of its algorithm.
 
 use tidegate::clock::{Now, Timestamp};
 
 use super::spec::{Algorithm, Over, Terms, Written};
 use crate::definition::{Charged, Definition};
 
-/// Parts of a nanosecond on which every rate that is drawn is exact.
+/// Parts of a nanosecond in which every drawn rate is exact.
 const PARTS: i128 = 42;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How many microseconds ahead a wait is looked for: more than anybody can owe here.
+/// The longest wait to search, in microseconds: more than any debt here.
 const WAIT_MAX: u64 = 1 << 40;
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Quota {
     definition: Definition,
     pub(super) limit: u64,
     pub(super) window_us: u64,
-    /// Whether work waits for its place.
+    /// Whether requests wait in a queue.
     queues: bool,
     utc: u64,
 }
@@ -32,7 +32,7 @@ pub(super) struct Law {
     pub(super) counted: bool,
     block: Option<u64>,
     max_debt: u64,
-    /// Of a bucket: parts of the tick that all rates of the rule are exact on.
+    /// For a bucket: the parts of a tick in which all rates of the rule are exact.
     tick: i128,
 }
 
@@ -42,11 +42,11 @@ pub(super) struct State {
     elastic: Charged,
     soft_since: Option<u64>,
     blocked_until: u64,
-    /// A log that has merged what it held above all that counts: refused requests.
+    /// Whether a log has merged entries above the limit: refused requests.
     pub(super) is_merged: bool,
 }
 
-/// What a request asks of one limit.
+/// A request to one limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     pub(super) cost: u64,
@@ -90,7 +90,7 @@ impl Quota {
         Quota { definition, limit: 0, window_us: 0, queues, utc }.with_limit(limit, nanos)
     }
 
-    /// The same with another limit; a window has a length of its own.
+    /// The same with another limit; a window has its own length.
     fn with_limit(self, limit: u64, nanos: u64) -> Quota {
         let window_us = match self.definition {
             Definition::Bucket { interval, .. } => micros(interval * wide(limit)),
@@ -122,7 +122,7 @@ impl Quota {
     }
 }
 
-/// The first whole number of microseconds from now at which this holds; it never ceases to hold.
+/// The first wait in whole microseconds at which this holds; it then holds for good.
 fn first(holds: impl Fn(u64) -> bool) -> Option<u64> {
     if holds(0) {
         return Some(0);
@@ -139,7 +139,7 @@ fn first(holds: impl Fn(u64) -> bool) -> Option<u64> {
 }
 
 impl Law {
-    /// The limit of a key with these terms, of those that keys of the rule can have.
+    /// The limit of a key with these terms, among those that keys of the rule can have.
     pub(super) fn new(written: &Written, own: bool, terms: Terms, all: &[Terms], utc: u64) -> Law {
         let burst = if own { written.burst } else { terms.count };
         let quota = Quota::new(written, terms, burst, utc);
@@ -182,7 +182,7 @@ impl Law {
 
     fn soft_is_spent(&self, state: &State, at: u64) -> bool {
         let lasts = self.soft.as_ref().and_then(|(_, lasts)| *lasts);
-        // It starts afresh once something has been left again.
+        // It restarts once some quota remains again.
         let since = state.soft_since.filter(|_| self.quota.remaining(&state.own, at) == 0);
         since.zip(lasts).is_some_and(|(since, lasts)| at >= since + lasts)
     }
@@ -205,16 +205,16 @@ impl Law {
                     || self.elastic_fits(state, at, ask))
     }
 
-    /// Whether what passes does so above the quota.
+    /// Whether an allowed request is above the quota.
     pub(super) fn is_beyond(&self, state: &State, at: u64, ask: Ask) -> bool {
         ask.cost > 0 && self.passes(state, at, ask) && !self.quota.fits(&state.own, at, ask)
     }
 
-    /// The smallest wait after which it would pass, in microseconds.
+    /// The smallest wait after which the request is allowed, in microseconds.
     pub(super) fn retry(&self, state: &State, at: u64, ask: Ask) -> Option<u64> {
         let later = |wait: u64| at + wait * 1_000;
-        // Each of these, once it holds, holds for good; it begins to pass when one of them begins to hold.
-        // A request of cost 0 passes now.
+        // Each condition, once true, stays true; the request becomes allowed when one of them does.
+        // A request of cost 0 is allowed now.
         let begins = [
             Some(0),
             first(|wait| later(wait) >= state.blocked_until),
@@ -226,13 +226,13 @@ impl Law {
         begins.into_iter().flatten().filter(|wait| self.passes(state, later(*wait), ask)).min()
     }
 
-    /// How long work would wait, in parts of a nanosecond.
+    /// How long a request would wait, in parts of a nanosecond.
     pub(super) fn wait(&self, state: &State, at: u64, ask: Ask) -> i128 {
         let waits = self.quota.queues && ask.cost > 0;
         if waits { self.quota.ahead(&state.own, at) } else { 0 }
     }
 
-    /// Forgets what has ended. To be called before anything changes.
+    /// Drops expired state. Call it before any change.
     fn touch(&self, state: &mut State, at: u64) {
         if self.quota.remaining(&state.own, at) > 0 {
             state.soft_since = None;
@@ -256,7 +256,7 @@ impl Law {
         self.note_merged(state, at);
     }
 
-    /// Starts a block, if it refuses what it could pass later.
+    /// Starts a block, unless the request could never be allowed.
     pub(super) fn refuse(&self, state: &mut State, at: u64, ask: Ask) {
         let most = self.soft.as_ref().map_or(self.quota.limit, |(larger, _)| larger.limit);
         if let Some(lasts) = self.block
@@ -300,7 +300,7 @@ impl Law {
     }
 }
 
-/// A wait in whole microseconds, upwards.
+/// A wait in whole microseconds, rounded up.
 pub(super) fn micros(parts: i128) -> u64 {
     narrow(ceil(parts, PARTS * 1_000))
 }

@@ -1,11 +1,11 @@
-//! All limits together, as the design says it: all are judged, then all are charged or none is.
+//! All limits together, as designed: all are checked, then all are charged or none is.
 
 use std::collections::HashMap;
 
 use super::limit::{Ask, Law, State, micros};
 use super::spec::{Spec, Terms};
 
-/// What a reply says.
+/// The contents of a reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) verdict: &'static str,
@@ -21,11 +21,11 @@ pub(super) struct Reference {
     specs: Vec<Spec>,
     utc: u64,
     pub(super) room: bool,
-    /// By rule, whether it is its candidate's, and key.
+    /// By rule, whether it is its shadow rule's, and key.
     states: HashMap<(usize, bool, &'static str), State>,
 }
 
-/// What is asked about.
+/// Attributes of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About {
     pub(super) at: u64,
@@ -50,7 +50,7 @@ impl Reference {
         Reference { specs, utc, room: false, states: HashMap::new() }
     }
 
-    /// The limits that are about a request: a rule's own, then its candidate's. Unlimited keys have none.
+    /// The limits that match a request: a rule's own, then its shadow rule's. Unlimited keys have none.
     fn laws(&self, about: About) -> Vec<(usize, bool, Law)> {
         let mut laws = Vec::new();
         for (rule, spec) in self.specs.iter().enumerate() {
@@ -74,7 +74,7 @@ impl Reference {
         (rule, is_candidate, if self.specs[rule].keyed { about.user } else { "" })
     }
 
-    /// By rule: what it is charged, in its unit.
+    /// The charge to a rule, in its unit.
     fn amount<T: Copy>(&self, rule: usize, requests: T, tokens: Option<T>) -> Option<T> {
         if self.specs[rule].tokens { tokens } else { Some(requests) }
     }
@@ -143,7 +143,7 @@ impl Reference {
         if granted {
             let share = |part: &Part| {
                 let (_, remaining, limit) = named(part);
-                // As a fraction of what all limits here divide.
+                // As a fraction of a common multiple of all limits here.
                 (!self.specs[part.rule].advertise, remaining * 1_000_000_007 / limit, part.rule)
             };
             reply.rule = enforced.into_iter().min_by_key(|part| share(part)).map(named);
@@ -154,7 +154,7 @@ impl Reference {
         let refusing: Vec<_> = retries.iter().filter(|(part, _)| !part.passes).collect();
         let longest = refusing.iter().map(|(_, retry)| retry.unwrap_or(u64::MAX)).max().unwrap();
         let (part, retry) = refusing.iter().find(|(_, retry)| retry.unwrap_or(u64::MAX) == longest).unwrap();
-        // What others counted of it may keep it out for longer than those that refused it.
+        // Rules that only count the refusal may refuse a retry for longer.
         let longest = retries.iter().filter_map(|(_, retry)| *retry).max();
         (reply.rule, reply.retry) = (Some(named(part)), retry.and(longest));
     }
@@ -183,7 +183,7 @@ impl Reference {
         }
     }
 
-    /// Charges after the fact. `None`: the contract leaves open the result.
+    /// Charges after the fact. `None`: the contract leaves the result open.
     pub(super) fn charge(&mut self, about: About, requests: i64, tokens: Option<i64>) -> Option<()> {
         for (rule, is_candidate, law) in self.laws(about) {
             let Some(amount) = self.amount(rule, requests, tokens) else { continue };

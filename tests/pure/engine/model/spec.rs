@@ -1,4 +1,4 @@
-//! Rules and traces as a property draws them, and the rules as a file says them. It judges nothing.
+//! Random rules and traces, and the rules as file text. Nothing is checked here.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -6,7 +6,7 @@ use proptest::sample::select;
 /// One rule.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
-    /// Counted by `u`, else together.
+    /// Keyed by `u`, else one state.
     pub(super) keyed: bool,
     /// Only for `p=y`.
     pub(super) matching: bool,
@@ -17,14 +17,14 @@ pub(super) struct Spec {
     /// In percent.
     pub(super) warn_at: Option<u64>,
     pub(super) written: Written,
-    /// What `u=2` has instead.
+    /// The terms of `u=2`.
     pub(super) other: Option<Terms>,
-    /// What `u=3` has instead: nothing.
+    /// Whether `u=3` is unlimited.
     pub(super) unlimited: bool,
     pub(super) candidate: Option<Written>,
 }
 
-/// What a rule or a candidate says.
+/// The fields of a rule or a shadow rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) algorithm: Algorithm,
@@ -39,7 +39,7 @@ pub(super) struct Written {
     pub(super) max_debt: Option<u64>,
 }
 
-/// So many units in so many seconds.
+/// A count of units per number of seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) count: u64,
@@ -63,7 +63,7 @@ pub(super) enum Over {
     Elastic(u64),
 }
 
-/// What happens, and how long after what happened before.
+/// An event, and the pause before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) pause: Pause,
@@ -75,7 +75,7 @@ pub(super) struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pause {
     Nanos(u64),
-    /// As long as the last refusal said, or a microsecond less.
+    /// The last retry-after, or a microsecond less.
     Retry(u64),
 }
 
@@ -129,7 +129,7 @@ impl Written {
 }
 
 impl Spec {
-    /// The candidate with what it takes from its rule.
+    /// The shadow rule with the fields it inherits.
     pub(super) fn candidate(&self) -> Option<Written> {
         let candidate = self.candidate?;
         Some(Written {
@@ -244,7 +244,7 @@ fn spec() -> impl Strategy<Value = Spec> {
                 advertise,
                 warn_at,
                 written,
-                // A key that now has these terms and then others is another matter.
+                // Keys that change their terms are not covered.
                 other: other.filter(|_| keyed),
                 unlimited: unlimited && keyed,
                 candidate,
