@@ -92,7 +92,7 @@ impl Plan {
         self.start_when(" serving ")
     }
 
-    /// Starts it and waits for this text in the log.
+    /// Starts a daemon and waits for this text in its log.
     pub(crate) fn start_when(self, serving: &str) -> Daemon {
         let process = Process::start(&mut self.command("log"));
         let mut daemon = Daemon { process, plan: self };
@@ -173,7 +173,7 @@ impl Daemon {
         err
     }
 
-    /// The report of `tidegate doctor` with more arguments, whatever it finds.
+    /// Runs `tidegate doctor` with more arguments; any result is accepted.
     pub(crate) fn doctor(&self, arguments: &[&str]) -> Output {
         let mut command = self.command("doctor --config");
         command.arg(self.plan.path("tidegate.yaml")).arg("--socket").arg(self.socket());
@@ -188,19 +188,19 @@ impl Daemon {
         wire
     }
 
-    /// Stops it by SIGTERM, and asserts its success.
+    /// Stops the daemon by SIGTERM; asserts success.
     pub(crate) fn stop(&mut self) {
         self.process.signal(libc::SIGTERM);
         assert_eq!(self.process.exit_code(), Some(0), "{}", self.log());
     }
 
-    /// Stops it; the plan starts the next one in the same directory.
+    /// Stops the daemon. The plan starts the next in its directory.
     pub(crate) fn stopped(mut self) -> Plan {
         self.stop();
         self.plan
     }
 
-    /// Ends it by SIGKILL.
+    /// Kills the daemon by SIGKILL.
     pub(crate) fn killed(mut self) -> Plan {
         self.process.signal(libc::SIGKILL);
         assert_eq!(self.process.exit_code(), None);
@@ -214,7 +214,7 @@ pub(crate) fn outcome_of(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// The line of a report of `tidegate doctor` on `what`, with its help.
+/// A finding in a report of `tidegate doctor`, with its help.
 #[track_caller]
 pub(crate) fn finding(report: &Output, what: &str) -> String {
     let (_, out, err) = outcome_of(report);
@@ -310,7 +310,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Polls until there is a result, for longer than a busy machine takes, and the less often the longer it takes.
+/// Polls at growing intervals until there is a result; the timeout suits a busy machine.
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let begin = read_boot_nanos();
     loop {

@@ -1,4 +1,4 @@
-//! The algorithms as the design says them: lists of what was charged, whole numbers, nothing saved.
+//! The algorithms as the design defines them: lists of charges in whole numbers, not optimized.
 
 use tidegate::clock::{Now, Timestamp};
 
@@ -24,12 +24,12 @@ pub(crate) enum Definition {
     },
 }
 
-/// What was charged to one key.
+/// The charges of one key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Charged {
-    /// Of a bucket: when it is full again, in parts.
+    /// The time at which a bucket is full, in parts.
     full_at: i128,
-    /// Of a window: when and how many, the oldest first.
+    /// Times and units of charges to a window, in order.
     units: Vec<(Now, u64)>,
 }
 
@@ -47,13 +47,13 @@ impl Definition {
         matches!(self, Definition::Bucket { .. })
     }
 
-    /// Of a bucket: what is not earned yet, in parts.
+    /// The time until a bucket is full, in parts.
     pub(crate) fn ahead(self, charged: &Charged, now: Now) -> i128 {
         let Definition::Bucket { parts, .. } = self else { return 0 };
         (charged.full_at - i128::from(now.at.as_nanos()) * parts).max(0)
     }
 
-    /// The units of this limit that are left.
+    /// The remaining units of this limit.
     pub(crate) fn remaining(self, charged: &Charged, now: Now, limit: u64) -> u64 {
         match self {
             Definition::Bucket { interval, .. } => {
@@ -63,7 +63,7 @@ impl Definition {
         }
     }
 
-    /// Of a window: the units that count.
+    /// The units that a window counts.
     pub(crate) fn used(self, charged: &Charged, now: Now) -> u64 {
         match self {
             Definition::Bucket { .. } => unreachable!("a bucket has no window"),
@@ -77,7 +77,7 @@ impl Definition {
         }
     }
 
-    /// Charges work that starts at this part from now, or as soon as the bucket lets it.
+    /// Charges units from `start` parts after now, or from when a bucket allows them.
     pub(crate) fn charge(self, charged: &mut Charged, now: Now, units: u64, start: i128) {
         match self {
             Definition::Bucket { parts, interval } => {
@@ -92,7 +92,7 @@ impl Definition {
         }
     }
 
-    /// Charges after the fact, until this many units are used.
+    /// Charges after the fact, up to `most` used units.
     pub(crate) fn owe(self, charged: &mut Charged, now: Now, amount: u64, most: u64) {
         if let Definition::Bucket { parts, interval } = self {
             let ahead = self.ahead(charged, now);
@@ -107,7 +107,7 @@ impl Definition {
         }
     }
 
-    /// Takes the newest units back.
+    /// Refunds the newest units.
     pub(crate) fn refund(self, charged: &mut Charged, now: Now, amount: u64) {
         if let Definition::Bucket { parts, interval } = self {
             let ahead = (self.ahead(charged, now) - i128::from(amount) * interval).max(0);
@@ -115,7 +115,7 @@ impl Definition {
             return;
         }
         if let Definition::SlidingLog { nanos } = self {
-            // What has left is gone for good, also when the clock runs backwards afterwards.
+            // Expired units stay removed, even if the clock runs backwards afterwards.
             let moment = charged.moment(now).as_nanos();
             charged.units.retain(|(then, _)| moment - then.at.as_nanos() < nanos);
         }
@@ -130,14 +130,14 @@ impl Definition {
 }
 
 impl Charged {
-    /// Now, for a log: not before its newest entry.
+    /// Now, but not before the newest entry.
     fn moment(&self, now: Now) -> Timestamp {
         self.units.last().map_or(now.at, |(newest, _)| newest.at.max(now.at))
     }
 
     fn in_fixed_window(&self, now: Now, nanos: u64, first: bool) -> u64 {
         let nanos = i128::from(nanos);
-        // The window that was entered then, by the wall clock as it is now.
+        // Whether the window begun then is over, by the current wall clock.
         let is_over = |began: Timestamp, now: Now| {
             if first {
                 return i128::from(now.at.as_nanos()) >= i128::from(began.as_nanos()) + nanos;
@@ -154,11 +154,11 @@ impl Charged {
         if began.is_some_and(|began| !is_over(began, now)) { used } else { 0 }
     }
 
-    /// The buckets of the window in full, and as much of the oldest as lies within it.
+    /// The window's full buckets, and the share of the oldest that lies within it.
     fn estimate(&self, now: Now, nanos: u64, buckets: u8) -> u64 {
         let (window, buckets) = (i128::from(nanos), i128::from(buckets));
-        // Unix time in 1/buckets of a nanosecond, not before the newest bucket, and the number of its bucket. Which
-        // bucket the newest is, the wall clock says as it is now.
+        // Unix time in 1/buckets of a nanosecond, not before the newest bucket, and the number of its bucket.
+        // The current wall clock determines the newest bucket.
         let place = |began: Timestamp, newest: i128, now: Now| {
             let begin = (unix(began, now) * buckets).div_euclid(window);
             let moment = (unix(now.at, now) * buckets).max(begin * window);

@@ -73,5 +73,5 @@ fn lie(
     Ok(())
 }
 
-/// The most bytes that it sends.
+/// The most bytes that a server sends.
 const ENOUGH: usize = 64 << 20;

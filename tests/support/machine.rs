@@ -44,5 +44,5 @@ fn pauses(cpu: usize, is_over: &AtomicBool) -> Duration {
 
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// Shorter waits are those of a busy scheduler.
+/// A busy scheduler causes shorter waits.
 const SHORT: Duration = Duration::from_millis(20);

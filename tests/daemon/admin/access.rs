@@ -130,7 +130,7 @@ fn logs_unavailable_admin_socket_and_retries() {
         );
         (super::http::Answer::read(&answer)?.status == 200).then_some(())
     });
-    // Where no directory and no permission would help.
+    // Neither a directory nor a permission would help.
     let daemon = Plan::new().settings("admin: {socket: /proc/admin.sock}").start();
     daemon.await_log(&["no admin socket", "help: "]);
     daemon.greeted().assert_served();
@@ -156,7 +156,7 @@ fn next_daemon_takes_over_admin_socket() {
     let mut second = super::daemon::Process::start(&mut first.plan.command("log-2"));
     eventually("the second answers", || {
         if second.has_ended().is_some() {
-            // It tried to bind before the first released the socket.
+            // The bind preceded the release by the first daemon.
             second = super::daemon::Process::start(&mut first.plan.command("log-2"));
         }
         let socket = std::os::unix::net::UnixStream::connect(admin_socket(&first)).ok()?;

@@ -28,7 +28,7 @@ fn limit_descriptors(daemon: &Daemon, current: Option<u64>) -> Option<u64> {
     prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap().current
 }
 
-/// One more than its largest descriptor.
+/// The daemon's largest descriptor plus one.
 fn descriptors_end(daemon: &Daemon) -> u64 {
     let descriptors = fs::read_dir(format!("/proc/{}/fd", daemon.process.id())).unwrap();
     let numbers =
@@ -36,7 +36,7 @@ fn descriptors_end(daemon: &Daemon) -> u64 {
     numbers.max().unwrap() + 1
 }
 
-/// Uses all descriptors that it may have.
+/// Uses all descriptors of the daemon.
 fn exhaust(daemon: &Daemon) -> (Vec<Wire>, Option<u64>) {
     let before = limit_descriptors(daemon, Some(descriptors_end(daemon)));
     let mut waiting = Vec::new();

@@ -236,7 +236,7 @@ fn doctor_reports_redis_faults_with_help() {
     redis.order("ACL SETUSER tidegate >correct-horse +info");
     let daemon = sharing(&redis, ", user: tidegate, password_file: password");
     fs::write(daemon.plan.path("password"), "correct-horse\n").unwrap();
-    // It retries 30 s after a missing password.
+    // The daemon retries 30 s after a missing password.
     let settings = daemon.plan.path("tidegate.yaml");
     let doctor = || daemon.doctor(&[]);
     let output = doctor();
@@ -312,7 +312,7 @@ fn reports_permits_and_those_in_use() {
         begun += u32::from(verdict_of(&wire.ask(&json!([1, 1, "api", [["org", "canary-o1"]]]))) == 0);
         (begun == 3).then_some(())
     });
-    // A request that Redis answers too late begins by the fallback, and gets its permit afterwards.
+    // If Redis answers too late, the fallback allows the request, and its permit follows.
     let page = eventually("each has a permit", || {
         Some(page(&daemon)).filter(|page| page["rules"][0]["places"]["held"].as_u64() >= Some(3))
     });

@@ -6,7 +6,7 @@ use super::daemon::{Daemon, daemon, eventually};
 use super::http::{ask, get, post};
 use super::scrape::greet;
 
-/// The page, once `holds`.
+/// The page, once `holds` accepts it.
 fn until(daemon: &Daemon, what: &str, holds: impl Fn(&str) -> bool) -> String {
     eventually(what, || Some(get(daemon, "/").body).filter(|page| holds(page)))
 }

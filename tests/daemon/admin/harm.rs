@@ -1,4 +1,4 @@
-//! Decisions are unaffected by any input at the operators' listeners.
+//! No input at the operators' listeners affects decisions.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -27,8 +27,8 @@ impl Idle for UnixStream {
     }
 }
 
-/// Keeps 200 connections open that send nothing or half a head, and replaces those that close: a few at a time, so
-/// that a request that is being written keeps its place among them.
+/// Keeps 200 connections open that send nothing or half a head. Replaces closed ones a few at a time, so that
+/// a request in progress keeps its position among them.
 fn among_idle<S: Idle>(connect: impl Fn() -> S + Sync, meanwhile: impl FnOnce()) {
     let (stopped, are_there) = (AtomicBool::new(false), AtomicBool::new(false));
     let idle = |number: usize| {
@@ -93,7 +93,7 @@ fn drops_half_sent_head_on_loopback() {
     let mut operator = UnixStream::connect(admin_socket(&daemon)).unwrap();
     half.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     operator.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
-    // Until it is closed, with or without a response.
+    // Until the daemon closes, with or without a response.
     half.read_to_end(&mut Vec::new()).unwrap();
     // The other listener has a longer timeout.
     operator.write_all(b"host: x\r\n\r\n").unwrap();

@@ -41,7 +41,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Starts one into a file and waits until the daemon records.
+    /// Starts a recording into a file and waits for the daemon.
     fn begin(daemon: &Daemon, name: &str, arguments: &str) -> Recording {
         let trace = daemon.plan.path(name);
         let mut command = daemon.command(&format!("record --for 1h {arguments}"));
@@ -75,7 +75,7 @@ impl Recording {
         });
     }
 
-    /// Ends it with SIGINT.
+    /// Ends the recording with SIGINT.
     fn end(&mut self, daemon: &Daemon) -> String {
         self.process.signal(libc::SIGINT);
         let code = self.process.exit_code();
@@ -157,7 +157,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     assert_eq!(one.ask(&json!([2, 7, first[9], 0])), json!([2, 7, true]));
     assert_eq!(traffic.ask(&mut other, ACQUIRE, &job("a"), &[])[2], 0);
     assert_eq!(one.ask(&json!([7, 8, "web", "loop_lag", 300])), json!([2, 8, true]));
-    // An abandoned request that is reported.
+    // A report of an abandoned request.
     let mut second = session(daemon, 1, "web", 2);
     let given_up = traffic.ask(&mut second, ACQUIRE, &job("b"), &[]);
     traffic.ask(&mut one, ACQUIRE, &job("b"), &[]);
@@ -170,7 +170,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     }
     assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("c"), &[])[2], 1);
     drop(alone);
-    // Nothing is asked before the trace has the end: a request that is judged at the same moment may stand on either side.
+    // Wait for the end in the trace: a request decided at the same moment may precede or follow it.
     recording.await_ends(1);
     assert_eq!(traffic.ask(&mut one, PEEK, &job("c"), &[])[6], 2);
     assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("c"), &[])[2], 0);

@@ -127,7 +127,7 @@ fn counts_decisions_under_the_replied_rule() {
     assert_eq!(metrics.of("tidegate_priority_total{priority=\"critical\",verdict=\"allow\"}"), 1.0);
     assert_eq!(metrics.of("tidegate_priority_total{priority=\"get\",verdict=\"shed\"}"), 1.0);
     assert_eq!(metrics.of("tidegate_unmatched_total{reason=\"rule\"}"), 0.0, "the pool's rules looked at it");
-    // The first is timed after 64 batches.
+    // Timing begins after 64 batches.
     assert_eq!(metrics.of("tidegate_decision_seconds_count"), 0.0);
 }
 
@@ -259,7 +259,7 @@ fn bounds_series_by_rule_count() {
     wire.ask(&json!([3, 1, "app", [["user", "u"]]]));
     let metrics = scrape(&daemon);
     let other = metrics.of("tidegate_rule_checks_total{domain=\"\",rule=\"other\",outcome=\"pass\"}");
-    // All of them checked it, and none is counted twice.
+    // All rules checked the request, and none counts twice.
     assert!(other > 0.0);
     assert_eq!(metrics.sum(&["tidegate_rule_checks_total", "outcome=\"pass\""]), 600.0);
     assert!(metrics.series.len() <= 512 * 17, "{} series", metrics.series.len());

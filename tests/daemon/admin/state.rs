@@ -48,7 +48,7 @@ fn sets_unusable_files_aside_and_reports_them() {
         assert_eq!(status["state"]["bad"][file], 1);
         let told = format!("`{file}` of the state directory was unusable at the start");
         assert!(status["warnings"].to_string().contains(&told), "{status:#}");
-        // From the daemon's status, and from the files.
+        // `doctor` reads the status and the files.
         let (_, output, _) = outcome_of(&daemon.doctor(&[]));
         assert!(output.contains(&told), "{output}");
         assert!(output.contains(&format!("rm {}", aside.display())), "{output}");

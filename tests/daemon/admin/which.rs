@@ -159,7 +159,7 @@ fn installed_settings_name_the_admin_socket() {
     let (code, _, err) = run(&format!("status --socket {directory}/u.sock")).unwrap();
     let wanted = format!("{directory}/named.sock serves {directory}/t.sock, not {directory}/u.sock");
     assert!(code == Some(1) && err.contains(&wanted), "{err}");
-    // A daemon started by hand at another socket leaves theirs alone.
+    // A daemon started by hand at another socket leaves named.sock alone.
     let (code, _, err) = run(&format!(
         "serve --rules {directory}/rules --socket {directory}/w.sock & pid=$!; \
          until {BINARY} status --socket {directory}/w.sock; do kill -0 $pid; sleep 0.05; done >&2; kill $pid"

@@ -59,7 +59,7 @@ fn reports_fullest_ancestor_cgroup() {
     let mut machine = version_2();
     may_use(&machine, "/system.slice", "200000 100000\n");
     machine.sample();
-    // 100 of 500 ms by itself; the slice with its other groups 1.8 of 2 s.
+    // The group used 100 of 500 ms, the slice with its other groups 1.8 of 2 s.
     used(&machine, APP, 7_100_000);
     used(&machine, "/system.slice", 501_800_000);
     assert_eq!(machine.sample(), [Some(900)]);
@@ -168,7 +168,7 @@ fn unreadable_usage_yields_no_sample() {
         let mut machine = version_2();
         machine.write(&format!("sys/fs/cgroup{APP}/{path}"), text);
         assert_eq!(machine.sample(), unreadable, "{path}: {text:?}");
-        // A restarted service has a group of the same name: it is found, and starts anew.
+        // A restarted service has a group of the same name, which starts anew.
         machine.remove(&format!("sys/fs/cgroup{APP}"));
         used(&machine, APP, 1);
         may_use(&machine, APP, "max 100000\n");
@@ -190,7 +190,7 @@ fn restarts_measurement_only_when_cgroup_changes() {
     machine.asker.want(&wanted, Some(45));
     used(&machine, APP, 7_500_000);
     assert_eq!(machine.sample(), [Some(500)]);
-    // Its pid is another process's by now.
+    // Another process reuses its pid.
     machine.write("proc/45/cgroup", "0::/system.slice\n");
     used(&machine, APP, 7_750_000);
     assert_eq!(machine.sample(), [Some(500)]);

@@ -70,7 +70,7 @@ fn listening(address: SocketAddr, backlog: i32) -> (OwnedFd, SocketAddr) {
     (socket, bound)
 }
 
-/// Connects, or starts to where the queue is full.
+/// Connects, or begins to if the queue is full.
 fn connected(address: SocketAddr) -> OwnedFd {
     let socket = tcp(if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 });
     let result = connect(&socket, &address);
@@ -176,12 +176,12 @@ fn reads_accept_queue_of_unix_path() {
     std::fs::rename(&aside, &path).unwrap();
     assert_eq!(reader_of(&path).read(), Some(1));
     drop((next, last));
-    // Restarted between two samples; the file may have the previous inode number.
+    // A restart between two samples; the file may reuse the inode number.
     std::fs::remove_file(&path).unwrap();
     let again = listening_at(&address, 2);
     assert_eq!(reader.read(), Some(0));
     drop((again, listener, connections));
-    // A process that another test starts has the descriptors until it runs its own program.
+    // A process forked by another test holds the descriptors until its exec.
     eventually("the file is left, but no process listens", || reader.read().is_none().then_some(()));
 }
 
@@ -266,7 +266,7 @@ fn samples_busy_thread_until_dropped() {
     };
     let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
     assert!(of("cpu").unwrap() >= 500 / cpus, "{seen:?}");
-    // Without visible control groups there is rightly no sample.
+    // Without visible control groups, no sample is correct.
     assert!(of("quota").is_none_or(|quota| quota >= 500 / cpus), "{seen:?}");
     assert_eq!(of("pushed"), None, "that is the application's to say");
 }

@@ -44,7 +44,7 @@ fn prefers_cgroup_pressure_over_machine() {
     machine.sample();
     pressure(&machine, "sys/fs/cgroup/app/cpu.pressure", 1_500_000, 0);
     assert_eq!(machine.sample(), [Some(500)]);
-    // Without the group's accounting the machine's is read, which starts anew.
+    // The machine's accounting replaces the group's, and starts anew.
     machine.write("sys/fs/cgroup/app/cpu.pressure", "");
     assert_eq!(machine.sample(), [None]);
     machine.remove("sys/fs/cgroup/app/cpu.pressure");

@@ -24,7 +24,7 @@ fn burst(daemon: &Daemon, user: &str) -> usize {
     (0..9).filter(|id| verdict_of(&wire.ask(&hit(*id, user))) == 0).count()
 }
 
-/// Makes it crash `times` times.
+/// Crashes the daemon `times` times.
 fn crash(plan: &Plan, how: &str, times: usize) {
     for _ in 0..times {
         let mut process = Process::start(plan.command("crashed").env("TIDEGATE_DEBUG_PANIC", how));
@@ -100,7 +100,7 @@ fn four_crashes_are_no_loop_and_a_loop_without_proven_rules_reads_the_files() {
     crash(&plan, "main", 4);
     let daemon = plan.start();
     assert!(!daemon.log().contains("CRASH LOOP"), "{}", daemon.log());
-    // Too short for a proof.
+    // The run is too short for a proof.
     let plan = ended(daemon, libc::SIGKILL);
     let _ = fs::remove_file(state(&plan, "rules-proven"));
     crash(&plan, "abort", 1);

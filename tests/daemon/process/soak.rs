@@ -24,7 +24,7 @@ shed:
 
 const USERS: u64 = 50;
 
-/// Acquires, releases, forgets, abandons and disconnects until it is over.
+/// Acquires, releases, forgets, abandons and disconnects until `is_over`.
 fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, asked: &AtomicU64) {
     for connection in 1.. {
         let mut wire = daemon.session(number, json!({"pool": "web", "connection": connection}));
@@ -81,7 +81,7 @@ fn soak(seconds: u64) -> Vec<u64> {
     eprintln!("{} requests in {seconds} s, resident KiB: {resident:?}", asked.load(Ordering::Relaxed));
     // Each lease has ended by a release, a report, its expiry or the end of its session.
     eventually("no lease is left", || (leases(&daemon) == json!(0)).then_some(()));
-    // No permit is taken any more.
+    // No permit is in use.
     let mut wire = daemon.greeted();
     for user in 0..USERS {
         let reply = wire.ask(&json!([4, 1, "api", [["user", format!("u{user}")]], 1, null, {"all": true}]));

@@ -14,7 +14,7 @@ use super::wire::{hit, verdict_of};
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one with the pids controller of either version; else prints that the test is skipped.
+    /// Makes a group with the pids controller of either version; else prints that the test is skipped.
     fn of(processes: u32) -> Option<Group> {
         let name = format!("tidegate-test-{}", std::process::id());
         for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
@@ -82,7 +82,7 @@ fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
         verdict_of(&wire.ask(&hit(id, "u1")))
     });
     assert_eq!(verdicts.filter(|verdict| *verdict == 0).count(), 5, "it limits");
-    // The reason for a short wait for a CPU; `make bench` measures the wait.
+    // A short slice shortens the wait for a CPU; `make bench` measures it.
     match slices(&daemon) {
         Some(slices) if has_slices() => assert_eq!(slices, [100_000], "{}", daemon.log()),
         _ => eprintln!("SKIPPED in part: this kernel gives no short slices, or does not say them"),
@@ -90,7 +90,7 @@ fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
 }
 
 fn has_slices() -> bool {
-    // On a thread of its own, as the slice stays.
+    // Use a new thread, as the slice stays.
     let asked = thread::spawn(|| request_short_slice().and_then(|()| read_slice()));
     asked.join().unwrap().is_ok_and(|slice| !slice.is_zero())
 }

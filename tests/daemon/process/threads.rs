@@ -184,7 +184,7 @@ fn runs_every_helper_thread_again_after_a_panic() {
         daemon.await_log(&["ERROR", "a thread panicked, so", &format!("thread=\"{thread}\"")]);
     }
     assert_eq!(daemon.log().matches("ERROR panicked: asked to panic").count(), THREADS.len());
-    // Each works again.
+    // Each thread works again.
     swap_rules(&daemon, 2);
     fs::write(daemon.plan.path("disable"), "").unwrap();
     daemon.await_log(&["EVERYTHING IS ALLOWED"]);

@@ -131,7 +131,7 @@ fn random_and_mutated_frames_leak_nothing() {
         is_random = !is_random;
         if is_random { random(&mut chance) } else { mutated(&good, &mut chance) }
     };
-    // The nightly run says `SEEDS`.
+    // The nightly run sets `SEEDS`.
     let frames = if std::env::var_os("SEEDS").is_some() { 10_000 } else { 2_500 };
     throw(&daemon, frames / 5, &mut bystander, &mut make);
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
@@ -205,7 +205,7 @@ fn closes_descriptors_passed_by_clients() {
     wire.assert_served();
 }
 
-/// Memory that the allocator may keep after thousands of connections; a leak of 100 B per frame is as much in the nightly run.
+/// Memory that the allocator may keep after thousands of connections: 100 B per frame of the nightly run.
 const SLACK_KIB: u64 = 1_024;
 
 /// Rounds in which more connections may be open at once than before.

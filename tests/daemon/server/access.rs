@@ -1,4 +1,4 @@
-//! Domains of permitted users: every op of a user who may not use a domain, and of one who may.
+//! Access to domains: every op, of users with and without permission.
 
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use super::daemon::{Daemon, Plan};
 use super::msgpack::{frame, read};
 use super::wire::{error_of, hello, verdict_of};
 
-/// A user without files or processes, `nobody` on most systems.
+/// An unprivileged user without files or processes.
 const OTHER: u32 = 65_534;
 
 /// A daemon with the domains `api` and `open` and these settings.
@@ -54,7 +54,7 @@ fn denies_closed_domain_and_keeps_connection() {
     for ask in asks("api") {
         match ask[1].as_u64() {
             Some(id) => assert_turned_away(&wire.ask(&ask), id, mine),
-            // A request without an id gets no reply: the next one is that of the ping.
+            // A request without an id gets no reply: the next reply is the ping's.
             None => wire.send(&ask),
         }
         wire.assert_served();

@@ -37,7 +37,7 @@ fn refuses_connections_above_maximum_until_one_closes() {
         let told = daemon.log().matches(words).count();
         assert_eq!(told, 1, "told once, not for each: {}", daemon.log());
         let [first, second, third] = wires;
-        // However a connection ends, another can take its place.
+        // Any closed connection frees its slot.
         drop(first);
         let first = greeted_at_last(&daemon);
         assert_refused(&daemon);
@@ -83,7 +83,7 @@ fn spreads_connections_over_threads_with_shared_limits() {
 
 #[test]
 fn bounds_unread_replies_of_one_user() {
-    // Long replies: the kernel takes a few of each, and the daemon must buffer the others.
+    // Long replies: the kernel buffers a few of each, and the daemon the others.
     let long = format!(
         "domain: api\nlimits:\n  - {{name: a, key: [], rate: 1000000/s, help: \"https://example.com/{}\"}}\n",
         "x".repeat(480)
@@ -95,8 +95,8 @@ fn bounds_unread_replies_of_one_user() {
     let requests = super::msgpack::frame(&super::wire::hit(2, "u")).repeat(64);
     let unread: Vec<Wire> = (0..340).map(|_| daemon.greeted()).collect();
     unread.iter().for_each(|wire| wire.stream.set_nonblocking(true).unwrap());
-    // More than the kernel takes of the replies. All connections fill up together, as one that reads nothing
-    // for 5 s is closed, which on a busy machine could be the first before the last is full.
+    // More replies than the kernel buffers. All connections fill up together: the daemon closes one that
+    // reads nothing for 5 s, on a busy machine perhaps the first before the last is full.
     for _ in 0..14 {
         for wire in &unread {
             let _ = std::io::Write::write(&mut &wire.stream, &requests);
@@ -108,7 +108,7 @@ fn bounds_unread_replies_of_one_user() {
     let grown = daemon.process.resident_kib().saturating_sub(before);
     assert!(grown < 40 << 10, "{grown} KiB for 340 peers that do not read");
     drop(unread);
-    // All of it is released.
+    // The daemon has released all.
     let mut wire = greeted_at_last(&daemon);
     wire.assert_served();
 }

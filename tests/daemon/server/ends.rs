@@ -1,4 +1,4 @@
-//! Connections that close at any time, and processes that have exited: no lease outlives them.
+//! Leases end with connections that close at any time, and with exited processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};

@@ -32,11 +32,11 @@ fn panic_closes_only_its_connection() {
         bystander.assert_served();
     }
     daemon.await_log(&["ERROR panicked", "src/engine/decider.rs:"]);
-    // Two places of the source log each panic, eight lines each in ten seconds.
+    // Two statements log each panic, with eight lines each in ten seconds.
     for words in ["ERROR panicked: ", "ERROR a request panicked"] {
         let lines = || daemon.log().matches(words).count();
         eventually("the lines are written", || (lines() >= 8).then_some(()));
-        // On a busy machine this may have taken longer.
+        // A busy machine may take longer.
         assert!(lines() == 8 || daemon.log().contains("suppressed="), "{}", daemon.log());
     }
     // Nothing was charged, no lock is held, the limits hold.
@@ -120,7 +120,7 @@ fn logs_missed_decisions_by_reason() {
     let mut wire = daemon.connect();
     wire.ask(&json!([0, 1, 1, {"missed": {"unreachable": 11, "timeout": 12}}]));
     daemon.await_log(&["WARN", "without tidegate", "unreachable=11", "timeout=12", "breaker=0"]);
-    // On any request with options; summed up, and logged at the latest when the daemon stops.
+    // Any request with options reports; the daemon logs the sums, at the latest at its stop.
     let missed = json!({"missed": {"protocol": 20, "callback": 1, "something_new": 5}});
     for request in [
         json!([3, 2, "api", [["user", "u1"]], 1, null, missed]),

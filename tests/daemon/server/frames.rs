@@ -47,7 +47,7 @@ fn answers_every_bad_golden_frame_as_recorded() {
         } else if bad.after_hello {
             assert!(wire.is_served(), "{} keeps the connection", bad.name);
         } else {
-            // Not greeted yet, and still open.
+            // Still open, before HELLO.
             assert_eq!(wire.ask(&hello())[0], 0, "{} keeps the connection", bad.name);
         }
     }

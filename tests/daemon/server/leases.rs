@@ -25,7 +25,7 @@ fn lease_holds_permit_until_released() {
     assert_eq!(wire.ask(&json!([2, 6, first, 0])), json!([2, 6, false]), "a second time: nothing changes");
     assert_eq!(wire.ask(&json!([6, 7, first])), json!([2, 7, false]));
     assert_eq!(places(&mut wire, "u"), 1);
-    // Without an id there is no reply: the next is that of the ping.
+    // Without an id there is no reply: the next is the ping's.
     wire.send(&json!([2, null, second, 2]));
     wire.send(&json!([2, null, second, 2]));
     wire.assert_served();

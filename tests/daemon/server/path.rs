@@ -115,7 +115,7 @@ fn refuses_start_when_unlocked_listener_has_path() {
     let (code, said) = refused(&plan);
     assert_eq!(code, Some(75), "{said}");
     assert!(said.contains("another process is listening here"), "{said}");
-    // Also when its queue is so full that a connect would block.
+    // Its queue may be so full that a connect would block.
     let _waiting: Vec<_> =
         std::iter::repeat_with(|| connect_without_waiting(&plan.socket())).map_while(|c| c).collect();
     let (code, said) = refused(&plan);
@@ -152,7 +152,7 @@ fn leaves_non_socket_at_path() {
 fn leaves_planted_symlink_and_its_target() {
     let plan = Plan::new().settings("socket: {mode: \"0666\"}");
     let precious = plan.path("precious");
-    // To a file, to nothing, to another process's socket.
+    // Links to a file, to nothing, to another socket.
     let other = UnixListener::bind(plan.path("other")).unwrap();
     fs::write(&precious, "precious").unwrap();
     fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
@@ -165,7 +165,7 @@ fn leaves_planted_symlink_and_its_target() {
         fs::remove_file(plan.socket()).unwrap();
     }
     drop(other);
-    // At the path of the lock file.
+    // A link as the lock file.
     fs::remove_file(plan.path("t.sock.lock")).unwrap();
     symlink(&precious, plan.path("t.sock.lock")).unwrap();
     let (code, said) = refused(&plan);

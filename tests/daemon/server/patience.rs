@@ -1,4 +1,4 @@
-//! Slow peers. Asserts the order of ends and generous bounds, never exact times.
+//! Slow clients: the order of ends and generous bounds, never exact times.
 
 use std::io::{ErrorKind, Write};
 use std::sync::mpsc;

@@ -92,7 +92,7 @@ fn never_reveals_client_values_or_secrets() {
     assert!(!log.contains(CANARY), "{log}");
 }
 
-/// No page shows values of callers, and the log has no input of operators, as it may name a caller.
+/// No page shows values of callers. The log has no input of operators, which may name a caller.
 fn assert_pages_reveal_nothing(daemon: &Daemon) {
     let mut wire = greet(daemon, &json!({"client": CANARY, "pool": "web", "missed": {"timeout": 1}}));
     for id in 0..50 {

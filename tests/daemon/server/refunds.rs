@@ -47,7 +47,7 @@ fn refunds_own_grant_once_and_no_other() {
         (Some(4), 11),
         "nor without a name by its own user"
     );
-    // Each in a session of its own.
+    // A session for each.
     for (options, amount, ok) in [
         (json!({"of": "order"}), -10, false),
         (json!({"of": "order"}), -4, true),

@@ -185,7 +185,7 @@ fn follows_replaced_and_removed_rules_directory() {
         fill(&rules, burst);
         await_limit(&daemon, Some(u64::from(burst)));
     }
-    // Without a pause between the two.
+    // No pause between the renames.
     fill(&daemon.plan.path("next"), 40);
     fs::rename(&rules, &away).unwrap();
     fs::rename(daemon.plan.path("next"), &rules).unwrap();
@@ -193,7 +193,7 @@ fn follows_replaced_and_removed_rules_directory() {
     // Every file of the new directory is watched.
     replace(&rules.join("api.yaml"), &version(50));
     await_limit(&daemon, Some(50));
-    // The same directory, gone for a moment.
+    // The same directory, away for a moment.
     fs::remove_dir_all(&away).unwrap();
     fs::rename(&rules, &away).unwrap();
     fs::rename(&away, &rules).unwrap();

@@ -64,7 +64,7 @@ fn frees_leases_when_session_does_not_reconnect() {
     eventually("the places of who stays away are free", || (places(&mut watcher, "away") == 2).then_some(()));
     assert!(read_boot_nanos() - left >= 5_000_000_000, "before its time");
     eventually("its process is let go", || (watched() == 0).then_some(()));
-    // A session that returned keeps its leases, also long after.
+    // A reconnected session keeps its leases, also long after.
     assert_eq!(places(&mut watcher, "back"), 1);
     assert_eq!(comes_back.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
 }
@@ -93,7 +93,7 @@ fn frees_leases_of_killed_process_while_child_has_socket() {
 fn ignores_pid_unconfirmed_by_kernel() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
-    // It sends its pid, but the kernel names the parent that connected.
+    // The child sends its pid, but the kernel names the parent.
     let mut holder = Holder::start(&daemon, 1, "u", Forks::Before);
     assert_eq!(holder.process.exit_code(), Some(0));
     assert_eq!(daemon.process.descriptors_of("pidfd"), 0);
@@ -108,7 +108,7 @@ fn ends_abandoned_request_before_and_after_grant() {
         |id: u64, reports: Value| json!([4, id, "work", [["user", "u"]], 1, null, {"abandoned": reports}]);
     let mut late = daemon.session(1, json!({"connection": 1}));
     let mut other = daemon.session(1, json!({"connection": 2, "abandoned": [[1, 30], [1, 31]]}));
-    // Reported with HELLO, before the grant.
+    // A report with HELLO, before the grant.
     let reply = late.ask(&json!([1, 30, "work", [["user", "u"]], 1, null, {"idem": "x"}]));
     assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{reply}");
     assert_eq!(places(&mut other, "u"), 2);
@@ -116,7 +116,7 @@ fn ends_abandoned_request_before_and_after_grant() {
     let again = json!([1, 40, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
     lease_of(&late.ask(&again));
     assert_eq!(places(&mut other, "u"), 1);
-    // Reported after the grant, with a CHARGE; reports of another connection or session have no effect.
+    // A report after the grant, with a CHARGE; reports on other connections or sessions have no effect.
     for elsewhere in [json!([[3, 40]]), json!([[1, 41]])] {
         assert_eq!(other.ask(&reports(2, elsewhere))[6], 1);
     }
@@ -142,7 +142,7 @@ fn returns_grant_whose_reply_cannot_be_written() {
     wire.send_bytes(&[frame(&acquire(1, "u")), frame(&acquire(2, "u"))].concat());
     wire.assert_ended();
     eventually("both are free", || (places(&mut mate, "u") == 2).then_some(()));
-    // The session stays connected, so that nothing else frees them within a minute.
+    // The session stays connected: nothing else frees the permits within a minute.
     mate.assert_served();
 }
 

@@ -77,7 +77,7 @@ fn exits_with_2_on_bad_arguments() {
         &["hit", "api", "user"],
         &["hit", "api", "user=u1", "--cost", "-1"],
         &["hit", "api", "user=u1", "--format", "xml"],
-        // Detected by the daemon only.
+        // Only the daemon detects these.
         &["hit", "a/b", "user=u1"],
         &["hit", "api", "bad:key=1"],
     ] {

@@ -96,7 +96,7 @@ fn second_signal_exits_at_once() {
     wire.stream.set_nonblocking(true).unwrap();
     let block = frame(&hit(1, "u")).repeat(50);
     while (&wire.stream).write(&block).is_ok() {}
-    // Stopped, it receives both at once.
+    // A stopped daemon gets both at once.
     daemon.process.signal(libc::SIGSTOP);
     daemon.process.signal(libc::SIGTERM);
     daemon.process.signal(libc::SIGINT);

@@ -9,10 +9,10 @@ use super::daemon::{Daemon, Plan, eventually};
 use super::msgpack::frame;
 use super::wire::{Wire, verdict_of};
 
-/// A connection that the daemon has let in or refused.
+/// An accepted or refused connection.
 fn newcomer(daemon: &Daemon) -> Wire {
     let mut wire = daemon.connect();
-    // One that is refused takes no HELLO.
+    // A refused connection takes no HELLO.
     let _ = std::io::Write::write_all(&mut wire.stream, &frame(&json!([0, 1, 1])));
     wire.hear();
     wire
@@ -56,7 +56,7 @@ fn decides_no_unanswered_request_of_closed_connection() {
     let daemon = Plan::new().rules("api.yaml", rules).settings("connections: {per_user: 24}").start();
     let request = frame(&json!([3, 7, "api", [["user", "moment"]]]));
     let (mut answered, mut unread) = (0, 0);
-    // Usually the first round has both: some requests precede the new connections, some race with them, some follow.
+    // Usually the first round has both: requests before, during and after the new connections.
     for round in 0..10 {
         if answered > 0 && unread > 0 {
             break;
@@ -80,7 +80,7 @@ fn decides_no_unanswered_request_of_closed_connection() {
             // Replies arrive even if the daemon closes with unread input.
             match replies.as_slice() {
                 [reply] if reply[0] == 1 => answered += 1,
-                // Idle again before the new connections came.
+                // Idle again before the new connections.
                 [reply, word] if reply[0] == 1 && *word == goodbye() => answered += 1,
                 [only] if *only == goodbye() => unread += 1,
                 other => panic!("a decision or a goodbye: {other:?}"),

@@ -1,4 +1,4 @@
-//! Unusable files of the state directory, or larger than the memory budget.
+//! Files of the state directory that are unusable or exceed the memory budget.
 
 use tidegate::engine::{Engine, EngineOptions, HashKey};
 use tidegate::rules::Mode;

@@ -73,7 +73,7 @@ impl Asker {
     }
 }
 
-/// System calls that fail while a snapshot is written: the call, its first failure, and whether the disk recovers.
+/// System calls that fail during a snapshot: the call, its first failure, and whether the disk recovers.
 const FAULTS: [(&str, u32, bool); 4] = [
     // The first sync, and one after two successes.
     ("fsync", 1, false),
@@ -165,7 +165,7 @@ fn leaves_whole_file_when_directory_sync_fails() {
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 1);
 }
 
-/// How long the slow disk delays a sync.
+/// The slow disk's delay of a sync.
 const STALL: Duration = Duration::from_secs(20);
 
 #[test]

@@ -25,7 +25,7 @@ struct Group {
 }
 
 impl Group {
-    /// Makes one with the memory controller of either version; else prints that the test is skipped.
+    /// Makes a group with the memory controller of either version; else prints that the test is skipped.
     fn new() -> Option<Group> {
         let name = format!("tidegate-test-{}", std::process::id());
         for (root, files) in [
@@ -85,7 +85,7 @@ fn busy(daemon: &Daemon) -> (Wire, u64) {
     (wire, lease)
 }
 
-/// Makes it allocate until it ends. Replies are complete.
+/// Makes the daemon allocate until it ends; its replies are complete.
 fn exhaust(daemon: &mut Daemon) -> ExitStatus {
     let mut crowd = Vec::new();
     let request = [frame(&hello()), frame(&hit(1, "v"))].concat();

@@ -43,17 +43,17 @@ impl Plan {
     }
 }
 
-/// Removes the shared memory of a killed process with this id, which keeps the library from setting the clock.
+/// Removes a killed process's shared memory of this id, which keeps the library from setting the clock.
 const FORGET: &str = "rm -f /dev/shm/*faketime_s*_$$;";
 
 impl WallClock {
-    /// Moves it by `seconds`.
+    /// Moves the clock by `seconds`.
     pub(crate) fn step(&mut self, seconds: i64) {
         self.offset += seconds;
         self.write();
     }
 
-    /// Replaced by rename, as the library reads it at any time.
+    /// Replaces the file by rename, as the library reads it at any time.
     fn write(&self) {
         let (new, file) = (self.directory.path().join("new"), self.directory.path().join("offset"));
         fs::write(&new, format!("{:+}\n", self.offset)).unwrap();

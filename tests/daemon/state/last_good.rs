@@ -38,7 +38,7 @@ fn uses_last_good_rules_when_files_broken_at_start() {
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
         assert_eq!((of_tabled(&daemon, "special"), of_tabled(&daemon, "other")), (3, 1));
         assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5, "the other domain is as its files stand");
-        // A second start still has them.
+        // A second start keeps the rules.
         let daemon = daemon.stopped().start();
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
         assert_eq!(of_tabled(&daemon, "third"), 1);

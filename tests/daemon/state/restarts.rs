@@ -1,4 +1,4 @@
-//! The daemon stopped and started again: the exact state that survives.
+//! The exact state that survives a restart of the daemon.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ pub(crate) fn state(plan: &Plan) -> PathBuf {
     plan.path("state")
 }
 
-/// Stops it and returns its log.
+/// Stops the daemon; returns its plan and log.
 pub(crate) fn end(mut daemon: Daemon) -> (Plan, String) {
     daemon.stop();
     let log = daemon.log();
@@ -87,7 +87,7 @@ fn restored_sessions_keep_leases_if_they_reconnect() {
     assert_eq!(verdict_of(&one.ask(&export(3, "a"))), 1, "both places are still held");
     assert_eq!(one.ask(&json!([6, 4, kept])), json!([2, 4, true]), "it can be renewed");
     assert_eq!(one.ask(&json!([2, 5, abandoned, 0])), json!([2, 5, false]), "another's");
-    // The other's process has exited: its session still ends after the usual time.
+    // The other session's process has exited: it ends after the usual time.
     eventually("the other's place is free", || (verdict_of(&one.ask(&export(6, "a"))) == 0).then_some(()));
     assert!(read_boot_nanos() - begun > 4_000_000_000, "before its time");
     assert_eq!(one.ask(&json!([2, 7, kept, 0])), json!([2, 7, true]));

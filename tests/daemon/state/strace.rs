@@ -70,7 +70,7 @@ impl Daemon {
         Tracer(Pid::from_raw(self.status("TracerPid:").parse().unwrap()).expect("it is traced"))
     }
 
-    /// Whether it has exited, except for threads blocked in the kernel.
+    /// Whether the daemon exited, except for threads blocked in the kernel.
     pub(crate) fn is_over(&self) -> bool {
         self.status("State:").starts_with('Z')
     }

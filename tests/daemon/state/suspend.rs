@@ -10,8 +10,8 @@ fn fills_buckets_while_the_machine_sleeps() {
     if !may("unshare", &["--mount", "--time", "--boottime", "60"]) {
         return;
     }
-    // A time namespace with only the boot-time clock ahead. Without /proc the daemon cannot detect it: to the
-    // daemon, the machine has slept for two hours.
+    // A time namespace with only the boot-time clock ahead. Without /proc the daemon cannot detect it, and
+    // assumes a suspend of two hours.
     let ahead = |seconds: u32| {
         let script = format!(
             "exec unshare --mount --time --boottime {seconds} \

@@ -8,7 +8,7 @@ use super::daemon::{Plan, eventually};
 use super::http::metric;
 use super::restarts::{allowed, end, plan, state};
 
-/// Asserts that it serves and logs one line with these words.
+/// Asserts that the daemon serves and logs one line with these words.
 fn serves_and_says(plan: Plan, words: &[&str]) -> Plan {
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
@@ -165,7 +165,7 @@ fn keeps_levels_across_time_namespaces() {
         assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0, "no time has passed");
         daemon.await_log(&["taken up"]);
         plan = daemon.stopped();
-        // Back again, where the clock is two hours earlier.
+        // Return to the clock that is two hours behind.
         plan.shell = None;
     }
 }

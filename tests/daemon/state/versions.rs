@@ -9,7 +9,7 @@ use super::daemon::{Plan, eventually};
 use super::restarts::{allowed, end, plan, state};
 use super::wire::{Wire, verdict_of};
 
-/// Edits the files of a stopped daemon so that they are of a later version. No checksum covers their versions.
+/// Gives the files of a stopped daemon a later version. No checksum covers their versions.
 fn age(plan: &Plan) {
     let path = state(plan).join("tables");
     if let Ok(mut tables) = fs::read(&path) {
@@ -59,13 +59,13 @@ fn rewrites_rules_of_another_version() {
     end(daemon);
 }
 
-/// A file that the daemon before snapshots of version 2 left behind: rules of each algorithm, of which ann has used up
-/// all, with `switched-off` disabled and `blocked` blocked by hand.
+/// A file of the daemon before snapshots of version 2: rules of each algorithm, all used up by ann, with
+/// `switched-off` disabled and `blocked` blocked by hand.
 fn before(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemon/upgrade").join(name)
 }
 
-/// Its settings, rules and state.
+/// The settings, rules and state of that daemon.
 fn upgraded() -> Plan {
     let read = |name| fs::read_to_string(before(name)).unwrap();
     let settings = read("tidegate.yaml").replace("rules: rules\n", "");

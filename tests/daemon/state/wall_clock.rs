@@ -1,4 +1,4 @@
-//! The wall clock is set by an hour, while the daemon runs and while it is down: intervals are unaffected.
+//! Steps of the wall clock by an hour, with the daemon running or down, leave intervals unaffected.
 
 use std::time::Duration;
 
@@ -160,7 +160,7 @@ fn ignores_wall_clock_backward_step_while_running() {
     set_while_it_runs(-HOUR);
 }
 
-/// The clock is set while no daemon runs, and before that while one does.
+/// Sets the clock while a daemon runs, then while none does.
 fn set_while_it_is_away(seconds: i64) {
     if !may_fake() {
         return;
@@ -173,7 +173,7 @@ fn set_while_it_is_away(seconds: i64) {
     assert_eq!(verdict_of(&held), 0);
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = read_boot_nanos();
-    // Overrides are stored with wall-clock ends: they are written again for the new clock.
+    // Stored overrides have wall-clock ends: the daemon writes them again for the new clock.
     let kept = || std::fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     let first = kept();
     step(&daemon, &mut clock, seconds);
@@ -187,7 +187,7 @@ fn set_while_it_is_away(seconds: i64) {
     let daemon = plan.start();
     daemon.await_log(&["taken up"]);
     let mut wire = of_session(&daemon, 1);
-    // Operators' overrides end by the wall clock: half an hour from then has passed, or has not.
+    // Operators' overrides end by the wall clock: the step decides whether they have expired.
     let by_hand = |told: &[Told]| told.iter().filter(|told| told.k != "by-hand").cloned().collect::<Vec<_>>();
     let after: Vec<Told> = by_hand(&before).iter().map(|told| Told::hear(&mut wire, told.k)).collect();
     assert_unmoved(&by_hand(&before), &after);

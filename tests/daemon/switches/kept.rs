@@ -139,14 +139,14 @@ fn reads_other_version_without_becoming_stricter() {
             0,
             1,
         ),
-        // An invalid neighbour.
+        // The first entry is invalid.
         (
             r#"{"switches":[{"rule":["api","s"],"mode":"halved","by":0},{"rule":["api","r"],"mode":"shadow","by":0}]}"#,
             vec![switch("r", Mode::Shadow)],
             0,
             1,
         ),
-        // An unknown target: it does not mean everything.
+        // An unknown target does not mean everything.
         (r#"{"switches":[{"group":"web","mode":"disabled","by":0}]}"#, vec![], 0, 1),
         (r#"{"switches":{"api":{}},"blocks":[BLOCK],"quotas":[1,2]}"#, vec![], 1, 2),
         (r#"{"blocks":[BLOCK]}"#, vec![], 1, 0),

@@ -1,4 +1,4 @@
-//! The daemon's operators: commands, admin socket, `disable` file, state directory.
+//! Operators' overrides: commands, admin socket, `disable` file, state directory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -133,7 +133,7 @@ fn disable_file_allows_all_while_present() {
     assert!(daemon.run("switch").starts_with("EVERYTHING IS ALLOWED"));
     fs::remove_file(&file).unwrap();
     is(1);
-    // Not through a link, whatever its target.
+    // The daemon ignores links.
     symlink(daemon.plan.path("tidegate.yaml"), &file).unwrap();
     daemon.await_log(&["this file switches nothing off", "no regular file"]);
     is(1);
@@ -141,7 +141,7 @@ fn disable_file_allows_all_while_present() {
     if rustix::process::geteuid().is_root() {
         fs::write(&file, "").unwrap();
         std::os::unix::fs::chown(&file, Some(OTHER), Some(OTHER)).unwrap();
-        // It may have been read in between; only the final state counts.
+        // The daemon may read in between; only the final state counts.
         daemon.await_log(&["this file switches nothing off", "belongs neither to root"]);
         is(1);
         std::os::unix::fs::chown(&file, Some(0), Some(0)).unwrap();
@@ -235,7 +235,7 @@ fn warns_and_switches_when_state_is_unwritable() {
     daemon.await_log(&["ERROR", "what is switched or blocked is not kept", "nowhere"]);
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
-    // Stored as soon as possible.
+    // The daemon stores the switch as soon as it can.
     fs::create_dir(daemon.plan.path("nowhere")).unwrap();
     eventually("it is kept", || daemon.plan.path("nowhere/switches").exists().then_some(()));
 }
@@ -265,5 +265,5 @@ fn logs_alarm_and_switches_guarded_rule_to_shadow() {
     });
 }
 
-/// The uid of `nobody` on most systems.
+/// The uid of an unprivileged user.
 const OTHER: u32 = 65_534;

@@ -24,7 +24,7 @@ fn keeps_switches_of_another_version() {
     daemon.await_log(&["ERROR", "does not understand", "entries=1", "switches.bad", "is_kept=true"]);
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
-    // The next write drops it.
+    // The next write drops the field.
     daemon.run("switch --all shadow");
     assert!(!fs::read_to_string(&path).unwrap().contains("quotas"));
     assert_eq!(fs::read_to_string(daemon.plan.path("state/switches.bad")).unwrap(), later);

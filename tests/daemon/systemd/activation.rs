@@ -1,4 +1,4 @@
-//! A passed socket is used unchanged.
+//! The daemon uses a passed socket unchanged.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -66,7 +66,7 @@ fn commands_reach_daemon_of_passed_socket() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     eventually("it answers operators", || (status().0 == Some(0)).then_some(()));
-    // Another socket at the path is another daemon's.
+    // Another daemon owns another socket at the path.
     fs::rename(&path, plan.path("away.sock")).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let (code, said) = status();

@@ -40,7 +40,7 @@ fn doctor_probes_scheduler() {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
     let is_new = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default()) >= (6, 12);
-    // A newer kernel grants it; on an older one, or under a system call filter, the report names the reason.
+    // A newer kernel grants the slice; with an older one or a system call filter, the report has the reason.
     let got = told.starts_with("well ") && told.contains("100µs and got it");
     let not =
         told.starts_with("look ") && (told.contains("mend: nothing must") || told.contains("sched_setattr"));

@@ -26,7 +26,7 @@ fn service_forbids_core_dumps_and_ptrace() {
     let plan = Plan::new().shell(run);
     fs::set_permissions(plan.directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
     if is_root {
-        // By another process: a fork of this one could have the copy open for writing when it is run.
+        // Use another process: a fork of this one could keep the copy open for writing during exec.
         assert!(Command::new("cp").arg(BINARY).arg(plan.path("binary")).status().unwrap().success());
     }
     for (managed, owner_is_root) in [(false, false), (true, true)] {

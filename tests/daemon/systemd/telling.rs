@@ -103,14 +103,14 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     let line = daemon.await_log(&["WARN", "these threads do not answer: the watchdog is not notified"]);
     assert!(line.contains("threads=\"decide-0\"") || line.contains("threads=\"decide-1\""), "{line}");
     ear.rest();
-    // It is not ready either.
+    // The daemon is not ready either.
     let thread = line.split('"').nth(1).unwrap();
     let words = format!("the thread `{thread}` does not answer");
     eventually("it is not ready", || {
         let ready = get(&daemon, "/readyz");
         (ready.status == 503 && ready.body.contains(&words)).then_some(())
     });
-    // The other thread's decisions are not enough.
+    // Decisions of the other thread cause no message.
     wires[1].assert_served();
     wires[0].hear().expect("an answer after all");
     let meanwhile = ear.rest();
@@ -124,7 +124,7 @@ fn notifies_watchdog_only_while_all_threads_decide() {
 
 #[test]
 fn serves_when_service_manager_does_not_listen() {
-    // No socket is bound there.
+    // The socket does not exist.
     let plan = Plan::new();
     let mut process = Process::start(&mut told(&plan, Some(Duration::from_millis(200))));
     eventually("it serves", || std::os::unix::net::UnixStream::connect(plan.socket()).ok());

@@ -36,7 +36,7 @@ fn units_pass_security_threshold() {
     let Some(analyze) = program("systemd-analyze") else { return };
     let directory = tempfile::tempdir().unwrap();
     let [service, _] = units(directory.path());
-    // In tenths.
+    // The threshold is in tenths.
     let output = run(&analyze, &["security", "--offline=true", "--threshold=15", "--no-pager", &service]);
     assert!(output.status.success(), "{}", said(&output));
     // The drop-in of docs/operate.md for a Redis on another host.
@@ -67,7 +67,7 @@ fn sysusers_and_tmpfiles_create_user_and_directory() {
         eprintln!("skipped: only root can give a directory to another user");
         return;
     }
-    // Only this file, below this root, without effects on the machine.
+    // Process only this file, below this root, without effects on the machine.
     let configuration = project("systemd/tmpfiles.d/tidegate.conf");
     let made = run(&tmpfiles, &["--create", &at, configuration.to_str().unwrap()]);
     assert!(made.status.success(), "{}", said(&made));

@@ -81,7 +81,7 @@ fn accepts_a_thousand_simultaneous_reconnects() {
         wire.assert_ended();
     }
     let daemon = plan.start();
-    // Before it has accepted any: no connect blocks or is refused.
+    // The daemon has accepted none: no connect blocks or fails.
     daemon.process.signal(libc::SIGSTOP);
     let back: Vec<Wire> = (0..CROWD)
         .map(|number| {

@@ -1,5 +1,5 @@
-//! Two real users on real sockets, one of whom floods. The other is compared with the same client of a
-//! second, idle daemon, so that the load of the machine slows down both.
+//! Fairness between two real users on real sockets, one of which floods. The other is compared with the
+//! same client of a second, idle daemon, so that the load of the machine slows down both.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -100,7 +100,7 @@ impl Flood {
         line
     }
 
-    /// Ends it; returns the number of its replies.
+    /// Ends the flood; returns its number of replies.
     pub(crate) fn end(mut self) -> u64 {
         drop(self.input.take());
         self.line().trim().parse().unwrap()
@@ -215,7 +215,7 @@ fn shares_decisions_between_busy_users() {
     let mut wire = daemon.greeted();
     let mut writing = wire.stream.try_clone().unwrap();
     let block = hit_of(110).repeat(600);
-    // One reply, for its length.
+    // Measure one reply's length.
     wire.send_bytes(&hit_of(110));
     let reply = frame_bytes(&mut wire);
     let flood = Flood::start(&daemon, 200, &hit_of(110));
@@ -228,7 +228,7 @@ fn shares_decisions_between_busy_users() {
     let _ = wire.stream.shutdown(std::net::Shutdown::Both);
     writer.join().unwrap();
     eprintln!("{own} decisions over 1 connection, {others} over the 200 of another user");
-    // Half, less the client's own costs; a share by connections would be one in two hundred.
+    // Expect half, less the client's costs; by connections it would be one in two hundred.
     assert!(own * 5 > others, "{own} decisions beside {others}");
 }
 
@@ -239,6 +239,6 @@ fn frame_bytes(wire: &mut Wire) -> usize {
     wire.stream.read(&mut reply).unwrap()
 }
 
-/// Bound on a round trip relative to an idle daemon's. A batch and a round precede it, unlike in an idle
-/// daemon; a queue of the other user's frames would take about a hundred times as long.
+/// Bound on a round trip relative to an idle daemon's. A batch and a round precede the reply, unlike in an
+/// idle daemon; a queue of the other user's frames would take about a hundred times as long.
 pub(super) const RATIO_MAX: u64 = 40;

@@ -67,7 +67,7 @@ fn start(log: Log) -> (Daemon, Option<PipeReader>) {
         assert_eq!(daemon.process.has_ended(), None, "{log:?}");
         daemon.socket().exists().then_some(())
     });
-    // Signals before it serves would end it.
+    // Earlier signals would end the daemon.
     daemon.greeted().assert_served();
     (daemon, reader)
 }

@@ -17,7 +17,7 @@ struct Busy {
     stream: UnixStream,
     block: Vec<u8>,
     written: usize,
-    /// How many more times it writes the block.
+    /// The remaining writes of the block.
     times: u64,
     /// An incomplete reply.
     unread: Vec<u8>,
@@ -129,7 +129,7 @@ fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
     eprintln!("replies to eight floods: {replies:?}; while the ninth waited: {waits:?}");
     let (fewest, most) = (replies.iter().min().unwrap(), replies.iter().max().unwrap());
     assert!(*most <= fewest * 2, "{replies:?}");
-    // Ahead of it is a buffer of each, two batches of 64; replies in transit count too.
+    // A buffer of each, two batches of 64, precedes it; replies in transit count too.
     assert!(waits[waits.len() * 9 / 10] <= 2 * 8 * 128, "{waits:?}");
 }
 

@@ -21,7 +21,7 @@ fn busy_plan() -> Plan {
     Plan::new().with_state().rules("api.yaml", rules)
 }
 
-/// Runs clients and scrapes until it stops. The result returns the number of answered requests.
+/// Runs clients and scrapes until the stop. The result returns the number of answered requests.
 fn load(daemon: &Daemon, clients: usize) -> impl FnOnce() -> usize + use<> {
     let answered = Arc::new(AtomicUsize::new(0));
     let is_over = Arc::new(AtomicBool::new(false));
