@@ -1,4 +1,4 @@
-//! A compact share behaves exactly like the full share, through the same events.
+//! A share that is kept folded says and does what the share does, whatever both have been through.
 
 use std::sync::Arc;
 
@@ -7,24 +7,42 @@ use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::share::{
     CompactShare, Fallback, FleetStatus, KeyCheckReply, RemoteCheckWait, ShareQuota, ShareReply, ShareState,
 };
-use tidegate::limit::{self, Outcome, QuotaLevel, fixed_window};
+use tidegate::limit::{self, Outcome, QuotaLevel, Rate, fixed_window, token_bucket};
 
-use super::SECOND;
-use super::share::{MICRO, at, bucket, joined, settled};
+const SECOND: u64 = 1_000_000_000;
+
+const MICRO: i64 = 1_000_000;
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_nanos(millis * 1_000_000)
+}
 
 fn shared(count: u32, burst: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
-    super::share::shared(count, burst, credit, 3, Fallback::Share)
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
+    joined(ShareQuota::new(bucket, credit, Fallback::Share))
 }
 
-/// This number in each second.
+/// So many in each second.
 fn windowed(count: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
-    let period = fixed_window::WindowPeriod::Nanos(SECOND);
-    let window = fixed_window::FixedWindowQuota::new(count, period, fixed_window::WindowAlign::Epoch);
-    let window = limit::Quota::FixedWindow(window.unwrap());
-    joined(ShareQuota::for_window(window, credit, Fallback::Share).unwrap(), 3)
+    let window = fixed_window::FixedWindowQuota::new(
+        count,
+        fixed_window::WindowPeriod::Nanos(SECOND),
+        fixed_window::WindowAlign::Epoch,
+    );
+    joined(
+        ShareQuota::for_window(limit::Quota::FixedWindow(window.unwrap()), credit, Fallback::Share).unwrap(),
+    )
 }
 
-/// The same key, full and compact.
+fn joined(quota: ShareQuota) -> (ShareQuota, Arc<FleetStatus>) {
+    let standing = Arc::new(FleetStatus::default());
+    standing.set_redis_reachable(true);
+    standing.set_hosts(3);
+    quota.join(&standing, 7);
+    (quota, standing)
+}
+
+/// The same key, as it is and folded.
 struct Both {
     share: ShareState,
     folded: CompactShare,
@@ -46,15 +64,10 @@ impl Both {
         changed
     }
 
-    /// One decision, which also returns the level.
+    /// As one decision does it, which then says where the key stands.
     fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> (Outcome, Option<QuotaLevel>) {
-        let mut in_one_step = self.share;
-        let outcome = self.share.judge(quota, now, cost);
-        assert_eq!(in_one_step.admit(quota, now, cost), outcome);
-        if outcome.is_allowed() {
-            self.share.charge(quota, now, cost);
-            assert_eq!(in_one_step, self.share);
-        } else {
+        let outcome = self.share.admit(quota, now, cost);
+        if !outcome.is_allowed() {
             self.share.record_refusal(quota, now, cost);
         }
         let at_once = self.folded.admit_fast(quota, now, cost);
@@ -78,7 +91,7 @@ impl Both {
         (outcome, at_once)
     }
 
-    /// The two agree in every reply: a full bucket equals another, whenever it filled.
+    /// Nothing that can be asked of the two tells them apart: a full bucket is one, whenever it filled.
     fn assert_same(&self, quota: &ShareQuota, now: Timestamp) {
         let unfolded = self.folded.unfold(quota, now);
         assert_eq!(unfolded.peek_report(now), self.share.peek_report(now));
@@ -120,7 +133,7 @@ proptest! {
                     both.change(&quota, now, |share| {
                         let (reported, back) = share.report(&quota, now, number / 4);
                         let (granted, paid) = (number, reported.debt);
-                        let told = ShareReply { demand: 1_000 * u64::from(cost), low_mark: cost, ..settled(granted, paid, level * MICRO, now) };
+                        let told = ShareReply { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent_at: now, low_mark: cost, next_increase: None };
                         share.apply_reply(&quota, &told, now);
                         (reported, back)
                     });
@@ -142,10 +155,6 @@ proptest! {
                 _ => _ = both.admit(&quota, now, cost),
             }
             both.assert_same(&quota, now);
-            if asks == RemoteCheckWait::Never && !is_window {
-                let passes = both.share.judge(&quota, now, 1).is_allowed();
-                prop_assert_eq!(both.share.level(&quota, now).remaining > 0, passes);
-            }
         }
     }
 }
@@ -157,8 +166,19 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
     let settle = |both: &mut Both, now: Timestamp, low: u32| {
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
-            let told = ShareReply { demand: 500, low_mark: low, ..settled(10, 0, 40 * MICRO, now) };
-            share.apply_reply(&quota, &told, now);
+            share.apply_reply(
+                &quota,
+                &ShareReply {
+                    granted: 10,
+                    paid: 0,
+                    level: 40 * MICRO,
+                    demand: 500,
+                    sent_at: now,
+                    low_mark: low,
+                    next_increase: None,
+                },
+                now,
+            );
         });
     };
     settle(&mut both, at(0), 8);
@@ -219,7 +239,20 @@ fn levels_are_equal_at_every_nanosecond() {
         let mut both = Both::fresh(&quota, now);
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
-            share.apply_reply(&quota, &settled(10, 0, 40 * MICRO, now), now);
+            let (level, more) = (40 * MICRO, None);
+            share.apply_reply(
+                &quota,
+                &ShareReply {
+                    granted: 10,
+                    paid: 0,
+                    level,
+                    demand: 0,
+                    sent_at: now,
+                    low_mark: 0,
+                    next_increase: more,
+                },
+                now,
+            );
         });
         for age in [999_000, 999_999, 1_000_000, 1_001_024] {
             let now = Timestamp::from_nanos(now.as_nanos() + age);
@@ -230,14 +263,15 @@ fn levels_are_equal_at_every_nanosecond() {
 
 #[test]
 fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
-    let quota = ShareQuota::new(bucket(100, 120), 1_000, Fallback::Share);
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
+    let quota = ShareQuota::new(bucket, 1_000, Fallback::Share);
     let mut both = Both::fresh(&quota, at(0));
     assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.is_allowed()));
     let standing = Arc::new(FleetStatus::default());
     standing.set_redis_reachable(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);
-    // This decision sees the join and changes nothing else.
+    // It hears of that, and nothing else is changed by it.
     let _ = both.admit(&quota, at(1), 0);
     both.assert_same(&quota, at(1));
     for number in 0..20 {
