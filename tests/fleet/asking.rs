@@ -1,4 +1,4 @@
-//! Budgets whose requests may wait for a command: what passes on all hosts together, whatever becomes of the commands.
+//! Tests budgets with remote checks: total admissions over all hosts under lost and late replies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::windows::{Kind, like};
 use crate::world::SECRET;
 
-/// What is shared, and what goes wrong.
+/// Budget, load and faults of a run.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     seed: u64,
@@ -26,18 +26,18 @@ struct Plan {
     period_s: u64,
     burst: u32,
     asks: RemoteCheckWait,
-    /// Requests in a second on all hosts together.
+    /// Requests per second over all hosts.
     per_second: u32,
     seconds: u64,
     round_trip_us: u32,
-    /// Replies of a thousand that are lost.
+    /// Lost replies per thousand.
     lost: u32,
-    /// Of a thousand that take twenty milliseconds more.
+    /// Replies per thousand delayed by 20 ms.
     late: u32,
-    /// Requests of a thousand that their own host refuses, too.
+    /// Requests per thousand that a rule of their own host refuses too.
     own: u32,
     when_down: Fallback,
-    /// Windows of `burst` each, where it is no bucket.
+    /// Window of `burst` each, instead of a bucket.
     window: Option<Kind>,
 }
 
@@ -47,11 +47,11 @@ struct Seen {
     asked: u64,
     missed: u64,
     refused: u64,
-    /// What the store has left once nobody asks any more.
+    /// Tokens left in the store after the last request.
     left: i64,
 }
 
-/// One that knows of the others and hears Redis.
+/// A linked host that knows the host count.
 fn host(plan: &Plan, number: u32) -> Host {
     let base = FleetPlan { seed: plan.seed, ..FleetPlan::cell(plan.hosts, Shape::Even, 0) };
     let domain = Arc::new(Domain::new("api", vec![rule(plan), own_rule()]));
@@ -66,7 +66,7 @@ fn request(is_held: bool) -> Asking {
     Asking { tenant: 0, cost: 1, number: 0, is_held }
 }
 
-/// On its way: to the store, back, or nowhere.
+/// A command or reply in transit, or lost.
 enum Event {
     There(ScriptCommand),
     Back(ScriptCommand, ScriptReply),
@@ -78,7 +78,7 @@ fn run(plan: &Plan) -> Seen {
     let mut hosts: Vec<Host> = (0..plan.hosts).map(|number| host(plan, number)).collect();
     let (mut store, mut seen, mut key) = (Store::default(), Seen::default(), None);
     let tenants = ["t".to_owned()];
-    // By time and number of the event; with the host and the number of the command.
+    // Key: time and event number; value: host, command number, event.
     let mut events: BTreeMap<(u64, u64), (usize, u64, Event)> = BTreeMap::new();
     let mut numbers = 0;
     let one_way = u64::from(plan.round_trip_us / 2);
@@ -148,7 +148,7 @@ impl Seen {
     }
 }
 
-/// The most that passed in any window beyond what the rate gives in it.
+/// Returns the largest excess over the rate in any window.
 fn most_at_once(plan: &Plan, admitted_us: &[u64]) -> f64 {
     let rate = f64::from(plan.rate) / plan.period_s as f64;
     let (mut full, mut most, mut last) = (0.0_f64, 0.0_f64, 0);
@@ -193,10 +193,10 @@ const TINY: Plan = Plan {
     window: None,
 };
 
-/// Until all that was said is answered, and what was held has lapsed.
+/// Time for all replies to arrive and all holds to expire.
 const QUIET_S: u64 = 3;
 
-/// The clock of Redis at the start.
+/// Redis clock at the start.
 const STORE_US: u64 = 1_700_000_000_000_000;
 
 #[test]
@@ -206,7 +206,7 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
         let seen = run(&plan);
         assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
         assert_eq!(seen.missed, 0, "{plan:?}");
-        // Each host is told once until when to wait.
+        // Each host receives its retry time once.
         assert!(seen.asked <= 10 + 3 * u64::from(plan.hosts), "{} asked", seen.asked);
     }
     // Two hours, one request every five seconds: two more each twelve minutes.
@@ -246,7 +246,7 @@ fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
     }
 }
 
-/// Drawn from a seed alone.
+/// Draws a plan from a seed.
 fn drawn(seed: u64) -> Plan {
     let mut draw = draws(seed, 8);
     let rate = draw(1, 200);
@@ -263,7 +263,7 @@ fn drawn(seed: u64) -> Plan {
         lost: [0, 10, 300][draw(0, 2) as usize],
         late: [0, 50, 500][draw(0, 2) as usize],
         own: [0, 300][draw(0, 1) as usize],
-        // Where nobody answers nothing passes: what is admitted was paid for.
+        // The fallback admits nothing: every admitted request was paid for.
         when_down: Fallback::Refuse,
         window: None,
     }
@@ -277,8 +277,8 @@ fn what_passes_was_paid_for_whatever_becomes_of_the_commands() {
         let plan = drawn(seed);
         let seen = run(&plan);
         let rate = f64::from(plan.rate) / plan.period_s as f64;
-        // What was paid for is spent a command's patience later, what was borrowed ahead within three round trips, or, where
-        // its own request could not use it, when a batch would have taken it back.
+        // Paid tokens are spent up to one command timeout later, tokens borrowed ahead within three round
+        // trips, or, if their own request cannot use them, when a batch would have returned them.
         let round_trips = 3.0 * f64::from(plan.round_trip_us) / 1e6;
         let slack = rate * (0.005 + round_trips)
             + if plan.own > 0 || plan.late + plan.lost > 0 { rate * 2.0 } else { 0.0 };
@@ -303,13 +303,13 @@ fn ten_a_day_over_a_hundred_hosts_is_ten() {
             let plan = Plan { asks, seed: seed(), seconds, period_s: 86_400, window: Some(kind), ..TINY };
             let seen = run(&plan);
             assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
-            // Each host is told once until when to wait.
+            // Each host receives its retry time once.
             assert!(seen.asked <= 10 + 3 * u64::from(plan.hosts), "{} asked", seen.asked);
         }
     }
 }
 
-/// Of a budget that earns nothing meanwhile, whatever is lost, late, given up or refused by another rule.
+/// Covers a budget without refill, under lost, late and abandoned checks and refusals by another rule.
 #[test]
 fn admitted_tokens_are_charged_and_unused_ones_return() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
@@ -325,14 +325,14 @@ fn admitted_tokens_are_charged_and_unused_ones_return() {
         let seen = run(&plan);
         let charged = i64::from(burst) - seen.left;
         let passed = i64::try_from(seen.admitted_us.len()).unwrap();
-        // Tokens that were borrowed ahead may lapse: charged, and of no use to anybody.
-        // So may what passed unpaid for a while and another rule refused: a window takes back what was paid, and no more.
-        // A payment whose reply is lost is charged, and its request is refused or passes unpaid.
+        // Tokens borrowed ahead may expire: charged and unused. So may tokens admitted unpaid and refused by
+        // another rule: a window refunds only paid tokens. A payment whose reply is lost is charged, and its
+        // request is refused or admitted unpaid.
         let is_exact = asks == RemoteCheckWait::Always
             && plan.lost == 0
             && (window.is_none() || when_down == Fallback::Refuse);
-        // With `share`, what passes while checks come too late can exceed the budget, and a window that takes back late
-        // payments is left uncharged for some of it: at most one in twenty, in these runs.
+        // With `share`, requests admitted while checks time out can exceed the budget, and a window that
+        // refunds late payments leaves some of them uncharged: at most one in twenty in these runs.
         let is_late =
             asks == RemoteCheckWait::OnMiss && when_down == Fallback::Share && plan.round_trip_us > 5_000;
         let owed = if is_late { passed.min(i64::from(burst)) * 19 / 20 } else { passed };
@@ -348,7 +348,7 @@ fn admitted_tokens_are_charged_and_unused_ones_return() {
     assert!(missed > 0 && admitted > 0);
 }
 
-/// Ten hosts at six tenths of 1 000/s.
+/// Ten hosts at 60 % of 1 000/s.
 const BUSY: Plan = Plan {
     hosts: 10,
     rate: 1_000,

@@ -1,23 +1,23 @@
-//! Follows tokens one by one: what Redis gave out is spent, given back, lapsed, in hand or on its way; what was owed is
-//! paid, owed or gone with its host.
+//! Audits tokens one by one: each granted token is spent, returned, expired, held or in transit; each debt is
+//! paid, open or lost with its host.
 
 use foldhash::HashMap;
 use tidegate::fleet::cell::TOKEN;
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
 
-/// What a host has: tokens in hand, and tokens owed.
+/// Tokens that a host holds, and tokens that it owes.
 pub(crate) type Has = (u64, u64);
 
 #[derive(Default)]
 pub(crate) struct Audit {
-    /// As last seen.
+    /// Last observed state, by host.
     has: HashMap<u32, Has>,
-    /// What the store did.
+    /// Counts of the store.
     pub(crate) granted: u64,
     pub(crate) back: u64,
     pub(crate) paid: u64,
-    /// What hosts did.
+    /// Counts of the hosts.
     pub(crate) received: u64,
     pub(crate) given_back: u64,
     pub(crate) from_hand: u64,
@@ -52,7 +52,7 @@ impl std::fmt::Display for Audit {
 }
 
 impl Audit {
-    /// A host is about to do something: what it has may have lapsed, and nothing else.
+    /// Records expired tokens before a host acts; nothing else may have changed.
     pub(crate) fn before(&mut self, host: u32, has: Has) {
         let (held, owed) = self.has.insert(host, has).unwrap_or_default();
         assert!(has.0 <= held, "host {host} has {} tokens and had {held}", has.0);
@@ -60,7 +60,7 @@ impl Audit {
         self.lapsed += held - has.0;
     }
 
-    /// It has judged requests.
+    /// Records requests judged by the host.
     pub(crate) fn judged(&mut self, host: u32, admitted: u64, has: Has) {
         let (held, owed) = self.has.insert(host, has).unwrap();
         let from_hand = held.checked_sub(has.0).expect("a request brings no tokens");
@@ -69,7 +69,7 @@ impl Audit {
         self.owed += has.1.checked_sub(owed).expect("a request pays no debt");
     }
 
-    /// It has sent commands.
+    /// Records commands sent by the host.
     pub(crate) fn sent(&mut self, host: u32, commands: &[ScriptCommand], has: Has) {
         let mut given_back = 0;
         for command in commands {
@@ -82,7 +82,7 @@ impl Audit {
         self.owed += has.1.checked_sub(owed).expect("a command that was sent pays no debt yet");
     }
 
-    /// It was told something.
+    /// Records a reply to the host.
     pub(crate) fn told(&mut self, host: u32, has: Has) {
         let (held, owed) = self.has.insert(host, has).unwrap();
         self.received += has.0.saturating_sub(held);
@@ -91,13 +91,13 @@ impl Audit {
         self.owed += has.1.saturating_sub(owed);
     }
 
-    /// It is gone.
+    /// Records a crash of the host.
     pub(crate) fn crash(&mut self, host: u32) {
         let (held, owed) = self.has.remove(&host).unwrap_or_default();
         self.crashed = (self.crashed.0 + held, self.crashed.1 + owed);
     }
 
-    /// The store has done a command.
+    /// Records a command executed by the store.
     pub(crate) fn done(&mut self, command: &ScriptCommand, reply: &ScriptReply) {
         let (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) = (command, reply) else { return };
         for (ask, said) in batch.asks.iter().zip(&answer.results) {
@@ -107,12 +107,12 @@ impl Audit {
         }
     }
 
-    /// What all hosts have now.
+    /// Returns the tokens that all hosts hold and owe now.
     pub(crate) fn in_hand(&self) -> Has {
         self.has.values().fold((0, 0), |(held, owed), has| (held + has.0, owed + has.1))
     }
 
-    /// Once nothing is on its way any more: no token came from nowhere, and none was counted twice.
+    /// Checks, with nothing in transit, that no token was created or counted twice.
     pub(crate) fn check(&self, admitted: u64) {
         let (held, owed) = self.in_hand();
         let (crashed, crashed_owed) = self.crashed;

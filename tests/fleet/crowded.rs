@@ -1,4 +1,4 @@
-//! More keys of one bucket have something to say than fit on the way at once: each is heard in its turn.
+//! Tests a bucket with more keys to sync than fit in flight: each key is synced in turn.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,21 +15,21 @@ enum Event {
     TimedOut,
 }
 
-/// A host, Redis, and the way between.
+/// A host, Redis and the network.
 struct Talk {
     host: Host,
     store: Store,
     events: BTreeMap<(u64, u64), (u64, Event)>,
     numbers: u64,
     random: Random,
-    /// Replies of a thousand that are lost.
+    /// Lost replies per thousand.
     lost: u32,
-    /// Answers take up to so long.
+    /// Longest reply delay, µs.
     slow_us: u32,
     us: u64,
-    /// In which command each key is on its way, and since when.
+    /// Command in which each key is in flight, and since when.
     on_way: HashMap<[u8; 16], (u64, u64)>,
-    /// How often each key was asked about.
+    /// Number of requests for each key.
     asked: HashMap<[u8; 16], u64>,
 }
 
@@ -52,7 +52,7 @@ impl Talk {
         talk
     }
 
-    /// So many milliseconds, a turn of the host in every other; in each, requests come.
+    /// Runs for `ms` with a host tick every 2 ms; `requests` issues requests before each tick.
     fn go_on(&mut self, ms: u64, mut requests: impl FnMut(&mut Host, u64)) {
         for _ in 0..ms / 2 {
             self.us += 2_000;
@@ -97,7 +97,7 @@ impl Talk {
     }
 }
 
-/// The keys of a command.
+/// Returns the keys of a command.
 fn keys_of(command: &ScriptCommand) -> Vec<[u8; 16]> {
     match command {
         ScriptCommand::Sync(batch) => batch.asks.iter().map(|ask| ask.key).collect(),
@@ -115,7 +115,7 @@ fn plan() -> Plan {
     Plan { tenants: KEYS as u32, ..plan }
 }
 
-/// All keys are asked for in the same turn, some replies are lost, and all are granted what they asked for.
+/// Requests all keys in one tick with lost replies; all receive the requested tokens.
 fn all_at_once(seed: u64, lost: u32) {
     let mut talk = Talk::new(seed);
     let tenants = tenants(KEYS);
@@ -131,7 +131,7 @@ fn all_at_once(seed: u64, lost: u32) {
     talk.go_on(1_000, |_, _| {});
     let longest = talk.on_way.values().map(|(_, since)| talk.us - since).max();
     assert!(longest < Some(10_000), "SEED={seed}: keys that are on their way for ever");
-    // What was granted may have lapsed meanwhile: every key can be asked about again.
+    // Grants may have expired meanwhile: each key can be synced again.
     let asked = talk.asked.clone();
     let mut passed = vec![false; KEYS];
     talk.go_on(1_000, |host, us| {
@@ -146,12 +146,12 @@ fn all_at_once(seed: u64, lost: u32) {
     assert!(lost == 0 || asked.iter().all(is_new), "SEED={seed}: keys that are not spoken of any more");
 }
 
-/// All are in demand for longer than one round of them takes: each is synced about as often as the others.
+/// All keys are in demand for longer than one round of syncs: each is synced about equally often.
 #[test]
 fn keys_beyond_what_fits_are_heard_in_turn() {
     let mut talk = Talk::new(seed());
     let tenants = tenants(KEYS);
-    // What may be on its way at once is not enough for each to be heard as often as it would.
+    // The limit of commands in flight is too low to sync each key as often as it is due.
     talk.slow_us = 50_000;
     let demand = |host: &mut Host, us: u64| {
         for (number, tenant) in tenants.iter().enumerate() {
@@ -171,7 +171,7 @@ fn keys_beyond_what_fits_are_heard_in_turn() {
     assert!(*most <= 4 * least, "asked about {least} to {most} times each");
 }
 
-/// Whatever is asked for, lost and late: once all is well every key is synced again.
+/// After lost and late replies every key is synced again.
 #[test]
 fn keys_that_wait_in_vain_are_not_forgotten() {
     for seed in seed()..seed() + runs().div_ceil(100) {
@@ -193,7 +193,7 @@ fn keys_that_wait_in_vain_are_not_forgotten() {
         }
         (talk.lost, talk.slow_us) = (0, 0);
         talk.go_on(2_000, |_, _| {});
-        // Some may just have been sent.
+        // Some commands may have just been sent.
         let longest = talk.on_way.values().map(|(_, since)| talk.us - since).max();
         assert!(longest < Some(10_000), "SEED={seed}: keys that are on their way for ever");
         let mut passed = vec![false; KEYS];
@@ -216,7 +216,7 @@ fn thousands_of_keys_that_call_in_one_turn_are_all_heard() {
     }
 }
 
-/// The rule goes while they wait: none of them is kept in touch about any more.
+/// The rule is removed while keys wait: none of them is synced any more.
 #[test]
 fn keys_that_wait_go_with_their_rule() {
     let mut talk = Talk::new(seed());

@@ -1,4 +1,4 @@
-//! Runs as tables, tenth of a second by tenth, for the pictures of the documentation.
+//! Writes runs as tables in steps of 0.1 s for the figures of the documentation.
 
 use std::fmt::Write;
 use std::path::PathBuf;

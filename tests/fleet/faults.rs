@@ -1,4 +1,4 @@
-//! What is promised while things go wrong.
+//! Tests the guarantees under faults.
 
 use crate::plan::{Crash, Faults, Outage, Plan, Shape, is_short};
 use crate::windows::Kind;
@@ -18,7 +18,7 @@ fn check_outage(hosts: u32, seconds: u64, empty: bool) {
     let seen = world.measure.seen();
     let meanwhile = f64::from(world.measure.admitted[from_ms as usize..to_ms as usize].iter().sum::<u32>())
         / (f64::from(plan.rate) * seconds as f64);
-    // The first probe that is answered comes within a second of the end.
+    // The first answered probe arrives within a second of the end.
     let settled = world.measure.settled_after(to_ms);
     println!(
         "{hosts} hosts, {seconds} s, empty {empty}: meanwhile {meanwhile:.3}, settled after {settled:.1} s, {seen}"
@@ -63,7 +63,8 @@ fn hosts_that_come_back_one_after_another_are_not_given_what_the_others_still_sp
 
 #[test]
 fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
-    // At these loads each host always has many commands in flight: a host with few is soon cut off when so many are lost.
+    // At these loads each host always has many commands in flight; a host with few enters an outage soon at
+    // this loss rate.
     let loads: &[u32] = if is_short() { &[10_000] } else { &[5_000, 10_000] };
     for (credit, load) in
         [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))
@@ -81,7 +82,7 @@ fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
         println!("credit {credit}: {seen}, {unanswered} unanswered, {audit}");
         assert!(unanswered > 100, "{unanswered}: {plan:#?}");
         assert_eq!(seen.cut_offs, 0, "Redis is heard all the time: {plan:#?}");
-        // A grant whose reply is lost expires, and so does one that comes too late.
+        // A grant whose reply is lost or late expires.
         let lapsed = audit.lapsed + (audit.granted - audit.received);
         let charged = audit.granted - audit.back - lapsed - held + audit.paid + owed;
         let seconds = ms as f64 / 1_000.0;
@@ -89,18 +90,18 @@ fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
         let most = if credit == 0 { 0.0 } else { leaks };
         let untold = seen.admitted.saturating_sub(charged);
         assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit} {plan:#?}");
-        // A lost reply costs its grant, and the time until it is missed.
+        // A lost reply costs its grant and the time until its timeout.
         assert!(seen.used >= 0.5, "{seen}: {plan:#?}");
     }
 }
 
-/// A day's budget, of which a host has some in hand when it dies: nobody gets that, however long it is asked for.
+/// A host dies holding tokens of a day's budget: they stay spent.
 #[test]
 fn what_a_host_held_when_it_died_is_spent() {
     for window in [None, Some(Kind::Fixed), Some(Kind::Sliding), Some(Kind::Calendar)] {
         let crashes = vec![Crash { host: 0, from_ms: 3_000, to_ms: u64::MAX }];
         let faults = Faults { alone_refuses: true, crashes, ..Faults::default() };
-        // 150 a second: all of it is used while the other one is there alone, and long after the hold was forgotten.
+        // 150 requests a second use all of it while the other host runs alone, long after the hold expired.
         let cell = Plan::cell(2, Shape::Even, 150 * 86_400);
         let plan = Plan { ms: 20_000, period_s: 86_400, credit: 0, audited: true, window, faults, ..cell };
         let world = run(&plan);

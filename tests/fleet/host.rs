@@ -1,4 +1,4 @@
-//! One host: its engine, its talk with Redis, its clock.
+//! Simulates one host: its engine, sync and clock.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ use crate::world::SECRET;
 pub(crate) struct Asking {
     pub(crate) tenant: u32,
     pub(crate) cost: u32,
-    /// The caller's own number of it.
+    /// The caller's own request number.
     pub(crate) number: u64,
-    /// A rule of its host refuses it, too: [`own_rule`].
+    /// A rule of its host refuses it too: [`own_rule`].
     pub(crate) is_held: bool,
 }
 
@@ -40,7 +40,7 @@ impl Asking {
     }
 }
 
-/// Whether a request may start, and after which time it may if not.
+/// Whether a request may start, and otherwise its retry time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
     pub(crate) passed: bool,
@@ -57,15 +57,15 @@ pub(crate) struct Host {
     drift_ppm: i64,
     utc: i64,
     has_heard: bool,
-    /// Commands without an answer, by a number that is never used again.
+    /// Unanswered commands, by a number that is never reused.
     pending: HashMap<u64, ScriptCommand>,
-    /// It has nothing to do before this, unless something is asked of it or comes.
+    /// Time of the next due tick, unless a request or reply arrives earlier.
     next: Timestamp,
     pub(crate) out: Vec<ScriptCommand>,
     secret: SecretDigest,
-    /// Requests that wait.
+    /// Pending requests.
     waiting: Waiting<Asking>,
-    /// Whether there may be some.
+    /// Whether requests may wait.
     asks: bool,
 }
 
@@ -74,7 +74,7 @@ impl Host {
         Host::with_secret(SECRET, plan, (number, life), drift_ppm, at_us)
     }
 
-    /// One with this secret: which host, and in which life.
+    /// Creates a host with this secret; `number` identifies it, `life` is its epoch.
     pub(crate) fn with_secret(
         secret: u8,
         plan: &Plan,
@@ -87,7 +87,7 @@ impl Host {
         Host::with_rules((domain, asks), secret, plan, (number, life), drift_ppm, at_us)
     }
 
-    /// One with these rules, by which requests may wait or not.
+    /// Creates a host with these rules; `asks`: requests may wait.
     pub(crate) fn with_rules(
         (domain, asks): (Arc<Domain>, bool),
         secret: u8,
@@ -131,13 +131,13 @@ impl Host {
         }
     }
 
-    /// Its rules go.
+    /// Removes its rules.
     pub(crate) fn forget_rules(&mut self) {
         self.engine.install_rules(Vec::<Domain>::new());
         self.member.take_budgets();
     }
 
-    /// What this host's clock shows.
+    /// Returns the time of this host's clock.
     pub(crate) fn now(&self, us: u64) -> Now {
         Now { at: local(self.drift_ppm, us), utc_offset_nanos: self.utc }
     }
@@ -151,27 +151,27 @@ impl Host {
         self.standing.is_redis_reachable()
     }
 
-    /// How many hosts it divides by.
+    /// Returns the host count by which it divides the budget.
     pub(crate) fn counts(&self) -> u32 {
         self.standing.hosts()
     }
 
-    /// Whether requests come here: not before the host knows of the others.
+    /// Returns whether the host accepts requests: only once it knows the other hosts.
     pub(crate) fn is_up(&self) -> bool {
         self.has_heard
     }
 
-    /// Tokens in hand, and tokens owed.
+    /// Returns tokens held and tokens owed.
     pub(crate) fn has(&self, us: u64) -> (u64, u64) {
         self.member.sync().in_hand(&self.engine, self.now(us))
     }
 
-    /// A request; whether it may start.
+    /// Decides a request; returns whether it may start.
     pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
         self.judge((tenant, 1, false), None, false, us).expect("it does not wait").passed
     }
 
-    /// A request that may wait; whether it may start, if that is known at once.
+    /// Decides a request that may wait; returns `None` while it is pending.
     pub(crate) fn ask(&mut self, asking: Asking, tenants: &[String], us: u64) -> Option<Judged> {
         match self.judge(asking.named(tenants), None, self.asks, us) {
             Ok(judged) => Some(judged),
@@ -182,7 +182,7 @@ impl Host {
         }
     }
 
-    /// Which of those that waited may start, and which may not.
+    /// Returns the pending requests that were decided.
     pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(Asking, Judged)> {
         let mut answers = Vec::new();
         for (parked, brought) in self.waiting.take_ready(self.now(us)) {
@@ -225,7 +225,7 @@ impl Host {
         }
     }
 
-    /// Decides a request, or goes on with one that waited.
+    /// Decides a request, or resumes a pending one.
     pub(crate) fn decide(
         &mut self,
         request: &Request<'_>,
@@ -238,29 +238,30 @@ impl Host {
         }
     }
 
-    /// Its commands are sent with the next tick.
+    /// Parks a pending request; the next tick sends its commands.
     fn park(&mut self, shortfalls: Arc<Shortfalls>, asking: Asking, is_second: bool, us: u64) {
         let now = self.now(us);
         self.waiting.park((shortfalls, asking, is_second), &mut self.member, now, &mut self.out);
     }
 
-    /// All clients that wait close their connections.
+    /// Closes the connections of all waiting clients.
     pub(crate) fn close_connections(&mut self) {
         self.waiting.forget(|| true);
     }
 
-    /// What it has to say before its next tick.
+    /// Returns the commands due before the next tick.
     pub(crate) fn take_commands(&mut self) -> Vec<ScriptCommand> {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.
+    /// Returns whether a tick would change anything. A daemon ticks anyway; most ticks of a simulation would
+    /// do nothing.
     pub(crate) fn is_due(&self, us: u64) -> bool {
-        // Whether a request has waited for too long is looked at in each tick.
+        // Each tick checks the timeouts of pending requests.
         self.asks || self.now(us).at >= self.next
     }
 
-    /// What is to be sent now.
+    /// Returns the commands due now.
     pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<ScriptCommand> {
         let now = self.now(us);
         let timeout = self.member.sync().timeout();
@@ -318,7 +319,7 @@ impl Host {
         self.has_heard |= self.standing.is_redis_reachable();
     }
 
-    /// Nothing has come for the command, if nothing has.
+    /// Handles the timeout of a command if it is still pending.
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
@@ -335,7 +336,7 @@ impl Host {
 }
 
 fn local(drift_ppm: i64, us: u64) -> Timestamp {
-    // Every clock has an origin of its own.
+    // Each clock has its own origin.
     let nanos = us * u64::try_from(1_000_000 + drift_ppm).unwrap() / 1_000;
     Timestamp::from_nanos(nanos + 1_000_000_000)
 }
@@ -344,7 +345,7 @@ pub(crate) fn position() -> Position {
     Position { file: "simulation".into(), line: 1, column: 1 }
 }
 
-/// One an hour on each host: nearly all requests that match it are refused, before or after a remote check.
+/// One an hour on each host: refuses nearly all matching requests, before or after a remote check.
 pub(crate) fn own_rule() -> Rule {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
     let key = vec![KeyPart::plain("job")];

@@ -1,4 +1,4 @@
-//! Which host is asked when.
+//! Draws the load of each host over time.
 
 use crate::plan::{Plan, Shape};
 use crate::random::Random;
@@ -10,11 +10,11 @@ pub(crate) struct Load {
     ms: u64,
     hosts: u32,
     random: Random,
-    /// Sums of the hosts' weights.
+    /// Cumulative weights of the hosts.
     sums: Vec<f64>,
-    /// For `OnOff`: until when each is as it is.
+    /// For `OnOff`: state of each host, and when it ends.
     phases: Vec<(bool, u64)>,
-    /// For `Cold`: bursts under way, by host and their end.
+    /// For `Cold`: current bursts, by host and end.
     bursts: Vec<(u32, u64)>,
     hot: u32,
 }
@@ -37,7 +37,7 @@ impl Load {
         load
     }
 
-    /// The host of each request of a millisecond.
+    /// Draws the host of each request of a millisecond.
     pub(crate) fn at(&mut self, ms: u64, into: &mut Vec<u32>) {
         into.clear();
         match self.shape {
@@ -56,7 +56,7 @@ impl Load {
         }
     }
 
-    /// For `OnOff`, how much of the load there is: each host has its part, twice when on.
+    /// Returns the active share of the load: for `OnOff`, each active host counts twice.
     fn part(&self) -> f64 {
         if self.shape == Shape::OnOff { 2.0 * self.sums.last().unwrap() / f64::from(self.hosts) } else { 1.0 }
     }
@@ -118,7 +118,7 @@ impl Load {
         (self.sums.partition_point(|sum| *sum <= at) as u32).min(self.hosts - 1)
     }
 
-    /// Knuth's product of uniform draws, in pieces small enough for it.
+    /// Draws by Knuth's product of uniform draws, in steps small enough for it.
     fn poisson(&mut self, mean: f64) -> u32 {
         let mut left = mean;
         let mut count = 0;

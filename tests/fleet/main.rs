@@ -1,5 +1,5 @@
-//! One budget over many hosts, in virtual time: real engines and the real talk with Redis of each, and a Redis that runs
-//! the rules of the scripts. A failure prints the plan, with its seed.
+//! Tests one budget over many hosts in virtual time: real engines and sync, and a Redis model that runs the
+//! rules of the scripts. A failure prints the plan and its seed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,9 +1,9 @@
-//! What a run comes to.
+//! Measures the results of a run.
 
 use crate::plan::Plan;
 
-/// A bucket that has all that was admitted poured in and leaks at the rate: what stands in it above the burst was admitted
-/// beyond the budget, in the worst window of any length.
+/// A leaky bucket filled by all admissions: its level above the burst is the excess over the budget in the
+/// worst window of any length.
 #[derive(Clone, Debug)]
 struct Poured {
     level: f64,
@@ -11,14 +11,14 @@ struct Poured {
     most: f64,
 }
 
-/// A bucket that knows of every request at once.
+/// A bucket that sees every request immediately.
 #[derive(Clone, Debug)]
 struct Perfect {
     level: f64,
     at_ms: u64,
 }
 
-/// Counted while it runs.
+/// Counts of a running simulation.
 pub(crate) struct Measure {
     rate_ms: f64,
     burst: f64,
@@ -31,13 +31,13 @@ pub(crate) struct Measure {
     pub(crate) offered: Vec<u32>,
     pub(crate) ideal: Vec<u32>,
     by_host: Vec<[u64; 3]>,
-    /// Cells asked about, by second.
+    /// Cells synced, by second.
     pub(crate) cells: Vec<u64>,
     pub(crate) commands: u64,
     pub(crate) lost_cells: u64,
-    /// How many hosts each one divided by that was cut off while requests came.
+    /// Host count of each host that entered an outage under load.
     alone: Vec<u32>,
-    /// Milliseconds that hosts were cut off, each times its part of the budget.
+    /// Milliseconds of outages, each weighted by the host's share of the budget.
     alone_ms: f64,
 }
 
@@ -65,22 +65,23 @@ impl Measure {
         }
     }
 
-    /// A host is cut off, and has heard of so many.
+    /// Records an outage of a host that knows this host count.
     pub(crate) fn cut_off(&mut self, hosts: u32) {
         self.alone.push(hosts);
     }
 
-    /// A millisecond goes by, and hosts are cut off that have heard of so many.
+    /// Records a millisecond of outage for hosts that know these host counts.
     pub(crate) fn goes_on_alone(&mut self, hosts: impl Iterator<Item = u32>) {
         self.alone_ms += hosts.map(|hosts| 1.0 / f64::from(hosts)).sum::<f64>();
     }
 
-    /// What hosts had of their own while they were cut off, in tokens.
+    /// Returns the tokens earned by shares during outages.
     pub(crate) fn earned_alone(&self) -> f64 {
         self.alone_ms * self.rate_ms
     }
 
-    /// By how much more than one budget the parts come to of hosts that were cut off before they had heard of the others.
+    /// Returns the excess over one budget of the shares of hosts that entered an outage before they knew the
+    /// others.
     pub(crate) fn parts_too_large(&self) -> f64 {
         let part = |hosts: f64| 1.0 / hosts;
         let own = part(self.by_host.len() as f64);
@@ -130,7 +131,7 @@ impl Measure {
         }
     }
 
-    /// Jain's index of what each host had of what it was asked for.
+    /// Computes Jain's index of each host's served portion of its requests.
     fn jain(&self, of: usize) -> f64 {
         let asked = self.by_host.iter().filter(|counts| counts[0] > 0);
         let shares: Vec<f64> = asked.map(|counts| counts[of] as f64 / counts[0] as f64).collect();
@@ -139,7 +140,7 @@ impl Measure {
         if two > 0.0 { one * one / (two * shares.len() as f64) } else { 1.0 }
     }
 
-    /// Of what a perfect bucket would have let through in a span, how much was.
+    /// Returns admissions as a portion of those of a perfect bucket in a span.
     pub(crate) fn part(&self, from_ms: u64, to_ms: u64) -> f64 {
         let sum = |counts: &[u32]| {
             counts[from_ms as usize..to_ms as usize].iter().map(|n| f64::from(*n)).sum::<f64>()
@@ -147,7 +148,7 @@ impl Measure {
         sum(&self.admitted) / sum(&self.ideal).max(1.0)
     }
 
-    /// Seconds from a moment until sums over a second stay within a tenth of a perfect bucket's.
+    /// Returns the seconds until sums over a second stay within 10 % of a perfect bucket.
     pub(crate) fn settled_after(&self, from_ms: u64) -> f64 {
         let end = self.admitted.len() as u64;
         let bad = |at: &u64| (self.part(*at, at + 1_000) - 1.0).abs() > 0.1;
@@ -164,7 +165,7 @@ impl Poured {
     }
 }
 
-/// The figures of a run.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) offered: u64,
@@ -172,13 +173,13 @@ pub(crate) struct Seen {
     pub(crate) ideal: u64,
     /// Tokens beyond the budget, in the worst window.
     pub(crate) excess: f64,
-    /// The same, beside what hosts may admit that nobody was told of.
+    /// The same, less the untracked tokens that hosts may admit.
     pub(crate) excess_leaking: f64,
-    /// Admitted, of what a perfect bucket admits.
+    /// Admissions as a portion of those of a perfect bucket.
     pub(crate) used: f64,
-    /// Jain's index of what each host had of what it was asked for.
+    /// Jain's index of each host's served portion.
     pub(crate) jain: f64,
-    /// The same of a perfect bucket.
+    /// The same for a perfect bucket.
     pub(crate) jain_ideal: f64,
     pub(crate) cells: f64,
     pub(crate) cells_max: u64,

@@ -1,4 +1,4 @@
-//! The way to Redis and back: how long it takes, and what is lost on it.
+//! Simulates the network to Redis: latency and losses.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use tidegate::fleet::reply::ScriptReply;
 use crate::plan::Plan;
 use crate::random::Random;
 
-/// Who is to hear of it: a host, in one of its lives.
+/// Receiver of a message: a host and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct To {
     pub(crate) host: u32,
@@ -55,7 +55,7 @@ impl Network {
         self.numbers += 1;
         let number = self.numbers;
         let arrives = us + self.one_way();
-        // A host sends other commands once.
+        // Only heartbeats are doubled.
         if self.random.below(1_000) < self.doubled && matches!(command, ScriptCommand::Beat(_)) {
             let again = us + self.one_way() * 3;
             self.push(again, to, Event::AtStore { number, command: command.clone() });
@@ -65,7 +65,7 @@ impl Network {
         number
     }
 
-    /// Sends a reply back, which may be lost.
+    /// Sends a reply, which may be lost.
     pub(crate) fn reply(&mut self, to: To, number: u64, command: ScriptCommand, reply: ScriptReply, us: u64) {
         if self.random.below(1_000) < self.lost {
             return;
@@ -75,7 +75,7 @@ impl Network {
         self.push(arrives, to, Event::AtHost { number, command, reply });
     }
 
-    /// What happens next until a moment.
+    /// Returns the next event before `until_us`.
     pub(crate) fn next(&mut self, until_us: u64) -> Option<(u64, To, Event)> {
         let Reverse((at, number)) = *self.events.peek()?;
         if at > until_us {
@@ -86,7 +86,7 @@ impl Network {
         Some((at, to, event))
     }
 
-    /// Half of there and back, a tenth more or less.
+    /// Draws half a round trip, ±10 %.
     fn one_way(&mut self) -> u64 {
         let half = self.round_trip_us / 2;
         half - half / 10 + u64::from(self.random.below((half / 5) as u32 + 1))

@@ -1,5 +1,5 @@
-//! Work at once over many hosts, in virtual time: real engines and the real talk with Redis of each, work that takes its
-//! time, and a Redis that runs the rules of the scripts.
+//! Tests concurrency over many hosts in virtual time: real engines and sync, leases with durations, and a
+//! Redis model that runs the rules of the scripts.
 
 mod figures;
 mod host;

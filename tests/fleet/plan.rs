@@ -1,4 +1,4 @@
-//! What a run is about.
+//! Defines the plan of a run.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -11,19 +11,19 @@ use tidegate::limit::share::RemoteCheckWait;
 
 use crate::random::Random;
 
-/// How requests fall to hosts and over time.
+/// Distribution of requests over hosts and time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Shape {
     Even,
-    /// Host k has a k-th part of what the first has.
+    /// Host k receives 1/k of the first host's load.
     Zipf,
-    /// One host has nine of ten.
+    /// One host receives nine of ten.
     OneHot,
-    /// The host that has nine of ten is another every five seconds.
+    /// The host that receives nine of ten changes every five seconds.
     Moving,
-    /// Ten times as much for a sixth of the time.
+    /// Ten times the load for a sixth of the time.
     Flash,
-    /// Each host is on or off for a second at the mean, and has twice as much when on.
+    /// Each host is on or off for a mean of one second, with twice the load when on.
     OnOff,
     /// Half a burst within 100 ms on a random host, and nothing else.
     Cold,
@@ -32,18 +32,18 @@ pub(crate) enum Shape {
 pub(crate) const SHAPES: [Shape; 7] =
     [Shape::Even, Shape::Zipf, Shape::OneHot, Shape::Moving, Shape::Flash, Shape::OnOff, Shape::Cold];
 
-/// A span in which Redis is not there.
+/// A span in which Redis is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outage {
     pub(crate) from_ms: u64,
     pub(crate) to_ms: u64,
-    /// It comes back without what it knew.
+    /// Redis restarts empty.
     pub(crate) empty: bool,
-    /// Each host comes back so much later than the one before.
+    /// Delay between the reconnections of consecutive hosts.
     pub(crate) later_ms: u64,
 }
 
-/// A host that is gone for a while.
+/// A span in which a host is down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Crash {
     pub(crate) host: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Crash {
 }
 
 impl Outage {
-    /// At some moment in so many milliseconds, for a tenth of a second and up to `most_ms`; it forgets nothing.
+    /// Draws an outage within `ms`, 0.1 s to `most_ms` long, without data loss.
     pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, ms: u64, most_ms: u32) -> Outage {
         let (from_ms, to_ms) = span(draw, 0..ms, most_ms);
         Outage { from_ms, to_ms, empty: false, later_ms: 0 }
@@ -60,7 +60,7 @@ impl Outage {
 }
 
 impl Crash {
-    /// Any of these hosts, from some of these moments on, for a tenth of a second and up to `most_ms`.
+    /// Draws a crash of one of `hosts`, beginning in `begins_ms`, 0.1 s to `most_ms` long.
     pub(crate) fn drawn(
         draw: &mut impl FnMut(u32, u32) -> u32,
         hosts: u32,
@@ -72,7 +72,7 @@ impl Crash {
     }
 }
 
-/// A host that is restarted with another secret.
+/// A host that restarts with another secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rollout {
     pub(crate) host: u32,
@@ -80,31 +80,31 @@ pub(crate) struct Rollout {
     pub(crate) secret: u8,
 }
 
-/// What goes wrong.
+/// Faults of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Faults {
-    /// Replies that are lost after the command was done, of a thousand.
+    /// Replies per thousand lost after the command was executed.
     pub(crate) lost: u32,
-    /// Commands that come twice.
+    /// Commands per thousand delivered twice.
     pub(crate) doubled: u32,
-    /// Replies that take a second more.
+    /// Replies per thousand delayed by a second.
     pub(crate) late: u32,
-    /// Host clocks run wrong by up to so many parts of a million.
+    /// Maximum drift of host clocks, ppm.
     pub(crate) drift_ppm: u32,
-    /// Wall clocks of hosts are set now and then.
+    /// Wall clocks of hosts are set at random times.
     pub(crate) steps: bool,
     pub(crate) outages: Vec<Outage>,
     pub(crate) crashes: Vec<Crash>,
     pub(crate) flushes_ms: Vec<u64>,
-    /// Hosts that do not hear Redis, and are not heard.
+    /// Spans in which a host cannot reach Redis.
     pub(crate) cut_off: Vec<Crash>,
-    /// Nothing passes there but what is in hand.
+    /// The fallback admits only tokens already borrowed.
     pub(crate) alone_refuses: bool,
     pub(crate) rollouts: Vec<Rollout>,
 }
 
 impl Faults {
-    /// What befalls commands and clocks; one in three times `lost_most` replies are lost of a thousand.
+    /// Draws faults of commands and clocks; one in three loses `lost_most` replies per thousand.
     pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, lost_most: u32) -> Faults {
         Faults {
             lost: [0, 10, lost_most][draw(0, 2) as usize],
@@ -121,7 +121,7 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) hosts: u32,
     pub(crate) rate: u32,
-    /// Seconds in which `rate` come.
+    /// Seconds in which `rate` tokens are earned.
     pub(crate) period_s: u64,
     pub(crate) burst: u32,
     pub(crate) ms: u64,
@@ -132,26 +132,27 @@ pub(crate) struct Plan {
     pub(crate) credit: u16,
     pub(crate) round_trip_us: u64,
     pub(crate) tenants: u32,
-    /// Buckets that keys are dealt to.
+    /// Buckets over which keys are distributed.
     pub(crate) buckets: u16,
-    /// How often a host looks whether there is something to say.
+    /// Interval of host ticks.
     pub(crate) tick_ms: u64,
     pub(crate) faults: Faults,
-    /// Whether tokens are followed one by one.
+    /// Whether tokens are audited one by one.
     pub(crate) audited: bool,
-    /// Windows of `rate` each, where it is no bucket.
+    /// Windows of `rate` each, instead of a bucket.
     pub(crate) window: Option<crate::windows::Kind>,
-    /// Whether requests wait for a command.
+    /// When requests wait for a command.
     pub(crate) asks: RemoteCheckWait,
 }
 
 impl Plan {
-    /// The reply timeout of the link, in µs: four round trips, which it measures when it connects, or that of the sync.
+    /// Returns the reply timeout of the link, in µs: four round trips, measured on connect, or that of the
+    /// sync.
     pub(crate) fn timeout_us(&self, sync: Duration) -> u64 {
         (sync.as_micros() as u64).max((4 * self.round_trip_us).min(2_000_000))
     }
 
-    /// The cells of the table: R = B = 1 000, a minute.
+    /// Returns a cell of the table: R = B = 1 000, a minute.
     pub(crate) fn cell(hosts: u32, shape: Shape, load: u32) -> Plan {
         Plan {
             seed: seed(),
@@ -174,54 +175,53 @@ impl Plan {
         }
     }
 
-    /// Requests in a millisecond at the mean.
+    /// Returns the mean requests per millisecond.
     pub(crate) fn per_ms(&self) -> f64 {
         self.budget_per_ms() * f64::from(self.load) / 1_000.0
     }
 
-    /// What is earned in a millisecond, in tokens.
+    /// Returns the tokens earned per millisecond.
     pub(crate) fn budget_per_ms(&self) -> f64 {
         f64::from(self.rate) / 1_000.0 / self.period_s as f64
     }
 
-    /// What all hosts may admit beyond the budget, in tokens.
+    /// Returns the tokens that all hosts may admit beyond the budget.
     pub(crate) fn extra(&self) -> f64 {
         let credit = f64::from(self.burst) * f64::from(self.credit) / 1_000.0;
         let hosts = f64::from(self.hosts);
         if credit == 0.0 || credit >= hosts { credit } else { hosts }
     }
 
-    /// What hosts that nobody was told of may admit, of a thousand of the rate.
+    /// Returns the untracked rate that hosts may admit, as a portion of the budget's rate.
     pub(crate) fn leak(&self) -> f64 {
         f64::from(self.credit) / 1_000.0
     }
 }
 
-/// Draws of one purpose (`stream`), from a seed alone: each from one number to another, both among them.
+/// Returns a generator of inclusive ranges for one purpose (`stream`) from a seed.
 pub(crate) fn draws(seed: u64, stream: u64) -> impl FnMut(u32, u32) -> u32 {
     let mut random = Random::new(seed, stream);
     move |from, to| from + random.below(to - from + 1)
 }
 
-/// When something begins and ends.
+/// Draws a begin and an end.
 fn span(draw: &mut impl FnMut(u32, u32) -> u32, begins_ms: Range<u64>, most_ms: u32) -> (u64, u64) {
     let length = (begins_ms.end - begins_ms.start) as u32;
     let from_ms = begins_ms.start + u64::from(draw(0, length - 1));
     (from_ms, from_ms + u64::from(draw(100, most_ms)))
 }
 
-/// The seed of all runs, or the one that is asked for.
+/// Returns the seed of all runs: `SEED` or 1.
 pub(crate) fn seed() -> u64 {
     std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
 
-/// As often as the task looks that does this for a daemon: `TICK` tries another.
+/// Returns the tick of the daemon's sync task, or `TICK`.
 pub(crate) fn tick_ms() -> u64 {
     std::env::var("TICK").ok().and_then(|ms| ms.parse().ok()).unwrap_or(2)
 }
 
-/// Draws a plan from each seed and runs it, as many at once as there are processors. A failure prints the plan and the
-/// seed.
+/// Draws a plan from each seed and runs them on all processors. A failure prints the plan and the seed.
 pub(crate) fn each_seed<P: Debug, T: Send>(
     seeds: Range<u64>,
     draw: impl Fn(u64) -> P + Sync,
@@ -245,12 +245,12 @@ pub(crate) fn each_seed<P: Debug, T: Send>(
     })
 }
 
-/// How many small runs; unless it is said, a few must do, for whoever runs this unoptimised.
+/// Returns the number of small runs; the default is small enough for unoptimised builds.
 pub(crate) fn runs() -> u64 {
     std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(12)
 }
 
-/// Whether a few must do.
+/// Returns whether `RUNS` is unset.
 pub(crate) fn is_short() -> bool {
     std::env::var_os("RUNS").is_none()
 }

@@ -1,4 +1,4 @@
-//! Many callers far below their limits: they cost few words, and none of them is refused.
+//! Tests many callers far below their limits: few cells per request and no refusals.
 
 use tidegate::fleet::command::{CELLS_MAX, ScriptCommand};
 
@@ -7,8 +7,8 @@ use crate::plan::{Plan, Shape};
 use crate::store::Store;
 use crate::world::run;
 
-/// 300 callers, each three times a second, on 8 hosts, by a limit of so many a second. Returns which part of the requests was
-/// refused that a perfect bucket lets through, and how many cells a request costs.
+/// Runs 300 callers, each three requests a second, on 8 hosts, with a limit of `rate` a second. Returns the
+/// portion of requests refused against a perfect bucket, and cells per request.
 fn quiet(rate: u32, credit: u16) -> (f64, f64) {
     let (tenants, ms) = (300, 20_000);
     let load = tenants * 3 * 1_000 / rate;
@@ -21,7 +21,7 @@ fn quiet(rate: u32, credit: u16) -> (f64, f64) {
 
 #[test]
 fn callers_below_their_limit_are_let_through() {
-    // A host's part of the credit is an eighth of a token, and more than one.
+    // A host's share of the credit is an eighth of a token, and more than one.
     for (rate, cells_most) in [(10, 1.02), (100, 0.75)] {
         let (refused, cells) = quiet(rate, 100);
         assert!(refused <= 0.01, "{refused} of the requests by {rate}/s were refused");

@@ -1,5 +1,5 @@
-//! One reserve over many hosts, in virtual time: real engines, what their beats say of their pools, a network that loses and
-//! repeats, and a Redis that runs the rules of the scripts.
+//! Tests one reserve over many hosts in virtual time: real engines and heartbeats, a network that loses and
+//! doubles messages, and a Redis model that runs the rules of the scripts.
 
 mod cases;
 mod random_runs;
@@ -34,17 +34,17 @@ shed:
     fleet: {reserve: 20%, for: critical}
 ";
 
-/// Work takes so long at the mean, and at most, in milliseconds.
+/// Mean and maximum duration of a lease, ms.
 const TAKES: f64 = 200.0;
 const TAKES_MAX: u64 = 1_500;
 
-/// Beats that come late, from a connection that was given up: one in so many of those that were sent.
+/// One in this many heartbeats sent also arrives late, from an abandoned connection.
 const STRAYS: u32 = 10;
 
-/// So much of what the slots can do is critical work.
+/// Critical load, as a portion of the capacity of the slots.
 const CRITICAL: f64 = 0.08;
 
-/// What the clock of Redis shows at the start.
+/// Redis clock at the start, µs.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
 
 struct Host {
@@ -56,38 +56,38 @@ struct Host {
     link: LinkState,
     name: [u8; 16],
     life: u64,
-    /// What its wall clock is ahead.
+    /// Offset of its wall clock.
     utc: i64,
-    /// When leases end, by the millisecond from now on, the first being the next.
+    /// Leases by the millisecond in which they end, from the next one on.
     ends: VecDeque<Vec<(u64, bool)>>,
-    /// Critical work, and other.
+    /// Critical leases, and others.
     at_work: [u32; 2],
-    /// Beats without an answer, by number.
+    /// Unanswered heartbeats, by number.
     pending: Vec<(u64, Heartbeat)>,
-    /// What it has said.
+    /// Heartbeats sent.
     said: Vec<Heartbeat>,
 }
 
 struct World {
     hosts: Vec<Option<Host>>,
-    /// Slots of hosts that died, and when.
+    /// Slots of crashed hosts, and when they crashed.
     dead: Vec<(u64, u32)>,
     store: Store,
-    /// What the clock of Redis is ahead.
+    /// Offset of the Redis clock.
     store_ahead_us: i64,
     network: Network,
-    /// The slots of all hosts, as Redis said last.
+    /// Slots of all hosts in the last reply of Redis.
     answered: u64,
-    /// How long a host waits for an answer.
+    /// Reply timeout of a host.
     timeout_us: u64,
-    /// Beats that are still to come to Redis, and when, in milliseconds.
+    /// Late heartbeats, and when they reach Redis, in milliseconds.
     strays: Vec<(u64, Heartbeat)>,
     random: Random,
     is_out: bool,
     ms: u64,
-    /// Critical work that came, and that was admitted and found a slot.
+    /// Critical requests: offered, and admitted to a free slot.
     critical: (u64, u64),
-    /// Other work of all hosts, in each millisecond, as a part of their slots.
+    /// Other leases of all hosts by millisecond, as a portion of their slots.
     others: Vec<f64>,
 }
 
@@ -148,17 +148,17 @@ impl Host {
         self.engine.pools(now(ms, self.utc)).remove(0)
     }
 
-    /// What it may let in, or has in progress: whichever is more.
+    /// Returns its limit of other leases or the leases in progress, whichever is larger.
     fn reach(&self, ms: u64) -> u32 {
         self.view(ms).reserve.unwrap().noncritical_max.unwrap().max(self.at_work[1])
     }
 
-    /// Whether it counts what the others have.
+    /// Returns whether it counts the slots of other hosts.
     fn goes_by_the_fleet(&self, ms: u64) -> bool {
         self.view(ms).reserve.unwrap().shared
     }
 
-    /// A beat, if one is due.
+    /// Returns a heartbeat if one is due.
     fn speak(&mut self, timeout: Duration, at: Timestamp) -> Option<Heartbeat> {
         self.link.is_cut_off(true, timeout, at);
         if !self.link.takes_beat(at) {
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Hosts that begin within a second, not at once; nothing comes to them until then.
+    /// Starts hosts within a second, one by one, without load.
     fn with_hosts(mut self, slots: &[u32]) -> World {
         for slots in slots {
             self.join(*slots);
@@ -209,13 +209,13 @@ impl World {
 
     fn kill(&mut self, number: usize) {
         if let Some(host) = self.hosts[number].take() {
-            // Its connections end with it.
+            // Its connections close with it.
             self.strays.retain(|(_, beat)| beat.host != host.name);
             self.dead.push((self.ms, host.slots));
         }
     }
 
-    /// Runs for so long; `load` says of each host how much other work comes, as a part of what its slots can do.
+    /// Runs for `ms`; `load` returns the other load of each host as a portion of its slots' capacity.
     fn run(&mut self, ms: u64, load: impl Fn(usize) -> f64) {
         for _ in 0..ms {
             self.ms += 1;
@@ -229,7 +229,8 @@ impl World {
         }
     }
 
-    /// The same; at every moment all hosts together stay within what is not kept back, whatever they may let in next.
+    /// Runs for `ms` and checks each millisecond that the limits of all hosts together leave the reserve
+    /// free.
     fn run_strictly(&mut self, ms: u64, load: impl Fn(usize) -> f64) {
         for _ in 0..ms {
             self.run(1, &load);
@@ -324,7 +325,7 @@ impl World {
         self.hosts.iter().flatten().map(|host| host.slots).sum()
     }
 
-    /// What all hosts together may have, with those that died within the last milliseconds.
+    /// Returns the limit of all hosts together, including hosts that crashed within the last `dead_ms`.
     fn allowed(&self, dead_ms: u64) -> u32 {
         let dead = self.dead.iter().filter(|(at, _)| self.ms < at + dead_ms);
         (self.slots() + dead.map(|(_, slots)| slots).sum::<u32>()) * 4 / 5
@@ -334,14 +335,14 @@ impl World {
         self.hosts.iter().flatten().map(|host| host.reach(self.ms)).sum()
     }
 
-    /// The slots of all hosts as this one knows them.
+    /// Returns the slots of all hosts known to this host.
     fn slots_known(&self, number: usize) -> u64 {
         let host = self.hosts[number].as_ref().unwrap();
         let elsewhere = host.view(self.ms).reserve.unwrap().elsewhere;
         elsewhere.map_or(0, |sums| sums.slots) + u64::from(host.slots)
     }
 
-    /// The most other work in the last milliseconds, as a part of the slots.
+    /// Returns the peak of other leases in the last milliseconds, as a portion of the slots.
     fn most(&self, last: u64) -> f64 {
         self.others[self.others.len() - last as usize..].iter().copied().fold(0.0, f64::max)
     }

@@ -1,4 +1,5 @@
-//! Hosts are restarted one by one with another fleet secret, at twice the rate: what is admitted beyond one budget.
+//! Tests admissions beyond one budget while hosts restart one by one with another fleet secret, at twice the
+//! rate.
 
 use crate::plan::{Faults, Plan, Rollout, Shape};
 use crate::windows::{self, Kind};

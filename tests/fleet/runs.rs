@@ -1,4 +1,4 @@
-//! Many small runs, each with faults of its own: the stated bounds hold in all of them, and no token comes from nowhere.
+//! Tests random small runs with faults: the stated bounds hold, and no token is created.
 
 use tidegate::limit::share::RemoteCheckWait;
 
@@ -7,13 +7,13 @@ use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, runs, s
 use crate::table::check_bounds;
 use crate::world::{Looks, run, run_looking};
 
-/// Drawn from a seed alone.
+/// Draws a plan from a seed.
 fn plan(seed: u64) -> Plan {
     let mut draw = draws(seed, 4);
     let rate = draw(20, 1_000);
     let load = [500, 1_000, 2_000, 10_000, 100_000][draw(0, 4) as usize];
     let hosts = [2, 3, 5, 10, 20, 50, 100][draw(0, 6) as usize];
-    // At most 100 000 decisions, and at most half a million looks of hosts.
+    // At most 100 000 decisions and half a million host ticks.
     let ms = (100_000_000_000 / (u64::from(rate) * u64::from(load))).min(5_000_000 / u64::from(hosts));
     let ms = ms.min(u64::from(draw(1_000, 20_000))).max(500);
     let mut faults = Faults::drawn(&mut draw, 300);
@@ -45,7 +45,7 @@ fn plan(seed: u64) -> Plan {
     }
 }
 
-/// `SEED` and `RUNS` choose others.
+/// Selected by `SEED` and `RUNS`.
 #[test]
 fn bounds_hold_and_no_token_comes_from_nowhere() {
     each_seed(seed()..seed() + runs(), plan, |plan| {
@@ -55,14 +55,15 @@ fn bounds_hold_and_no_token_comes_from_nowhere() {
         if seen.cut_offs == 0 {
             return check_bounds(plan, &seen);
         }
-        // A host in an outage has its share beside what the others borrow: of as many hosts as it knows.
+        // A host in an outage has its share, by the host count it knows, beside tokens that the others
+        // borrow.
         let bursts = (1.5 + world.measure.parts_too_large()) * f64::from(plan.burst);
         let most = plan.extra() + bursts + world.measure.earned_alone() + f64::from(plan.hosts);
         assert!(seen.excess_leaking <= most, "{seen}");
     });
 }
 
-/// Daemons look at every turn, which the other tests spare their hosts.
+/// Daemons tick at every interval; other tests skip ticks that are not due.
 #[test]
 fn a_host_that_is_not_due_has_nothing_to_do() {
     for seed in seed()..seed() + runs().div_ceil(100) {

@@ -1,10 +1,10 @@
-//! The figures that must hold: R = B = 1 000, a minute. A few in every test run, all in the nightly one.
+//! Tests the stated figures: R = B = 1 000, a minute. Each test run covers a few, the nightly run all.
 
 use crate::measure::Seen;
 use crate::plan::{Plan, SHAPES, Shape, is_short};
 use crate::world::run;
 
-/// What every run keeps to: what is stated, and no more.
+/// Checks the bounds stated for every run.
 pub(crate) fn check_bounds(plan: &Plan, seen: &Seen) {
     if plan.credit == 0 {
         assert!(seen.excess <= 0.001, "{seen}: {plan:#?}");
@@ -12,7 +12,7 @@ pub(crate) fn check_bounds(plan: &Plan, seen: &Seen) {
     assert!(seen.excess_leaking <= plan.extra() + 0.001, "{} tokens, {seen}: {plan:#?}", seen.excess_leaking);
 }
 
-/// Runs a cell and says what it comes to; what does not hold is told.
+/// Runs a cell and prints its results; collects failed checks in `faults`.
 fn cell(plan: &Plan, faults: &mut Vec<String>) {
     let seen = run(plan).measure.seen();
     let Plan { hosts, shape, load, round_trip_us, credit, .. } = *plan;
@@ -29,9 +29,10 @@ fn cell(plan: &Plan, faults: &mut Vec<String>) {
     if is_near && credit > 0 && load <= 1_000 {
         must(seen.used >= if is_small { 0.96 } else { 0.95 }, "used");
     }
-    // Without credit a thousand hosts cannot use parts of tokens.
+    // Without credit a thousand hosts cannot use fractions of tokens.
     if plan.shape == Shape::Zipf && load == 2_000 && !is_near && (credit > 0 || is_small) {
-        // Half a second away one request in flight for a key leaves a part of the burst unused: one Redis a region is the plan.
+        // At 500 ms one request in flight for a key leaves a part of the burst unused: use one Redis per
+        // region.
         must(seen.used >= if round_trip_us <= 50_000 { 0.97 } else { 0.70 }, "used");
     }
     if is_near && credit > 0 {
@@ -46,7 +47,7 @@ fn cell(plan: &Plan, faults: &mut Vec<String>) {
             10_001.. => 0.65,
             _ => 0.0,
         };
-        // Where half a burst comes to one host at a time, a perfect bucket is not fair either.
+        // If half a burst arrives at one host at a time, a perfect bucket is not fair either.
         must(seen.jain >= fair.min(seen.jain_ideal - 0.05), "fair");
     }
 }
@@ -75,7 +76,7 @@ fn some_cells_of_the_table() {
     check(&plans);
 }
 
-/// `HOSTS=10 SHAPES=Even,Zipf LOADS=500,1000 RHO=500 CREDIT=100` choose; by default it is all.
+/// Selected by `HOSTS=10 SHAPES=Even,Zipf LOADS=500,1000 RHO=500 CREDIT=100`; the default is all.
 #[test]
 #[ignore = "minutes: in the nightly run"]
 fn every_cell_of_the_table() {

@@ -1,6 +1,6 @@
-//! Callers as they are: pages of requests at once, heavy requests, callers that wait as long as they are told. A bucket
-//! that is charged with what was admitted, each at the moment when it came, says which refusals were false: the request
-//! would have fitted when it came, and whatever came until it was refused.
+//! Tests realistic callers: pages of simultaneous requests, heavy requests, callers that respect retry times.
+//! A bucket charged with all admissions at their arrival times detects false refusals: requests that would
+//! have fitted from arrival to refusal.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,24 +15,24 @@ use crate::random::Random;
 use crate::store::Store;
 use crate::world::SECRET;
 
-/// What a request costs.
+/// Cost of a request.
 #[derive(Clone, Copy, Debug)]
 enum Costs {
     Always(u32),
-    /// One in so many costs so much, the others one.
+    /// One in `.0` requests costs `.1`, the others one.
     OneIn(u32, u32),
     /// With this median, at most the burst.
     Lognormal(f64),
 }
 
-/// Which host a page goes to.
+/// Routing of pages to hosts.
 #[derive(Clone, Copy, Debug)]
 enum Routing {
-    /// Each caller has one.
+    /// Each caller has one host.
     Sticky,
-    /// Each page goes to one, each time another.
+    /// Each page goes to a random host.
     Pages,
-    /// Each request goes to one.
+    /// Each request goes to a random host.
     Requests,
 }
 
@@ -42,16 +42,16 @@ struct Scenario<'s> {
     rate: u32,
     burst: u32,
     callers: u32,
-    /// Requests at once.
+    /// Simultaneous requests.
     page: u32,
-    /// Requested, of the rate.
+    /// Load as a portion of the rate.
     load: f64,
     costs: Costs,
     routing: Routing,
-    /// Round trips in µs, one after the other, each for its part of the time.
+    /// Successive round trips in µs, each for an equal part of the run.
     round_trips: &'s [u64],
     wait_ms: u64,
-    /// Callers ask again once, when they are told to.
+    /// Callers retry once at the retry time.
     retries: bool,
     /// A window of a second; else a bucket.
     window: Option<Window>,
@@ -74,25 +74,25 @@ const PAGES: Scenario<'static> = Scenario {
     seconds: 20,
 };
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     asked: u64,
     refused: u64,
-    /// Refused, and it would have fitted.
+    /// Falsely refused requests.
     falsely: u64,
-    /// The most that was admitted beyond the budget, in tokens.
+    /// Largest admission beyond the budget, in tokens.
     excess: f64,
-    /// The longest that a request waited, in µs.
+    /// Longest wait of a request, µs.
     waited_us: u64,
-    /// Requests that waited in vain.
+    /// Requests whose remote check timed out.
     late: u64,
     commands: u64,
-    /// Admitted at the second attempt, of those that asked again.
+    /// Retries admitted, and all retries.
     retried: (u64, u64),
 }
 
-/// One caller's bucket, charged with what was admitted.
+/// One caller's bucket, charged with its admissions.
 #[derive(Clone, Debug)]
 struct Oracle {
     rate: f64,
@@ -101,9 +101,9 @@ struct Oracle {
     level: f64,
     at_us: u64,
     excess: f64,
-    /// Refused requests that still fit: their cost, and when they were refused.
+    /// Refused requests that still fit: cost and time of refusal.
     refused: Vec<(f64, u64)>,
-    /// For a window: when and how much was admitted that counts.
+    /// For a window: time and cost of admissions that count.
     window: Option<(Window, Vec<(u64, f64)>)>,
 }
 
@@ -129,10 +129,10 @@ impl Oracle {
         }
     }
 
-    /// What is free at a moment: a second is a window.
+    /// Returns the free tokens at a moment; windows last a second.
     fn free(&mut self, us: u64) -> f64 {
         if let Some((window, admitted)) = &mut self.window {
-            // A sliding window's oldest part of ten counts as a whole until it has gone.
+            // The oldest tenth of a sliding window counts fully until it expires.
             let counts = |at: u64| match window {
                 Window::Fixed => at / 1_000_000 == us / 1_000_000,
                 Window::Sliding => at / 100_000 + 10 >= us / 100_000,
@@ -155,33 +155,33 @@ impl Oracle {
         self.refused.retain(|(cost, until)| us > *until || *cost <= free);
     }
 
-    /// A request that came now was refused, as it turned out then.
+    /// Records a request that arrived now and is refused at `then`.
     fn refuses(&mut self, cost: f64, us: u64, then: u64) {
-        // When a window turns, the clocks of hosts differ by half a round trip.
+        // At a window edge host clocks differ by half a round trip.
         let turned = match self.window {
             Some((Window::Fixed, _)) => us % 1_000_000 < 10_000,
             Some((Window::Sliding, _)) => us % 100_000 < 10_000,
             None => false,
         };
-        // Redis charges half a round trip after the request came, and the host counts from the reply on.
+        // Redis charges half a round trip after arrival, and the host counts from the reply on.
         if !turned && self.free(us) >= cost + self.earned_on_the_way {
             self.refused.push((cost, then));
         }
     }
 }
 
-/// A request on its way.
+/// A request in transit.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     caller: u32,
     cost: u32,
     us: u64,
     is_retry: bool,
-    /// When it was answered, and how.
+    /// Time and result of the answer.
     answer: Option<(u64, bool)>,
 }
 
-/// When a caller asks, who, which host, at what cost, and whether again.
+/// Time, caller, host, cost, and whether it is a retry.
 type Question = (u64, u32, u32, u32, bool);
 
 struct World<'s> {
@@ -255,7 +255,7 @@ fn run(scenario: &Scenario<'_>) -> Seen {
 }
 
 impl World<'_> {
-    /// All pages of all callers.
+    /// Draws all pages of all callers.
     fn draw_pages(&mut self) {
         let Scenario { rate, callers, page, load, seconds, .. } = *self.scenario;
         let every_us = f64::from(page) * self.scenario.mean_cost() / (f64::from(rate) * load) * 1e6;
@@ -270,7 +270,7 @@ impl World<'_> {
                         Routing::Pages => host,
                         Routing::Requests => self.random.below(self.scenario.hosts),
                     };
-                    // Back to back.
+                    // Requests of a page follow 20 µs apart.
                     let at = at as u64 + u64::from(number) * 20;
                     self.asks.push(Reverse((at, caller, host, cost, false)));
                 }
@@ -350,7 +350,7 @@ impl World<'_> {
         }
     }
 
-    /// How many were refused and would have fitted.
+    /// Counts false refusals.
     fn falsely(&self) -> u64 {
         let mut oracles = vec![Oracle::new(self.scenario); self.oracles.len()];
         for sent in &self.sent {
@@ -369,7 +369,7 @@ impl World<'_> {
         self.flush(host, us);
     }
 
-    /// Sends what a host has to say.
+    /// Sends the pending commands of a host.
     fn flush(&mut self, number: u32, us: u64) {
         let host = &mut self.hosts[number as usize];
         for command in host.take_commands() {
@@ -380,7 +380,7 @@ impl World<'_> {
     }
 }
 
-/// Hosts have counted one another by then.
+/// Start of the load: hosts have counted one another by then.
 const BEGINS_US: u64 = 3_000_000;
 
 /// As fine as the scheduler of a daemon.
@@ -388,10 +388,10 @@ const STEP_US: u64 = 100;
 
 const TICK_US: u64 = 2_000;
 
-/// What the clock of Redis shows at the start.
+/// Redis clock at the start, µs.
 const STORE_US: u64 = 1_700_000_000_000_000;
 
-/// The rows that were measured with real daemons before requests waited: a page fits, and passes.
+/// Rows once measured with real daemons without pending requests: a page that fits is admitted.
 #[test]
 fn pages_that_fit_pass() {
     let rows = [
@@ -421,7 +421,7 @@ fn pages_that_fit_pass() {
     }
 }
 
-/// Redis is farther away than requests wait, for a third of the time: a few find it out, and the others do not wait.
+/// The round trip exceeds the wait for a third of the time: a few requests time out, the others do not wait.
 #[test]
 fn slow_redis_stops_the_waiting() {
     for slow_us in [8_000, 50_000, 500_000] {
@@ -440,16 +440,16 @@ fn slow_redis_stops_the_waiting() {
         };
         let seen = run(&row);
         println!("{slow_us} µs: {seen:?}");
-        // Five in a row on each host, and then probes: after 0.1 s, and twice as long each time up to two seconds.
+        // Five in a row per host, then probes after 0.1 s, doubling up to two seconds.
         let most = u64::from(row.hosts) * (5 + 12);
         assert!((10..=most).contains(&seen.late), "{seen:?}: {row:?}");
-        // Half a second away 65 of a thousand are refused that would fit.
+        // At 500 ms 6.5 % of requests are falsely refused.
         let per_mille = if slow_us <= 50_000 { 5 } else { 100 };
         assert!(seen.falsely * 1_000 <= seen.asked * per_mille, "{seen:?}: {row:?}");
     }
 }
 
-/// A caller of all hosts above the limit: hosts borrow what there is, and refuse the rest by themselves.
+/// One caller overloads all hosts: hosts borrow the available tokens and refuse the rest locally.
 #[test]
 fn overload_costs_few_commands() {
     let rows = [(10, 10.0, 100), (2, 2.0, 1_000), (10, 2.0, 1_000), (10, 10.0, 1_000)];
@@ -469,7 +469,7 @@ fn overload_costs_few_commands() {
         let passed = seen.asked - seen.refused;
         let might = u64::from(row.burst) + u64::from(row.rate) * row.seconds;
         assert!(passed * 100 >= might * 98, "{passed} of {might}: {row:?}");
-        // One for each that passes, and for each host one that is refused where a token is earned each millisecond.
+        // One per admission, plus one refused per host and millisecond if a token is earned each millisecond.
         let most = might + u64::from(hosts) * row.seconds * 1_000;
         assert!(seen.commands <= most, "{} commands, {most} at most: {row:?}", seen.commands);
         println!(
@@ -479,7 +479,7 @@ fn overload_costs_few_commands() {
     }
 }
 
-/// Drawn from a seed alone.
+/// Draws a scenario from a seed.
 fn drawn(seed: u64) -> Scenario<'static> {
     let mut draw = draws(seed, 12);
     let hosts = [2, 3, 6, 10, 30][draw(0, 4) as usize];
@@ -525,12 +525,12 @@ fn drawn(seed: u64) -> Scenario<'static> {
     }
 }
 
-/// All runs together: at most 2 of a thousand requests where Redis answers within a millisecond, and 10 where it takes more
-/// but not as long as requests wait.
+/// Bounds false refusals over all runs: 2 per thousand if Redis answers within a millisecond, 10 if it takes
+/// longer but less than the wait.
 #[test]
 fn what_fits_passes_whatever_is_asked() {
     let mut sums = [(0, 0), (0, 0)];
-    // Those that found the most.
+    // The seeds that found the most.
     let numbers = if is_short() { vec![18, 42, 62, 67, 91] } else { (seed()..seed() + runs()).collect() };
     for number in numbers {
         let scenario = Scenario { seconds: if is_short() { 10 } else { 20 }, ..drawn(number) };

@@ -1,4 +1,4 @@
-//! Requests of one host that wait for a command, and where the answers come.
+//! Models the pending requests of one host and the replies to them.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,10 +8,10 @@ use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::remote_checks::WaitingRequest;
 
-/// One of them: `W` tells which it is.
+/// A pending request; `W` identifies it.
 pub(crate) struct Parked<W> {
     pub(crate) shortfalls: Arc<Shortfalls>,
-    /// Whether it has waited before: nobody waits a third time.
+    /// Whether it waited before: no request waits a third time.
     pub(crate) is_second: bool,
     pub(crate) what: W,
     due: Timestamp,
@@ -20,7 +20,7 @@ pub(crate) struct Parked<W> {
 
 type Slot = Arc<Mutex<Option<Option<CheckReply>>>>;
 
-/// All that wait on a host.
+/// All pending requests of a host.
 pub(crate) struct Waiting<W>(Vec<Parked<W>>);
 
 impl<W> Waiting<W> {
@@ -28,7 +28,7 @@ impl<W> Waiting<W> {
         Waiting(Vec::new())
     }
 
-    /// A request waits from now on.
+    /// Parks a request.
     pub(crate) fn park(
         &mut self,
         (shortfalls, what, is_second): (Arc<Shortfalls>, W, bool),
@@ -48,12 +48,12 @@ impl<W> Waiting<W> {
         self.0.push(Parked { shortfalls, is_second, what, due, answer });
     }
 
-    /// Those whose clients go now, whatever comes for them: nobody waits for it any more.
+    /// Drops requests whose clients disconnect now, with any reply.
     pub(crate) fn forget(&mut self, mut leaves: impl FnMut() -> bool) {
         self.0.retain(|_| !leaves());
     }
 
-    /// Those that wait for nothing any more, with what came; `None`: nothing did in time.
+    /// Returns decided requests with their replies; `None`: timed out.
     pub(crate) fn take_ready(&mut self, now: Now) -> Vec<(Parked<W>, Option<CheckReply>)> {
         let mut ready = Vec::new();
         for parked in std::mem::take(&mut self.0) {

@@ -1,4 +1,4 @@
-//! Windows over many hosts: what all of them admit in each, whatever goes wrong, and how much of it is used.
+//! Tests windows over many hosts: total admissions per window under faults, and utilization.
 
 use jiff::tz::TimeZone;
 use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
@@ -8,16 +8,16 @@ use tidegate::limit::{Quota, sliding_window};
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, Shape, draws, each_seed, is_short, runs, seed};
 use crate::world::{WARM_MS, World, run};
 
-/// What windows a plan has instead of a bucket.
+/// Kind of window that a plan has instead of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     Fixed,
-    /// Of a time zone: hosts tell Redis their edges.
+    /// In a time zone: hosts send its edges to Redis.
     Calendar,
     Sliding,
 }
 
-/// So much in each window of so many seconds, as one host counts it.
+/// Returns the quota of `count` per window of `seconds` on one host.
 pub(crate) fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
     let nanos = seconds * 1_000_000_000;
     let fixed = |align| {
@@ -34,21 +34,21 @@ pub(crate) fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
     }
 }
 
-/// The quota of a plan.
+/// Returns the quota of a plan.
 pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::ShareQuota {
     let like = like(plan.rate, plan.period_s, kind);
-    // Without Redis nothing passes that is not in hand: then nothing is beyond the bound, ever.
+    // Without Redis only borrowed tokens are spent: admissions never exceed the bound.
     let when_down = if plan.credit == 0 { Fallback::Refuse } else { Fallback::Share };
     share::ShareQuota::for_window(like, plan.credit, when_down).unwrap()
 }
 
-/// By the millisecond, by the clock of Redis.
+/// Admissions by millisecond, on the Redis clock.
 fn admitted<'w>(world: &'w World<'_>) -> impl Iterator<Item = (u64, u32)> + 'w {
     let start_us = world.store_us + WARM_MS * 1_000;
     (0..).map(move |ms| start_us + ms * 1_000).zip(world.measure.admitted.iter().copied())
 }
 
-/// The most that was admitted in any window, and what was of what might have been in those that lie in the run as a whole.
+/// Returns the most admitted in any window, and utilization of the windows within the run.
 pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
     let span = plan.period_s * 1_000_000;
     let all: Vec<(u64, u32)> = admitted(world).collect();
@@ -63,7 +63,7 @@ pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
             most = most.max(sum);
         }
         let (mut had, mut ideal) = (0.0, 0.0);
-        // Of what one counter of the last span would let through.
+        // Compared with one counter of the last span.
         let mut passed: std::collections::VecDeque<u64> = std::collections::VecDeque::new();
         for ((us, count), offered) in all.iter().zip(&world.measure.offered) {
             while passed.front().is_some_and(|at| at + span <= *us) {
@@ -93,7 +93,7 @@ pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
     (most, had / f64::max(ideal, 1.0))
 }
 
-/// Drawn from a seed alone.
+/// Draws a plan from a seed.
 pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
     let mut draw = draws(seed, 9);
     let kind = [Kind::Fixed, Kind::Sliding, Kind::Calendar][draw(0, 2) as usize];
@@ -127,19 +127,19 @@ pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
     (plan, kind)
 }
 
-/// `SEED` and `RUNS` choose others.
+/// Selected by `SEED` and `RUNS`.
 #[test]
 fn no_window_admits_more_than_its_limit_whatever_goes_wrong() {
     each_seed(seed()..seed() + runs().div_ceil(5), plan, |(plan, kind)| {
         let world = run(plan);
         let (most, used) = seen(&world, plan, *kind);
         let limit = f64::from(plan.rate);
-        // A host that has just started knows nothing of the others, either.
+        // A host that has just started does not know the other hosts either.
         let has_outages = world.measure.seen().cut_offs > 0 || !plan.faults.crashes.is_empty();
         let extra = match plan.credit {
             0 => 0.0,
-            // A host in an outage has its share beside what the others borrow: of as many hosts as it knows, and twice in a
-            // window that lies in the outage as a whole.
+            // A host in an outage has its share, by the host count it knows, beside tokens that the others
+            // borrow, and twice in a window within the outage.
             _ if has_outages => (1.5 + 2.0 * world.measure.parts_too_large()) * limit + f64::from(plan.hosts),
             _ => plan.extra().max(f64::from(plan.hosts)),
         };
@@ -211,7 +211,7 @@ fn a_redis_that_forgets_gives_no_window_twice() {
         let world = run(&plan);
         let (most, _) = seen(&world, &plan, kind);
         assert!(most <= 1_000, "{most}, {kind:?}");
-        // It never refuses for longer than a window and what slides out with it.
+        // It never refuses for longer than a window and its oldest sub-bucket.
         let last: u32 = world.measure.admitted[20_000..].iter().sum();
         assert!(last > 0, "{kind:?}: something passes again");
     }
@@ -232,7 +232,7 @@ fn a_window_that_is_spent_costs_no_words_until_it_turns() {
     let admitted: u32 = world.measure.admitted.iter().sum();
     let cells: u64 = world.measure.cells.iter().sum();
     println!("{admitted} of 5000 requests admitted, {cells} cells");
-    // One window, or two where an edge lies in the run.
+    // One window, or two if an edge lies in the run.
     assert!((100..=200).contains(&admitted), "{admitted} admitted");
     assert!(cells < 1_000, "{cells} cells");
 }

@@ -1,4 +1,4 @@
-//! Hosts, Redis and the way between, a millisecond at a time.
+//! Simulates hosts, Redis and the network in steps of a millisecond.
 
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::limit::share::RemoteCheckWait;
@@ -17,7 +17,7 @@ pub(crate) struct World<'p> {
     hosts: Vec<Option<Host>>,
     lives: Vec<u64>,
     store: Store,
-    /// What the clock of Redis shows at the start.
+    /// Redis clock at the start, µs.
     pub(crate) store_us: u64,
     network: Network,
     random: Random,
@@ -29,22 +29,22 @@ pub(crate) struct World<'p> {
     looks: Looks,
 }
 
-/// When hosts look whether there is something to do.
+/// When hosts tick.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Looks {
-    /// At every turn, as a daemon does.
+    /// At every interval, as a daemon does.
     Always,
-    /// When they are due: the same comes of it, in a fraction of the time.
+    /// Only when due: the same results in a fraction of the time.
     WhenDue,
 }
 
-/// The secret of a host of which nothing else is said.
+/// Default secret of a host.
 pub(crate) const SECRET: u8 = 9;
 
-/// Hosts are up before the first request comes.
+/// Hosts start before the first request.
 pub(crate) const WARM_MS: u64 = 2_500;
 
-/// After the last request, until nothing is on its way any more.
+/// Time after the last request for all messages to arrive.
 const REST_MS: u64 = 8_000;
 
 /// Runs a plan.
@@ -105,7 +105,7 @@ impl World<'_> {
         self.hosts[number as usize] = Some(Host::with_secret(secret, self.plan, (number, *life), drift, us));
     }
 
-    /// What of a host's tokens has lapsed since it last did anything.
+    /// Audits the expired tokens of a host since its last action.
     fn look(&mut self, number: u32, us: u64) {
         if let Some(host) = &self.hosts[number as usize] {
             before(&mut self.audit, number, host, us);
@@ -223,7 +223,7 @@ impl World<'_> {
         }
     }
 
-    /// Goes on with requests that wait for nothing any more.
+    /// Resumes decided pending requests.
     fn resume(&mut self, ms: u64, us: u64) {
         if self.plan.asks == RemoteCheckWait::Never {
             return;
@@ -236,7 +236,7 @@ impl World<'_> {
     }
 
     fn tick(&mut self, step: u64, us: u64) {
-        // Hosts look at different moments.
+        // Hosts tick at different moments.
         let first = (step % self.plan.tick_ms) as u32;
         for number in (first..self.plan.hosts).step_by(self.plan.tick_ms as usize) {
             let looks = |host: &&mut Host| self.looks == Looks::Always || host.is_due(us);
@@ -260,13 +260,13 @@ impl World<'_> {
         }
     }
 
-    /// What all hosts counted.
+    /// Returns the counts of all hosts.
     pub(crate) fn counts(&self) -> Vec<tidegate::fleet::sync::SyncCounts> {
         self.hosts.iter().flatten().map(|host| host.member.sync().counts()).collect()
     }
 }
 
-/// By how many hosts each one divides that is cut off.
+/// Returns the host count known by each host in an outage.
 fn cut_off(hosts: &[Option<Host>]) -> impl Iterator<Item = u32> + '_ {
     hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked()).map(Host::counts)
 }

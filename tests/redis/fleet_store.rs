@@ -1,4 +1,4 @@
-//! The scripts in a real Redis and the same rules in Rust, which the simulations use, do the same.
+//! Tests that the scripts in a real Redis and their Rust model, which simulations use, agree.
 
 mod commands;
 #[path = "../fleet/store/mod.rs"]
@@ -26,7 +26,7 @@ fn scripts_match_rust_model_bit_for_bit() {
     let cases = std::env::var("PROPTEST_CASES").map_or(100, |cases| cases.parse().unwrap());
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
     let steps = prop_oneof![3 => vec(any_step(), 1..60).boxed(), 1 => vec(any_beat_step(), 1..60).boxed()];
-    // A failure prints the steps, the fewest that fail.
+    // A failure prints the minimal failing steps.
     let run = TestRunner::new(config).run(&steps, |steps| {
         let mut twins = twins.borrow_mut();
         twins.forget_all();
@@ -51,7 +51,7 @@ fn script_digests_match_redis() {
 proptest! {
     #![proptest_config(Config { cases: 2_000, failure_persistence: None, ..Config::default() })]
 
-    /// It does not matter how often somebody looks.
+    /// The number of reads does not affect the refill.
     #[test]
     fn refill_is_independent_of_step_size(
         level in -5_000_000_000_i64..2_000_000_000,
@@ -75,7 +75,7 @@ proptest! {
         prop_assert_eq!(once, often);
     }
 
-    /// Whatever comes back is cut to what can be, and said to be.
+    /// Any reply is clamped to valid values.
     #[test]
     fn clamps_absurd_replies(bytes in vec(any::<u8>(), 70), ask in commands::any_ask(), length in 0_usize..72) {
         let command = commands::sync_of(ask);

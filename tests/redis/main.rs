@@ -1,4 +1,4 @@
-//! Real daemons, or parts of them, beside a real redis-server.
+//! Tests real daemons, or parts of them, with a real redis-server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

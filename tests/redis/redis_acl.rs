@@ -1,4 +1,4 @@
-//! `config/redis-acl.conf` in a real Redis: its user may do all that the scripts do, and has no right too many.
+//! Tests that the user of `config/redis-acl.conf` may run all scripts in a real Redis, and no more.
 
 use crate::redis_server;
 use std::fs;
@@ -95,10 +95,10 @@ fn is_refused(link: &RedisLink, class: FailureClass) -> bool {
     matches!(&link.nodes()[0].state, NodeState::Down(error) if error.class == class)
 }
 
-/// Every script, on a Redis in which each has all to do that it ever does.
+/// Runs every script on a Redis where each takes all of its branches.
 async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     redis.order("FLUSHALL");
-    // A host that went, and a rule with more edits than are remembered.
+    // A host that exited, and a rule with more edits than the history keeps.
     redis.order("ZADD tg:{tm}:hosts 1 gone");
     for edit in 0..65 {
         redis.order(&format!("HSET tg:{{tm}}:v:{} {edit} {edit}", "07".repeat(16)));

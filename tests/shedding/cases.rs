@@ -1,4 +1,4 @@
-//! The scenarios, each with what must hold: the table that decides whether shedding works. It runs nothing.
+//! Defines the scenarios with their claims: the table that decides whether shedding works. It runs nothing.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use crate::plan::{CRITICAL, EVENT, GET, PRIORITIES, Plan, Service, TEST};
 use crate::real::{Parts, Setting};
 use crate::record::Run;
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) parts: Parts,
-    /// Whether s leaks away between 0.7 and 0.8.
+    /// Whether s leaks between 0.7 and 0.8.
     pub(crate) leaks: bool,
-    /// Another case is harder, or its claims are only reported: for runs over many seeds.
+    /// For runs over many seeds only: another case is harder, or its claims are only reported.
     pub(crate) is_extra: bool,
     pub(crate) plan: Plan,
     pub(crate) claims: fn(&Run) -> Vec<Claim>,
@@ -40,8 +40,8 @@ pub(crate) fn slow_loop_alone() -> Vec<Case> {
     let published = case("1.5×, slow loop alone, leak 0", plan.clone(), |run| {
         alone(run, Claim::at_most("reversals", 1.0, run.reversals(&event(LONG))))
     });
-    // A leak parks u at 0.8, where bursts of long work move s up more than the leak moves it down: now and then a turn
-    // more than one under lognormal service.
+    // A leak parks u at 0.8, where bursts of long work raise s more than the leak lowers it: sometimes one
+    // reversal more under lognormal service.
     let leaking = case("1.5×, slow loop alone, leak 1/1800", plan, |run| {
         let claim = if run.plan.service == Service::Lognormal { reported } else { Claim::at_most };
         alone(run, claim("reversals", 1.0, run.reversals(&event(LONG))))
@@ -73,7 +73,8 @@ pub(crate) fn step() -> Vec<Case> {
     ]
 }
 
-/// With all three: the most important from the first moment on, and the first refusal of the slow loop within.
+/// Claims with all three: critical requests from the first moment on, and a limit on the first refusal of the
+/// slow loop.
 fn stepped(run: &Run, critical: f64, first: f64) -> Vec<Claim> {
     let mut claims = vec![
         Claim::at_least("critical in the first 180 s", critical, run.critical(&early())),
@@ -209,7 +210,7 @@ pub(crate) fn pauses() -> Vec<Case> {
     })]
 }
 
-/// One caller sends a tenth of all that comes, ten times what he may.
+/// One caller sends a tenth of all requests, ten times its quota.
 pub(crate) fn quota() -> Vec<Case> {
     let plan = |priority| Plan { greedy: Some((0.1, priority)), ..Plan::step(0.55, 3.0, 180, 60) };
     let about: fn(&Run) -> Vec<Claim> = |run| {
@@ -219,9 +220,9 @@ pub(crate) fn quota() -> Vec<Case> {
         ];
         let limited = run.limited(&early());
         claims.push(match run.plan.greedy {
-            // Nothing sheds him, so that he is over his quota all the time.
+            // Its requests are never shed, so it exceeds its quota all the time.
             Some((_, CRITICAL)) => Claim::at_least("429, a second", 30.0, limited),
-            // What is shed is not charged: he is over it only until everything like his is shed.
+            // Shed requests are not charged: it exceeds its quota only until its whole priority is shed.
             _ => Claim::at_least("429, a second", 1.0, limited),
         });
         claims
@@ -232,7 +233,7 @@ pub(crate) fn quota() -> Vec<Case> {
     ]
 }
 
-/// What each part does to the first three minutes and afterwards.
+/// Effect of each part on the first three minutes and afterwards.
 pub(crate) fn apart() -> Vec<Case> {
     let about: fn(&Run) -> Vec<Claim> = |run| {
         let load = late(run.plan.load[1].0 - EVENT);
@@ -272,6 +273,6 @@ fn late(span: u64) -> Range<u64> {
     EVENT + 180..EVENT + span
 }
 
-/// How long an overload lasts, in seconds.
+/// Duration of an overload, in seconds.
 const LONG: u64 = 600;
 const _: () = assert!(PRIORITIES.len() == TEST + 1, "the least important is the last");

@@ -1,4 +1,4 @@
-//! What must hold of a run, with what was seen. It runs nothing.
+//! Defines claims about a run, with observed values. It runs nothing.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub(crate) struct Claim {
 pub(crate) enum Must {
     AtLeast(f64),
     AtMost(f64),
-    /// It is only worth knowing; the more, the worse.
+    /// Reported only; higher is worse.
     Report,
-    /// The same; the less, the worse.
+    /// Reported only; lower is worse.
     ReportLow,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Must {
     }
 }
 
-/// The worst and the median over seeds, of one claim seen several times.
+/// Returns the worst and the median of one claim over the seeds.
 pub(crate) fn worst_and_median(claims: &[Claim]) -> (f64, f64) {
     let mut seen: Vec<f64> = claims.iter().map(|claim| claim.seen).collect();
     seen.sort_by(f64::total_cmp);

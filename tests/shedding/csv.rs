@@ -1,4 +1,4 @@
-//! Runs second by second as tables, for the pictures of the documentation.
+//! Writes runs second by second as tables for the figures of the documentation.
 
 use std::fs::File;
 use std::io::BufWriter;

@@ -1,4 +1,4 @@
-//! Runs cases over seeds and says what they came to. It knows no scenario.
+//! Runs cases over seeds and reports the results. It knows no scenario.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use crate::plan::{Plan, Service};
 use crate::plant;
 use crate::real::Real;
 
-/// One case over the seeds: claims by seed.
+/// Returns the claims of one case by seed.
 fn seen(case: &Case, seeds: u64) -> Vec<Vec<Claim>> {
     let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut Real::new(&case.setting()), seed));
     (1..=seeds).map(claims).collect()
 }
 
-/// Lines of a table: the case, the claim, the bound, the worst and the median.
+/// Formats lines of a table: case, claim, bound, worst and median.
 fn table(case: &Case, by_seed: &[Vec<Claim>]) -> String {
     let mut lines = String::new();
     for place in 0..by_seed[0].len() {
@@ -37,13 +37,13 @@ fn number(value: f64) -> String {
     if value == value.trunc() { format!("{value}") } else { format!("{value:.4}") }
 }
 
-/// The seeds to run: 1 to `SEEDS`, else the first alone.
+/// Returns the seeds to run: 1 to `SEEDS`, by default only the first.
 fn seeds() -> u64 {
     std::env::var("SEEDS").map_or(1, |text| text.parse().expect("SEEDS is a number"))
 }
 
-/// Runs a row, leaves its table behind, and fails with it if a claim does not hold. With `SEEDS` it runs all cases under both
-/// kinds of service; else under the one for which the most is claimed.
+/// Runs a row, writes its table, and fails with it if a claim does not hold. With `SEEDS` it runs all cases
+/// under both kinds of service; else under the one with the most claims.
 pub(crate) fn row(name: &str, cases: &[Case]) {
     let mut lines = String::new();
     let mut holds = true;
@@ -63,7 +63,7 @@ pub(crate) fn row(name: &str, cases: &[Case]) {
     assert!(holds, "seeds 1 to {}:\n{lines}", seeds());
 }
 
-/// Where what the suite leaves behind is found.
+/// Returns the output directory of the suite.
 pub(crate) fn directory() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shedding");
     std::fs::create_dir_all(&directory).unwrap();

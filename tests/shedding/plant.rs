@@ -1,5 +1,5 @@
-//! A closed loop in virtual time: clients, a backlog, workers, and whatever decides which work may start. It decides
-//! nothing and reads no clock.
+//! Simulates a closed loop in virtual time: clients, a backlog and workers around an engine that decides. It
+//! decides nothing and reads no clock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -21,17 +21,17 @@ pub(crate) fn run(plan: &Plan, engine: &mut Real, seed: u64) -> Run {
 /// One try of one request.
 #[derive(Clone, Copy, Debug)]
 struct Try {
-    /// The second in which the request first came.
+    /// The second in which the request first arrived.
     second: u32,
     priority: usize,
     caller: u32,
     number: u32,
     came: u64,
-    /// Its place in `settled`, where tries may follow one another.
+    /// Its index in `settled`, if the plan has retries.
     serial: usize,
 }
 
-/// A worker and what it does.
+/// A worker and its current task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
     work: Option<(Try, u64)>,
@@ -48,16 +48,16 @@ struct Plant<'a> {
     backlog: VecDeque<Try>,
     workers: Vec<Worker>,
     idle: Vec<u32>,
-    /// When workers are done, earliest first.
+    /// Completion times of workers, earliest first.
     done: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Tries that will come again, by number, each with its time.
+    /// Scheduled retries by number, each with its time.
     again: BinaryHeap<Reverse<(u64, usize)>>,
     tries: Vec<Try>,
-    /// When clients give up, in order.
+    /// Client timeouts, in order.
     patience: VecDeque<(u64, Try)>,
-    /// Tries that came to an end for their client, where that matters later.
+    /// Tries that ended for their client, if the plan has retries.
     settled: Vec<bool>,
-    /// Leases that are held, and the time they have been held for until `counted`.
+    /// Leases in progress, and their total time until `counted`.
     leases: u64,
     held_nanos: u64,
     counted: u64,
@@ -65,7 +65,7 @@ struct Plant<'a> {
     held_at_ticks: VecDeque<u64>,
 }
 
-/// What happens next.
+/// The next event.
 enum Event {
     Arrival,
     Tick,
@@ -167,7 +167,7 @@ impl<'a> Plant<'a> {
         (at, event)
     }
 
-    /// Moves time on, and counts what is held meanwhile.
+    /// Advances time and adds up lease time.
     fn count_until(&mut self, at: u64) {
         self.held_nanos += self.leases * (at - self.counted);
         (self.counted, self.now) = (at, at);
@@ -177,12 +177,12 @@ impl<'a> Plant<'a> {
         self.run.seconds.last_mut().unwrap()
     }
 
-    /// The second in which a request first came.
+    /// Returns the second in which a request first arrived.
     fn of(&mut self, one: &Try) -> &mut Second {
         &mut self.run.seconds[one.second as usize]
     }
 
-    /// Poisson, at the rate of the moment: memoryless, so that at a change of load the draw is simply made again.
+    /// Draws a Poisson arrival at the current rate: memoryless, so a change of load simply redraws.
     fn next_arrival(&mut self, mut at: u64) -> u64 {
         for place in 0..self.run.plan.load.len() {
             let (until, load) = self.run.plan.load[place];
@@ -201,7 +201,7 @@ impl<'a> Plant<'a> {
     fn first_try(&mut self) {
         let greedy = self.run.plan.greedy.filter(|(share, _)| self.arrivals.share() < *share);
         let (caller, priority) = match greedy {
-            // The greedy caller is number 0 and nobody else is.
+            // Only the greedy caller is number 0.
             Some((_, priority)) => (0, priority),
             None => {
                 let priority = self.run.plan.priority(&mut self.arrivals);
@@ -213,7 +213,7 @@ impl<'a> Plant<'a> {
         self.enters(Try { second, priority, caller, number: 0, came: self.now, serial: 0 });
     }
 
-    /// A try reaches the host.
+    /// Delivers a try to the host.
     fn enters(&mut self, mut one: Try) {
         if self.run.plan.retries > 0 {
             one.serial = self.settled.len();
@@ -234,7 +234,7 @@ impl<'a> Plant<'a> {
         }
     }
 
-    /// A worker takes a request and asks whether it may work on it.
+    /// Assigns a request to a worker, which asks the engine to start it.
     fn works_on(&mut self, worker: u32, one: Try) {
         let Try { priority, caller, .. } = one;
         let asked = Asked { worker, priority, caller, queued_nanos: self.now - one.came };
@@ -275,7 +275,7 @@ impl<'a> Plant<'a> {
         self.done.pop();
         let worker = &mut self.workers[number as usize];
         if worker.done > self.now {
-            // It has stood still meanwhile.
+            // The process stalled meanwhile.
             self.done.push(Reverse((worker.done, number)));
             return;
         }
@@ -296,12 +296,12 @@ impl<'a> Plant<'a> {
         }
     }
 
-    /// Whether it was still open.
+    /// Settles a try; returns whether it was open.
     fn settle(&mut self, one: &Try) -> bool {
         self.settled.get_mut(one.serial).is_some_and(|settled| !std::mem::replace(settled, true))
     }
 
-    /// The client of a try got a refusal, lost its connection or gave up: it may try again.
+    /// Handles a try that was refused, lost or timed out: its client may retry.
     fn fails(&mut self, one: &Try) {
         if self.settle(one) && one.number < self.run.plan.retries {
             let wait = (0.25 + 0.5 * self.arrivals.share()) * f64::from(1_u32 << one.number);
@@ -311,12 +311,12 @@ impl<'a> Plant<'a> {
         }
     }
 
-    /// Each process stands still once a second on average.
+    /// Each process stalls once a second on average.
     fn next_stall(&mut self, at: u64) -> u64 {
         at + (self.stalls.exponential() * SECOND as f64 / f64::from(self.run.plan.workers)) as u64
     }
 
-    /// One process stands still, whatever it does.
+    /// Stalls one process, idle or busy.
     fn stall(&mut self) {
         let number = self.stalls.below(self.run.plan.workers);
         let worker = &mut self.workers[number as usize];
@@ -329,7 +329,7 @@ impl<'a> Plant<'a> {
         }
     }
 
-    /// By how much what is shown of the last 8 s differs from what the workers did in them.
+    /// Compares the reported utilization of the last 8 s with the workers' actual one.
     fn compare_utilization(&mut self, view: View) {
         self.held_at_ticks.push_back(self.held_nanos);
         if self.held_at_ticks.len() > TICKS_OF_WINDOW {
@@ -337,7 +337,7 @@ impl<'a> Plant<'a> {
             let workers = f64::from(self.run.plan.workers);
             let truth = done as f64 / (TICKS_OF_WINDOW as u64 * TICK_NANOS) as f64 / workers;
             let off = view.utilization.map_or(f64::INFINITY, |shown| (shown - truth).abs());
-            // The first reading of all has none before it.
+            // The very first reading has no predecessor.
             if self.now > 10 * SECOND {
                 self.run.utilization_off = self.run.utilization_off.max(off);
             }

@@ -1,4 +1,5 @@
-//! A caller over a limit of his own is told so, exactly, on a full host too, and shedding does not count him.
+//! Tests that a caller over its own limit receives an exact 429 on a full host too, and shedding does not
+//! count it.
 
 use tidegate::clock::Micros;
 use tidegate::engine::Engine;
@@ -6,8 +7,8 @@ use tidegate::engine::Engine;
 use crate::plan::{MILLI, SECOND};
 use crate::real::{Asked, By, Said};
 
-/// A token bucket for the greedy caller, 5 a second and 10 at once, kept as a theoretical arrival time: ITU-T I.371,
-/// annex A. And how often each part refused.
+/// A token bucket for the greedy caller, rate 5/s and burst 10, as a theoretical arrival time (ITU-T I.371,
+/// annex A); and the refusals of each part.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaCheck {
     arrival: u64,
@@ -45,7 +46,7 @@ impl QuotaCheck {
         }
     }
 
-    /// The totals of the engine say the same.
+    /// Checks that the totals of the engine agree.
     pub(crate) fn check_counts(&self, engine: &Engine) {
         let totals = engine.totals();
         let refused =

@@ -1,11 +1,11 @@
-//! Draws of the simulator: the same ones for the same seed. It knows no time and no load.
+//! Draws random numbers for the simulator: the same for the same seed. It knows no time and no load.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A stream of its own for each purpose, so that one draw more of one kind moves no other.
+    /// Creates a separate stream for each purpose, so that an additional draw of one kind changes no other.
     pub(crate) fn new(seed: u64, stream: u64) -> Random {
         Random(mixed(seed.wrapping_mul(STREAMS).wrapping_add(stream)))
     }
@@ -22,7 +22,7 @@ impl Random {
 
     /// Below `end`.
     pub(crate) fn below(&mut self, end: u32) -> u32 {
-        // The upper half of a product: no bias that a simulation of a million draws could show.
+        // The upper half of a product: its bias is invisible in a simulation of a million draws.
         ((u64::from(end) * (self.bits() >> 32)) >> 32) as u32
     }
 
@@ -33,17 +33,18 @@ impl Random {
 
     /// Lognormal with mean 1 and a standard deviation of 2.
     pub(crate) fn lognormal(&mut self) -> f64 {
-        // ln(1 + 2²): what makes the coefficient of variation 2.
+        // ln(1 + 2²), for a coefficient of variation of 2.
         let variance = 5.0_f64.ln();
-        // Box and Muller (1958); the second normal is left unused, so that each draw costs the stream the same.
+        // Box and Muller (1958); the second normal is unused, so that each draw consumes the same from the
+        // stream.
         let radius = (-2.0 * (1.0 - self.share()).ln()).sqrt();
         let normal = radius * (std::f64::consts::TAU * self.share()).cos();
         (variance.sqrt() * normal - variance / 2.0).exp()
     }
 }
 
-/// The natural logarithm of what is above 0, in sums and products alone: to the same bit on every machine, which a
-/// library's is not, so that the pictures drawn from a run are the same everywhere.
+/// Natural logarithm of a positive number, in only sums and products: identical to the bit on every machine,
+/// unlike a library's, so that figures drawn from a run are the same everywhere.
 fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
     let exponent = f64::from((bits >> 52) as u32) - 1023.0;

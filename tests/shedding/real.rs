@@ -1,5 +1,5 @@
-//! The real engine behind the plant, under rules as they are written. One session for each worker, as a server of
-//! processes has them.
+//! Connects the real engine to the plant, with rules as text. Each worker has its own session, as in a
+//! multi-process server.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use tidegate::rules::read_text;
 use crate::plan::{CALLERS, PRIORITIES, SECOND};
 use crate::quota::QuotaCheck;
 
-/// One request at the moment when it is judged.
+/// One request at its decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) worker: u32,
-    /// A place in [`PRIORITIES`](crate::plan::PRIORITIES).
+    /// An index in [`PRIORITIES`](crate::plan::PRIORITIES).
     pub(crate) priority: usize,
     pub(crate) caller: u32,
     pub(crate) queued_nanos: u64,
 }
 
-/// The answer.
+/// The decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Grant {
         lease: u64,
     },
-    /// 503: this host is too busy, as this part of it says.
+    /// 503: this part of the host shed the request.
     Shed {
         by: By,
     },
-    /// 429: this caller is over his own limit.
+    /// 429: this caller exceeds its own limit.
     Limit,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum By {
 }
 
 impl By {
-    /// The name of its rule.
+    /// Returns the name of its rule.
     pub(crate) fn rule(self) -> &'static str {
         match self {
             By::Fleet => "web/fleet",
@@ -58,35 +58,35 @@ impl By {
     }
 }
 
-/// What the engine shows of the pool.
+/// The engine's view of the pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct View {
-    /// The share of the slots that was busy in the last 8 s.
+    /// Utilization of the slots in the last 8 s.
     pub(crate) utilization: Option<f64>,
     /// s.
     pub(crate) severity: f64,
     pub(crate) braking: bool,
-    /// Leases of critical work, and of all other.
+    /// Leases of critical requests, and of all others.
     pub(crate) leases: [u32; 2],
 }
 
-/// What an engine is made for.
+/// Settings of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) slots: u32,
     pub(crate) parts: Parts,
-    /// Whether s leaks away between 0.7 and 0.8.
+    /// Whether s leaks between 0.7 and 0.8.
     pub(crate) leaks: bool,
-    /// Whether one caller has a limit of his own.
+    /// Whether one caller has its own limit.
     pub(crate) quota: bool,
 }
 
-/// Which parts are on.
+/// The enabled parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
-    /// Nothing: what the plant does by itself.
+    /// None: the plant alone.
     None,
-    /// The slow loop alone.
+    /// Only the slow loop.
     Workers,
     /// The slow loop and the brake.
     WorkersBrake,
@@ -94,7 +94,7 @@ pub(crate) enum Parts {
     WorkersAge,
     /// All three.
     All,
-    /// The reserve alone.
+    /// Only the reserve.
     Reserve,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Real {
     engine: Arc<Engine>,
     decider: Decider,
     sessions: Vec<Session>,
-    /// The lease of each worker, and when its time last began.
+    /// The lease of each worker, and its last renewal.
     held: Vec<Option<(u64, u64)>>,
     callers: Vec<String>,
     asked: u64,
@@ -138,7 +138,7 @@ impl Real {
         Real { engine, decider, sessions, held, callers, asked: 0, quota }
     }
 
-    /// A worker has taken a request from the backlog: may it start?
+    /// Decides a request that a worker took from the backlog.
     pub(crate) fn ask(&mut self, asked: &Asked, at: u64) -> Said {
         self.asked += 1;
         let attributes = [("user", &*self.callers[asked.caller as usize])];
@@ -173,7 +173,7 @@ impl Real {
         said
     }
 
-    /// The work under a lease has ended.
+    /// Releases the lease of a completed request.
     pub(crate) fn release(&mut self, worker: u32, lease: u64, at: u64) {
         self.held[worker as usize] = None;
         let session = &self.sessions[worker as usize];
@@ -183,10 +183,10 @@ impl Real {
         );
     }
 
-    /// 250 ms have passed; so many connections wait to be accepted.
+    /// Ticks after 250 ms with `queue` connections in the backlog.
     pub(crate) fn tick(&mut self, queue: u32, at: u64) -> View {
         let now = Now::at_nanos(at);
-        // Long work is rare, but there is some that takes longer than a lease lasts.
+        // Long requests are rare, but some exceed the lifetime of a lease.
         for (session, held) in self.sessions.iter().zip(&mut self.held) {
             if let Some((lease, since)) = held.as_mut().filter(|(_, since)| at - since >= RENEWED_EVERY) {
                 *since = at;
@@ -219,7 +219,7 @@ fn engine(rules: &str) -> Arc<Engine> {
     engine
 }
 
-/// A process of the pool with one slot.
+/// Opens the session of a process with one slot.
 fn open(engine: &Engine) -> Session {
     let opening =
         ConnectionParams { name: None, user: 1_000, pool: "web", slots: 1, connection: 1, pid: None };
@@ -248,5 +248,5 @@ fn rules(setting: &Setting) -> String {
     text
 }
 
-/// A third of what a lease lasts, as clients do.
+/// A third of a lease's lifetime, as clients do.
 const RENEWED_EVERY: u64 = 20 * SECOND;

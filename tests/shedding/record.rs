@@ -1,4 +1,4 @@
-//! What came of a run, second by second, and what can be read from it. It judges nothing.
+//! Records a run second by second, and computes its results. It judges nothing.
 
 use std::io::Write;
 use std::ops::Range;
@@ -6,34 +6,34 @@ use std::ops::Range;
 use crate::plan::{CRITICAL, EVENT, PRIORITIES, Plan};
 use crate::real::View;
 
-/// One second. What became of a request counts in the second in which it first came.
+/// One second. Outcomes of a request count in the second of its first arrival.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Second {
-    /// Requests that came, by priority; one that is tried again came once.
+    /// Requests by priority; retries do not count.
     pub(crate) offered: [u32; 4],
-    /// Tries, the first ones included.
+    /// Tries, including first ones.
     pub(crate) tries: [u32; 4],
-    /// Tries that were let in.
+    /// Admitted tries.
     pub(crate) admitted: [u32; 4],
-    /// Requests that were answered in time.
+    /// Requests answered in time.
     pub(crate) succeeded: [u32; 4],
-    /// Tries that were answered when nobody waited any more.
+    /// Tries answered after the client's timeout.
     pub(crate) late: [u32; 4],
     /// Tries that found the backlog full.
     pub(crate) lost: [u32; 4],
-    /// Tries that were shed.
+    /// Shed tries.
     pub(crate) shed: [u32; 4],
-    /// Tries over a limit of the caller.
+    /// Tries over the caller's limit.
     pub(crate) limited: [u32; 4],
-    /// Requests answered in time in this second, whenever they came.
+    /// Requests answered in time in this second, regardless of arrival.
     pub(crate) answered: u32,
-    /// Nanoseconds of work done under leases since the start.
+    /// Nanoseconds under leases since the start.
     pub(crate) busy_nanos: u64,
-    /// The most connections that waited.
+    /// Peak of waiting connections.
     pub(crate) queue_max: u32,
-    /// The connections that wait at its end.
+    /// Waiting connections at its end.
     pub(crate) queue: u32,
-    /// What the engine showed at its end.
+    /// View of the engine at its end.
     pub(crate) view: View,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Run {
     pub(crate) first_shed: Option<u64>,
     /// The first one by the slow loop.
     pub(crate) first_slow: Option<u64>,
-    /// How often each part refused: fleet, brake, workers, queue age.
+    /// Refusals by part: fleet, brake, workers, queue age.
     pub(crate) shed_by: [u64; 4],
-    /// How often the brake came on.
+    /// Activations of the brake.
     pub(crate) brakings: u64,
-    /// By how much u, as it is shown, ever differed from what it is.
+    /// Largest error of the reported u.
     pub(crate) utilization_off: f64,
 }
 
@@ -64,23 +64,23 @@ impl Run {
         self.span(range).iter().map(|second| f64::from(count(second))).sum()
     }
 
-    /// Of the critical requests that came, how many were answered in time.
+    /// Returns the share of critical requests answered in time.
     pub(crate) fn critical(&self, range: &Range<u64>) -> f64 {
         self.success(CRITICAL, range)
     }
 
-    /// The same, each try on its own: what was tried again failed before.
+    /// The same by tries: an earlier try of a retried request failed.
     pub(crate) fn critical_by_tries(&self, range: &Range<u64>) -> f64 {
         let tries = self.sum(range, |second| second.tries[CRITICAL]);
         self.sum(range, |second| second.succeeded[CRITICAL]) / tries.max(1.0)
     }
 
-    /// Seconds from the event to the first refusal.
+    /// Returns the seconds from the event to the first refusal.
     pub(crate) fn first_shed_after(&self) -> f64 {
         self.first_shed.map_or(f64::INFINITY, |at| at as f64 / 1e9 - EVENT as f64)
     }
 
-    /// Seconds from the event to the first refusal by the slow loop.
+    /// Returns the seconds from the event to the first refusal by the slow loop.
     pub(crate) fn slow_loop_after(&self) -> f64 {
         self.first_slow.map_or(f64::INFINITY, |at| at as f64 / 1e9 - EVENT as f64)
     }
@@ -90,41 +90,41 @@ impl Run {
         self.sum(range, |second| second.succeeded[priority]) / offered.max(1.0)
     }
 
-    /// Of the requests of a priority that came, how many were turned away: shed, or lost at a full backlog.
+    /// Returns the share of tries of a priority that were shed, or lost at a full backlog.
     pub(crate) fn refused(&self, priority: usize, range: &Range<u64>) -> f64 {
         let refused = self.sum(range, |second| second.shed[priority] + second.lost[priority]);
         refused / self.sum(range, |second| second.tries[priority]).max(1.0)
     }
 
-    /// Requests of any priority that were turned away.
+    /// Returns tries of any priority that were shed or lost.
     pub(crate) fn all_refused(&self) -> f64 {
         let all = 0..self.plan.end();
         self.sum(&all, |second| second.shed.iter().chain(&second.lost).sum())
     }
 
-    /// Answers in time, in requests a second.
+    /// Returns answers in time, in requests a second.
     pub(crate) fn goodput(&self, range: &Range<u64>) -> f64 {
         self.sum(range, |second| second.answered) / (range.end - range.start) as f64
     }
 
-    /// Of the critical requests that were within a limit of their caller, how many were answered in time.
+    /// Returns the share of critical requests within their caller's limit that were answered in time.
     pub(crate) fn critical_within_quota(&self, range: &Range<u64>) -> f64 {
         let limited = self.sum(range, |second| second.limited[CRITICAL]);
         let offered = self.sum(range, |second| second.offered[CRITICAL]) - limited;
         self.sum(range, |second| second.succeeded[CRITICAL]) / offered
     }
 
-    /// Requests over a limit of their caller, a second.
+    /// Returns requests over their caller's limit, a second.
     pub(crate) fn limited(&self, range: &Range<u64>) -> f64 {
         self.sum(range, |second| second.limited.iter().sum()) / (range.end - range.start) as f64
     }
 
-    /// Requests that came, a second.
+    /// Returns offered requests, a second.
     pub(crate) fn offered(&self, range: &Range<u64>) -> f64 {
         self.sum(range, |second| second.offered.iter().sum()) / (range.end - range.start) as f64
     }
 
-    /// The share of the workers' time that was spent under leases in the 8 s before the end of a second.
+    /// Returns the share of workers' time under leases in the 8 s before the end of a second.
     pub(crate) fn utilization(&self, second: u64) -> f64 {
         let busy = |second: u64| self.seconds.get(second as usize).map_or(0, |second| second.busy_nanos);
         let span = second.min(8);
@@ -136,7 +136,7 @@ impl Run {
         f64::from(self.span(range).iter().map(|second| second.queue_max).max().unwrap_or(0))
     }
 
-    /// Seconds from the start of `range` until the queue, once there was one, is gone and u below 0.9.
+    /// Returns the seconds from the start of `range` until a queue has cleared and u is below 0.9.
     pub(crate) fn cleared_after(&self, range: &Range<u64>) -> f64 {
         let stood = |second: u64| self.seconds[second as usize].queue_max >= self.plan.workers;
         let is_clear =
@@ -152,13 +152,13 @@ impl Run {
         self.span(range).iter().map(|second| second.view.severity)
     }
 
-    /// How often s turned by 0.05 or more.
+    /// Counts reversals of s by 0.05 or more.
     pub(crate) fn reversals(&self, range: &Range<u64>) -> f64 {
         let Some(first) = self.severities(range).next() else { return 0.0 };
         let (mut turns, mut direction, mut low, mut high) = (0.0, 0.0, first, first);
         for s in self.severities(range) {
             (low, high) = (low.min(s), high.max(s));
-            // The way it went until now is known; it turns when it comes back far enough from where it went furthest.
+            // The direction so far is known; s reverses once it is far enough from its extreme.
             let (up, down) = (s - low >= TURN, high - s >= TURN);
             let turned = match direction {
                 1.0 => down,
@@ -174,26 +174,26 @@ impl Run {
         turns
     }
 
-    /// The standard deviation of s.
+    /// Returns the standard deviation of s.
     pub(crate) fn severity_spread(&self, range: &Range<u64>) -> f64 {
         let count = self.span(range).len() as f64;
         let mean = self.severities(range).sum::<f64>() / count;
         (self.severities(range).map(|s| (s - mean) * (s - mean)).sum::<f64>() / count).sqrt()
     }
 
-    /// Seconds from the start of `range` until s is at most 0.
+    /// Returns the seconds from the start of `range` until s is at most 0.
     pub(crate) fn recovered_after(&self, range: &Range<u64>) -> f64 {
         let found = self.severities(range).position(|s| s <= 0.0);
         found.map_or(f64::INFINITY, |second| second as f64)
     }
 
-    /// By how much s rises in the one second in which it rises most.
+    /// Returns the largest rise of s within one second.
     pub(crate) fn steepest_rise(&self, range: &Range<u64>) -> f64 {
         let severities: Vec<f64> = self.severities(range).collect();
         severities.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max)
     }
 
-    /// All of it as a table.
+    /// Writes the run as a table.
     pub(crate) fn write_csv(&self, to: &mut impl Write) -> std::io::Result<()> {
         let counts = ["offered", "admitted", "succeeded", "late", "shed", "lost"];
         write!(to, "second")?;
@@ -216,5 +216,5 @@ impl Run {
     }
 }
 
-/// A turn of s that counts.
+/// Smallest reversal of s that counts.
 const TURN: f64 = 0.05;

@@ -1,4 +1,4 @@
-//! Each row of the table, decided by the engine.
+//! Tests each row of the table with the engine.
 
 use crate::cases;
 use crate::judge::row;

@@ -1,11 +1,11 @@
-//! What is reached while all is well.
+//! Tests utilization without faults and around outages.
 
 use tidegate::limit::share::Fallback;
 
 use super::world::{Seen, WorkPlan, run};
 use crate::plan::{Outage, Plan, Shape, is_short};
 
-/// So many hosts, 1 000 at once, 100 ms each; `load` in thousandths of what keeps all of that busy.
+/// Plans `hosts` hosts, 1 000 permits, 100 ms each; `load` in thousandths of full utilization.
 fn plan(hosts: u32, shape: Shape, load: u32) -> WorkPlan {
     let ms = if is_short() { 4_000 } else { 60_000 };
     let base = Plan { rate: 10_000, burst: 1_000, ms, ..Plan::cell(hosts, shape, load) };
@@ -68,7 +68,7 @@ fn a_redis_that_forgot_everything_gives_nothing_away_before_all_have_said_what_t
     plan.base.faults.outages.push(Outage { from_ms: 2_000, to_ms: 2_300, empty: true, later_ms: 0 });
     let seen = tell(&plan);
     assert!(seen.most <= 100 && seen.most_loose == 0, "{seen:?}");
-    // Nothing is granted for two seconds after the loss.
+    // Redis grants nothing for two seconds after the loss.
     assert!(seen.used() > 0.6, "{seen:?}");
 }
 
@@ -82,7 +82,7 @@ fn leases_of_an_outage_beyond_the_maximum_are_not_replaced_after_it() {
     assert!(seen.most_at_end <= 100 && seen.most_at_end >= 90, "{seen:?}");
 }
 
-/// So many at once over twenty hosts: less than four for each.
+/// Plans `max` permits over twenty hosts: less than four for each.
 fn few(max: u32, shape: Shape, load: u32, asks: bool) -> WorkPlan {
     let plan = plan(20, shape, load);
     WorkPlan { base: Plan { rate: max * 10, burst: max, ..plan.base }, asks, ..plan }
@@ -93,13 +93,13 @@ fn where_there_are_few_what_waits_for_a_place_gets_it() {
     for shape in [Shape::Even, Shape::OneHot] {
         for load in [300, 1_500] {
             if !is_short() {
-                // What it would be if nothing waited.
+                // For comparison: without pending requests.
                 tell(&few(10, shape, load, false));
             }
             let seen = tell(&few(10, shape, load, true));
             assert!(seen.most <= 10, "{seen:?}");
             assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
-            // Where there are enough for all, no request is refused.
+            // With enough permits for all, no request is refused.
             assert!(load > 1_000 || seen.begun == seen.asked, "{shape:?} {load}: {seen:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! One host and the work in progress on it.
+//! Simulates one host and its leases.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,30 +24,30 @@ pub(crate) struct WorkHost {
     pub(crate) host: Host,
     session: Session,
     waiting: Waiting<Wanted>,
-    /// When the last command was sent that was answered, by key.
+    /// Send time of the last answered command, by key.
     heard: HashMap<[u8; 16], Timestamp>,
-    /// What the keys are known by.
+    /// Hashed keys of the tenants.
     keys: Vec<[u8; 16]>,
     next_id: u64,
 }
 
-/// What is asked for.
+/// A requested lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) tenant: u32,
-    /// How long it takes once it has begun.
+    /// Duration of the lease, µs.
     pub(crate) lasts_us: u64,
-    /// A rule of this host refuses it, too.
+    /// A rule of this host refuses it too.
     pub(crate) is_held: bool,
 }
 
-/// What came of it.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came {
     /// The lease.
     Begun {
         lease: u64,
-        /// More is in progress than there are places for.
+        /// The host has more leases than permits.
         is_beyond_hand: bool,
     },
     Refused,
@@ -72,18 +72,18 @@ impl WorkHost {
         WorkHost { host, session, waiting: Waiting::new(), heard: HashMap::new(), keys, next_id: 0 }
     }
 
-    /// Places that it has.
+    /// Returns the permits that it holds.
     pub(crate) fn held(&self, us: u64) -> u64 {
         self.host.engine.sum_permits(self.host.now(us)).values().map(|sum| sum.held).sum()
     }
 
-    /// Whether it was not answered about a key for as long as a hold lasts.
+    /// Returns whether a key had no reply for the lifetime of a hold.
     pub(crate) fn has_lapsed(&self, tenant: u32, us: u64) -> bool {
         let heard = self.heard.get(&self.keys[tenant as usize]);
         heard.is_none_or(|at| self.host.now(us).at >= at.after(Duration::from_millis(1_900)))
     }
 
-    /// Whether more of a key is in progress than it has places for.
+    /// Returns whether the key has more leases than permits here.
     fn is_beyond_hand(&self, tenant: u32, us: u64) -> bool {
         let (engine, tenant) = (&self.host.engine, format!("t{tenant}"));
         let rule = engine.find_rule_name("api/exports").unwrap();
@@ -91,12 +91,12 @@ impl WorkHost {
         here.in_use > here.held
     }
 
-    /// Whether it cannot know any more what others may have of a key.
+    /// Returns whether the permits of other hosts are unknown for a key.
     pub(crate) fn is_cut_off(&self, tenant: u32, us: u64) -> bool {
         self.has_lapsed(tenant, us) || !self.host.is_linked()
     }
 
-    /// A piece of work, or one that has waited.
+    /// Requests a lease.
     pub(crate) fn begin(&mut self, work: Wanted, us: u64) -> Came {
         self.judge(work, None, true, us)
     }
@@ -110,7 +110,7 @@ impl WorkHost {
     ) -> Came {
         let now = self.host.now(us);
         let tenant = format!("t{}", work.tenant);
-        // One that its own host refuses has an attribute more.
+        // A request that its own host refuses has an additional attribute.
         let attributes = [("tenant", tenant.as_str()), ("job", "j")];
         let attributes = if work.is_held { &attributes[..] } else { &attributes[..1] };
         self.next_id += 1;
@@ -121,14 +121,14 @@ impl WorkHost {
             ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(attributes))
         };
         let is_second = result.is_some();
-        // As it is judged: what is judged next may change it.
+        // Checked immediately: the next decision may change it.
         let shortfalls = match self.host.decide(&request, result, now) {
             EngineAnswer::Decided(decision) if decision.verdict == Verdict::Allow => {
                 let lease = decision.lease.unwrap();
                 let is_beyond_hand = self.is_beyond_hand(work.tenant, us);
                 return Came::Begun { lease, is_beyond_hand };
             }
-            // A flash under `allow` is more than one session may hold.
+            // A flash under `allow` exceeds the lease limit of a session.
             EngineAnswer::Decided(_) | EngineAnswer::TooManyLeases => return Came::Refused,
             EngineAnswer::RemoteCheck(shortfalls) => shortfalls,
             other => panic!("{other:?}"),
@@ -137,7 +137,8 @@ impl WorkHost {
         Came::Waits
     }
 
-    /// What comes of those that wait for nothing any more. `leaves`: those whose clients have gone.
+    /// Returns the outcomes of pending requests that are decided. `leaves`: whether a client closed its
+    /// connection.
     pub(crate) fn resume(&mut self, us: u64, leaves: impl FnMut() -> bool) -> Vec<(Wanted, Came)> {
         let mut came = Vec::new();
         self.waiting.forget(leaves);

@@ -1,12 +1,12 @@
-//! Many small runs, each with faults of its own: nothing is in progress beyond the most at once but under hosts that were
-//! cut off. [`world`](super::world) looks each millisecond.
+//! Tests random small runs with faults: leases exceed the maximum only on hosts in an outage.
+//! [`world`](super::world) checks each millisecond.
 
 use tidegate::limit::share::Fallback;
 
 use super::world::{Seen, WorkPlan, run};
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, runs, seed};
 
-/// Drawn from a seed alone.
+/// Draws a plan from a seed.
 fn plan(seed: u64) -> WorkPlan {
     let mut draw = draws(seed, 14);
     let hosts = [2, 3, 5, 10, 20, 50][draw(0, 5) as usize];
@@ -43,7 +43,7 @@ fn plan(seed: u64) -> WorkPlan {
     WorkPlan { base, service_ms, when_down, asks, held, leaves }
 }
 
-/// `SEED` and `RUNS` choose others: one of these takes as long as ten about tokens.
+/// Selected by `SEED` and `RUNS`; one run takes as long as ten token runs.
 #[test]
 fn nothing_is_in_progress_beyond_the_most_but_under_hosts_that_were_cut_off() {
     let all = each_seed(seed()..seed() + runs().div_ceil(10), plan, run);

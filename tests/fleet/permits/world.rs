@@ -1,4 +1,4 @@
-//! Hosts, their work, Redis and the way between, a millisecond at a time.
+//! Simulates hosts, leases, Redis and the network in steps of a millisecond.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,22 +13,22 @@ use crate::plan::{Outage, Plan};
 use crate::random::Random;
 use crate::store::Store;
 
-/// What a run is about: `burst` of the plan is the most at once, and `load` is in thousandths of what keeps that busy.
+/// Plan of a run: `burst` of `base` is the maximum concurrency, `load` is in thousandths of full utilization.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WorkPlan {
     pub(crate) base: Plan,
-    /// How long work takes at the mean.
+    /// Mean duration of a lease.
     pub(crate) service_ms: u32,
     pub(crate) when_down: Fallback,
     /// Whether requests wait for a permit.
     pub(crate) asks: bool,
-    /// Requests of a thousand that their own host refuses, too.
+    /// Requests per thousand that their own host refuses too.
     pub(crate) held: u32,
-    /// Of a thousand that wait, those whose clients go in each millisecond.
+    /// Pending requests per thousand whose clients disconnect in each millisecond.
     pub(crate) leaves: u32,
 }
 
-/// A piece of work.
+/// A lease in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Work {
     ends_us: u64,
@@ -36,15 +36,15 @@ struct Work {
     life: u64,
     lease: u64,
     tenant: u32,
-    /// Which of the stretches in which its host heard Redis without a break it began in.
+    /// Linked period of the host in which it began.
     stretch: u64,
 }
 
-/// What is in progress of one key on one host.
+/// Leases of one key on one host.
 #[derive(Clone, Copy, Debug, Default)]
 struct There {
     stretch: u64,
-    /// Of this stretch, and of earlier ones.
+    /// Leases of the current linked period, and of earlier ones.
     heard: u32,
     loose: u32,
 }
@@ -59,13 +59,13 @@ pub(crate) struct World<'p> {
     network: Network,
     random: Random,
     works: BinaryHeap<Reverse<Work>>,
-    /// The same requests with one counter that knows of all at once.
+    /// The same requests under one global counter.
     perfect: BinaryHeap<Reverse<(u64, u32)>>,
     perfect_now: Vec<u32>,
     pub(crate) seen: Seen,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) asked: u64,
@@ -74,19 +74,18 @@ pub(crate) struct Seen {
     pub(crate) in_flight: u64,
     pub(crate) perfect: u64,
     pub(crate) held: u64,
-    /// The most at once of one key, and of that what hosts began that have heard Redis all the while.
+    /// Peak concurrency of one key, in total and of leases whose hosts stayed linked.
     pub(crate) most: u32,
     pub(crate) most_heard: u32,
-    /// The most at once of one key in the last second.
+    /// Peak concurrency of one key in the last second.
     pub(crate) most_at_end: u32,
     pub(crate) cells: u64,
-    /// Work in progress that a host was cut off under, the most at once.
+    /// Peak of leases that an outage of their host interrupted.
     pub(crate) most_loose: u32,
     pub(crate) by_host: Vec<[u64; 2]>,
     /// Requests that waited for a command.
     pub(crate) waited: u64,
-    /// Of those that one counter that knows of all at once would have let begin, and of all refused, those refused while the
-    /// places in use everywhere were fewer than there are.
+    /// Leases that one global counter would start, and requests refused while a permit was free.
     pub(crate) perfect_begun: u64,
     pub(crate) refused_while_free: u64,
 }
@@ -206,7 +205,7 @@ impl World<'_> {
         self.hosts[to.host as usize].as_mut().filter(|_| life == to.life)
     }
 
-    /// What goes on under a host that is cut off is its own.
+    /// Leases on a host in an outage no longer count as linked.
     fn cut_offs(&mut self, us: u64) {
         for (host, there) in self.hosts.iter().zip(&mut self.there) {
             for (tenant, there) in (0..).zip(there) {
@@ -262,7 +261,7 @@ impl World<'_> {
         self.came(number, work, came, us);
     }
 
-    /// Of what waited on a host, what does not any more.
+    /// Resumes decided pending requests of a host.
     fn resume(&mut self, number: u32, us: u64, leaves: u32) {
         let Some(host) = self.hosts[number as usize].as_mut() else { return };
         let random = &mut self.random;
@@ -279,7 +278,7 @@ impl World<'_> {
         }
     }
 
-    /// What has come of a piece of work.
+    /// Records the outcome of a request.
     fn came(&mut self, number: u32, work: Wanted, came: Came, us: u64) {
         let Wanted { tenant, lasts_us, is_held } = work;
         let (lease, is_beyond_hand) = match came {
@@ -302,7 +301,7 @@ impl World<'_> {
         let may_unheard = self.plan.when_down != Fallback::Refuse;
         let is_cut_off = host.is_cut_off(tenant, us);
         if is_cut_off || is_beyond_hand {
-            // A request without an answer in time goes by the fallback as well.
+            // A request whose remote check timed out uses the fallback too.
             let may = is_cut_off && !host.has_lapsed(tenant, us) || may_unheard || !self.plan.asks;
             assert!(may, "host {number} starts a lease after {us} us on a permit that it does not have");
             if is_cut_off {
@@ -317,12 +316,12 @@ impl World<'_> {
         self.works.push(Reverse(Work { ends_us, host: number, life, lease, tenant, stretch }));
     }
 
-    /// Nothing is in progress beyond the most at once but what was begun on hosts that were cut off since.
+    /// Checks that only leases interrupted by an outage exceed the maximum.
     fn check(&mut self, us: u64) {
         for tenant in 0..self.plan.base.tenants as usize {
             let heard: u32 = self.there.iter().map(|there| there[tenant].heard).sum();
             let loose: u32 = self.there.iter().map(|there| there[tenant].loose).sum();
-            // Leases that began by a fallback are reported later.
+            // Leases that began under a fallback are reported later.
             let has_fallback = self.plan.when_down != Fallback::Refuse || !self.plan.asks;
             assert!(
                 heard <= self.plan.base.burst || has_fallback,

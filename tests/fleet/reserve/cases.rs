@@ -1,4 +1,4 @@
-//! What is promised of the reserve.
+//! Tests the guarantees of the reserve.
 
 use super::{EPOCH_US, Host, World, now};
 use crate::plan::{Faults, is_short, runs, seed};
@@ -8,16 +8,16 @@ use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::rules::read_text;
 
-/// As many as the other runs of this test allow, each of which is far shorter.
+/// Returns fewer seeds than other tests use: each run is far longer.
 fn seeds() -> std::ops::Range<u64> {
     seed()..seed() + (runs() / 400).clamp(1, 250)
 }
 
-/// Four fifths of the slots and a twentieth more, which nobody should need.
+/// Four fifths of the slots, plus a margin of a twentieth.
 const MOST: f64 = 0.8 * 1.05;
 
-/// The row of the table: twice as much other work as there is room for, a host that dies, a Redis that is away for a minute
-/// and a clock that is half a minute ahead.
+/// Row of the table: twice the other load that fits, a crashed host, a Redis outage of a minute and a clock
+/// half a minute ahead.
 #[test]
 fn what_is_kept_back_stays_free_whatever_happens() {
     for seed in seeds() {
@@ -56,7 +56,7 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
     }
     assert!(gone <= 4_000, "in the sums for {gone} ms after its death");
     assert!(!is_sound || unknown <= 4_000, "known for {unknown} ms after its death");
-    // With nine tenths of the slots, and all that the dead host had gone at once.
+    // With nine tenths of the slots, and the dead host's leases ended at once.
     assert!(world.most(6_000) <= MOST, "{}", world.most(6_000));
 
     world.is_out = true;
@@ -85,20 +85,20 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
     );
 }
 
-/// Half of the hosts have next to nothing to do: the other half works for them, and gives the places back when they are
-/// asked for, before anybody uses them twice.
+/// Half of the hosts are nearly idle: the other half uses their slots and returns them on demand, before any
+/// slot is used twice.
 #[test]
 fn what_some_hosts_do_not_need_others_use() {
     let mut world = World::new(2, 2_000, Faults::default()).with_hosts(&[100; 10]);
     let half = |busy: usize| move |number: usize| if (number < 5) == (busy == 0) { 2.0 } else { 0.02 };
     world.run_strictly(20_000, half(0));
-    // Five hosts at all of their slots, and not at four fifths of them.
+    // Five hosts use all of their slots, not four fifths.
     let used = 2.0 * world.mean(5_000);
     assert!(used >= 0.9, "{used}");
     world.run_strictly(20_000, half(1));
     let used = 2.0 * world.mean(5_000);
     assert!(used >= 0.9, "{used}");
-    // All at once.
+    // Now all hosts are busy.
     world.run_strictly(10_000, |_| 2.0);
     assert!(world.mean(4_000) >= 0.77, "{}", world.mean(4_000));
     for host in world.hosts.iter().flatten() {
@@ -106,8 +106,8 @@ fn what_some_hosts_do_not_need_others_use() {
     }
 }
 
-/// Two small hosts, one of which has nothing to do: in whatever order they speak, the other has all but what an idle host
-/// keeps after a few seconds, and keeps it.
+/// Two small hosts, one of them idle: in any order of heartbeats, the other borrows all but the idle host's
+/// minimum within seconds, and keeps it.
 #[test]
 fn what_is_lent_is_there_within_seconds() {
     for seed in 0..if is_short() { 6 } else { 20 } {
@@ -127,7 +127,7 @@ fn what_is_lent_is_there_within_seconds() {
     }
 }
 
-/// A beat that was run although its reply was lost says nothing that the next one does not take back at once.
+/// The next heartbeat replaces one that was executed although its reply was lost.
 #[test]
 fn a_lost_reply_leaves_nothing_behind() {
     let faults = Faults { lost: 300, ..Faults::default() };
@@ -141,8 +141,8 @@ fn a_lost_reply_leaves_nothing_behind() {
     assert!(world.mean(10_000) >= 0.77, "{}", world.mean(10_000));
 }
 
-/// A replica that lacks the last second takes over: what was used twice is given way once all have spoken again, and work
-/// has ended.
+/// A replica that lacks the last second takes over: double use ends once all hosts have sent heartbeats and
+/// leases have ended.
 #[test]
 fn a_replica_that_lacks_a_second_is_made_up_for() {
     for seed in 0..if is_short() { 4 } else { 10 } {
@@ -157,7 +157,7 @@ fn a_replica_that_lacks_a_second_is_made_up_for() {
     }
 }
 
-/// A daemon that goes by a name that a later one has too is told so, and hears nothing.
+/// A daemon whose identity a later daemon took over detects it and ignores the reply.
 #[test]
 fn who_has_the_name_of_another_is_told() {
     let mut store = Store::default();
@@ -181,7 +181,7 @@ fn who_has_the_name_of_another_is_told() {
     assert!(other.goes_by_the_fleet(10_500) && !one.goes_by_the_fleet(10_500), "it was not heard since 0 s");
 }
 
-/// The clock of Redis is set, to and fro.
+/// The clock of Redis steps forward and back.
 #[test]
 fn a_clock_of_redis_that_is_set_makes_nothing_of_nothing() {
     let mut world = World::new(5, 2_000, Faults::default()).with_hosts(&[100; 4]);
@@ -197,7 +197,7 @@ fn a_clock_of_redis_that_is_set_makes_nothing_of_nothing() {
     assert_eq!(world.slots_known(0), 300);
 }
 
-/// A pool that nobody watches over any more counts for nobody.
+/// A pool without rules no longer counts on any host.
 #[test]
 fn a_pool_that_is_gone_says_so_until_it_is_heard() {
     let mut world = World::new(4, 2_000, Faults::default()).with_hosts(&[100; 2]);

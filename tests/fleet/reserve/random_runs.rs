@@ -1,5 +1,5 @@
-//! Small runs drawn from a seed, with faults of their own: what all hosts together may let in, and what they have in
-//! progress, is at no moment more than what is not kept back.
+//! Tests random small runs with faults: the limits and the leases of all hosts together never use the
+//! reserve.
 
 use super::{TAKES_MAX, World};
 use crate::plan::{Faults, each_seed, runs, seed};
@@ -27,14 +27,14 @@ fn run_one(seed: u64) {
         }
         for _ in 0..200 + random.below(3_000) {
             world.run(1, |number| loads[number]);
-            // What was lent to others by a host that died is theirs until they hear of it.
+            // Slots lent by a crashed host stay borrowed until the borrowers learn of the crash.
             let (reach, most) = (world.reach(), world.allowed(4_000 + TAKES_MAX));
             assert!(reach <= most, "{reach} of {most} after {} ms: {slots:?}", world.ms);
         }
     }
 }
 
-/// `SEED` and `RUNS` choose others.
+/// Selected by `SEED` and `RUNS`.
 #[test]
 fn nothing_that_is_kept_back_is_used_twice() {
     each_seed(seed()..seed() + (runs() / 20).max(5), |seed| seed, |seed| run_one(*seed));

@@ -1,4 +1,4 @@
-//! Hosts that are alive, and what their pools have together.
+//! Models live hosts and the sums of their pools.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,27 +9,27 @@ use super::{Kept, bytes};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Beats {
-    /// By name in Redis' order, which is that of their hexadecimal digits; when they beat last, in milliseconds.
+    /// Last heartbeat in milliseconds by identity, in Redis' order: that of its hexadecimal digits.
     hosts: BTreeMap<String, u64>,
     hosts_until_ms: u64,
     /// The latest epoch of each host.
     epochs: BTreeMap<String, u64>,
     pools: HashMap<String, Kept<Pool>>,
-    /// The same of the hosts with each secret.
+    /// Last heartbeats of the hosts with each secret.
     alike: HashMap<SecretDigest, Kept<BTreeMap<String, u64>>>,
 }
 
-/// What hosts said of one pool.
+/// Host reports of one pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
-    /// Since when all is known, when they were counted, and what they had then and since.
+    /// When reports became complete, when they were counted, and their sums then and since.
     pub(super) since: u64,
     pub(super) counted: u64,
     pub(super) sums: (PoolLoad, u64),
     said: BTreeMap<String, Said>,
 }
 
-/// What one host said of it last.
+/// The last report of one host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Said {
     pub(super) epoch: u64,
@@ -107,7 +107,7 @@ impl Beats {
         self.hosts.clone()
     }
 
-    /// What stands in Redis of each pool: the fields, and when it runs out.
+    /// Returns each pool as Redis holds it: its fields and expiry.
     pub(super) fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
         let pools = self.pools.iter();
         let pools = pools.map(|(name, kept)| {
@@ -120,7 +120,7 @@ impl Beats {
 }
 
 impl Pool {
-    /// Those that nobody said again go; those of a clock that was set back begin anew.
+    /// Recounts: drops expired reports, and restarts those from a clock since set back.
     fn count(&mut self, now_us: u64) {
         self.said.retain(|_, said| said.at + SAID_US >= now_us);
         self.said.values_mut().for_each(|said| said.at = said.at.min(now_us));

@@ -1,4 +1,4 @@
-//! What stands in Redis, to the byte.
+//! Encodes values as Redis holds them, to the byte.
 
 use tidegate::fleet::heartbeat::PoolLoad;
 

@@ -1,26 +1,26 @@
-//! One cell: how it moves with time, and what is given of it.
+//! Models one cell: refill over time, and grants.
 
 use tidegate::fleet::cell::{AMOUNT_MAX, CellQuota, CellReply, CellRequest, DEMAND_MAX, GENERATION_US};
 use tidegate::fleet::reply::{CostCover, PaymentResult};
 
 use super::share::{Reports, granted, portion};
 
-/// What Redis knows of one key.
+/// State of one key in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     pub terms: CellQuota,
-    /// µtok; below zero where more was let through than there was.
+    /// µtok; negative after admissions beyond the budget.
     pub level: i64,
-    /// What is left over of the last refill, of `den` parts of a µtok.
+    /// Remainder of the last refill, in `den` parts of a µtok.
     pub rem: u64,
-    /// When it was moved last, µs.
+    /// Time of the last refill, µs.
     pub at: u64,
-    /// What hosts reported in the generation of `at`, and in the one before and not since.
+    /// Host reports in the generation of `at`, and those of the one before without a newer one.
     pub reports: Reports,
 }
 
 impl Cell {
-    /// The cell of one who asks, moved to `now`, and whether it was lost before.
+    /// Returns the requested cell, moved to `now`, and whether it had been lost.
     pub fn of_one_who_asks(
         value: Option<&Cell>,
         asked: &CellQuota,
@@ -42,7 +42,7 @@ impl Cell {
         (cell, false)
     }
 
-    /// Moves it to `now`, generation by generation: holds keep it from filling. After two edges nothing is held any more.
+    /// Moves it to `now` by generations: holds limit its refill. All holds expire after two edges.
     pub fn forward(&mut self, now_us: u64) {
         if now_us < self.at {
             if self.at - now_us > GENERATION_US {
@@ -78,7 +78,7 @@ impl Cell {
         };
     }
 
-    /// A sync: settles with the one who asks and gives what is due.
+    /// Executes a sync: settles debts and returns, and grants the host's portion.
     pub fn serve(&mut self, ask: &CellRequest, lost: bool, other_birth: bool) -> CellReply {
         let generation = self.at / GENERATION_US;
         self.reports.replace(generation, ask.last.filter(|_| !other_birth), ask.hold, ask.demand);
@@ -96,7 +96,7 @@ impl Cell {
         CellReply { level: self.level, demand, grant, hosts, lost, version, generation, window: None }
     }
 
-    /// What an empty one would have after this time.
+    /// Returns the level of an empty cell after this time.
     fn filled(&self, us: u64) -> i64 {
         let filled = u128::from(us.min(AMOUNT_MAX)) * u128::from(self.terms.rate.num());
         let filled = filled / u128::from(self.terms.rate.den());
@@ -104,7 +104,7 @@ impl Cell {
         u64::try_from(filled).map_or(burst, |filled| filled.min(burst)).cast_signed()
     }
 
-    /// What an exact decision sees of it.
+    /// Returns the result of an exact check.
     pub fn look(&self, cost: u64, lost: bool, now_us: u64) -> PaymentResult {
         let cost = cost.min(AMOUNT_MAX);
         let need = u64::try_from(cost.cast_signed() - self.level).unwrap_or(0);
@@ -121,7 +121,7 @@ impl Cell {
         PaymentResult { level: self.level, wait, lost, version: self.terms.version, window: None }
     }
 
-    /// For how long it is kept.
+    /// Returns its expiry, ms.
     pub fn kept_ms(&self) -> u64 {
         let need = u64::try_from(self.terms.burst.cast_signed() - self.level).unwrap_or(0);
         let us = u128::from(need.div_ceil(self.terms.rate.num())) * u128::from(self.terms.rate.den());

@@ -1,6 +1,6 @@
-//! The store that hosts share, in virtual time: the rules of the scripts in `src/fleet/scripts` once more, in Rust.
+//! Models the shared store in virtual time: the rules of the scripts in `src/fleet/scripts`, in Rust.
 //!
-//! `tests/redis/fleet_store.rs` holds the two against each other, command by command and bit by bit.
+//! `tests/redis/fleet_store.rs` compares the two, command by command and bit by bit.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 mod beat;
@@ -25,7 +25,7 @@ use permits::PermitSet;
 pub use share::{Reports, Sums};
 pub use window::WindowCell;
 
-/// Everything that one Redis holds.
+/// State of one Redis.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     births: HashMap<u8, Kept<u64>>,
@@ -36,7 +36,7 @@ pub struct Store {
     versions: HashMap<[u8; 16], Kept<version::Versions>>,
 }
 
-/// Something that runs out.
+/// A value with an expiry.
 #[derive(Clone, Debug)]
 struct Kept<T> {
     value: T,
@@ -54,7 +54,7 @@ impl<T> Kept<T> {
 }
 
 impl Store {
-    /// Runs one command at this time, and answers it.
+    /// Executes one command at this time; returns its reply.
     pub fn execute(&mut self, command: &ScriptCommand, now_us: u64) -> ScriptReply {
         match command {
             ScriptCommand::Sync(batch) => self.sync(batch, now_us),
@@ -118,7 +118,7 @@ impl Store {
             let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
             let (cell, lost, is_its) =
                 WindowCell::of_one_who_asks(value, &cost.terms, window, cost.knew_us, now_us);
-            // Who means another window comes again at once.
+            // A host with another window retries immediately.
             let wait = match &cell {
                 Some(cell) if is_its => cell.wait(cost.cost, now_us),
                 _ => CostCover::Until(1),
@@ -172,7 +172,7 @@ impl Store {
         ScriptReply::Permits(CommandReply { born_us, now_us, results })
     }
 
-    /// When the bucket was created, and whether the host knows another time.
+    /// Returns the creation time of the bucket, and whether the host knows another one.
     fn birth(&mut self, head: &CommandHead, now_us: u64) -> (u64, bool) {
         let kept = self.births.get(&head.bucket.number()).and_then(|kept| kept.at(now_us)).copied();
         let born_us = kept.unwrap_or(now_us);
@@ -180,21 +180,21 @@ impl Store {
         (born_us, born_us != head.born_us)
     }
 
-    /// What a cell is at this time, if there is one; it stays as it was.
+    /// Returns a copy of the cell at this time, if there is one.
     pub fn cell_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<Cell> {
         let mut cell = *self.cells.get(&(bucket, key))?.at(now_us)?;
         cell.forward(now_us);
         Some(cell)
     }
 
-    /// What a window is at this time, if there is one; it stays as it was.
+    /// Returns a copy of the window at this time, if there is one.
     pub fn window_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<WindowCell> {
         let mut cell = self.windows.get(&(bucket, key))?.at(now_us)?.clone();
         cell.forward(now_us);
         Some(cell)
     }
 
-    /// Takes one cell away before its time.
+    /// Evicts one cell.
     pub fn evict(&mut self, bucket: u8, key: [u8; 16]) -> bool {
         let is_window = self.windows.remove(&(bucket, key)).is_some();
         is_window
@@ -202,12 +202,12 @@ impl Store {
             | self.permits.remove(&(bucket, key)).is_some()
     }
 
-    /// Takes everything away.
+    /// Deletes all state.
     pub fn flush(&mut self) {
         *self = Store::default();
     }
 
-    /// What has run out by now goes.
+    /// Removes expired values.
     pub fn expire(&mut self, now_us: u64) {
         self.births.retain(|_, kept| kept.at(now_us).is_some());
         self.permits.retain(|_, kept| kept.at(now_us).is_some());
@@ -217,12 +217,12 @@ impl Store {
         self.beats.expire(now_us);
     }
 
-    /// What stands of each pool, as it stands in Redis: its fields, and when it runs out, in milliseconds.
+    /// Returns each pool as Redis holds it: its fields and expiry in milliseconds.
     pub fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
         self.beats.pools()
     }
 
-    /// All keys that hold bytes, as they stand in Redis: each with its bytes and when it runs out, in milliseconds.
+    /// Returns all string keys as Redis holds them: bytes and expiry in milliseconds.
     pub fn strings(&self) -> BTreeMap<String, (Vec<u8>, u64)> {
         let mut strings = BTreeMap::new();
         for (bucket, kept) in &self.births {
@@ -242,7 +242,7 @@ impl Store {
         strings
     }
 
-    /// The sets of permits as they are in Redis: each with its members, and when it expires, in milliseconds.
+    /// Returns the permit sets as Redis holds them: members and expiry in milliseconds.
     pub fn sets(&self) -> BTreeMap<String, (BTreeMap<Vec<u8>, u64>, u64)> {
         let sets = self.permits.iter().map(|((bucket, key), kept)| {
             let name = format!("tg:{{t{bucket:02x}}}:m:{}", bytes::hex(key));
@@ -251,21 +251,21 @@ impl Store {
         sets.filter(|(_, (members, _))| !members.is_empty()).collect()
     }
 
-    /// The versions of one rule as they stand in Redis.
+    /// Returns the versions of one rule as Redis holds them.
     pub fn versions_of(&self, rule: [u8; 16]) -> Option<BTreeMap<String, u64>> {
         self.versions.get(&rule).map(|kept| kept.value.fields())
     }
 
-    /// The hosts that are alive, each with its last beat in milliseconds.
+    /// Returns the live hosts, each with its last heartbeat in milliseconds.
     pub fn hosts(&self) -> BTreeMap<String, u64> {
         self.beats.hosts()
     }
 }
 
-/// Who is to pay.
+/// A cell that pays.
 enum Payer {
     Bucket(Cell, PaymentResult),
-    /// If there is one; whether it was lost, and whether it is the one that is meant.
+    /// The cell if it exists; whether it was lost, and whether it is the requested window.
     Window(Option<WindowCell>, bool, bool),
 }
 

@@ -1,4 +1,4 @@
-//! The sets of permits.
+//! Models the permit sets.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl PermitSet {
         KeyPermitReply { added: (!is_lost).then_some(added), members }
     }
 
-    /// As in Redis: by name, each with its expiry.
+    /// Returns the members as in Redis: by name, each with its expiry.
     pub(super) fn members(&self) -> BTreeMap<Vec<u8>, u64> {
         let name = |(host, number): &(Host, u32)| [&host[..], &number.to_le_bytes()].concat();
         self.0.iter().map(|(member, expires)| (name(member), *expires)).collect()

@@ -1,8 +1,8 @@
-//! Sharing among hosts: what each reported, in this generation and the one before, and what is due to one of them.
+//! Models sharing among hosts: reports of this generation and the one before, and the portion of a host.
 
 use tidegate::fleet::cell::{AMOUNT_MAX, CellReport, DEMAND_MAX, TOKEN};
 
-/// What hosts reported, added up.
+/// Sums of host reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     pub held: u64,
@@ -18,12 +18,12 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// The next generation begins.
+    /// Starts the next generation.
     pub fn turn(&mut self) {
         self.before = std::mem::take(&mut self.now);
     }
 
-    /// One host's report takes the place of the one before, if that still counts.
+    /// Replaces a host's previous report, if that still counts.
     pub fn replace(&mut self, generation: u64, last: Option<CellReport>, hold: u64, demand: u64) {
         if let Some(last) = last {
             let of_then = match generation.checked_sub(last.generation) {
@@ -42,7 +42,7 @@ impl Reports {
         self.now.hosts += 1;
     }
 
-    /// Some host holds more.
+    /// Adds to the held tokens.
     pub fn hold(&mut self, more: u64) {
         self.now.held = (self.now.held + more).min(AMOUNT_MAX);
     }
@@ -60,7 +60,7 @@ impl Reports {
     }
 }
 
-/// Whole tokens of a level for one who wants, and to whom `share` is due where they are scarce.
+/// Returns the whole tokens granted of a level for a demand; `share` limits them when scarce.
 pub fn granted(level: i64, share: u64, all: u64, want: u64, dice: u32) -> u64 {
     let level = match u64::try_from(level) {
         Ok(level) if want > 0 && level >= TOKEN => level,
@@ -75,7 +75,7 @@ pub fn granted(level: i64, share: u64, all: u64, want: u64, dice: u32) -> u64 {
     rounded.min(most)
 }
 
-/// Which part of `pot` falls to one, in proportion to demand; both made small enough for the product to be exact in Lua.
+/// Returns a host's portion of `pot` by demand; scales both until the product is exact in Lua.
 pub fn portion(pot: i64, mut demand: u64, mut all: u64) -> u64 {
     let pot = u64::try_from(pot).unwrap_or(0);
     if demand == 0 || pot == 0 {

@@ -1,4 +1,4 @@
-//! The numbers of the terms of one rule.
+//! Models the version numbers of one rule.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl Versions {
         number
     }
 
-    /// As a hash of Redis.
+    /// Returns the fields of the Redis hash.
     pub(super) fn fields(&self) -> BTreeMap<String, u64> {
         let mut fields = self.numbers.clone();
         fields.insert("#".into(), self.last);

@@ -1,4 +1,4 @@
-//! One window: how it moves with time, and what is given of it.
+//! Models one window: its movement over time, and grants.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowReply, WindowS
 
 use super::share::{Reports, granted, portion};
 
-/// What Redis knows of one key.
+/// State of one key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowCell {
     pub version: u64,
@@ -20,17 +20,17 @@ pub struct WindowCell {
     pub step: i64,
     pub origin: i64,
     pub limit: i64,
-    /// What was paid before is not counted here.
+    /// Earlier payments do not count.
     pub since: i64,
     pub newest: i64,
     pub at: i64,
     pub reports: Reports,
-    /// What was spent, by sub-bucket; those that do not count are not there.
+    /// Spent tokens by sub-bucket, without those that no longer count.
     pub(super) spent: BTreeMap<i64, i64>,
 }
 
 impl WindowCell {
-    /// The cell of one who asks, whether it was lost before, and whether it is of the window that holds now.
+    /// Returns the requested cell, whether it had been lost, and whether it is of the current window.
     pub fn of_one_who_asks(
         value: Option<&WindowCell>,
         terms: &CellQuota,
@@ -97,7 +97,7 @@ impl WindowCell {
         (Some(cell), false, is_its)
     }
 
-    /// Moves it to `now`. After two edges of generations nothing is held any more.
+    /// Moves it to `now`. All holds expire after two generation edges.
     pub fn forward(&mut self, now_us: u64) {
         let now = now_us.cast_signed();
         let generation = GENERATION_US.cast_signed();
@@ -190,7 +190,7 @@ impl WindowCell {
         WindowReply { more_us, stands }
     }
 
-    /// A sync.
+    /// Executes a sync.
     pub fn serve(
         &mut self,
         ask: &CellRequest,
@@ -234,14 +234,14 @@ impl WindowCell {
         }
     }
 
-    /// What a sync is told where there is no cell and none can be made.
+    /// Returns the reply to a sync without a cell.
     pub fn none(lost: bool, version: u64, now_us: u64) -> CellReply {
         let window = Some(WindowReply { more_us: 0, stands: WindowStatus::OtherWindow });
         let generation = now_us / GENERATION_US;
         CellReply { level: 0, demand: 0, grant: 0, hosts: 0, lost, version, generation, window }
     }
 
-    /// How long an exact decision has to wait.
+    /// Returns the retry time of an exact check.
     pub fn wait(&self, cost: u64, now_us: u64) -> CostCover {
         let (cost, now) = (cost.min(AMOUNT_MAX).cast_signed(), now_us.cast_signed());
         let mut level = self.level();
@@ -260,7 +260,7 @@ impl WindowCell {
         CostCover::Until(self.leaves(self.newest, now).unsigned_abs())
     }
 
-    /// Pays, if all do; what an exact decision is told.
+    /// Pays if all cells can pay; returns the result of the exact check.
     pub fn pay(
         &mut self,
         cost: &KeyPayment,
@@ -276,13 +276,13 @@ impl WindowCell {
         PaymentResult { level, wait, lost, version: self.version, window: Some(self.said(is_its, now_us)) }
     }
 
-    /// For how long it is kept.
+    /// Returns its expiry, ms.
     pub fn kept_ms(&self) -> u64 {
         let us = self.leaves(self.newest, self.at) + 2 * GENERATION_US.cast_signed() + self.step;
         (us.unsigned_abs() / 1000 + 10_001).min(69_120_000_000)
     }
 
-    /// As it stands in Redis.
+    /// Returns its bytes in Redis.
     pub fn bytes(&self) -> Vec<u8> {
         let WindowCell {
             version,

@@ -1,4 +1,4 @@
-//! Calls that go well: every kind of URL, many at once, scripts that the server has forgotten.
+//! Tests successful commands: every kind of URL, large batches, and scripts missing from the server.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn connects_by_every_kind_of_url() {
         for (url, expected) in urls.iter().zip(counts) {
             let link = link(url);
             up(&link).await;
-            // The same number seen through each URL of one database.
+            // Each URL of one database reaches the same counter.
             assert_eq!(counted(&link, "n").await.unwrap(), expected, "{url}");
         }
     }
@@ -90,7 +90,7 @@ async fn pipelines_commands_and_orders_replies() {
     up(&link).await;
     let (count, echo) = (count(), echo());
     let texts: Vec<String> = (0..500).map(|index| format!("{index} {}", "x".repeat(index))).collect();
-    // Every third is a script, so that replies differ in kind too.
+    // Every third is a script, so that replies also differ in kind.
     let script = |index: usize| if index.is_multiple_of(3) { &count } else { &echo };
     let calls = texts.iter().enumerate().map(|(index, text)| RedisCommand {
         script: script(index),
@@ -139,7 +139,7 @@ async fn reloads_and_retries_forgotten_script() {
     assert_eq!(counted(&link, "n").await.unwrap(), 2);
     assert_eq!(counted(&link, "n").await.unwrap(), 3);
     assert_eq!(failures(&link, "noscript"), 0, "nobody need know");
-    // A whole batch that finds nothing.
+    // A whole batch receives NOSCRIPT.
     redis.order("SCRIPT FLUSH");
     let script = count();
     let call = RedisCommand { script: &script, keys: vec![b"n".to_vec()], args: vec![b"x".to_vec()] };
@@ -147,7 +147,7 @@ async fn reloads_and_retries_forgotten_script() {
         reply.await.unwrap();
     }
     assert_eq!(counted(&link, "n").await.unwrap(), 24, "each ran once");
-    // A digest that is not the text's: once is enough.
+    // A wrong digest: the link tries once.
     let wrong = Script { sha: "0".repeat(40), ..count() };
     let error = link.call(one(&link).id, &wrong, &[b"n"], &[b"x"]).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::NoScript, false));
@@ -161,7 +161,7 @@ async fn abandoned_call_keeps_connection() {
     let link = link(&redis.url());
     up(&link).await;
     let _sleeping = redis.say_and_go("DEBUG SLEEP 0.1");
-    // The server may read the two in any order: until one call meets the sleep.
+    // The server may read the two in either order: repeat until one command meets the sleep.
     let short = Duration::from_millis(5);
     let mut late = 0;
     for round in 0..10_000 {

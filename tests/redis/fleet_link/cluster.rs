@@ -1,4 +1,4 @@
-//! The link and a cluster of three real servers, a slot of which moves while calls go on.
+//! Tests the link with a cluster of three real servers, moving a slot during commands.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -46,11 +46,11 @@ async fn sends_each_tag_to_node_of_its_slot() {
         used.insert(link.node_of(tag));
     }
     assert_eq!(used.len(), 3);
-    // Nobody was sent on: each server saw its own tags alone.
+    // No redirects: each server received only its own tags.
     for server in &three.0 {
         assert!(!server.say("INFO errorstats").contains("MOVED"));
     }
-    // All at one server, in one write: it sends on what is not its own.
+    // Sends all to one server in one write: it redirects those for other servers.
     let script = twice();
     let keys = |tag: &String| vec![format!("tg:{{{tag}}}:a").into(), format!("tg:{{{tag}}}:b").into()];
     let calls = tags.iter().map(|tag| RedisCommand { script: &script, keys: keys(tag), args: Vec::new() });
@@ -73,7 +73,7 @@ async fn runs_each_command_once_while_slot_moves() {
         let (link, calls, is_over) = (Rc::clone(&link), Rc::clone(&calls), Rc::clone(&is_over));
         async move {
             while !is_over.get() {
-                // Each call exactly once, both keys alike, whichever server has them.
+                // Each command runs exactly once on both keys, on any server.
                 calls.set(calls.get() + 1);
                 assert_eq!(counted(&link, "t07").await.unwrap(), (calls.get(), calls.get()));
             }
@@ -89,10 +89,10 @@ async fn runs_each_command_once_while_slot_moves() {
             let (source, target) = (&three.0[from], &three.0[to]);
             three.begin_move(&slot, from, to);
             more(50).await;
-            // One of the two keys is there and one here: nobody can run the script.
+            // The two keys are on different servers: no server can run the script.
             source.order(&format!("MIGRATE 127.0.0.1 {} tg:{{t07}}:a 0 5000", target.port));
             tokio::time::sleep(Duration::from_millis(100)).await;
-            // Both are there, but the slot is not yet: ASK.
+            // Both keys have moved, but not the slot: ASK.
             source.order(&format!("MIGRATE 127.0.0.1 {} tg:{{t07}}:b 0 5000", target.port));
             more(50).await;
             three.end_move(&slot, from, to);
@@ -126,7 +126,7 @@ async fn serves_other_slots_when_node_is_down() {
     let of_lost = tags.iter().find(|tag| url_of(tag) == lost).unwrap();
     let error = counted(&link, of_lost).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false), "{error}");
-    // The others notice, and then serve nobody until it is back: that is how a cluster is set up by default.
+    // The others notice and serve no commands until it is back: the default setup of a cluster.
     let others = tags.iter().find(|tag| url_of(tag) != lost).unwrap();
     let notices = |server: &Redis| server.say("CLUSTER INFO").contains("cluster_state:fail");
     until("the others notice", || three.0[..2].iter().all(notices)).await;

@@ -1,4 +1,4 @@
-//! Servers that stop, stall, forget, fill up or change sides, and come back.
+//! Tests servers that stop, stall, lose scripts, fill up or change roles, and recover.
 
 use redis::Value;
 use rustix::process::Signal;
@@ -21,13 +21,13 @@ async fn reconnects_to_restarted_server() {
         let error = said_back(&link, "lost").await.unwrap_err();
         assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false));
     }
-    // Some attempts go by in vain.
+    // Some attempts fail.
     until("attempts are counted", || failures(&link, "down") > 23).await;
     redis.restart(None);
     up(&link).await;
     said_back(&link, "found").await.unwrap();
     assert_eq!(one(&link).connections, 2);
-    // One line for each change: up, closed, nobody there, up.
+    // One line for each change: up, closed, refused, up.
     let lines = log.lines();
     assert!((3..=4).contains(&lines.len()), "{lines:#?}");
     assert!(lines.iter().all(|line| line.contains("redis.sock")), "{lines:#?}");
@@ -46,7 +46,7 @@ async fn times_out_stopped_server_and_drops_late_replies() {
     assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false), "this one was not sent");
     redis.signal(Signal::CONT);
     up(&link).await;
-    // What was sent before the stop ran once: its outcome was unknown.
+    // Commands sent before the stop ran once: their outcome was unknown.
     assert_eq!(counted(&link, "n").await.unwrap(), 3);
     for index in 0..20 {
         said_back(&link, &format!("{index}")).await.unwrap();
@@ -60,18 +60,18 @@ async fn extends_timeout_for_slow_server() {
     let link = link(&redis.url());
     up(&link).await;
     said_back(&link, "quick").await.unwrap();
-    // A quarter of a second is waited at first: this is given up.
+    // The first timeout is a quarter of a second: this stall exceeds it.
     redis.say_and_go("DEBUG SLEEP 0.7");
     let script = echo();
     let call = || vec![echoed(&script, "x")];
     until("it is noticed", || {
-        // Somebody must ask for the silence to be heard.
+        // The link notices a stall only with a command in flight.
         drop(link.send(one(&link).id, call()));
         is_down_for(&link, FailureClass::Timeout)
     })
     .await;
     up(&link).await;
-    // And now half a second: this is not.
+    // The timeout is now half a second: this stall is shorter.
     let connections = one(&link).connections;
     redis.signal(Signal::STOP);
     let reply = link.send(one(&link).id, call()).pop().unwrap();

@@ -1,4 +1,4 @@
-//! Servers that lie, or are none: each costs a bounded buffer and its connection.
+//! Tests servers with false or invalid replies: each costs a bounded buffer and its connection.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ fn link_to(liar: &Liar) -> RedisLink {
     RedisLink::start(options(&liar.url()), Vec::new()).unwrap()
 }
 
-/// Bytes of this process that are in memory.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -49,7 +49,7 @@ async fn closes_on_oversized_replies_within_memory_bound() {
         } else {
             assert_eq!(*name, "more replies than questions");
         }
-        // Other tests of this process use memory too; half a gigabyte would be seen all the same.
+        // Other tests of this process use memory too; half a gigabyte would still show.
         let grown = resident().saturating_sub(before);
         assert!(grown < 32 << 20, "{name}: {grown} bytes more");
         let written = liar.written.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The link to Redis beside real servers: what it connects to, what it does when they fail, and what it believes.
+//! Tests the link with real servers: its connections, its reaction to failures, and its checks of replies.
 
 use crate::{certificates, liar, redis_cluster, redis_server};
 mod calls;
@@ -21,17 +21,17 @@ use tidegate::fleet::link::{
     FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisCommand, RedisLink, Script,
 };
 
-/// Adds to a number and gives back what it was told.
+/// Increments a number; returns it with the argument.
 pub(crate) fn count() -> Script {
     Script::new("count", "return {redis.call('INCRBY', KEYS[1], 1), ARGV[1]}")
 }
 
-/// Gives back what it was told and touches nothing.
+/// Returns the argument and touches no key.
 pub(crate) fn echo() -> Script {
     Script::new("echo", "return ARGV[1]")
 }
 
-/// Has `text` given back.
+/// Returns a command that echoes `text`.
 pub(crate) fn echoed<'a>(script: &'a Script, text: &str) -> RedisCommand<'a> {
     RedisCommand { script, keys: Vec::new(), args: vec![text.into()] }
 }
@@ -40,7 +40,7 @@ pub(crate) fn options(url: &str) -> LinkOptions {
     LinkOptions { urls: vec![url.parse().unwrap()], ..LinkOptions::default() }
 }
 
-/// A link to one server.
+/// Starts a link to one server.
 pub(crate) fn link(url: &str) -> RedisLink {
     RedisLink::start(options(url), vec![count(), echo()]).unwrap()
 }
@@ -49,7 +49,7 @@ pub(crate) fn one(link: &RedisLink) -> NodeStatus {
     link.nodes().remove(0)
 }
 
-/// Why there is no connection.
+/// Returns the error if there is no connection.
 pub(crate) fn down(link: &RedisLink) -> Option<LinkError> {
     match one(link).state {
         NodeState::Down(error) => Some(error),
@@ -65,7 +65,7 @@ pub(crate) fn is_down_for(link: &RedisLink, class: FailureClass) -> bool {
     down(link).is_some_and(|error| error.class == class)
 }
 
-/// Waits until something is so, for ten seconds at most.
+/// Waits until a condition holds, for at most ten seconds.
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = read_boot_nanos() + 10_000_000_000;
     while !is_so() {
@@ -78,14 +78,14 @@ pub(crate) async fn up(link: &RedisLink) {
     until("connected", || is_up(link)).await;
 }
 
-/// Has `text` said back.
+/// Sends `text` and checks the echo.
 pub(crate) async fn said_back(link: &RedisLink, text: &str) -> Result<(), LinkError> {
     let reply = link.call(one(link).id, &echo(), &[b"k"], &[text.as_bytes()]).await?;
     assert_eq!(reply, Value::BulkString(text.as_bytes().to_vec()));
     Ok(())
 }
 
-/// Counts up, and says what came to.
+/// Increments a key; returns its value.
 pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkError> {
     let reply = link.call(one(link).id, &count(), &[key.as_bytes()], &[b"x"]).await?;
     match reply {
@@ -97,7 +97,7 @@ pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkErro
     }
 }
 
-/// Passes the time that is waited after a refusal of rights, which nobody waits for in a test.
+/// Advances the clock past the retry delay after a permission error.
 pub(crate) async fn half_a_minute_passes() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(31)).await;
@@ -108,7 +108,7 @@ pub(crate) fn failures(link: &RedisLink, class: &str) -> u64 {
     link.failures().iter().find(|(name, _)| *name == class).unwrap().1
 }
 
-/// What the log says while this lives.
+/// Captures the log during its lifetime.
 pub(crate) struct Log {
     path: tempfile::TempPath,
     _guard: tracing::subscriber::DefaultGuard,
@@ -118,7 +118,8 @@ impl Log {
     pub(crate) fn listen() -> Log {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (file, path) = file.into_parts();
-        // A log statement is off for good where a thread without a subscriber meets it first and only one exists.
+        // A log statement stays disabled if a thread without a subscriber reaches it first while only one
+        // exists.
         static ANOTHER: OnceLock<tracing::Dispatch> = OnceLock::new();
         ANOTHER.get_or_init(|| tracing_subscriber::fmt().with_writer(std::io::sink).into());
         let format = tracing_subscriber::fmt().with_ansi(false).with_writer(std::sync::Mutex::new(file));

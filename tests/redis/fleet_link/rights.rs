@@ -1,4 +1,4 @@
-//! Passwords and rights: asked for, wrong, mended, and never told to anybody.
+//! Tests passwords and permissions: required, wrong, repaired, and never shown.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::{
 
 const PASSWORD: &str = "correct-horse-battery";
 
-/// A link that says who it is with a password from a file in the server's directory.
+/// Starts a link that authenticates with a password from a file in the server's directory.
 fn link_as(redis: &Redis, user: Option<&str>, password: &str) -> RedisLink {
     let file = redis.directory.path().join("password");
     fs::write(&file, password).unwrap();
@@ -35,7 +35,7 @@ async fn retries_wrong_password_after_delay() {
     half_a_minute_passes().await;
     up(&link).await;
     said_back(&link, "welcome").await.unwrap();
-    // The next password is on its file before the server asks for it.
+    // The next password is in the file before the server requires it.
     fs::write(redis.directory.path().join("password"), "another-horse").unwrap();
     redis.signal(rustix::process::Signal::STOP);
     said_back(&link, "x").await.unwrap_err();
@@ -71,7 +71,7 @@ async fn retries_when_missing_rights_are_granted() {
     let link = link_as(&redis, Some("tide"), PASSWORD);
     up(&link).await;
     assert_eq!(counted(&link, "tg:n").await.unwrap(), 1, "these are enough");
-    // Another key than its own.
+    // A key outside its pattern.
     let error = counted(&link, "other").await.unwrap_err();
     assert_eq!(error.class, FailureClass::NoPerm, "{error}");
     assert!(!error.to_string().contains("tg:"), "{error}");

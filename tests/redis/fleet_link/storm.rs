@@ -1,4 +1,4 @@
-//! Fifty daemons that lost the same Redis, in virtual time: they come back one by one.
+//! Tests in virtual time that fifty daemons reconnect one by one after they lose the same Redis.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const DAEMONS: usize = 50;
 async fn fifty_daemons_reconnect_apart() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    // Takes each connection and ends it, as a proxy whose Redis is gone does.
+    // Accepts and closes each connection, as a proxy without its Redis does.
     let listener = UnixListener::bind(&path).unwrap();
     let times = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&times);
@@ -35,7 +35,7 @@ async fn fifty_daemons_reconnect_apart() {
     server.abort();
     drop(links);
     let times = times.lock().unwrap();
-    // Waits have their full range after some attempts: 2.5 s at the mean.
+    // After some attempts delays have their full range: a mean of 2.5 s.
     let late: Vec<u128> =
         times.iter().filter(|time| **time >= Duration::from_secs(30)).map(Duration::as_millis).collect();
     let crowded =

@@ -1,4 +1,4 @@
-//! A slow line to Redis: a megabit a second, and fifty milliseconds there and back.
+//! Tests a slow line to Redis: 1 Mbit/s with a round trip of 50 ms.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -13,7 +13,7 @@ use tidegate::clock::read_boot_nanos;
 use super::redis_server::Redis;
 use super::{echo, echoed, failures, link, one, up};
 
-/// Passes on what comes, so much at a time and so late. Ends with the connection.
+/// Forwards bytes at a limited rate with a delay. Ends with the connection.
 fn pass(mut from: UnixStream, mut to: UnixStream) {
     let mut part = [0; BYTES_A_STEP];
     while let Ok(count @ 1..) = from.read(&mut part) {
@@ -25,11 +25,11 @@ fn pass(mut from: UnixStream, mut to: UnixStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// 3 125 bytes in 25 ms: a megabit a second each way.
+/// 3 125 bytes in 25 ms: 1 Mbit/s each way.
 const BYTES_A_STEP: usize = 3_125;
 const STEP: Duration = Duration::from_millis(25);
 
-/// A line to this server. One connection at a time.
+/// Listens for one connection at a time and forwards it to this server.
 fn line(directory: &Path, server: PathBuf) -> PathBuf {
     let path = directory.join("line");
     let listener = UnixListener::bind(&path).unwrap();
@@ -57,7 +57,7 @@ async fn waits_for_replies_over_a_slow_line() {
     up(&link).await;
     let script = echo();
     let text = "x".repeat(1_000);
-    // A second's worth there, and as much back: far more than is waited for a reply of a fast line.
+    // A second's worth each way: far more than the reply timeout of a fast line.
     let calls = vec![echoed(&script, &text); 120];
     let begin = read_boot_nanos();
     for reply in link.send(one(&link).id, calls) {

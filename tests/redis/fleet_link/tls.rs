@@ -1,4 +1,4 @@
-//! TLS beside a real server with certificates made for the test: good ones, and each kind that is not.
+//! Tests TLS with a real server and test certificates: valid ones, and each kind of invalid one.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ async fn connects_to_trusted_server_over_tls() {
     for size in [1, 1_000, 30_000, 300_000] {
         said_back(&link, &"x".repeat(size)).await.unwrap();
     }
-    // The certificate is for the address, not for the name of it.
+    // The certificate is for the address, not for its name.
     let text = fault(&link_to(&redis, "localhost", "ours.pem")).await;
     assert!(text.contains("not for the host that the URL names"), "{text}");
 }
@@ -68,7 +68,7 @@ async fn reports_faults_of_ca_file_and_port() {
         let text = fault(&link_to(&redis, "localhost", name)).await;
         assert!(text.contains("the ca_file") && text.contains(expected), "{text}");
     }
-    // TLS to a port without, and none to a port with it.
+    // TLS to a plain port, and plain to a TLS port.
     let plain = Redis::start_on_port(&[]);
     let to_plain = LinkOptions {
         ca_file: Some(redis.directory.path().join("ours.pem")),

@@ -1,5 +1,4 @@
-//! Redis fails in all the ways that it has: no caller sees an error, all go on being limited, and once it is back so is the
-//! budget.
+//! Tests all failures of Redis: callers see no error and stay limited, and the budget recovers with Redis.
 
 use std::fs;
 use std::thread::sleep;
@@ -19,10 +18,10 @@ use super::wire::{Wire, hit, verdict_of};
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
 
-/// Once Redis is heard again, all is as before after this span.
+/// Time to full recovery after Redis is reachable again.
 const RECOVERED: Duration = Duration::from_secs(3);
 
-/// Two hosts, and callers of a budget of the fleet and of a rule of the host.
+/// Two hosts, with callers of a fleet budget and of a host rule.
 struct Scene {
     redis: Redis,
     hosts: Vec<Daemon>,
@@ -48,7 +47,8 @@ impl Scene {
         read_boot_nanos()
     }
 
-    /// Waits until each host hears Redis again. Returns the time of the last one, and how much later it was than the first.
+    /// Waits until each host is linked again. Returns the time of the last one, and its delay after the
+    /// first.
     fn await_linked(&self) -> (u64, Duration) {
         let linked =
             || self.hosts.iter().filter(|host| count_log(host, LINKED) > count_log(host, CUT_OFF)).count();
@@ -59,7 +59,8 @@ impl Scene {
         (last, Duration::from_nanos(last - first))
     }
 
-    /// Ends all callers. No rule of the host has refused; returns when requests of the budget passed.
+    /// Stops all callers. Checks that host rules refused no request; returns when requests of the budget
+    /// passed.
     fn end(self) -> (Vec<u64>, Vec<Daemon>) {
         let mut asked: Vec<Vec<Asked>> = self.callers.into_iter().map(Caller::stop).collect();
         let own = asked.split_off(self.hosts.len());
@@ -68,7 +69,7 @@ impl Scene {
     }
 }
 
-/// How much passed at once beyond the burst, in bursts.
+/// Returns the excess over the burst, in bursts.
 fn excess(passed: &[u64]) -> f64 {
     (most_at_once(passed, RATE) - f64::from(BURST)) / f64::from(BURST)
 }
@@ -77,7 +78,7 @@ fn assert_passes(passed: &[u64], from: u64, to: u64, when: &str) {
     assert!(passed_between(passed, from, to) > 0, "nothing passes {when}");
 }
 
-/// An outage that lasts until it is mended.
+/// Runs an outage until its repair.
 fn outage(breaks: impl FnOnce(&mut Redis), mend: impl FnOnce(&mut Redis)) -> (Vec<u64>, Vec<Daemon>) {
     let mut scene = Scene::begin();
     breaks(&mut scene.redis);
@@ -90,13 +91,13 @@ fn outage(breaks: impl FnOnce(&mut Redis), mend: impl FnOnce(&mut Redis)) -> (Ve
     let (passed, hosts) = scene.end();
     assert_passes(&passed, cut_off, mended, "in the outage");
     assert_passes(&passed, linked + RECOVERED.as_nanos() as u64, u64::MAX, "after it");
-    // Each host has its half of the rate and begins with its half of the tokens. Hosts reconnect at random moments: the
-    // first has no more than its half until the other is back.
+    // Each host has half of the rate and begins with half of the tokens. Hosts reconnect at random moments:
+    // the first has only its half until the other is back.
     assert!(excess(&passed) <= 1.5, "{} bursts, the last {late:?} after the first", excess(&passed));
     (passed, hosts)
 }
 
-/// A host that has never heard Redis takes its part of as many hosts as the settings name.
+/// A host that has never reached Redis takes its share of `hosts_at_least`.
 #[test]
 fn new_host_in_outage_shares_with_hosts_at_least() {
     for (settings, part) in [("", 40), ("\nfleet: {hosts_at_least: 4}\n", 10)] {
@@ -146,11 +147,11 @@ fn survives_redis_flush_and_sleep() {
     let (passed, _) = scene.end();
     assert_passes(&passed, began, flushed, "once Redis is flushed");
     assert_passes(&passed, linked + RECOVERED.as_nanos() as u64, u64::MAX, "after it");
-    // Known keys begin with nothing.
+    // Known keys begin without tokens.
     assert!(excess(&passed) <= 0.2, "{}", excess(&passed));
 }
 
-/// A host without permission probes again after half a minute: until then the outage shows.
+/// A host without permission probes again after half a minute: until then it reports the outage.
 #[test]
 fn falls_back_when_redis_revokes_rights() {
     let scene = Scene::begin();

@@ -1,4 +1,4 @@
-//! What is said to be a Redis lies: a host goes by itself, at once and in little memory.
+//! Tests a false Redis: a host falls back to local limits immediately and in little memory.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -25,7 +25,7 @@ fn hostile_redis_costs_no_memory_or_reply() {
         let own = Caller::start(host.socket(), "job1", 1, Duration::from_millis(5));
         eventually(name, || (liar.connections.load(Ordering::Relaxed) > 0).then_some(()));
         sleep(Duration::from_secs(2));
-        // Whatever was no verdict would have ended them.
+        // A reply without a verdict would have ended them.
         let (shared, own) = (shared.stop(), own.stop());
         assert!(own.iter().all(|asked| asked.passed), "{name}: a rule of the host refused");
         let shared = [shared];

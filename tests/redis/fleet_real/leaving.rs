@@ -1,4 +1,4 @@
-//! Hosts that go, and hosts that are taken for one another.
+//! Tests hosts that exit, and hosts with the same identity.
 
 use std::fs;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use super::daemon::{Daemon, eventually};
 use super::hosts::{LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
 use super::redis_server::Redis;
 
-/// So slow that nothing comes back while a test lasts.
+/// Burst of a rate too slow to refill during a test.
 const ONCE: u32 = 3_000;
 
 pub(crate) fn once() -> String {
     rules("1/day", ONCE, "on_miss: refuse")
 }
 
-/// Tokens left in the one key that there is, to a token.
+/// Returns the tokens left in the only key.
 pub(crate) fn left(redis: &Redis) -> i64 {
     let key = "redis.call('KEYS','tg:*:q:*')[1]";
     let script =
@@ -23,7 +23,7 @@ pub(crate) fn left(redis: &Redis) -> i64 {
     reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
 }
 
-/// Ends them as an operator does; each within a second, busy as the machine may be.
+/// Stops them as an operator does; each exits within a second on a busy machine too.
 pub(crate) fn end(hosts: &mut [Daemon]) {
     hosts.iter().for_each(|host| host.process.signal(15));
     for host in hosts {
@@ -63,7 +63,7 @@ fn keeps_identity_across_restart_and_renames_copy() {
     again.await_log(&[LINKED]);
     assert_eq!(name(&again), own, "a restart");
 
-    // Two daemons of one machine that were given the same file.
+    // Two daemons of one machine have the same file.
     let second = plan(&url, &once(), "");
     fs::write(second.path("state/fleet-identity"), copied).unwrap();
     let both = [again, second.start()];
@@ -84,7 +84,7 @@ fn counts_hosts_with_fleet_rules_only() {
     let redis = Redis::start(&[]);
     let of_host = "domain: api\nlimits: [{name: shared, key: [user], rate: 5/s}]\n";
     let host = plan(&redis.url(), of_host, "").start();
-    // It listens to what is said to all hosts, and says nothing of itself.
+    // It reads fleet overrides, and sends nothing about itself.
     host.await_log(&["connected to Redis"]);
     std::thread::sleep(Duration::from_millis(1_200));
     assert_eq!((count_log(&host, LINKED), redis.say("DBSIZE")), (0, ":0\r\n".to_owned()), "{}", host.log());

@@ -1,4 +1,4 @@
-//! A Redis that lies about fleet overrides: rules of `scope: host` go on limiting, and the alarm shows.
+//! Tests false fleet overrides in Redis: rules of `scope: host` stay in force, and the alarm shows.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,12 +19,12 @@ use super::redis_server::Redis;
 
 const KEY: &str = "tg:{tm}:overrides";
 
-/// What the hosts of these tests have.
+/// Returns the key of the hosts of these tests.
 fn seal() -> OverridesKey {
     OverridesKey::new(&[7; 32])
 }
 
-/// Unix time, in which documents have their ends.
+/// Returns Unix time, which documents use for expiry.
 #[allow(clippy::disallowed_methods, reason = "a test has no clock of the daemon's")]
 fn now() -> Now {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
@@ -50,7 +50,7 @@ fn after(known: Option<&OverridesDocument>, change: &FleetChange, seal: &Overrid
     OverridesDocument::after(known, change, &[9; 16], seal, now()).unwrap().unwrap()
 }
 
-/// Writes any bytes to the key, as somebody else would.
+/// Writes any bytes to the key, as another client would.
 fn put(redis: &Redis, bytes: &[u8]) {
     let mut stream = UnixStream::connect(redis.socket()).unwrap();
     write!(stream, "*3\r\n$3\r\nSET\r\n${}\r\n{KEY}\r\n${}\r\n", KEY.len(), bytes.len()).unwrap();
@@ -73,7 +73,8 @@ fn await_version(host: &Daemon, expected: u64) {
     eventually(&format!("version {expected}"), || (version(host) == expected as f64).then_some(()));
 }
 
-/// A host that has switched `per-user` off for all and on again: the key `old` has the first of the two documents.
+/// Starts a host that has disabled `per-user` for all and enabled it again: the key `old` has the first of
+/// the two documents.
 fn deceived(redis: &Redis) -> Daemon {
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
@@ -85,7 +86,7 @@ fn deceived(redis: &Redis) -> Daemon {
     host
 }
 
-/// Whether Redis has the newest document again.
+/// Returns whether Redis has the newest document again.
 fn is_restored(redis: &Redis) -> bool {
     let is_string = redis.say(&format!("TYPE {KEY}")) == "+string\r\n";
     is_string && redis.say(&format!("GET {KEY}")) == redis.say("GET new")
@@ -131,12 +132,12 @@ fn host_rules_limit_whatever_redis_says() {
     let ready = get(&host, "/readyz");
     assert!(ready.status == 200 && ready.body.starts_with("ready\nnote: FORGED"), "{}", ready.body);
     assert!(host.run("status").contains("FORGED fleet overrides"));
-    // An operator is heard all the same.
+    // Operator changes still apply.
     host.run("switch per-user disabled --fleet --for 1h");
     assert_eq!(verdict(&host, "u1"), ALLOW);
 }
 
-/// Has Redis put what an expression makes of the older document.
+/// Stores the result of an expression on the older document.
 fn copy(redis: &Redis, expression: &str) {
     redis.order(&format!("EVAL return(redis.call('set',KEYS[1],{expression})) 2 {KEY} old"));
 }
@@ -162,7 +163,7 @@ fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
     eventually("it is counted", || (rejected(&host, "stale") >= 1.0).then_some(()));
     await_version(&host, 2);
     assert_eq!(verdict(&host, "u1"), LIMIT);
-    // The version outlives the process: a Redis that has been taken back meanwhile is not believed.
+    // The version outlives the process: the host rejects a Redis that was rolled back meanwhile.
     eventually("it is kept", || {
         let kept = fs::read(host.plan.path("state/fleet-overrides")).ok()?;
         (kept.get(7) == Some(&2)).then_some(())
@@ -199,7 +200,7 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
         known = Some(document);
     }
     assert!(rejected(&host, "unknown") >= 1.0);
-    // What has an end ends by the clock of the host, and is seen where somebody asks whether all is well.
+    // Overrides expire by the host's clock, and health and status show them.
     let (lasts, since) = (Duration::from_secs(15), now().at);
     let document = after(known.as_ref(), &switch(Target::Daemon, Some(lasts)), &seal());
     put(&redis, document.bytes());
@@ -221,7 +222,7 @@ fn hosts_choose_the_same_of_two_documents_of_one_version() {
     let two = ["per-user", "shared"].map(|name| after(None, &switch(rule(name), None), &seal()));
     let is_first = two[0].bytes().last_chunk::<32>() > two[1].bytes().last_chunk::<32>();
     let held = if is_first { "api/per-user: disabled" } else { "api/shared: disabled" };
-    // In the order in which it is to change, and in the other.
+    // In the intended order, and in the other.
     for order in
         [[usize::from(is_first), usize::from(!is_first)], [usize::from(!is_first), usize::from(is_first)]]
     {

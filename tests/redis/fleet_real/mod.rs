@@ -1,4 +1,4 @@
-//! One budget over real daemons and a real redis-server, with faults between them.
+//! Tests one budget over real daemons and a real redis-server, with faults between them.
 
 use crate::{certificates, daemon, http, liar, msgpack, redis_cluster, redis_server, wire};
 mod faults;

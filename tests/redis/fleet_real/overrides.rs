@@ -1,4 +1,4 @@
-//! What an operator says at one host holds on all of them.
+//! Tests that an operator's change on one host holds on all hosts.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::hosts::plan;
 use super::redis_server::Redis;
 use super::wire::{hit, verdict_of};
 
-/// Five requests of each user, on each host for itself, practically for good; and a budget of all hosts.
+/// Five requests of each user on each host, without refill during a test; and a budget of all hosts.
 pub(crate) const RULES: &str = "\
 domain: api
 limits:
@@ -25,7 +25,7 @@ const OF_HOST: &str = "domain: api\nlimits: [{name: per-user, key: [user], rate:
 pub(crate) const ALLOW: u64 = 0;
 pub(crate) const LIMIT: u64 = 1;
 
-/// What a request of this user is told; nobody waits for that.
+/// Returns the verdict for a request of this user; fails if it waits.
 pub(crate) fn verdict(daemon: &Daemon, user: &str) -> u64 {
     let began = read_boot_nanos();
     let verdict = verdict_of(&daemon.greeted().ask(&hit(7, user)));
@@ -38,7 +38,7 @@ pub(crate) fn uses_up(daemon: &Daemon, user: &str) {
     assert_eq!(verdict(daemon, user), LIMIT);
 }
 
-/// Until a host has heard it: mostly within two seconds, however busy the machine.
+/// Waits until a host has the override: mostly within two seconds.
 pub(crate) fn hears(daemon: &Daemon, words: &str) -> String {
     eventually(&format!("it hears {words}"), || {
         let said = daemon.run("switch");
@@ -63,7 +63,7 @@ pub(crate) fn two(redis: &Redis) -> [Daemon; 2] {
 #[test]
 fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     let redis = Redis::start(&[]);
-    // One shares a budget, the other none: both are told.
+    // One host shares a budget, the other none: both receive the override.
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
     let said = hosts[0].run("switch per-user disabled --fleet --for 30m");
@@ -72,11 +72,11 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     let line = hears(&hosts[1], "api/per-user: disabled on all hosts until 2");
     let took = Duration::from_nanos(read_boot_nanos() - said_at);
     eprintln!("heard after {} ms", took.as_millis());
-    // Two seconds are promised; how long a busy machine takes nobody knows.
+    // The promise is two seconds; a busy machine may take any time.
     let by = format!("by uid {} of host ", rustix::process::geteuid().as_raw());
     assert!(line.contains(&by) && line.contains("(without it: enforce)"), "{line}");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "u1"), ALLOW));
-    // Who, when and what is in the log of each, and in the list of changes.
+    // Log and list of changes of each host have user, time and change.
     for host in &hosts {
         host.await_log(&["switched api/per-user to disabled on all hosts until 2", " of host "]);
         assert!(host.run("status").contains("api/per-user: disabled on all hosts"));
@@ -84,7 +84,7 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
         assert_eq!(page["overrides"]["switches"][0]["fleet"], true, "{page}");
         assert!(host.run("fleet").contains("api/per-user: disabled on all hosts"));
     }
-    // The other one takes it back, for all.
+    // The other host revokes it for all.
     let said = hosts[1].run("switch per-user --clear --fleet");
     assert_eq!(said, "api/per-user: back to what each host says, on all hosts\n");
     hears_no(&hosts[0], "api/per-user: disabled");
@@ -93,7 +93,7 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
         hosts[0].run("switch per-user --clear --fleet"),
         "api/per-user: was not switched on all hosts\n"
     );
-    // Who shares no budget is told all the same, and is not counted among those that do.
+    // A host without a shared budget receives overrides too, but does not count among those that share.
     assert_eq!(redis.say("ZCARD tg:{tm}:hosts"), ":1\r\n");
 }
 
@@ -104,12 +104,12 @@ fn later_fleet_switch_wins() {
     hosts.iter().for_each(|host| uses_up(host, "u1"));
     hosts[0].run("switch per-user disabled --fleet");
     hears(&hosts[1], "api/per-user: disabled on all hosts");
-    // One host is to go on as before.
+    // One host continues as before.
     hosts[1].run("switch per-user enforce");
     assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
     hears(&hosts[1], "disabled on all hosts, by uid");
     assert!(hears(&hosts[1], "disabled on all hosts").contains("the later one holds"));
-    // A restart does not turn them around.
+    // A restart keeps their order.
     eventually("it is kept", || {
         fs::read_to_string(hosts[1].plan.path("state/switches")).ok()?.contains("said").then_some(())
     });
@@ -117,14 +117,14 @@ fn later_fleet_switch_wins() {
     second.stop();
     let second = second.plan.start();
     assert_eq!(verdict(&second, "u1"), LIMIT);
-    // Nor does what is said to all again: that is later.
+    // A new fleet switch is later, and wins.
     first.run("switch per-user shadow --fleet");
     hears(&second, "api/per-user: shadow on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
     first.run("switch per-user --clear --fleet");
     hears_no(&second, "shadow on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [LIMIT, LIMIT]);
-    // All of it likewise; a host that was off with all others is on again by a word of its own.
+    // The same for all rules; a host disabled with all others is enabled by its own switch.
     let said = first.fail("switch --all disabled --fleet", 1);
     assert!(said.contains("for a time only") && said.contains("--for 30m"), "{said}");
     first.run("switch --all disabled --fleet --for 1h");
@@ -148,14 +148,14 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     }
     let rules = redis.say("GET tg:{tm}:overrides");
     assert!(rules.contains("per-user") && !rules.contains("ann"), "{rules:?}");
-    // What one host says of it does not free it of what was said to all.
+    // Unblocking on one host does not lift a fleet block.
     let said = hosts[1].run("unblock per-user user=ann@example.org");
     assert!(said.contains("was not blocked; it is blocked on all hosts"), "{said}");
     assert_eq!(verdict(&hosts[1], "ann@example.org"), LIMIT);
     hosts[1].run("unblock per-user user=ann@example.org --fleet");
     hears_no(&hosts[0], "blocked   api");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "ann@example.org"), ALLOW));
-    // Of a budget that all share as well.
+    // The same for a shared budget.
     hosts[0].run("block shared tenant=t1 --for 2s --fleet");
     let blocked = |tenant: &str| {
         let asked = serde_json::json!([3, 9, "api", [["tenant", tenant]]]);
@@ -188,7 +188,7 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     let second = second.plan.start();
     assert_eq!(verdict(&second, "u1"), ALLOW);
     assert!(second.run("switch").contains("api/per-user: shadow on all hosts"), "{}", second.run("switch"));
-    // A Redis without its data is told; who comes later hears it there.
+    // Hosts restore a Redis without its data; a later host reads it there.
     redis.restart(None);
     eventually("Redis has it again", || {
         redis.say("GET tg:{tm}:overrides").contains("per-user").then_some(())
@@ -217,7 +217,7 @@ fn fleet_switch_fails_with_reason_without_redis() {
     let said = host.fail("switch per-user shadow --fleet", 1);
     let took = Duration::from_nanos(read_boot_nanos() - began);
     eprintln!("given up after {} ms", took.as_millis());
-    // Three are promised, and a busy machine adds to that: it is not for ever.
+    // The promise is three seconds, more on a busy machine, but it ends.
     redis.signal(Signal::CONT);
     assert!(said.contains("Redis d"), "{said}");
     assert_eq!(verdict(&host, "u2"), ALLOW, "nobody waits for it");

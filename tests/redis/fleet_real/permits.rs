@@ -1,4 +1,5 @@
-//! Concurrency limits over daemons that share a Redis: never above the maximum, whichever host stops or is cut off.
+//! Tests concurrency limits over daemons that share a Redis: never above the maximum while hosts stop or
+//! enter an outage.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
@@ -16,7 +17,7 @@ use super::wire::{Wire, verdict_of};
 /// The permits of all hosts together.
 const MAX: usize = 12;
 
-/// A busy machine answers late: a request without an answer is refused.
+/// A busy machine replies late: a request without a reply is refused.
 const STRICT: &str = "wait: 50ms, on_redis_down: refuse";
 
 pub(super) fn rules(max: usize, fleet: &str) -> String {
@@ -29,7 +30,7 @@ fn acquire(id: u64) -> Value {
     json!([1, id, "api", [["org", "o1"]]])
 }
 
-/// The lease, if the request may start.
+/// Returns the lease if the request may start.
 fn begin(wire: &mut Wire) -> Option<u64> {
     let reply = wire.ask(&acquire(1));
     (verdict_of(&reply) == 0).then(|| reply[9].as_u64().unwrap())
@@ -61,7 +62,7 @@ fn fleet_concurrency_never_exceeds_maximum() {
         let mut wire = host.greeted();
         while read_boot_nanos() < until {
             if let Some(lease) = begin(&mut wire) {
-                // Counted inside the time for which the daemon counts the lease.
+                // Counted within the time for which the daemon counts the lease.
                 let at_once = held.fetch_add(1, Ordering::SeqCst) + 1;
                 assert!(at_once <= MAX, "{at_once} at once");
                 sleep(Duration::from_millis(60));
@@ -73,12 +74,12 @@ fn fleet_concurrency_never_exceeds_maximum() {
         }
     };
     std::thread::scope(|threads| {
-        // Half as many again as may work at once.
+        // Half as many again as there are permits.
         for host in hosts.iter().cycle().take(MAX * 3 / 2) {
             threads.spawn(move || work(host));
         }
     });
-    // The simulation tests how much is used: a busy machine answers late.
+    // The simulation tests utilization: a busy machine replies late.
     assert!(begun.into_inner() > 0);
 }
 
@@ -141,12 +142,12 @@ fn leases_keep_fleet_permits_across_restart() {
     end(&mut hosts);
     drop(wire);
     let first = hosts.pop().unwrap().plan.start();
-    // The session continues; no request for the rule comes to this host.
+    // The session continues; this host receives no request for the rule.
     let _wire = first.session(7, json!({}));
     first.await_log(&[LINKED]);
     let took = read_boot_nanos() - gone;
     let began = begin_all(&mut second.greeted(), 6, Duration::from_secs(7));
-    // After a long restart its permits have expired; they were last renewed a while before it.
+    // After a long restart its permits have expired; it last renewed them a while before.
     assert!(began == 1 || took > 1_000_000_000, "five go on at the other host, and {began} here");
 }
 
@@ -159,21 +160,21 @@ fn late_host_learns_permits_in_use() {
     let later = plan(&redis.url(), &rules(MAX, STRICT), "").start();
     later.await_log(&[LINKED]);
     let mut other = later.greeted();
-    // What lies idle goes back after a second.
+    // Idle permits return after a second.
     assert_eq!(begin_all(&mut other, 2, Duration::from_secs(10)), 2);
     assert_eq!(begin_all(&mut other, 1, Duration::from_secs(1)), 0, "no more than that");
-    // What ends there begins here.
+    // Permits of ended leases move here.
     drop(wire);
     assert_eq!(begin_all(&mut other, MAX - 2, Duration::from_secs(10)), MAX - 2);
 }
 
-/// The permits that Redis counts, of the only key.
+/// Returns the permits that Redis counts for the only key.
 fn counted(redis: &Redis) -> usize {
     let reply = redis.say("EVAL return(redis.call('ZCARD',redis.call('KEYS','tg:*:m:*')[1])) 0");
     reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
 }
 
-/// Who asks from one host after the other, and each time once Redis knows of the end elsewhere.
+/// Requests leases from host after host, each once Redis has recorded the end elsewhere; counts refusals.
 fn one_after_another(redis: &Redis, wires: &mut [Wire], most: usize, rounds: usize) -> usize {
     let (mut held, mut refused) = (std::collections::VecDeque::new(), 0);
     for round in 0..rounds {
@@ -195,14 +196,14 @@ fn one_after_another(redis: &Redis, wires: &mut [Wire], most: usize, rounds: usi
 #[test]
 fn grants_last_free_permit_to_any_host() {
     let redis = Redis::start(&[]);
-    // As patient as can be: what a busy machine does not answer in time is refused.
+    // Uses the longest wait: requests without a reply in time are refused.
     let hosts = hosts(3, &redis.url(), &rules(3, STRICT));
     let mut wires: Vec<Wire> = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect();
-    // The first of each host, and then each time the place that has just become free elsewhere.
+    // First one lease per host, then each time the permit freed elsewhere.
     let refused = one_after_another(&redis, &mut wires, 3, 60);
     let unanswered = unanswered_checks(&hosts);
     eprintln!("{refused} of 60 refused although a permit was free, {unanswered} not answered in time");
-    // A busy machine answers late, and five late answers stop the asking for a while.
+    // A busy machine replies late, and five late replies pause remote checks for a while.
     assert!(refused == 0 || unanswered > 0.0, "{refused}");
     // No fourth lease starts.
     let held: Vec<u64> = wires.iter_mut().filter_map(begin).collect();

@@ -1,4 +1,4 @@
-//! Two regions, each with a Redis of its own and a part of every budget.
+//! Tests two regions, each with its own Redis and a portion of every budget.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn regions_admit_their_share_of_the_budget() {
     let end = asked.iter().flatten().map(|asked| asked.at).max().unwrap();
     let began = asked.iter().flatten().map(|asked| asked.at).min().unwrap();
     let seconds = (end - began) as f64 / 1e9;
-    // Answers are stamped when they are heard: a twentieth of a second.
+    // Replies are stamped on arrival: up to 50 ms late.
     for (part, of, what) in [(&asked[..2], 0.75, "a"), (&asked[2..], 0.25, "b"), (&asked[..], 1.0, "both")] {
         let at = passed(part);
         let most = most_at_once(&at, RATE * of);
@@ -47,7 +47,7 @@ fn regions_run_their_share_of_permits() {
     await_counted(&hosts[..2], 2);
     await_counted(&hosts[2..], 1);
     let mut wires = hosts.each_ref().map(|host| Wire::greeted(&host.socket()));
-    // 11.25 and 3.75 of 15. In a region the second host has what the first leaves, whenever that is.
+    // 11.25 and 3.75 of 15. In a region the second host has the permits that the first leaves.
     let long = Duration::from_secs(30);
     let began = [
         begin_all(&mut wires[0], 5, long) + begin_all(&mut wires[1], 6, long),

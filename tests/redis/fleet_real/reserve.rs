@@ -1,4 +1,4 @@
-//! One reserve over two daemons: other work is refused here because of what is in progress there.
+//! Tests one reserve over two daemons: leases on one host cause refusals of other requests on the other.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::redis_server::Redis;
 use super::wire::{Wire, verdict_of};
 
 const SLOTS: usize = 10;
-/// Of one host, and half of all slots of both.
+/// Limit of one host: half of all slots of both.
 const OWN_PART: usize = SLOTS / 2;
 
 const RULES: &str = "\
@@ -37,7 +37,7 @@ impl Worker {
         self.wire.ask(&json!([1, 5, "api", [[]], 1, priority]))
     }
 
-    /// Begins as much other work as may be; how much it has then.
+    /// Starts as many other leases as allowed; returns their total.
     fn fill(&mut self) -> usize {
         loop {
             let reply = self.ask("other");
@@ -62,10 +62,10 @@ fn reserve_counts_work_of_other_hosts() {
     let hosts = hosts(2, &redis.url(), RULES);
     let [mut busy, mut idle] = [&hosts[0], &hosts[1]].map(Worker::of);
     assert_eq!(busy.fill(), OWN_PART, "its own part, whoever else is there");
-    // All but one place, which an idle host keeps for what comes.
+    // All but one slot, which an idle host keeps for new requests.
     eventually("what is not needed over there is lent", || (busy.fill() == SLOTS - 1).then_some(()));
 
-    // One piece may start where five slots of an own part are free, whatever time passes.
+    // One lease may start where five slots of its share are free, at any time.
     for _ in 0..25 {
         let here = idle.fill();
         assert!(here <= 1, "{here} here, and {} there: half of all slots is kept back", busy.held.len());
@@ -77,7 +77,7 @@ fn reserve_counts_work_of_other_hosts() {
     busy.end_all();
     eventually("its own part is back", || (idle.fill() >= OWN_PART).then_some(()));
 
-    // Without Redis each counts alone: what was lent is not used any more, and nobody waits for it.
+    // Without Redis each host uses only its own share, without waiting.
     redis.kill();
     idle.end_all();
     for worker in [&mut busy, &mut idle] {

@@ -1,4 +1,5 @@
-//! Keys over several servers: a cluster of which a slot moves, and servers of which one is gone for a while.
+//! Tests keys over several servers: a cluster that moves a slot, and servers of which one is down for a
+//! while.
 
 use std::fs;
 use std::thread::sleep;
@@ -18,7 +19,7 @@ fn host(redis: &str, rules: &str) -> Daemon {
     plan.settings(&format!("redis: {{{redis}, fleet_secret_files: [secret]}}")).start()
 }
 
-/// Three of them, of which each hears Redis and has counted the others.
+/// Starts three daemons; each is linked and has counted the others.
 fn three_hosts(redis: &str, rules: &str) -> Vec<Daemon> {
     let hosts: Vec<Daemon> = (0..3).map(|_| host(redis, rules)).collect();
     await_counted(&hosts, 3);
@@ -29,7 +30,7 @@ fn ask(hosts: &[Daemon], who: &'static str) -> Vec<Caller> {
     hosts.iter().map(|host| Caller::start(host.socket(), who, 1, Duration::from_millis(8))).collect()
 }
 
-/// The tokens that three hosts hold for a second of this demand.
+/// Tokens that three hosts hold for a second of this demand.
 const LAPSED_MAX: i64 = 750;
 
 #[test]
@@ -45,7 +46,7 @@ fn moved_slot_conserves_tokens() {
     let to = (from + 1) % 3;
     cluster.begin_move(&slot, from, to);
     sleep(Duration::from_millis(300));
-    // One after the other, while commands that want them all go on.
+    // Moves keys one by one, while commands use them all.
     let keys = cluster.0[from].say(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"));
     let keys: Vec<&str> = keys.lines().filter(|line| line.starts_with("tg:")).collect();
     assert!(keys.len() >= 2, "a cell and what is beside it: {keys:?}");
@@ -64,7 +65,7 @@ fn moved_slot_conserves_tokens() {
     let (admitted, left) = (passed(&asked).len(), left(&cluster.0[to]));
     eprintln!("{admitted} passed, {left} left");
     assert!(admitted > 100, "{admitted}");
-    // The tokens of a host that had no time for two seconds have lapsed.
+    // The tokens of a host without CPU time for two seconds have expired.
     let not_admitted = 3_000 - i64::try_from(admitted).unwrap();
     assert!((not_admitted - LAPSED_MAX..=not_admitted).contains(&left), "{left} of {not_admitted}");
 }
@@ -89,7 +90,7 @@ fn survives_loss_of_one_of_three_servers() {
     eventually("one hears all of them", || (hearing() > 0).then_some(()));
     let first = read_boot_nanos();
     eventually("all hear all of them", || (hearing() == hosts.len()).then_some(()));
-    // Who is late has its third, while who hears Redis is given all of the rate.
+    // A late host has its third, while a linked host is granted all of the rate.
     let late = (read_boot_nanos() - first) as f64 / 1e9 * RATE * 2.0 / 3.0;
     sleep(Duration::from_secs(2));
     assert!(with_cells >= 2, "eight keys are spread over three servers: {with_cells}");

@@ -1,4 +1,4 @@
-//! Hosts that share one limit and are asked for several times as much: three, and in the nightly run twenty.
+//! Tests hosts that share one limit under several times its load: three, and in the nightly run twenty.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use super::redis_server::Redis;
 const RATE: f64 = 1_000.0;
 const BURST: u32 = 1_000;
 
-/// Requests of each caller: so many at once, every so often; about a thousand a second.
+/// Each caller sends this many requests at once, then pauses; about a thousand a second.
 const AT_ONCE: u64 = 8;
 const PAUSE: Duration = Duration::from_micros(7_500);
 
-/// Replies are stamped when they are read, at many hosts on one machine: a tenth of a second.
+/// Tolerance of 0.1 s: replies are stamped when read, with many hosts on one machine.
 const STAMPS: f64 = RATE / 10.0;
 
-/// Requests for so many seconds of each turn at its hosts. Returns the most admitted at once, and the part that was
-/// admitted of what one bucket gives.
+/// Loads the given hosts for some seconds each. Returns peak admissions, and admissions as a portion of one
+/// bucket.
 fn run(count: usize, fleet: &str, turns: &[(u64, &[usize])]) -> (f64, f64) {
     let redis = Redis::start(&[]);
     let hosts = hosts(count, &redis.url(), &rules("1000/s", BURST, fleet));
     let mut asked = Vec::new();
     for (seconds, busy) in turns {
-        // As many callers as hosts, whichever they ask.
+        // As many callers as hosts, spread over the busy ones.
         let sockets = busy.iter().cycle().take(count).map(|host| hosts[*host].socket());
         let callers: Vec<_> = sockets.map(|socket| Caller::start(socket, "u1", AT_ONCE, PAUSE)).collect();
         sleep(Duration::from_secs(*seconds));
@@ -38,7 +38,7 @@ fn run(count: usize, fleet: &str, turns: &[(u64, &[usize])]) -> (f64, f64) {
     (most, used)
 }
 
-/// The simulation tests how much of the limit hosts use: on a busy machine that varies.
+/// The simulation tests utilization: on a busy machine it varies.
 #[test]
 fn three_hosts_admit_no_more_than_the_stated_bound() {
     for (fleet, extra) in [("on_miss: refuse", 0.0), ("on_miss: admit", 0.1)] {

@@ -1,4 +1,4 @@
-//! Who is spoken to, and who shares with whom: certificates and fleet secrets, with whole daemons.
+//! Tests certificates and fleet secrets with whole daemons.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use super::wire::{Wire, hit, verdict_of};
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
 
-/// One that goes by a certificate; requests are judged whatever it is.
+/// Connects a daemon by TLS, awaits its log line and checks that it limits.
 fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
     let url = format!("rediss://{host}:{}", redis.port);
     let ca = redis.directory.path().join(ca);
@@ -53,27 +53,27 @@ fn decides_locally_and_reports_bad_certificate() {
     by_tls(&expired, "localhost", "ours.pem", "has expired");
 }
 
-/// A host with this secret.
+/// Starts a host with this secret.
 fn start(redis: &Redis, secret: u8) -> Daemon {
     let plan = plan(&redis.url(), &rules("200/s", BURST, "on_miss: refuse"), "");
     fs::write(plan.path("secret"), [secret; 32]).unwrap();
     plan.start()
 }
 
-/// The same host, restarted with another secret.
+/// Restarts the host with another secret.
 fn again(mut host: Daemon, secret: u8) -> Daemon {
     end(std::slice::from_mut(&mut host));
     fs::write(host.plan.path("secret"), [secret; 32]).unwrap();
     host.plan.start()
 }
 
-/// What they admit together within a while, at most at once.
+/// Returns the peak admissions of all hosts together.
 fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
     let asked = ask_all(hosts, 4, Duration::from_millis(5), Duration::from_millis(millis));
     most_at_once(&passed(&asked), RATE)
 }
 
-/// How many hosts with another secret a host knows of.
+/// Returns the number of hosts with another secret that a host knows.
 fn others(host: &Daemon) -> u64 {
     let fleet: serde_json::Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
     fleet["secret"]["other_hosts"].as_u64().unwrap()
@@ -120,7 +120,7 @@ fn different_secrets_separate_budgets_until_last_restart() {
     assert!(at_once(&hosts, 1_000) <= f64::from(BURST) + RATE / 20.0, "one budget again");
 }
 
-/// Whether none of many requests passes: the first of a key is refused before any token is there.
+/// Returns whether all of many requests are refused: the first of a key always is, before tokens arrive.
 fn is_refused(host: &Daemon, user: &str) -> bool {
     let mut wire = Wire::greeted(&host.socket());
     (0..20).all(|id| {

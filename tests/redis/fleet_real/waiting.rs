@@ -1,4 +1,4 @@
-//! One connection whose requests wait for commands: what holds of each of them, and of what was paid for it.
+//! Tests pending requests of one connection: replies, order and payments.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -18,12 +18,12 @@ use super::wire::{Wire, hit, verdict_of};
 const ALLOW: u64 = 0;
 const LIMIT: u64 = 1;
 
-/// So slow that nothing comes back while a test lasts; what is not answered in time passes, and is charged.
+/// Without refill during a test; a request without a reply in time is allowed and charged.
 const LENIENT: &str = "mode: exact, wait: 50ms, on_redis_down: allow";
 
-/// All tokens of all keys that Redis knows.
+/// Returns the tokens left in all keys of Redis.
 fn left(redis: &Redis) -> i64 {
-    // Arguments are parted by spaces, lines of Lua are not.
+    // Spaces separate arguments, but not lines of Lua.
     let script = "local\tn=0\nfor\t_,k\tin\tipairs(redis.call('KEYS','tg:*:q:*'))do\nlocal\tlevel=struct.unpack('<i8',string.sub(redis.call('GET',k),25,32))\nn=n+math.floor(level/1000000)\nend\nreturn\tn";
     let reply = redis.say(&format!("EVAL {script} 0"));
     reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
@@ -35,14 +35,14 @@ fn await_left(redis: &Redis, wanted: i64) {
     });
 }
 
-/// It is so, and stays so for longer than any batch takes.
+/// Waits for this value and checks that it stays longer than any batch takes.
 fn stays_left(redis: &Redis, wanted: i64) {
     await_left(redis, wanted);
     sleep(Duration::from_millis(700));
     assert_eq!(left(redis), wanted, "what is left has changed again");
 }
 
-/// One host behind a way that a test holds; the first request of `u1` has passed, so that all is ready.
+/// Starts one host behind a proxy that a test controls; a first request of `u1` has passed.
 fn one_host(fleet: &str) -> (Redis, Way, Daemon) {
     let redis = Redis::start(&[]);
     let way = Way::to(&redis.socket());
@@ -59,8 +59,8 @@ fn id_of(reply: &Value) -> u64 {
     reply[1].as_u64().unwrap()
 }
 
-/// Three hosts are asked at once until the budget is used, and then some. Requests without an answer in time are refused,
-/// and after five of them no host asks for a while.
+/// Overloads three hosts beyond the budget. Requests without a reply in time are refused, and after five of
+/// them a host pauses remote checks.
 #[test]
 fn three_hosts_admit_the_exact_budget() {
     for mode in ["on_miss: ask", "mode: exact"] {
@@ -81,20 +81,21 @@ fn three_hosts_admit_the_exact_budget() {
 #[test]
 fn bounds_pending_requests_of_one_connection() {
     let fleet = "mode: exact, wait: 50ms, on_redis_down: refuse";
-    // On a busy machine the first may be due before the last is read, and after that nobody waits for a while.
+    // On a busy machine the first may time out before the last is read; then requests do not wait for a
+    // while.
     let is_seen = (0..20).any(|_| {
         let redis = Redis::start(&[]);
         let host = hosts(1, &redis.url(), &rules("1/day", 30, fleet)).remove(0);
         let mut wire = Wire::greeted(&host.socket());
         redis.signal(Signal::STOP);
-        // Of so many users that no bucket has more than it takes.
+        // Enough users that no bucket exceeds its capacity.
         let all: Vec<u8> = (1..=257).flat_map(|id| frame(&hit(id, &format!("u{id}")))).collect();
         wire.send_bytes(&all);
         let replies: Vec<Value> = (0..257).map(|_| wire.hear().unwrap()).collect();
         redis.signal(Signal::CONT);
         assert!(replies.iter().all(|reply| verdict_of(reply) == LIMIT));
         let declined = metric(&host, "tidegate_waits_declined_total{reason=\"connection\"}");
-        // Each of them that waited did so behind fewer than 256.
+        // Each pending one waited behind fewer than 256.
         assert!(declined <= 1.0, "{declined} of 257 were not let wait");
         if declined > 0.0 {
             host.await_log(&["WARN", "too many requests wait for remote checks"]);
@@ -114,7 +115,7 @@ fn refunds_pending_requests_of_closed_connection() {
     (1..4).for_each(|id| wire.send(&hit(id, "u1")));
     drop(wire);
     await_left(&redis, 26);
-    // Had they been judged, they would have passed, and be charged.
+    // If decided, they would be allowed and charged.
     way.mood().delay_millis.store(0, Ordering::Relaxed);
     stays_left(&redis, 29);
 }
@@ -187,7 +188,7 @@ fn refunds_other_key_when_one_is_limited() {
         assert_eq!(verdict_of(&wire.ask(&both(1, &format!("first{at}"), &job))), ALLOW);
         assert_eq!(verdict_of(&wire.ask(&both(2, &format!("second{at}"), &job))), LIMIT);
     }
-    // Of twelve users and six jobs, some in buckets of their own, some in one: six of each are charged once.
+    // Twelve users and six jobs, in separate and shared buckets: six of each are charged once.
     stays_left(&redis, 6 * 29 + 6 * 30);
 }
 
@@ -220,7 +221,7 @@ fn limits_locally_until_known_retry_time() {
     let hour = 3_600_000_000;
     let retry = |reply: &Value| reply[8].as_u64().unwrap();
     assert!((hour - 20_000_000..=hour).contains(&retry(&refused)), "{refused}");
-    // Whoever called now would not be answered, and pass.
+    // A remote check would now time out and be allowed.
     redis.signal(Signal::STOP);
     let again: Vec<Value> = (0..30).map(|id| wire.ask(&hit(id, "u1"))).collect();
     let passed_us = (read_boot_nanos() - began) / 1_000;

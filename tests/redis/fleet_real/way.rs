@@ -1,4 +1,5 @@
-//! The way to Redis, held by a test: it drops replies after what they answer was done, delays them, cuts connections.
+//! Proxies the connection to Redis for tests: drops replies of executed commands, delays them, closes
+//! connections.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -17,12 +18,12 @@ pub(crate) struct Way {
     mood: Arc<Mood>,
 }
 
-/// How it behaves, and what it did.
+/// Faults of the proxy, and counts.
 #[derive(Debug, Default)]
 pub(crate) struct Mood {
-    /// Of so many pieces of replies one is dropped, and the connection with it; 0: none.
+    /// One in this many reply chunks is dropped, and its connection closed; 0: none.
     pub(crate) drop_one_in: AtomicU32,
-    /// For how long a piece of a reply is held back, in milliseconds.
+    /// Delay of each reply chunk, in milliseconds.
     pub(crate) delay_millis: AtomicU32,
     pub(crate) dropped: AtomicU64,
     pieces: AtomicU32,
@@ -34,7 +35,7 @@ impl Way {
         let listener = UnixListener::bind(directory.path().join("way.sock")).unwrap();
         let mood = Arc::new(Mood::default());
         let (redis, moods): (PathBuf, _) = (redis.to_owned(), Arc::clone(&mood));
-        // Ends with the process: nobody connects once the directory is gone.
+        // Runs until the process exits: no client connects after the directory is removed.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = UnixStream::connect(&redis) else { continue };
@@ -67,7 +68,7 @@ impl Mood {
     }
 }
 
-/// Passes on what comes until it ends, or until it may not; then both ends are closed.
+/// Forwards bytes until either end closes or `lets_pass` refuses; then closes both ends.
 fn pass(mut from: UnixStream, mut to: UnixStream, lets_pass: impl Fn() -> bool) {
     let mut piece = [0; 65_536];
     while let Ok(count) = from.read(&mut piece) {

@@ -1,4 +1,4 @@
-//! Windows that three daemons share: fixed ones, sliding ones, and those of a descriptor file.
+//! Tests windows that three daemons share: fixed ones, sliding ones, and those of a descriptor file.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +9,8 @@ use super::redis_server::Redis;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The requests on three hosts with these rules, which are asked for several times what they may admit, and how many of
-/// them Redis did not answer in time.
+/// Overloads three hosts with these rules. Returns the requests, and the number of remote checks without a
+/// reply in time.
 fn three(rules: &str, more: &str, lasts: Duration) -> (Vec<Asked>, f64) {
     let redis = Redis::start(&[]);
     let hosts: Vec<_> = (0..3).map(|_| plan(&redis.url(), rules, more).start()).collect();
@@ -21,10 +21,11 @@ fn three(rules: &str, more: &str, lasts: Duration) -> (Vec<Asked>, f64) {
     (asked, unanswered_checks(&hosts))
 }
 
-/// What passed in each window, by the clock of this machine, which is that of Redis: what was asked and answered within it.
+/// Counts admissions by window on this machine's clock, which Redis shares: requests sent and answered within
+/// it.
 #[allow(clippy::disallowed_methods, reason = "the windows of Redis turn by the wall clock")]
 fn by_window(asked: &[Asked], span: u64) -> Vec<usize> {
-    // What is to be added to the time since the start of the machine.
+    // Offset of the wall clock from the boot clock.
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let offset = u64::try_from(unix).unwrap() - read_boot_nanos();
     let window = |at: u64| (at + offset) / span;
@@ -58,7 +59,7 @@ fn hosts_share_the_windows_of_descriptors() {
     let rules =
         "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 300}}]\n";
     let (asked, unanswered) = three(rules, "}\ndomains: {api: {scope: fleet}", Duration::from_secs(7));
-    // A tenth past it, on credit. Hosts without answers in time count by themselves.
+    // Up to a tenth more on credit. Hosts whose remote checks time out count locally.
     let most = if unanswered == 0.0 { 330 } else { 3 * 300 };
     check_fixed("descriptors", &by_window(&asked, SECOND), 300, most);
 }

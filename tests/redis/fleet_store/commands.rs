@@ -1,4 +1,5 @@
-//! Random commands: hosts, numbers, amounts up to what Lua counts exactly, and times around the edges of generations.
+//! Generates random commands: hosts, numbers, amounts up to Lua's exact range, and times around generation
+//! edges.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
@@ -12,14 +13,14 @@ use tidegate::fleet::heartbeat::PoolLoad;
 use tidegate::fleet::permits::PermitRequest;
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 
-/// What happens next, and how long after what was before.
+/// The next action, and its delay after the last.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) time: Time,
     pub(crate) act: Act,
 }
 
-/// How the clock of Redis moves.
+/// Movement of the Redis clock.
 #[derive(Clone, Debug)]
 pub(crate) enum Time {
     On(u64),
@@ -27,7 +28,7 @@ pub(crate) enum Time {
     Back(u64),
 }
 
-/// A pool, and what it has.
+/// A pool and its load.
 pub(crate) type PoolStep = (u8, PoolLoad);
 
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ pub(crate) enum Act {
     Flush,
 }
 
-/// Which number a heartbeat has among those of its host.
+/// Number of a heartbeat relative to those of its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Number {
     Next,
@@ -52,7 +53,7 @@ pub(crate) enum Number {
     OldEpoch,
 }
 
-/// Which birth of the bucket a host knows.
+/// Birth of the bucket known to a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Birth {
     /// That of the last reply.
@@ -61,7 +62,7 @@ pub(crate) enum Birth {
     Another,
 }
 
-/// An ask, and whether its report of before is the one that this host gave.
+/// A sync request, and whether its previous report is the one that this host sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
     pub(crate) ask: CellRequest,
@@ -92,7 +93,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     (any_time(), act).prop_map(|(time, act)| Step { time, act })
 }
 
-/// A step of hosts that say only what their pools have.
+/// Generates steps with heartbeats of pool loads only.
 pub(crate) fn any_beat_step() -> impl Strategy<Value = Step> {
     let act = prop_oneof![30 => any_beat(), 1 => Just(Act::Flush)];
     (any_time(), act).prop_map(|(time, act)| Step { time, act })
@@ -212,7 +213,8 @@ fn any_cost() -> impl Strategy<Value = KeyPayment> {
     )
 }
 
-/// Windows that turn by themselves, and those of a calendar, whose edges are said as ages: [`dated`] puts them around a moment.
+/// Generates periodic windows, and those of a calendar with edges as ages: [`dated`] places them around a
+/// moment.
 fn any_window() -> impl Strategy<Value = CellWindow> {
     let spans = [100_000, 1_000_000, 7_000_000, 86_400_000_000, 31_622_400_000_000];
     let every = (0_usize..5, 0_u64..2_000_000, prop_oneof![3 => Just(1_u32), 2 => Just(11), 1 => 2_u32..62])
@@ -220,14 +222,14 @@ fn any_window() -> impl Strategy<Value = CellWindow> {
             slots,
             turns: FleetWindowAlign::Every { step: spans[span], origin },
         });
-    // How long before now the first began, how long it is, and how long the next.
+    // Age of the first, its length, and that of the next.
     let calendar = (0_u64..9_000_000, 1_u64..6_000_000, 1_u64..6_000_000).prop_map(|(ago, first, next)| {
         CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start: ago, turn: first, finish: next } }
     });
     prop_oneof![3 => every, 2 => calendar]
 }
 
-/// The window as a host says it that takes this moment for the present one: calendars turn where all hosts say so, or nearly.
+/// Returns the window that a host sends at this moment: calendar edges mostly agree between hosts.
 pub(crate) fn dated(window: CellWindow, now_us: u64) -> CellWindow {
     let FleetWindowAlign::Calendar { start: ago, turn: first, finish: next } = window.turns else {
         return window;
@@ -244,7 +246,7 @@ fn any_permits() -> impl Strategy<Value = PermitRequest> {
         PermitRequest {
             key: key_of(key),
             max,
-            // A host wants members that it does not have.
+            // A host requests members that it does not have.
             wanted: wanted.iter().enumerate().map(|(at, number)| number + 100 * (at as u32 + 1)).collect(),
             kept,
             dropped,
@@ -268,12 +270,12 @@ pub(crate) fn host_of(host: u8) -> [u8; 16] {
     [host; 16]
 }
 
-/// All keys of these tests lie together.
+/// All keys of these tests share one bucket.
 pub(crate) fn bucket() -> Bucket {
     Bucket::of(&key_of(0), 16)
 }
 
-/// A sync of one cell.
+/// Returns a sync of one cell.
 pub(crate) fn sync_of(ask: CellRequest) -> ScriptCommand {
     ScriptCommand::Sync(SyncBatch { head: head(0), asks: vec![ask], numbers: vec![0] })
 }
@@ -282,7 +284,7 @@ pub(crate) fn head(born_us: u64) -> CommandHead {
     CommandHead { bucket: bucket(), born_us, sent_at: Timestamp::ORIGIN }
 }
 
-/// The moment after another, by the clock of Redis.
+/// Returns the next moment on the Redis clock.
 pub(crate) fn after(now_us: u64, time: &Time) -> u64 {
     match time {
         Time::On(us) => now_us + us,

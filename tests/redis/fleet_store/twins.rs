@@ -1,4 +1,4 @@
-//! A real Redis with the scripts, and the same rules in Rust: each command is executed in both, and everything must be alike.
+//! Runs each command in a real Redis and in the Rust model of its scripts, and compares everything.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
@@ -27,7 +27,7 @@ pub(crate) struct Twins {
     beats: HashMap<u8, LastBeat>,
     reports: HashMap<(u8, [u8; 16]), CellReport>,
     born_us: u64,
-    /// How often each kind of result was seen.
+    /// Number of results of each kind.
     pub(crate) seen: BTreeMap<&'static str, u64>,
 }
 
@@ -39,7 +39,7 @@ struct LastBeat {
     sent: Option<ScriptCommand>,
 }
 
-/// A server and a connection to it.
+/// Starts a server and connects to it.
 pub(crate) fn start() -> (Server, redis::Connection) {
     let server = Server::start(&[]);
     let connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
@@ -50,8 +50,8 @@ pub(crate) fn load(redis: &mut redis::Connection, text: &str) -> String {
     redis::cmd("SCRIPT").arg("LOAD").arg(text).query(redis).unwrap()
 }
 
-/// Loads a script that takes its time from the hash `clock` instead of `TIME`: both reply with seconds and microseconds,
-/// and a script calls `TIME` in one place at most.
+/// Loads a script that reads its time from the hash `clock` instead of `TIME`: both reply with seconds and
+/// microseconds, and a script calls `TIME` at most once.
 fn load_with_clock(redis: &mut redis::Connection, script: &Script) -> String {
     const TIME: &str = "redis.call('TIME')";
     let calls = usize::from(!matches!(script.name, "version" | "overrides"));
@@ -76,7 +76,7 @@ impl Twins {
         }
     }
 
-    /// Executes a command that replies with what a test does not look at.
+    /// Executes a command and ignores its reply.
     fn order(&mut self, command: &redis::Cmd) {
         command.exec(&mut self.redis).unwrap();
     }
@@ -163,7 +163,7 @@ impl Twins {
                 Ok(())
             }
             Act::Garbage { key, bytes } => {
-                // What is no cell is as good as none. 84 bytes that begin with zeros are none either: no rate is zero.
+                // An invalid cell counts as none. So do 84 bytes that begin with zeros: no rate is zero.
                 let bytes: Vec<u8> = [0; 16].iter().chain(bytes.iter().skip(16)).copied().collect();
                 self.delete(&cell_name('m', *key));
                 for kind in ['q', 'w'] {
@@ -269,7 +269,7 @@ impl Twins {
         Ok(())
     }
 
-    /// Compares keys of one kind, and when they expire. Then they are kept in Redis until the test deletes them, so that
+    /// Compares keys of one kind and their expiry. Redis then keeps them until the test deletes them, so that
     /// the next comparison shows which keys a command touched.
     fn compare_keys<T: redis::FromRedisValue + PartialEq + Debug>(
         &mut self,
@@ -294,7 +294,7 @@ impl Twins {
         Ok(())
     }
 
-    /// Time is ours and not that of Redis, so what has run out is taken away by hand.
+    /// The test controls time, so it removes expired keys itself.
     fn expire(&mut self) {
         let names = |store: &Store| {
             let mut names: HashSet<String> = store.strings().into_keys().collect();
@@ -355,7 +355,8 @@ impl Twins {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
                 saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());
-                // A host that changed its secret before the clock stepped back may be left in the set of its former secret alone.
+                // A host that changed its secret before the clock stepped back may remain only in the set of
+                // its old secret.
                 saw("other secrets", beaten.hosts.saturating_sub(beaten.alike) as usize);
                 saw("names taken", usize::from(beaten.is_name_taken));
                 saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
