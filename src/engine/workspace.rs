@@ -32,6 +32,9 @@ pub(super) struct Workspace {
     pub(super) hash_buffer: Vec<u8>,
     /// The costs of the request, by the units of its domain.
     costs: Vec<Option<u32>>,
+    /// The amounts of the charge, by the units of its domain.
+    unit_amounts: Vec<Option<i64>>,
+    /// The amount for each check.
     amounts: Vec<i64>,
     key: KeyScratch,
     hits: NodeHits,
@@ -97,16 +100,16 @@ impl Workspace {
     ) {
         self.clear();
         self.amounts.clear();
-        let mut amounts = Vec::new();
-        charge.amount.read_into(&compiled.units, &mut amounts);
+        charge.amount.read_into(&compiled.units, &mut self.unit_amounts);
         for at in 0..self.matching.len() {
             let Some((number, rule, terms)) = self.rule_at(at, compiled) else { continue };
-            let amount = amounts.get(terms.unit).copied().flatten().filter(|_| rule.expires.is_none());
+            let amount =
+                self.unit_amounts.get(terms.unit).copied().flatten().filter(|_| rule.expires.is_none());
             let Some(amount) = amount else { continue };
             self.add(&compiled.domain, number, terms, selection, 0);
             self.amounts.resize(self.checks.len(), amount);
         }
-        if let Some(Some(amount)) = amounts.first() {
+        if let Some(amount) = self.unit_amounts.first().copied().flatten() {
             self.add_nodes(compiled, &charge.descriptors, 0);
             let times = self.hits.iter().map(|hit| amount.saturating_mul(i64::from(hit.times)));
             self.amounts.extend(times);
