@@ -146,7 +146,7 @@ impl Drop for Membership {
             ConnectionEnd::Stays => {}
             ConnectionEnd::EndsAt(ends_at) => self.record(now.at, || NotedKind::Left(ends_at)),
             ConnectionEnd::Ends => {
-                self.shared.processes.forget(&self.key);
+                self.shared.processes.forget(&self.key, &self.shared.engine);
                 self.record(now.at, || NotedKind::Gone);
             }
         }

@@ -154,9 +154,12 @@ impl Processes {
         Ok(())
     }
 
-    /// Stops watching the process of a session that has ended.
-    pub(super) fn forget(&self, key: &SessionKey) {
-        self.watched.lock().remove(key);
+    /// Stops watching the process of a session that has ended, unless another one has taken its name meanwhile.
+    pub(super) fn forget(&self, key: &SessionKey, engine: &Engine) {
+        let mut watched = self.watched.lock();
+        if watched.get(key).is_some_and(|watched| !engine.has_session(&watched.session)) {
+            watched.remove(key);
+        }
     }
 
     /// Stops watching the processes of all sessions that have ended, as after their grace period.
