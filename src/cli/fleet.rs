@@ -91,14 +91,14 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
         return "no rule in force shares a budget or a reserve: Redis only has the fleet overrides"
             .to_owned();
     }
-    let heard = match (fleet.linked, fleet.stale_s.map(age)) {
+    let redis = match (fleet.linked, fleet.stale_s.map(age)) {
         (true, Some(age)) => format!("Redis up, last reply {age} ago"),
         (true, None) => "Redis up".to_owned(),
         (false, Some(age)) => format!("Redis DOWN for {age}"),
         (false, None) => "Redis DOWN, no reply yet".to_owned(),
     };
     format!(
-        "{} hosts, {heard}, round trip {} us, {} keys, {} cells/s",
+        "{} hosts, {redis}, round trip {} us, {} keys, {} cells/s",
         fleet.hosts,
         count(fleet.round_trip_us),
         count(fleet.keys),

@@ -48,7 +48,7 @@ impl DaemonControl for Daemon {
     fn reload(&self) -> Result<ReloadResult, String> {
         let answer = self.bell.ask_for_answer();
         answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
-            "the rules are still being read: the log and `tidegate status` will say the result".to_owned()
+            "the rules are still being read: the log and `tidegate status` will show the result".to_owned()
         })
     }
 

@@ -139,7 +139,7 @@ impl RecordReceiver {
     /// Lowers the priority of the calling thread, which reads and writes, below the decision threads.
     pub fn give_way(&self) {
         if let Err(error) = sys::lower_priority() {
-            debug!(%error, "the recorder keeps its priority over decisions");
+            debug!(%error, "the thread of the recording cannot lower its priority");
         }
     }
 

@@ -80,7 +80,7 @@ pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     let is_part = |rule: &RuleTotals| {
         rule.rule
             .rsplit_once('/')
-            .is_some_and(|(_, end)| ShedPart::ALL.iter().any(|part| part.to_string() == end))
+            .is_some_and(|(_, end)| ShedPart::ALL.iter().any(|part| <&str>::from(part) == end))
     };
     let is_rule = move |rule: &RuleTotals| !rule.domain.is_empty() && !is_part(rule);
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
