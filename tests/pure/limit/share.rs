@@ -709,6 +709,52 @@ proptest! {
         }
     }
 
+    /// One step judges and charges as two do, after any events but remote checks; and a level has something left if the
+    /// next request would pass.
+    #[test]
+    fn admit_equals_judge_and_charge(
+        count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
+        steps in prop::collection::vec((0u8..12, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
+    ) {
+        let (quota, standing) = shared(count, burst, credit, 3, Fallback::Share);
+        let mut one = ShareState::fresh(&quota, at(0));
+        let mut two = one;
+        let mut now = 0;
+        for (what, gap, cost, number, level) in steps {
+            now += gap;
+            let now = at(now);
+            let both = |one: &mut ShareState, two: &mut ShareState, change: &dyn Fn(&mut ShareState)| {
+                change(one);
+                change(two);
+            };
+            match what {
+                0 => {
+                    let answer = |share: &mut ShareState| {
+                        let owed = share.report(&quota, now, number).0.debt;
+                        let told = ShareReply { demand: 1_000 * u64::from(number), low_mark: cost, ..settled(number, owed, level * MICRO, now) };
+                        share.apply_reply(&quota, &told, now);
+                    };
+                    both(&mut one, &mut two, &answer);
+                }
+                1 => both(&mut one, &mut two, &|share| _ = share.stop_tracking(now)),
+                2 => standing.set_hosts(number),
+                3 => _ = standing.set_redis_reachable(number > 2),
+                4 => both(&mut one, &mut two, &|share| _ = share.take_sync_due()),
+                _ => {
+                    let outcome = two.judge(&quota, now, cost);
+                    prop_assert_eq!(one.admit(&quota, now, cost), outcome);
+                    if outcome.is_allowed() {
+                        two.charge(&quota, now, cost);
+                    } else {
+                        both(&mut one, &mut two, &|share| share.record_refusal(&quota, now, cost));
+                    }
+                }
+            }
+            prop_assert_eq!(one, two);
+            prop_assert_eq!(one.level(&quota, now).remaining > 0, one.judge(&quota, now, 1).is_allowed());
+        }
+    }
+
     /// In an outage all hosts together admit at most the budget, and one token each.
     #[test]
     fn cut_off_hosts_together_keep_the_budget(
