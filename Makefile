@@ -127,8 +127,9 @@ nightly:         ## Long tests, for hours. A failed target does not stop the oth
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
 
-# Checks links in docs of all items, and dependencies. The database of advisories needs the network.
+# Checks lints (with benchmarks, which `make test` does not build), links in docs of all items, and dependencies. The database of advisories needs the network.
 nightly-sources:
+	@scripts/lint clippy
 	@RUSTDOCFLAGS="-Dwarnings -Arustdoc::private_intra_doc_links" cargo doc --quiet --locked --no-deps --lib --document-private-items
 	@if ! cargo deny --version >/dev/null 2>&1; then echo "SKIPPED: licenses, bans and sources need cargo-deny (cargo install cargo-deny --locked)"; \
 	  else cargo deny --locked check bans licenses sources && \

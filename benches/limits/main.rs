@@ -15,6 +15,8 @@
 )]
 
 mod beside;
+#[path = "../shared/build.rs"]
+mod build;
 mod contestant;
 mod files;
 mod leases;
@@ -58,9 +60,9 @@ struct Arguments {
     /// Write the rows of the table to this file as well
     #[arg(long)]
     json: Option<PathBuf>,
-    /// The daemon whose `replay` is measured
-    #[arg(long, default_value = env!("CARGO_BIN_EXE_tidegate"))]
-    daemon: PathBuf,
+    /// The daemon whose `replay` is measured, by default a release build of this source
+    #[arg(long)]
+    daemon: Option<PathBuf>,
     /// Passed by `cargo bench`, and not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
@@ -139,7 +141,10 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
             Suite::Leases => leases::run(reps),
             Suite::Sampler => sampler::run(reps),
             Suite::Scrape => scrape::run(directory.path(), reps),
-            Suite::Replay => files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX)),
+            Suite::Replay => {
+                let daemon = arguments.daemon.clone().map_or_else(build::daemon, Ok);
+                daemon.and_then(|daemon| files::replay(&daemon, directory.path(), reps.min(REPLAY_REPS_MAX)))
+            }
         };
         // A suite that fails becomes a row with the error; the others continue.
         rows.extend(measured.unwrap_or_else(|error| vec![Row::skipped(&name, &error.to_string())]));

@@ -14,6 +14,8 @@
     reason = "a benchmark prints, may stop where it stands, and divides counts that fit"
 )]
 
+#[path = "../shared/build.rs"]
+mod build;
 mod comparison;
 mod death;
 mod dialect;
@@ -61,9 +63,9 @@ struct Arguments {
     /// Rows that another benchmark wrote, to be printed with ours
     #[arg(long)]
     include: Vec<PathBuf>,
-    /// The daemon to measure
-    #[arg(long, default_value = env!("CARGO_BIN_EXE_tidegate"))]
-    daemon: PathBuf,
+    /// The daemon to measure, by default a release build of this source
+    #[arg(long)]
+    daemon: Option<PathBuf>,
     /// Passed by `cargo bench`, and not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
@@ -131,7 +133,8 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     let machine = Machine::look()?;
     println!("{}; {} repetitions of {} s", machine.describe(), arguments.reps, arguments.seconds);
     let directory = tempfile::Builder::new().prefix("tidegate-bench-").tempdir()?;
-    let daemon = Daemon::prepare(&arguments.daemon, directory.path())?;
+    let program = arguments.daemon.clone().map_or_else(build::daemon, Ok)?;
+    let daemon = Daemon::prepare(&program, directory.path())?;
     let nanos = (arguments.seconds * 1e9) as u64;
     let reps = arguments.reps;
 
@@ -161,7 +164,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
         rows.extend(or_skipped("start to first answer", start::run(&daemon, reps)));
     }
     if wanted(Suite::Operated) {
-        let measured = operated::run(&machine, &arguments.daemon, directory.path(), reps, nanos);
+        let measured = operated::run(&machine, &program, directory.path(), reps, nanos);
         rows.extend(or_skipped("as it is run", measured));
         machine.unpin()?;
     }
@@ -170,7 +173,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
         rows.extend(or_skipped("places of a killed process", measured));
     }
     if wanted(Suite::Fairness) {
-        let measured = fairness::run(&arguments.daemon, directory.path(), reps, nanos);
+        let measured = fairness::run(&program, directory.path(), reps, nanos);
         rows.extend(or_skipped("two users", measured));
     }
     report::print(&rows);
