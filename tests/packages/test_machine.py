@@ -44,6 +44,7 @@ def next_version(package: Package, path: Path) -> None:
     shutil.rmtree(tree)
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("package")
 def test_it_is_installed_upgraded_and_removed(package: Package, tmp_path: Path) -> None:
     shutil.copy(package.path, tmp_path / "first.deb")
