@@ -75,15 +75,17 @@ class TestBreaker < Support::Case
   def test_a_late_process_gives_the_daemon_a_grace_time
     pid = nil
     played.script = lambda do |_, message|
+      Thread.pass until pid
       Process.kill(:STOP, pid)
-      sleep(0.3)
+      sleep(0.8)
       Process.kill(:CONT, pid)
       sleep(0.05)
       [1, message[1], *Support::ALLOW]
     end
     pid = fork do
       constant(:GRACE, 5.0)
-      exit!(make_client(timeout: 0.1).hit("api").reason.nil?)
+      # Long enough to be stopped within it on a busy machine.
+      exit!(make_client(timeout: 0.6).hit("api").reason.nil?)
     end
     assert Process.wait2(pid).last.success?
   end
