@@ -238,7 +238,7 @@ mod tests {
     use super::ManSections;
 
     #[test]
-    fn what_is_below_the_options_is_told_apart() {
+    fn splits_text_after_options_into_sections() {
         let below = ManSections::read(
             "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine;\n1 not.\n\nLast.",
         );

@@ -386,7 +386,7 @@ mod tests {
     use super::Sink;
 
     #[test]
-    fn a_trace_ends_with_the_last_line_that_fits() {
+    fn ends_trace_with_last_line_that_fits() {
         for (room, written) in
             [(0, ""), (3, ""), (4, "abc\n"), (8, "abc\n"), (9, "abc\ndefg\n"), (99, "abc\ndefg\n")]
         {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_its_owners_and_none_that_is_there_is_written_over() {
+    fn creates_owner_only_file_and_never_overwrites() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace.jsonl");
         let sink = Sink::open(&path, &mut std::io::sink(), 9).map(drop);

@@ -232,7 +232,7 @@ mod tests {
     use super::TopSample;
 
     #[test]
-    fn rates_are_differences_by_time_and_never_below_zero() {
+    fn rates_are_differences_over_time_and_never_negative() {
         let look = |at_nanos, pass: u64, allow: u64| {
             let rule = json!({"domain": "api", "rule": "a", "pass": pass, "near": 0, "over": 1, "refuse": 2});
             let fleet = json!({"redis": true, "needed": true, "linked": false});

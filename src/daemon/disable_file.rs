@@ -100,7 +100,7 @@ mod tests {
     use super::{DisableFileState, DisableFiles};
 
     #[test]
-    fn only_a_file_of_ones_own_counts() {
+    fn ignores_file_of_another_owner() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disable");
         let own = rustix::process::geteuid().as_raw();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_writing_is_awaited_but_not_for_ever() {
+    fn waits_for_end_of_writes_up_to_a_maximum() {
         let directory = tempfile::tempdir().unwrap();
         let mut thread = thread(directory.path());
         // On a busy machine either thread may be delayed.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_is_tried_again_without_a_change() {
+    fn retries_failed_read_without_a_change() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("a.yaml"), "domain: api\nlimits: [").unwrap();
         thread(directory.path()).await_change();

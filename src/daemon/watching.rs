@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_changes_and_not_looks() {
+    fn reports_changes_and_not_reads() {
         let ground = tempfile::tempdir().unwrap();
         let rules = ground.path().canonicalize().unwrap().join("rules");
         fs::create_dir(&rules).unwrap();

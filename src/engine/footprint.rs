@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_beside_a_key_counts() {
+    fn counts_blocks_and_allowances_of_a_key() {
         let place = Position { file: "x".into(), line: 1, column: 1 };
         let mut rule = Rule::new("x", place, Limit::new(bucket()));
         assert_eq!(bytes_per_rule_key(&rule), KeyFootprint { least: 29, most: 58 });

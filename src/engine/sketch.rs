@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_takes_over_the_smallest_and_says_how_unsure_it_is() {
+    fn new_key_replaces_smallest_and_inherits_its_count_as_error() {
         let mut sketch = Sketch::default();
         (0..K).for_each(|number| add(&mut sketch, number, 100 + number));
         assert_eq!(sketch.top().last(), Some(&entry(0, 100, 0)));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn halving_lets_the_busiest_of_yesterday_fade() {
+    fn halving_removes_formerly_busy_keys() {
         let mut sketch = Sketch::default();
         (0..K).for_each(|number| add(&mut sketch, number, 1_000_000));
         (0..20).for_each(|_| sketch.halve());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_asked_for_once_and_cut() {
+    fn computes_text_once_and_truncates_it() {
         let texts = [
             (None, None),
             (Some("192.0.2.1".to_owned()), Some("192.0.2.1".to_owned())),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_stay_at_the_largest_number() {
+    fn counts_saturate() {
         let mut sketch = Sketch::default();
         (0..=K).for_each(|number| add(&mut sketch, number, u64::MAX));
         add(&mut sketch, K, u64::MAX);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn each_ranking_is_apart_and_memory_goes_back() {
+    fn separates_rankings_and_frees_empty_ones() {
         let mut sketches = Sketches::default();
         sketches.halve();
         assert_eq!(sketches.top(Ranking::Busiest), []);

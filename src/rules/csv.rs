@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_know_where_they_stand() {
+    fn cells_have_their_positions() {
         let table: &[(&str, &[&str])] = &[
             ("", &[]),
             ("\n\r\n\n", &[]),

@@ -310,7 +310,7 @@ mod tests {
     use crate::rules::{Condition, ListKind, ListedEntry, Mode, Pattern, Position, Priorities, Selection};
 
     #[test]
-    fn lists_are_numbered_from_where_they_are_told_to_be() {
+    fn numbers_list_entries_from_the_given_offset() {
         let listed = |value: &str| ListedEntry {
             name: value.into(),
             position: Position { file: "rules.yaml".into(), line: 1, column: 1 },

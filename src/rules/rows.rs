@@ -149,7 +149,7 @@ mod tests {
     use super::{NotAdded, Rows};
 
     #[test]
-    fn every_key_has_its_number_and_no_other() {
+    fn finds_number_of_known_keys_only() {
         let mut rows = Rows::default();
         let keys: Vec<[String; 2]> = (0..3_000)
             .map(|number: u32| [format!("org-{}", number % 50), "u".repeat(number as usize / 50)])

@@ -199,7 +199,7 @@ mod tests {
     use super::{IdDigest, Ids};
 
     #[test]
-    fn an_id_is_its_text() {
+    fn compares_ids_by_their_text() {
         let mut ids = Ids::default();
         for (id, is_new) in
             [("1", true), ("\"1\"", true), ("1", false), ("1.0", true), ("{}", true), ("{}", false)]

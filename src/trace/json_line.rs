@@ -245,7 +245,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn seconds_are_read_exactly() {
+    fn parses_seconds_exactly() {
         let table = [
             ("0", Some(0)),
             ("0.5", Some(500_000_000)),

@@ -166,7 +166,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_recorded_is_read_as_it_was_asked(
+    fn reads_recorded_requests_as_sent(
         requests in prop::collection::vec(asked(), 0..8),
         at in 0..4_000_000_000_000_000_000i64,
     ) {

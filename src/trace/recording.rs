@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn empty_lines_count_and_the_last_may_go_without_its_end() {
+    fn counts_empty_lines_and_accepts_unterminated_last_line() {
         let expected = [(1, Some(b"a\n".to_vec())), (4, Some(b"b".to_vec()))];
         assert_eq!(read(b"a\n\n \r\nb"), expected);
         assert_eq!(read(b""), []);
     }
 
     #[test]
-    fn a_line_above_the_bound_is_passed_over() {
+    fn skips_line_above_maximum() {
         let most = "x".repeat(LINE_BYTES_MAX - 1) + "\n";
         let (long, longest) = (format!("x{most}"), "x".repeat(3 * LINE_BYTES_MAX));
         let text = format!("{most}{long}a\n{longest}\nb\n{longest}");

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_keeps_its_callers_when_it_gets_another_number() {
+    fn keeps_callers_of_renumbered_rule() {
         let mut player = Player::new(rules(&["a", "b"]), 0, false);
         let ask = |player: &mut Player, domain: &str, user: &str| {
             player.advance(Timestamp::from_nanos(0));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_known_are_known_and_the_rest_is_said_to_be_more() {
+    fn full_set_reports_more_callers() {
         let mut seen = CallerSet::default();
         assert!(seen.note(1, true) && !seen.note(1, true) && !seen.note(1, false));
         assert!(!seen.more);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_callers_the_most_refused_stay_and_counts_are_never_too_small() {
+    fn keeps_most_refused_callers_and_never_undercounts() {
         let mut most = MostRefused::default();
         // Three callers cause every tenth refusal, among new ones.
         for turn in 0..20_000_u64 {

@@ -299,7 +299,7 @@ mod tests {
     use super::{TextTable, count, difference};
 
     #[test]
-    fn thousands_stand_apart() {
+    fn separates_thousands() {
         let table = [
             (0, "0"),
             (999, "999"),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
+    fn fits_columns_to_widest_cell() {
         let mut table = TextTable::new(&["rule", "passed", "x"]);
         table.push(vec!["größer".into(), "1 000 000".into(), "1".into()]);
         table.push(vec!["a".into(), "0".into()]);

@@ -172,7 +172,7 @@ mod tests {
     use super::open_files_in;
 
     #[test]
-    fn the_limit_of_open_files_is_found() {
+    fn parses_open_file_limit() {
         let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 4096                 files\n";
         assert_eq!(open_files_in(limits), Some(1024));
         assert_eq!(open_files_in("Max open files  unlimited  unlimited files\n"), Some(u64::MAX));

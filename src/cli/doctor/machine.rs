@@ -233,7 +233,7 @@ mod tests {
     use crate::sys;
 
     #[test]
-    fn versions_are_compared_by_number() {
+    fn compares_versions_by_number() {
         let table = [
             ("6.12.1-arch", Some((6, 12))),
             ("5.3", Some((5, 3))),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_asking_for_a_slice_is_told() {
+    fn reports_result_of_slice_request() {
         let refused = || io::Error::from_raw_os_error(libc::EPERM);
         let table = [
             (Ok(()), Ok(sys::SHORT_SLICE), FindingSeverity::Well, "a slice of 100µs and got it"),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_take_what_is_needed_are_told() {
+    fn finds_unit_lines_that_remove_needed_access() {
         let table = [
             ("PrivateUsers=yes", true),
             ("PrivateUsers=no", false),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_miss_and_drop_ins_are_told() {
+    fn reports_missing_units_and_harmful_drop_ins() {
         let root = tempfile::tempdir().unwrap();
         let severities = || units(root.path()).iter().map(|finding| finding.severity).collect::<Vec<_>>();
         assert_eq!(severities(), [FindingSeverity::Well], "no systemd, nothing to say");

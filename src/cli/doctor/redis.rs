@@ -238,7 +238,7 @@ mod tests {
     use crate::fleet::rights::Rights;
 
     #[test]
-    fn memory_that_drops_what_is_in_use_is_told() {
+    fn warns_of_eviction_policy_that_drops_live_keys() {
         let url = "redis://127.0.0.1:6379".parse().unwrap();
         let of = |policy: Option<&str>| Rights {
             policy: policy.map(str::to_owned),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_a_second_apart_are_told() {
+    fn warns_of_clocks_one_second_apart() {
         let url = "redis://127.0.0.1:6379".parse().unwrap();
         for (ahead_us, severity, says) in [
             (0, FindingSeverity::Well, "0 ms apart"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_hosts_that_cannot_be_are_told() {
+    fn warns_of_implausible_host_count() {
         for (beating, told, severity) in [
             (0, Some(1), FindingSeverity::Warning),
             (1, Some(1), FindingSeverity::Warning),

@@ -128,7 +128,7 @@ fn returns_grant_when_session_ends() {
 }
 
 #[test]
-fn other_work_never_takes_what_is_kept_back() {
+fn noncritical_requests_never_use_the_reserve() {
     check(|| {
         let engine = engine(&RULES.replace("max: 1,", "max: 9,"));
         let work = |name: u8| -> LeaseWork {

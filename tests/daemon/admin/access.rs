@@ -34,7 +34,7 @@ const COMMANDS: [&str; 7] = [
 ];
 
 #[test]
-fn refuses_another_user_whatever_the_socket_mode() {
+fn refuses_another_user_at_any_socket_mode() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: only root can ask as another user");
         return;
