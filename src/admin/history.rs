@@ -100,13 +100,13 @@ impl RateHistory {
 impl History {
     /// Records a step every five seconds, forever.
     pub(super) async fn keep(admin: &AdminState) {
-        let mut turns = tokio::time::interval(STEP);
+        let mut ticks = tokio::time::interval(STEP);
         // Skip the ticks missed while the host was suspended.
-        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // The first one comes at once.
-        turns.tick().await;
+        ticks.tick().await;
         loop {
-            turns.tick().await;
+            ticks.tick().await;
             admin.history.note(HistorySample::take(admin));
         }
     }

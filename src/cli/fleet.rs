@@ -184,7 +184,7 @@ fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
         let elsewhere = reserve.elsewhere.as_ref();
         vec![
             pool.clone(),
-            goes_by(reserve).to_owned(),
+            reserve_scope(reserve).to_owned(),
             count(reserve.noncritical.into()),
             dash(reserve.noncritical_max.map(|most| count(most.into()))),
             dash(elsewhere.map(|hosts| count(hosts.slots))),
@@ -198,7 +198,7 @@ fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
 }
 
 /// Whether the reserve counts all hosts or this one alone.
-pub(in crate::cli) fn goes_by(reserve: &ReserveView) -> &'static str {
+pub(in crate::cli) fn reserve_scope(reserve: &ReserveView) -> &'static str {
     if reserve.shared { "the fleet" } else { "this host" }
 }
 

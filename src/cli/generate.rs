@@ -191,8 +191,8 @@ impl<'w> ManSections<'w> {
         if self.notes.iter().any(|line| !line.is_empty()) {
             page.control("SH", ["NOTES"]);
             let paragraphs = self.notes.split(|line| line.is_empty()).filter(|lines| !lines.is_empty());
-            for (place, paragraph) in paragraphs.enumerate() {
-                if place > 0 {
+            for (index, paragraph) in paragraphs.enumerate() {
+                if index > 0 {
                     page.control("PP", []);
                 }
                 prose(page, paragraph);

@@ -76,14 +76,14 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     if args.lasts > SECONDS_MAX {
         return Err(usage("--for takes one second at least and 24h at most"));
     }
-    let asked = json!({"for_s": args.lasts, "domain": args.domain, "clear": args.clear});
+    let body = json!({"for_s": args.lasts, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
     let signals =
         runtime.block_on(async { CaughtSignals::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]) })?;
     let sink = Sink::open(&args.out, out, args.max_size);
     let mut sink = sink.map_err(|error| failed(format_args!("{}: {error}", args.out.display())))?;
-    let (stream, came) = match args.admin.client().begin("/record", &asked) {
+    let (stream, came) = match args.admin.client().begin("/record", &body) {
         Ok(begun) => begun,
         Err(failure) => {
             sink.discard();

@@ -135,7 +135,7 @@ Exit codes: 0 it is; 1 it is not, with the reasons; 2 wrong usage.";
 impl SwitchArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        let mut asked = match (words.as_slice(), self.all, self.clear) {
+        let mut parameters = match (words.as_slice(), self.all, self.clear) {
             ([], false, false) if self.lasts.is_none() && !self.fleet => return self.list(out),
             ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
             ([mode], true, false) => json!({"all": true, "mode": mode}),
@@ -147,12 +147,12 @@ impl SwitchArgs {
                 return Err(usage(forms));
             }
         };
-        if let Some(fields) = asked.as_object_mut() {
+        if let Some(fields) = parameters.as_object_mut() {
             // An older daemon refuses a field that it does not know.
             fields.extend(self.fleet.then(|| ("fleet".to_owned(), true.into())));
             fields.extend(self.lasts.map(|seconds| ("for_s".to_owned(), seconds.into())));
         }
-        carry_out(&self.admin, "/switch", &asked, out)
+        carry_out(&self.admin, "/switch", &parameters, out)
     }
 
     fn list(&self, out: &mut dyn Write) -> CliResult {
@@ -210,8 +210,8 @@ impl HealthArgs {
 }
 
 /// Sends a verb, and prints the daemon's reply.
-fn carry_out(admin: &AdminArgs, path: &str, asked: &Value, out: &mut dyn Write) -> CliResult {
-    let done: Value = admin.client().post(path, asked)?;
+fn carry_out(admin: &AdminArgs, path: &str, parameters: &Value, out: &mut dyn Write) -> CliResult {
+    let done: Value = admin.client().post(path, parameters)?;
     writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
     if let Some(warning) = done.get("warning").and_then(Value::as_str) {
         log::plainly(&format!("tidegate: {warning}"));

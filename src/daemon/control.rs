@@ -19,7 +19,7 @@ use crate::host::read_resident_bytes;
 
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<RulesRecord>>,
-    pub(super) bell: ReloadSignal,
+    pub(super) reload_signal: ReloadSignal,
     /// Persists switches and blocks.
     pub(super) orders: Arc<SwitchesStore>,
     /// Changes the fleet overrides; `None`: the settings name no Redis.
@@ -46,7 +46,7 @@ impl DaemonControl for Daemon {
     }
 
     fn reload(&self) -> Result<ReloadResult, String> {
-        let answer = self.bell.ask_for_answer();
+        let answer = self.reload_signal.ask_for_answer();
         answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
             "the rules are still being read: the log and `tidegate status` will show the result".to_owned()
         })

@@ -26,7 +26,7 @@ pub(super) struct Limited<F> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallSite {
     since: Timestamp,
-    said: u32,
+    lines: u32,
     suppressed: u64,
 }
 
@@ -62,13 +62,13 @@ impl CallSite {
     /// Returns the number of suppressed lines before this one; `None`: suppress this one as well.
     pub(super) fn admit(&mut self, now: Timestamp) -> Option<u64> {
         if now.since(self.since) >= PERIOD {
-            (self.since, self.said) = (now, 0);
+            (self.since, self.lines) = (now, 0);
         }
-        if self.said >= LINES_MAX {
+        if self.lines >= LINES_MAX {
             self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
-        self.said += 1;
+        self.lines += 1;
         Some(std::mem::take(&mut self.suppressed))
     }
 }

@@ -35,8 +35,8 @@ pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
         Quota::Concurrency(quota) if !quota.is_fleet() => entry::<LeaseCount>((0, 0)),
         // The local count and the fleet permits.
         Quota::Concurrency(_) => {
-            let (count, places) = (entry::<LeaseCount>((0, 0)), entry::<Permits>((0, 0)));
-            KeyFootprint { least: count.least + places.least, most: count.most + places.most }
+            let (count, fleet_permits) = (entry::<LeaseCount>((0, 0)), entry::<Permits>((0, 0)));
+            KeyFootprint { least: count.least + fleet_permits.least, most: count.most + fleet_permits.most }
         }
     }
 }

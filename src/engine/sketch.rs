@@ -51,27 +51,27 @@ impl Sketch {
         if weight == 0 {
             return;
         }
-        if let Some(count) = self.find(key).and_then(|place| self.counts.get_mut(place)) {
+        if let Some(count) = self.find(key).and_then(|index| self.counts.get_mut(index)) {
             *count = count.saturating_add(weight);
             return;
         }
         let text = text().map(truncate_text);
-        let place = self.keys.len();
+        let index = self.keys.len();
         if self.keys.try_push(key).is_ok() {
             self.counts.push(weight);
             self.rest.push(SketchDetails { error: 0, text });
         } else {
-            let place = self.index_of_smallest();
+            let index = self.index_of_smallest();
             if let (Some(known), Some(count), Some(rest)) =
-                (self.keys.get_mut(place), self.counts.get_mut(place), self.rest.get_mut(place))
+                (self.keys.get_mut(index), self.counts.get_mut(index), self.rest.get_mut(index))
             {
                 *known = key;
                 *count = self.smallest.saturating_add(weight);
                 *rest = SketchDetails { error: self.smallest, text };
             }
         }
-        let place = if place < ENTRIES { place } else { self.from };
-        if let Some(known) = self.prints.get_mut(place) {
+        let index = if index < ENTRIES { index } else { self.from };
+        if let Some(known) = self.prints.get_mut(index) {
             *known = print(key);
         }
     }
@@ -101,14 +101,14 @@ impl Sketch {
 
     /// Returns the entries, the largest count first, and the smallest error first among equal counts.
     pub(super) fn top(&self) -> Vec<SketchEntry> {
-        let places = self.keys.iter().zip(&self.counts).zip(&self.rest);
+        let columns = self.keys.iter().zip(&self.counts).zip(&self.rest);
         let entry = |((key, count), rest): ((&[u64; 2], &u64), &SketchDetails)| SketchEntry {
             key: *key,
             count: *count,
             error: rest.error,
             text: rest.text.clone(),
         };
-        let mut top: Vec<SketchEntry> = places.map(entry).collect();
+        let mut top: Vec<SketchEntry> = columns.map(entry).collect();
         top.sort_by_key(|entry| (std::cmp::Reverse(entry.count), entry.error));
         top
     }
@@ -123,16 +123,16 @@ impl Sketch {
         }
         // Forces a full scan, because every count has changed.
         (self.smallest, self.from) = (0, ENTRIES);
-        let mut place = 0;
-        while let Some(count) = self.counts.get(place) {
+        let mut index = 0;
+        while let Some(count) = self.counts.get(index) {
             if *count > 0 {
-                place += 1;
+                index += 1;
                 continue;
             }
-            self.prints.swap(place, self.keys.len() - 1);
-            self.keys.swap_remove(place);
-            self.counts.swap_remove(place);
-            self.rest.swap_remove(place);
+            self.prints.swap(index, self.keys.len() - 1);
+            self.keys.swap_remove(index);
+            self.counts.swap_remove(index);
+            self.rest.swap_remove(index);
         }
     }
 

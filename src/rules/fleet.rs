@@ -71,7 +71,7 @@ pub enum WholeNumbers {
         burst: u32,
     },
     /// The maximum of concurrent permits.
-    Places(u32),
+    Permits(u32),
 }
 
 /// Whether a decision waits for Redis.

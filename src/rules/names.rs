@@ -105,8 +105,8 @@ mod tests {
                     assert_eq!(names.intern(text), number);
                     assert_eq!(names.intern(text), number);
                 }
-                for (place, text) in texts.iter().enumerate() {
-                    let number = (start..start + known).contains(&place).then(|| place - start);
+                for (index, text) in texts.iter().enumerate() {
+                    let number = (start..start + known).contains(&index).then(|| index - start);
                     assert_eq!(names.find(text), number, "{text:?} of {known}");
                 }
             }

@@ -154,8 +154,8 @@ fn each_line<P: EventConsumer>(
 
 /// The directory of relative paths in a trace: the trace's own; for `-` the working directory.
 pub(crate) fn directory(trace: &Path) -> PathBuf {
-    let beside = if is_dash(trace) { None } else { trace.parent() };
-    beside.unwrap_or_else(|| Path::new("")).to_owned()
+    let parent = if is_dash(trace) { None } else { trace.parent() };
+    parent.unwrap_or_else(|| Path::new("")).to_owned()
 }
 
 pub(crate) fn is_dash(path: &Path) -> bool {

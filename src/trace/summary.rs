@@ -152,12 +152,12 @@ pub(super) fn comparison(
     for (set, totals) in [("rules", &one), ("other", &two)] {
         let _ = writeln!(text, "{set}: {}", [vec![verdicts(totals)], remarks(totals)].concat().join("; "));
     }
-    text += &told(changes);
+    text += &describe_changes(changes);
     text + &table(&one, &two).to_string()
 }
 
 /// The number of changed requests, and the first of them.
-pub(super) fn told(changes: &Changes) -> String {
+pub(super) fn describe_changes(changes: &Changes) -> String {
     let Changes { refused, allowed, first } = changes;
     let mut text = match refused + allowed {
         0 => return "no request changed its verdict\n".to_owned(),

@@ -23,13 +23,13 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
 
 fn answers(socket: &Path) -> Finding {
     const WHAT: &str = "daemon";
-    let asked = Client::connect(socket, PATIENCE).and_then(|mut client| {
+    let answer = Client::connect(socket, PATIENCE).and_then(|mut client| {
         let id = client.next_id();
         client.ask(&RequestFrame::Ping { id }, &DescriptorList::new(), |reply| {
             matches!(reply, WireReply::Done { ok: true, .. })
         })
     });
-    match asked {
+    match answer {
         Ok(true) => Finding::well(WHAT, "it answers"),
         Ok(false) => {
             Finding::wrong(WHAT, "it answers, and not as a tidegate does", "look who listens there: ss -xlp")

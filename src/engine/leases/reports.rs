@@ -45,8 +45,8 @@ impl Reports {
         }
         self.forget_old(now);
         let is = |report: &AbandonedReport| report.connection == connection && report.request == request;
-        let place = self.reports.iter().position(is);
-        place.is_some_and(|place| self.reports.remove(place).is_some())
+        let index = self.reports.iter().position(is);
+        index.is_some_and(|index| self.reports.remove(index).is_some())
     }
 
     /// Forgets reports after [`REMEMBERED`]; frees the memory with the last.

@@ -70,8 +70,8 @@ impl Engine {
             });
         });
         self.copy_table(shard, |shard| &shard.permits, now, &mut |copies| {
-            copies.for_each(|(key, places): (_, Permits)| {
-                visit(SnapshotEntry::Places(key, places.budget()));
+            copies.for_each(|(key, permits): (_, Permits)| {
+                visit(SnapshotEntry::Permits(key, permits.budget()));
             });
         });
         self.copy_table(shard, |shard| &shard.blocks, now, &mut |copies| {

@@ -46,7 +46,7 @@ pub(super) fn region(
         Some(Quota::TokenBucket(bucket)) => {
             Some(WholeNumbers::Tokens { rate: bucket.rate(), burst: bucket.burst() })
         }
-        Some(Quota::Concurrency(quota)) => Some(WholeNumbers::Places(quota.max())),
+        Some(Quota::Concurrency(quota)) => Some(WholeNumbers::Permits(quota.max())),
         Some(window) if is_window(window) => {
             let nanos = window.window().0.saturating_mul(NANOS_PER_MICRO);
             let rate = Rate::new(window.limit(), nanos).ok();
