@@ -160,7 +160,7 @@ impl Args {
     }
 }
 
-/// Whether `TIDEGATE_DISABLE=1` is set: then no daemon is asked.
+/// Whether `TIDEGATE_DISABLE=1` is set: then no request is sent.
 pub(super) fn is_disabled() -> bool {
     std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1")
 }

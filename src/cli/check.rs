@@ -62,7 +62,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate check                       the installed settings and rules
   tidegate check config/rules          a directory, in CI: exit code 1 stops the build
-  tidegate check --hosts 12 rules      what twelve hosts admit together
+  tidegate check --hosts 12 rules      the bound of twelve hosts together
   tidegate check --format json rules/api.yaml
 
 Exit codes: 0 fine, perhaps with warnings; 1 errors; 2 wrong usage.

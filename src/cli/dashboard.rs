@@ -23,7 +23,7 @@ use crate::admin::{HttpConnection, HttpConnections, SAFETY, head_patience, page_
 use crate::daemon::log;
 use crate::sys;
 
-/// Shows the daemon's page in a browser: serves it on this host alone, at an address that cannot be guessed
+/// Serves the daemon's page to a browser on this host, at an unguessable address
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -38,7 +38,7 @@ const HELP: &str = "\
 Prints the address and serves until ^C. Anyone with the address may look while it runs, and can change nothing:
 it is GET only, and the verbs are not served. It is another one each time.
 
-For a host that you reach by ssh, give a port, forward it in another terminal, and open what was printed.
+For a host that you reach by ssh, give a port, forward it in another terminal, and open the printed address.
 
 Examples:
   tidegate dashboard

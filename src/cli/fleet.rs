@@ -18,7 +18,7 @@ use crate::admin::{
 use crate::engine::ReserveView;
 use crate::trace::summary::{TextTable, count};
 
-/// Shows how this host stands with those that it shares budgets with
+/// Shows the fleet budgets, permits and hosts as this host knows them
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP, args_conflicts_with_subcommands = true)]
 pub(super) struct Args {

@@ -36,7 +36,7 @@ enum GeneratedKind {
     },
 }
 
-/// A shell that can be told how to complete.
+/// A shell with completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shell {
     Bash,
@@ -50,7 +50,7 @@ Examples:
   tidegate gen completions bash > /usr/share/bash-completion/completions/tidegate
   tidegate gen completions zsh > /usr/share/zsh/vendor-completions/_tidegate
   tidegate gen completions fish > /usr/share/fish/vendor_completions.d/tidegate.fish
-  source <(tidegate gen completions bash)      in this shell alone
+  source <(tidegate gen completions bash)      for this shell only
 
 Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usage.";
 

@@ -158,7 +158,7 @@ impl From<ClientFailure> for CliError {
     }
 }
 
-/// For whom it is printed.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormat {
     /// For people

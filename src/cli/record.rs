@@ -22,7 +22,7 @@ use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
 use crate::trace::summary::counted;
 
-/// Records the requests that the daemon judges as a trace for `tidegate replay`
+/// Records the requests of the daemon as a trace for `tidegate replay`
 ///
 /// Values of attributes are hashed with a key that is drawn for this recording and kept nowhere: one caller stays one
 /// caller. Name the attributes that rules match on with --clear. No decision waits for the recording: it drops and counts

@@ -30,10 +30,10 @@ use proposal::{SHARES, SHARES_FINER, Suggestions, TrialResult, judge, readable};
 pub(super) struct Args {
     /// The trace, a file
     trace: PathBuf,
-    /// Attributes to count by, together; may be said again for others [default: each that looks like a caller]
+    /// Attributes to count by, together; repeatable for others [default: each that looks like a caller]
     #[arg(long, value_name = "ATTRIBUTE[,ATTRIBUTE]")]
     key: Vec<String>,
-    /// The time in which a caller's requests are counted; may be said again [default: 1s, 1m and 1h, as the trace allows]
+    /// The window in which a caller's requests are counted; repeatable [default: 1s, 1m and 1h, as the trace allows]
     #[arg(long, value_name = "TIME", value_parser = parse_window)]
     window: Vec<WholeSecondsWindow>,
     /// Of each key and window only the strictest limit that refuses at most such a share of the requests

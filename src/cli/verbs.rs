@@ -40,15 +40,15 @@ pub(super) struct SwitchArgs {
 
 const SWITCH_HELP: &str = "\
 Examples:
-  tidegate switch                                what is switched and blocked, and who did it
-  tidegate switch per-user shadow --for 30m      it refuses no request; metrics show whom it would refuse
-  tidegate switch web/workers disabled           it is not judged at all
-  tidegate switch per-user --clear               back to what its file says
+  tidegate switch                                lists switches and blocks, with their users
+  tidegate switch per-user shadow --for 30m      refuses no request; metrics show would-be refusals
+  tidegate switch web/workers disabled           not checked at all
+  tidegate switch per-user --clear               back to the mode of its file
   tidegate switch --all disabled --for 1h        everything is allowed
   tidegate switch per-user shadow --fleet        on all hosts that share a Redis, within two seconds
 
-It holds for the next decision, over reloads, and over restarts where there is a state directory.
-Nothing is ever stricter than `mode` of the settings. Of what is said to all hosts and to one, the later holds.
+A switch applies from the next decision on, across reloads, and across restarts if there is a state directory. It never
+makes a rule stricter than `mode` of the settings. Of a switch of all hosts and one of this host, the later applies.
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 

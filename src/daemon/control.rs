@@ -63,8 +63,8 @@ impl DaemonControl for Daemon {
 
     fn unready(&self) -> Vec<String> {
         let after_crash_loop = self.after_crash_loop.load(Ordering::Relaxed).then(|| {
-            "the daemon was in a crash loop: it goes by the last rules that it ran under for a minute, its state is set \
-             aside; mend the rules and run `tidegate reload`"
+            "the daemon was in a crash loop: it uses the last rules that ran for a minute, and its state is set aside; help: \
+             fix the rules, then run `tidegate reload`"
                 .to_owned()
         });
         (self.unready)().into_iter().chain(self.helpers.missing()).chain(after_crash_loop).collect()
