@@ -590,7 +590,7 @@ type panics struct{}
 
 func (panics) String() string { panic("odd") }
 
-func TestLongValuesStayApartAndFramesFit(t *testing.T) {
+func TestLongValuesStayDistinctAndFramesFit(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -1029,7 +1029,7 @@ func TestRetriesAfterAGoodbyeWithoutReply(t *testing.T) {
 	}
 }
 
-func TestAGoodbyeBesideTheReplyEndsTheConnection(t *testing.T) {
+func TestAGoodbyeWithTheReplyEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "draining"}))
 	for _, after := range []bool{false, true} {

@@ -111,7 +111,7 @@ func TestARefundNamesItsGrant(t *testing.T) {
 	}
 }
 
-func TestLongValuesOfTheDaemonsStayApart(t *testing.T) {
+func TestLongValuesOfTheDaemonStayDistinct(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)

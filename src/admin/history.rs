@@ -100,13 +100,13 @@ impl RateHistory {
 impl History {
     /// Records a step every five seconds, forever.
     pub(super) async fn keep(admin: &AdminState) {
-        let mut turns = tokio::time::interval(STEP);
+        let mut ticks = tokio::time::interval(STEP);
         // Skip the ticks missed while the host was suspended.
-        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // The first one comes at once.
-        turns.tick().await;
+        ticks.tick().await;
         loop {
-            turns.tick().await;
+            ticks.tick().await;
             admin.history.note(HistorySample::take(admin));
         }
     }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_told_by_their_time_and_counts_by_the_second() {
+    fn steps_have_their_age_and_counts_per_second() {
         let history = History::default();
         // A daemon that took up counts of before: they did not happen just now.
         history.note(look(100, 1_000, &[("a", 50)]));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten_and_counts_that_fall_are_none() {
+    fn drops_removed_rules_and_ignores_falling_counts() {
         let history = History::default();
         history.note(look(0, 10, &[("a", 10), ("b", 10)]));
         history.note(look(5, 4, &[("b", 3)]));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_ten_minutes_of_some_rules_and_no_more() {
+    fn keeps_ten_minutes_of_a_bounded_number_of_rules() {
         let history = History::default();
         let names: Vec<String> = (0..2_000).map(|number| format!("domain/rule-{number}")).collect();
         let rules: Vec<(&str, u64)> = names.iter().map(|name| (&**name, 1)).collect();

@@ -108,15 +108,15 @@ async fn serve_operators(
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
     let listener = opened(first, async || admin_socket.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
-    let mut told: Option<Timestamp> = None;
+    let mut logged: Option<Timestamp> = None;
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
         if user != 0 && user != own {
             let now = admin.clock.now().at;
-            if told.is_none_or(|told| now.since(told) >= TELL_EVERY) {
+            if logged.is_none_or(|logged| now.since(logged) >= TELL_EVERY) {
                 warn!(user, "refused on the admin socket: it is for root and for who runs the daemon");
-                told = Some(now);
+                logged = Some(now);
             }
             return Ok(None);
         }
@@ -145,14 +145,14 @@ async fn opened<T>(
     meanwhile: &str,
 ) -> T {
     let mut tried = first;
-    let mut told = None;
+    let mut logged = None;
     loop {
         match tried {
             Ok(listener) => return listener,
             Err(reason) => {
-                if told.as_ref() != Some(&reason) {
+                if logged.as_ref() != Some(&reason) {
                     warn!(reason, "{meanwhile}: it is tried again every second");
-                    told = Some(reason);
+                    logged = Some(reason);
                 }
             }
         }

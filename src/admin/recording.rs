@@ -52,18 +52,18 @@ impl RecordingEnd {
 }
 
 /// Begins a recording. Its lines come as long as they are taken.
-pub(super) fn begin(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
-    let asked = RequestFields::of(asked, &["for_s", "domain", "clear"])?;
+pub(super) fn begin(admin: &AdminState, by: SwitchOrigin, options: &Value) -> VerbResult {
+    let options = RequestFields::of(options, &["for_s", "domain", "clear"])?;
     let now = admin.clock.now();
     let until =
-        asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
+        options.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
     let lasts = until.since(now.at);
     if lasts > LASTS_MAX {
         let most = format_duration(LASTS_MAX);
         return Err(VerbRefusal::bad(format!("`for_s` is too long: a recording takes {most} at most")));
     }
-    let domain = asked.text("domain")?.map(named).transpose()?;
-    let clear = asked.texts("clear")?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
+    let domain = options.text("domain")?.map(named).transpose()?;
+    let clear = options.texts("clear")?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
     let key = RecordingKey::draw()
         .map_err(|error| VerbRefusal::failed(format!("no key to hash values with: {error}")))?;
     let rules = admin.control.rules().domains;

@@ -92,16 +92,16 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     static AT_ONCE: Semaphore = Semaphore::const_new(VERBS_AT_ONCE);
     let failed = |_| answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED);
     let permit = AT_ONCE.acquire().await.map_err(|_| failed(()))?;
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let thread = std::thread::Builder::new().name("admin-verb".into()).spawn(move || {
-        let _ = tell.send(work());
+        let _ = sender.send(work());
         drop(permit);
     });
     if let Err(error) = thread {
         let message = format!("no thread can be had for this: {error}; help: raise TasksMax of the unit");
         return Err(answer::error(StatusCode::SERVICE_UNAVAILABLE, message));
     }
-    told.await.map_err(|_| failed(()))
+    receiver.await.map_err(|_| failed(()))
 }
 
 async fn read(request: Request<Incoming>) -> Result<Bytes, HttpAnswer> {
@@ -258,7 +258,7 @@ const fn verb(path: &'static str, verb: Verb) -> Route {
 
 /// Every path.
 pub(super) const ROUTES: &[Route] = &[
-    route("/", "how it is, for people", RouteAction::Page(status_page::front)),
+    route("/", "how it is, for people", RouteAction::Page(status_page::render_page)),
     route("/metrics", "for Prometheus", RouteAction::Public(metrics::metrics)),
     route("/healthz", "whether the daemon lives", RouteAction::Public(healthz)),
     route("/status", "how it is, as JSON", RouteAction::Page(status)),

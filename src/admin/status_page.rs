@@ -14,7 +14,7 @@ use super::{AdminState, router};
 use crate::page::{counted, document, nonce};
 
 /// Answers with the page.
-pub(super) fn front(admin: &AdminState) -> HttpAnswer {
+pub(super) fn render_page(admin: &AdminState) -> HttpAnswer {
     let story = admin.history.story(&HistorySample::take(admin));
     let now = admin.clock.now();
     let nonce = nonce();

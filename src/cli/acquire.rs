@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use super::ask::{EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, RequestArgs, is_disabled, print_text};
-use super::client::{Client, ClientFailure, heard};
+use super::client::{Client, ClientFailure, retry_unread};
 use super::signals::CaughtSignals;
 use super::{CliError, CliResult, usage};
 use crate::daemon::log;
@@ -90,7 +90,7 @@ impl Args {
         descriptors: &DescriptorList<'_>,
     ) -> Result<Result<Leave, CliError>, ClientFailure> {
         let request = |id| RequestFrame::Acquire(self.request.check(id));
-        heard(|| holder.ask(request, descriptors, |reply| self.leave(reply)))
+        retry_unread(|| holder.ask(request, descriptors, |reply| self.leave(reply)))
     }
 
     fn leave(&self, reply: &WireReply<'_>) -> Result<Leave, CliError> {
@@ -314,7 +314,7 @@ impl KeeperSession {
                 _ => Ok(false),
             })
         };
-        let done = heard(ask)?;
+        let done = retry_unread(ask)?;
         if done.is_err() {
             // After an error reply, the daemon may close the connection.
             self.client = None;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::client::{connect, default_socket};
 use crate::admin::ServedSocket;
-use crate::daemon::settings::{SETTINGS_FILE, Settings, admin_socket_beside};
+use crate::daemon::settings::{SETTINGS_FILE, Settings, default_admin_socket};
 
 /// Where the admin socket is, for every command that asks there
 #[derive(Clone, Debug, clap::Args)]
@@ -82,7 +82,7 @@ pub(super) enum AdminFailure {
 impl AdminClient {
     /// Returns a client for the daemon that serves a socket: at the admin socket beside it or at `else_at`.
     pub(super) fn of(socket: PathBuf, else_at: Option<PathBuf>) -> AdminClient {
-        AdminClient { path: admin_socket_beside(&socket), else_at, socket: Some(socket) }
+        AdminClient { path: default_admin_socket(&socket), else_at, socket: Some(socket) }
     }
 
     pub(super) fn of_settings(settings: &Settings) -> AdminClient {
@@ -102,16 +102,24 @@ impl AdminClient {
     }
 
     /// Sends a command and returns the daemon's reply.
-    pub(super) fn post<T: DeserializeOwned>(&self, path: &str, asked: &Value) -> Result<T, AdminFailure> {
-        let body = asked.to_string();
+    pub(super) fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        parameters: &Value,
+    ) -> Result<T, AdminFailure> {
+        let body = parameters.to_string();
         let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\n");
         let answered = self.ask(&head, &body, VERB_PATIENCE)?;
         self.understood(&answered)
     }
 
     /// Starts a command with a streamed response. Returns the connection and the first bytes of the body.
-    pub(super) fn begin(&self, path: &str, asked: &Value) -> Result<(UnixStream, Vec<u8>), AdminFailure> {
-        let body = asked.to_string();
+    pub(super) fn begin(
+        &self,
+        path: &str,
+        parameters: &Value,
+    ) -> Result<(UnixStream, Vec<u8>), AdminFailure> {
+        let body = parameters.to_string();
         // HTTP/1.0 responses are not chunked and end with the connection.
         let request = self.request(&format!("POST {path} HTTP/1.0\r\n"), &body)?;
         let (mut stream, admin) = self.connect(VERB_PATIENCE)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::client::{Client, ClientFailure, default_socket, heard};
+use super::client::{Client, ClientFailure, default_socket, retry_unread};
 use super::{CliError, CliResult, OutputFormat, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
@@ -108,7 +108,7 @@ impl Args {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
         }
         let socket = self.request.socket();
-        let answered = heard(|| {
+        let answered = retry_unread(|| {
             let mut client = Client::connect(&socket, self.request.timeout)?;
             let options = RequestOptions { all: self.all, ..RequestOptions::default() };
             let judge = CheckRequest { options, ..self.request.check(client.next_id()) };
@@ -160,7 +160,7 @@ impl Args {
     }
 }
 
-/// Whether `TIDEGATE_DISABLE=1` is set: then no daemon is asked.
+/// Whether `TIDEGATE_DISABLE=1` is set: then no request is sent.
 pub(super) fn is_disabled() -> bool {
     std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1")
 }

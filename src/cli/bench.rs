@@ -13,7 +13,7 @@ use super::client::{Client, ClientFailure, default_socket};
 use crate::clock::read_boot_nanos;
 use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, encode_request};
 
-/// Asks a running daemon as fast as it answers, and says how long the answers took
+/// Measures the throughput and response times of a running daemon
 ///
 /// Peeks unless `--hit` is given, so that no quota is used up. The load comes from this process, on the same cores:
 /// figures of two machines, or of a busy one, do not compare.
@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// How long
     #[arg(long, short = 't', default_value = "5s", value_parser = humantime::parse_duration)]
     time: Duration,
-    /// How many different numbers `{}` stands for
+    /// The number of different values of `{}`
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
     /// Hit instead of peek: charges the rules that match

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::admin_client::AdminClient;
-use super::describe::{self, asked, object, position};
+use super::describe::{self, conditions_or_none, object, position};
 use super::{CliResult, OutputFormat};
 use crate::admin::DaemonStatus;
 use crate::daemon::fleet_secret::fleet_secret;
@@ -62,7 +62,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate check                       the installed settings and rules
   tidegate check config/rules          a directory, in CI: exit code 1 stops the build
-  tidegate check --hosts 12 rules      what twelve hosts admit together
+  tidegate check --hosts 12 rules      the bound of twelve hosts together
   tidegate check --format json rules/api.yaml
 
 Exit codes: 0 fine, perhaps with warnings; 1 errors; 2 wrong usage.
@@ -189,7 +189,7 @@ fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
         "name": &*listed.name,
         "list": <&str>::from(listed.kind),
         "mode": listed.mode.to_string(),
-        "match": asked(&listed.conditions),
+        "match": conditions_or_none(&listed.conditions),
         "help": listed.help.as_deref(),
     })));
     all
@@ -198,7 +198,7 @@ fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
 fn of_entry(domain: &Domain, entry: &Prioritize) -> Map<String, Value> {
     let mut all = position(&entry.position);
     all.extend(object(json!({
-        "match": asked(&entry.conditions),
+        "match": conditions_or_none(&entry.conditions),
         "priority": domain.priorities().get(entry.priority).map(|name| &**name),
     })));
     all

@@ -121,7 +121,7 @@ impl Client {
 }
 
 /// Retries a request that an exiting daemon did not read: in an upgrade, the next daemon takes over.
-pub(super) fn heard<T>(mut ask: impl FnMut() -> Result<T, ClientFailure>) -> Result<T, ClientFailure> {
+pub(super) fn retry_unread<T>(mut ask: impl FnMut() -> Result<T, ClientFailure>) -> Result<T, ClientFailure> {
     for _ in 1..TRIES {
         match ask() {
             Err(ClientFailure::Leaving) => {}

@@ -23,7 +23,7 @@ use crate::admin::{HttpConnection, HttpConnections, SAFETY, head_patience, page_
 use crate::daemon::log;
 use crate::sys;
 
-/// Shows the daemon's page in a browser: serves it on this host alone, at an address that cannot be guessed
+/// Serves the daemon's page to a browser on this host, at an unguessable address
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -38,7 +38,7 @@ const HELP: &str = "\
 Prints the address and serves until ^C. Anyone with the address may look while it runs, and can change nothing:
 it is GET only, and the verbs are not served. It is another one each time.
 
-For a host that you reach by ssh, give a port, forward it in another terminal, and open what was printed.
+For a host that you reach by ssh, give a port, forward it in another terminal, and open the printed address.
 
 Examples:
   tidegate dashboard
@@ -115,7 +115,7 @@ impl Proxy {
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> ProxyAnswer {
-        if !self.is_asked_by_name(request) {
+        if !self.has_own_host(request) {
             return plain(
                 StatusCode::FORBIDDEN,
                 "this address is for this host alone: open the one that was printed",
@@ -154,10 +154,10 @@ impl Proxy {
         }
     }
 
-    fn is_asked_by_name(&self, request: &Request<Incoming>) -> bool {
+    fn has_own_host(&self, request: &Request<Incoming>) -> bool {
         let is_ours = |name: &str| self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
-        let mut said = request.headers().get_all(HOST).iter();
-        let (Some(host), None) = (said.next(), said.next()) else { return false };
+        let mut values = request.headers().get_all(HOST).iter();
+        let (Some(host), None) = (values.next(), values.next()) else { return false };
         let authority = request.uri().authority();
         host.to_str().is_ok_and(is_ours) && authority.is_none_or(|authority| is_ours(authority.as_str()))
     }
@@ -165,9 +165,9 @@ impl Proxy {
     /// Strips the token: `/TOKEN/status` is `/status`. Compares the token in constant time.
     fn path_behind_token<'p>(&self, path: &'p str) -> Option<&'p str> {
         let rest = path.strip_prefix('/')?;
-        let (said, page) = rest.split_at_checked(self.token.len())?;
+        let (values, page) = rest.split_at_checked(self.token.len())?;
         let differing =
-            said.bytes().zip(self.token.bytes()).fold(0, |bits, (one, other)| bits | (one ^ other));
+            values.bytes().zip(self.token.bytes()).fold(0, |bits, (one, other)| bits | (one ^ other));
         (differing == 0 && page.starts_with('/')).then_some(page)
     }
 }

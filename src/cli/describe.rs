@@ -22,7 +22,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
     all.extend(object(json!({
         "name": &*rule.name,
         "mode": rule.mode.name(),
-        "match": asked(&rule.conditions),
+        "match": conditions_or_none(&rule.conditions),
         "key": rule.key.iter().map(|part| &*part.attribute).collect::<Vec<_>>(),
         "key_parts": rule.key.iter().map(key_part).collect::<Vec<_>>(),
         "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
@@ -68,7 +68,7 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
         "region": terms.region.map(|region| {
             let (rate, burst, max) = match region.whole {
                 Some(WholeNumbers::Tokens { rate, burst }) => (Some(rate.to_string()), Some(burst), None),
-                Some(WholeNumbers::Places(max)) => (None, None, Some(max)),
+                Some(WholeNumbers::Permits(max)) => (None, None, Some(max)),
                 None => (None, None, None),
             };
             json!({"weight_permille": region.weight, "rate": rate, "burst": burst, "max": max})
@@ -114,7 +114,7 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
 }
 
 /// Formats conditions as in a rules file; `None` if there are none.
-pub(super) fn asked(of: &[Condition]) -> Option<String> {
+pub(super) fn conditions_or_none(of: &[Condition]) -> Option<String> {
     Some(conditions(of)).filter(|text| !text.is_empty())
 }
 
@@ -138,8 +138,9 @@ pub(super) fn object(value: Value) -> Map<String, Value> {
 fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
     let overrides = rule.overrides.as_deref()?;
     let listed = overrides.list.iter().map(|(of, number)| {
-        let mut entry =
-            object(json!({"match": asked(of), "line": of.first().map(|condition| condition.line)}));
+        let mut entry = object(
+            json!({"match": conditions_or_none(of), "line": of.first().map(|condition| condition.line)}),
+        );
         entry.extend(allowance(rule.limit.allowance(*number), &rule.limit, hosts));
         entry
     });
@@ -227,7 +228,7 @@ pub(super) fn part(domain: &Domain, shed: &Shed, part: ShedPart) -> Option<Strin
 fn workers(names: &[Box<str>], own: &Workers) -> String {
     let [after, full] = [own.after, own.full].map(format_duration);
     let sheddable = names.get(usize::from(!own.shed_critical)..).unwrap_or_default();
-    let turn: Vec<_> = sheddable.iter().rev().map(|name| &**name).collect();
+    let order: Vec<_> = sheddable.iter().rev().map(|name| &**name).collect();
     let never = if own.shed_critical { String::new() } else { format!(", never {}", first(names)) };
     let leak = match own.leak {
         (0, _) => "stays in between".to_owned(),
@@ -238,7 +239,7 @@ fn workers(names: &[Box<str>], own: &Workers) -> String {
          {full} more to the last: {}{never}",
         Percent(u32::from(own.bad)),
         Percent(u32::from(own.good)),
-        turn.join(", "),
+        order.join(", "),
     )
 }
 
@@ -269,7 +270,7 @@ pub(super) fn signals(shed: &Shed) -> String {
 pub(super) fn shed_json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
     let mut all = position(&shed.position);
     let names = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let says = |which: ShedPart| part(domain, shed, which);
+    let describe_part = |which: ShedPart| part(domain, shed, which);
     all.extend(object(json!({
         "pool": &*shed.pool,
         "slots": shed.slots,
@@ -277,20 +278,20 @@ pub(super) fn shed_json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
         "fleet": shed.fleet.as_ref().map(|own| json!({
             "rule": shed.rule_name(ShedPart::Fleet),
             "mode": own.mode.name(),
-            "bound": says(ShedPart::Fleet),
+            "bound": describe_part(ShedPart::Fleet),
             "reserve_permille": own.reserve,
             "for": domain.priorities().get(own.reserved_for).map(|name| &**name),
         })),
         "brake": shed.brake.as_ref().map(|own| json!({
             "rule": shed.rule_name(ShedPart::Brake),
             "mode": own.mode.name(),
-            "bound": says(ShedPart::Brake),
+            "bound": describe_part(ShedPart::Brake),
             "bands_permille": own.bands,
         })),
         "workers": shed.workers.as_ref().map(|own| json!({
             "rule": shed.rule_name(ShedPart::Workers),
             "mode": own.mode.name(),
-            "bound": says(ShedPart::Workers),
+            "bound": describe_part(ShedPart::Workers),
             "good_permille": own.good,
             "bad_permille": own.bad,
             "after_us": Micros::from(own.after).0,
@@ -302,7 +303,7 @@ pub(super) fn shed_json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
         "queue_age": shed.queue_age.as_ref().map(|own| json!({
             "rule": shed.rule_name(ShedPart::QueueAge),
             "mode": own.mode.name(),
-            "bound": says(ShedPart::QueueAge),
+            "bound": describe_part(ShedPart::QueueAge),
             "others_us": Micros::from(own.others).0,
             "critical_us": Micros::from(own.critical).0,
         })),

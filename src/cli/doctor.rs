@@ -21,10 +21,10 @@ use crate::daemon::settings::{SETTINGS_FILE, Settings};
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Whether this user could ask, by name or number; without it whoever runs this
+    /// Checks the access of this user, by name or number [default: the current user]
     #[arg(long = "as", value_name = "USER")]
     as_user: Option<String>,
-    /// The settings to go by; without it /etc/tidegate/tidegate.yaml if there is one
+    /// The settings file [default: /etc/tidegate/tidegate.yaml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the daemon listens, instead of `socket.path` of the settings

@@ -89,20 +89,20 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
         return Err(no_domain(&args.domain, &read));
     };
-    let asked = ExplainedRequest {
+    let request = ExplainedRequest {
         descriptors: &descriptors,
         cost: costs(&args.cost),
         priority: args.priority.as_deref(),
     };
-    let explained = explain(domain, &asked);
+    let explained = explain(domain, &request);
     let live = args.live.then(|| ask_live(&explained, &args.admin.client())).transpose()?;
     match args.format {
         OutputFormat::Text => {
-            text::print(&explained, &asked, &read.read_from(), out)?;
+            text::print(&explained, &request, &read.read_from(), out)?;
             live.iter().try_for_each(|live| print_live(live, out))?;
         }
         OutputFormat::Json => {
-            let mut all = text::to_json(&explained, &asked);
+            let mut all = text::to_json(&explained, &request);
             if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
                 fields.insert("live".to_owned(), serde_json::json!(live));
             }
@@ -117,10 +117,10 @@ fn pairs(list: &[(String, String)]) -> Vec<(&str, &str)> {
 }
 
 /// Returns the costs; the default is one request.
-fn costs(said: &[(String, u32)]) -> Vec<(&str, u32)> {
-    match said {
+fn costs(written: &[(String, u32)]) -> Vec<(&str, u32)> {
+    match written {
         [] => vec![(crate::engine::UNIT_REQUESTS, 1)],
-        said => said.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect(),
+        written => written.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect(),
     }
 }
 
@@ -295,8 +295,8 @@ enum TreeOutcome {
 }
 
 /// Evaluates lists, rules and tree for a request.
-fn explain<'d>(domain: &'d Domain, asked: &ExplainedRequest<'_>) -> Explained<'d> {
-    let attributes = asked.descriptors.attributes();
+fn explain<'d>(domain: &'d Domain, request: &ExplainedRequest<'_>) -> Explained<'d> {
+    let attributes = request.descriptors.attributes();
     let (mut selection, mut matching) = (Selection::default(), Vec::new());
     domain.select(attributes, &mut selection, &mut matching);
     let behind = domain.rules().len();
@@ -314,13 +314,13 @@ fn explain<'d>(domain: &'d Domain, asked: &ExplainedRequest<'_>) -> Explained<'d
     if decided.is_none() {
         for (number, rule) in (0..).zip(domain.rules()) {
             if domain.tree().path(number).is_none() {
-                rules.push(of_rule(domain, number, rule, &selection, asked));
+                rules.push(of_rule(domain, number, rule, &selection, request));
             }
         }
-        descriptors = in_tree(domain, asked, &mut rules);
+        descriptors = in_tree(domain, request, &mut rules);
     }
-    let priority = domain.priority(asked.priority, &selection);
-    let priority = priority.map(|name| (name, priority_by(domain, asked)));
+    let priority = domain.priority(request.priority, &selection);
+    let priority = priority.map(|name| (name, priority_by(domain, request)));
     Explained { domain, priority, lists, decided, rules, descriptors }
 }
 
@@ -329,14 +329,14 @@ fn of_rule<'d>(
     number: u32,
     rule: &'d Rule,
     selection: &Selection<'_>,
-    asked: &ExplainedRequest<'_>,
+    request: &ExplainedRequest<'_>,
 ) -> ExplainFinding<'d> {
-    let attributes = asked.descriptors.attributes();
+    let attributes = request.descriptors.attributes();
     if let Some(why) = domain.why_not(number, attributes) {
         return ExplainFinding { rule, stands: Err(MismatchReason::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
-    let Some((_, cost)) = asked.cost.iter().find(|(named, _)| *named == unit) else {
+    let Some((_, cost)) = request.cost.iter().find(|(named, _)| *named == unit) else {
         return ExplainFinding { rule, stands: Err(MismatchReason::Unit(unit)) };
     };
     let mut scratch = KeyScratch::default();
@@ -361,7 +361,7 @@ fn of_rule<'d>(
 /// Appends the tree nodes that are hit and returns the outcome of each descriptor.
 fn in_tree<'d>(
     domain: &'d Domain,
-    asked: &ExplainedRequest<'_>,
+    request: &ExplainedRequest<'_>,
     rules: &mut Vec<ExplainFinding<'d>>,
 ) -> Vec<TreeOutcome> {
     let tree = domain.tree();
@@ -369,15 +369,15 @@ fn in_tree<'d>(
         return Vec::new();
     }
     let mut hits = NodeHits::new();
-    tree.select_hits(asked.descriptors.iter(), &mut hits);
-    let cost = asked.cost.iter().find(|(unit, _)| *unit == UNIT_REQUESTS).map(|(_, cost)| u64::from(*cost));
+    tree.select_hits(request.descriptors.iter(), &mut hits);
+    let cost = request.cost.iter().find(|(unit, _)| *unit == UNIT_REQUESTS).map(|(_, cost)| u64::from(*cost));
     for hit in &hits {
         let Some(rule) = domain.rules().get(hit.hit.rule as usize) else { continue };
         let stands = match cost {
             None => Err(MismatchReason::Unit(UNIT_REQUESTS)),
             Some(cost) => {
                 let descriptor =
-                    asked.descriptors.iter().nth(usize::from(hit.descriptor)).unwrap_or_default();
+                    request.descriptors.iter().nth(usize::from(hit.descriptor)).unwrap_or_default();
                 let values: Vec<_> = tree.key_values(hit.hit, descriptor).map(str::to_owned).collect();
                 let (pairs, _) = values.as_chunks::<2>();
                 let key = pairs.iter().map(|[key, value]| (key.clone(), value.clone())).collect();
@@ -397,14 +397,14 @@ fn in_tree<'d>(
             TreeOutcome::Replaced(name)
         }
     };
-    asked.descriptors.iter().map(of_descriptor).collect()
+    request.descriptors.iter().map(of_descriptor).collect()
 }
 
-fn priority_by<'d>(domain: &'d Domain, asked: &ExplainedRequest<'_>) -> PriorityBy<'d> {
-    if asked.priority.is_some_and(|asked| domain.priorities().iter().any(|name| **name == *asked)) {
+fn priority_by<'d>(domain: &'d Domain, request: &ExplainedRequest<'_>) -> PriorityBy<'d> {
+    if request.priority.is_some_and(|request| domain.priorities().iter().any(|name| **name == *request)) {
         return PriorityBy::Request;
     }
-    let attributes = asked.descriptors.attributes();
+    let attributes = request.descriptors.attributes();
     let holds = |entry: &&Prioritize| {
         entry.conditions.iter().all(|condition| condition.holds(value(attributes, &condition.attribute)))
     };

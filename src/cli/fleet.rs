@@ -18,7 +18,7 @@ use crate::admin::{
 use crate::engine::ReserveView;
 use crate::trace::summary::{TextTable, count};
 
-/// Shows how this host stands with those that it shares budgets with
+/// Shows the fleet budgets, permits and hosts as this host knows them
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP, args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
@@ -184,7 +184,7 @@ fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
         let elsewhere = reserve.elsewhere.as_ref();
         vec![
             pool.clone(),
-            goes_by(reserve).to_owned(),
+            reserve_scope(reserve).to_owned(),
             count(reserve.noncritical.into()),
             dash(reserve.noncritical_max.map(|most| count(most.into()))),
             dash(elsewhere.map(|hosts| count(hosts.slots))),
@@ -198,7 +198,7 @@ fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
 }
 
 /// Whether the reserve counts all hosts or this one alone.
-pub(in crate::cli) fn goes_by(reserve: &ReserveView) -> &'static str {
+pub(in crate::cli) fn reserve_scope(reserve: &ReserveView) -> &'static str {
     if reserve.shared { "the fleet" } else { "this host" }
 }
 

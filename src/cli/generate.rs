@@ -36,7 +36,7 @@ enum GeneratedKind {
     },
 }
 
-/// A shell that can be told how to complete.
+/// A shell with completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shell {
     Bash,
@@ -50,7 +50,7 @@ Examples:
   tidegate gen completions bash > /usr/share/bash-completion/completions/tidegate
   tidegate gen completions zsh > /usr/share/zsh/vendor-completions/_tidegate
   tidegate gen completions fish > /usr/share/fish/vendor_completions.d/tidegate.fish
-  source <(tidegate gen completions bash)      in this shell alone
+  source <(tidegate gen completions bash)      for this shell only
 
 Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usage.";
 
@@ -191,8 +191,8 @@ impl<'w> ManSections<'w> {
         if self.notes.iter().any(|line| !line.is_empty()) {
             page.control("SH", ["NOTES"]);
             let paragraphs = self.notes.split(|line| line.is_empty()).filter(|lines| !lines.is_empty());
-            for (place, paragraph) in paragraphs.enumerate() {
-                if place > 0 {
+            for (index, paragraph) in paragraphs.enumerate() {
+                if index > 0 {
                     page.control("PP", []);
                 }
                 prose(page, paragraph);
@@ -238,7 +238,7 @@ mod tests {
     use super::ManSections;
 
     #[test]
-    fn what_is_below_the_options_is_told_apart() {
+    fn splits_text_after_options_into_sections() {
         let below = ManSections::read(
             "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine;\n1 not.\n\nLast.",
         );

@@ -32,10 +32,10 @@ use crate::protocol::RequestFrame;
 use admin_client::AdminFailure;
 use client::ClientFailure;
 
-/// Decides, on each host, whether a piece of work may start
+/// A per-host rate limiter and load shedder for APIs
 ///
-/// A daemon limits rates per caller; applications ask it over a Unix socket and get an answer in microseconds. When
-/// it fails, requests go through.
+/// A daemon decides over a Unix socket, in microseconds, whether a request may start. When it fails, requests pass without
+/// limits.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES, propagate_version = true, disable_help_subcommand = true)]
 struct Arguments {
@@ -49,9 +49,9 @@ enum Command {
     Check(check::Args),
     Explain(explain::Args),
     Test(test::Args),
-    /// Asks whether a piece of work may start, and charges it when it may
+    /// Decides whether a request may start, and charges it if so
     Hit(ask::Args),
-    /// Asks for the decision of `hit`, and changes nothing
+    /// Prints the decision of `hit` without charging the request
     Peek(ask::Args),
     Acquire(acquire::Args),
     Record(record::Args),
@@ -66,7 +66,7 @@ enum Command {
     Switch(verbs::SwitchArgs),
     Block(verbs::BlockArgs),
     Unblock(verbs::UnblockArgs),
-    /// Has one key of a rule counted afresh, and frees it; leases stay
+    /// Clears the state of one key of a rule, its block included; leases stay
     Reset(verbs::KeyArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
@@ -75,10 +75,10 @@ enum Command {
 
 const EXAMPLES: &str = "\
 Begin with:
-  tidegate check config/rules                  are the rules good?
-  tidegate serve --rules config/rules          the daemon
-  tidegate hit api user=u1 method=POST         ask it, in another shell
-  tidegate acquire jobs user=u1 -- make all    work that has an end, under a lease";
+  tidegate check config/rules                  check the rules
+  tidegate serve --rules config/rules          start the daemon
+  tidegate hit api user=u1 method=POST         send a request, in another shell
+  tidegate acquire jobs user=u1 -- make all    run a command under a lease";
 
 /// Reads the arguments and runs the command.
 #[must_use]
@@ -158,7 +158,7 @@ impl From<ClientFailure> for CliError {
     }
 }
 
-/// For whom it is printed.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormat {
     /// For people

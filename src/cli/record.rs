@@ -22,7 +22,7 @@ use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
 use crate::trace::summary::counted;
 
-/// Records the requests that the daemon judges as a trace for `tidegate replay`
+/// Records the requests of the daemon as a trace for `tidegate replay`
 ///
 /// Values of attributes are hashed with a key that is drawn for this recording and kept nowhere: one caller stays one
 /// caller. Name the attributes that rules match on with --clear. No decision waits for the recording: it drops and counts
@@ -76,14 +76,14 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     if args.lasts > SECONDS_MAX {
         return Err(usage("--for takes one second at least and 24h at most"));
     }
-    let asked = json!({"for_s": args.lasts, "domain": args.domain, "clear": args.clear});
+    let body = json!({"for_s": args.lasts, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
     let signals =
         runtime.block_on(async { CaughtSignals::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]) })?;
     let sink = Sink::open(&args.out, out, args.max_size);
     let mut sink = sink.map_err(|error| failed(format_args!("{}: {error}", args.out.display())))?;
-    let (stream, came) = match args.admin.client().begin("/record", &asked) {
+    let (stream, came) = match args.admin.client().begin("/record", &body) {
         Ok(begun) => begun,
         Err(failure) => {
             sink.discard();
@@ -386,7 +386,7 @@ mod tests {
     use super::Sink;
 
     #[test]
-    fn a_trace_ends_with_the_last_line_that_fits() {
+    fn ends_trace_with_last_line_that_fits() {
         for (room, written) in
             [(0, ""), (3, ""), (4, "abc\n"), (8, "abc\n"), (9, "abc\ndefg\n"), (99, "abc\ndefg\n")]
         {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_its_owners_and_none_that_is_there_is_written_over() {
+    fn creates_owner_only_file_and_never_overwrites() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace.jsonl");
         let sink = Sink::open(&path, &mut std::io::sink(), 9).map(drop);

@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// The format of the trace
     #[arg(long, value_enum, default_value_t)]
     format: TraceFormat,
-    /// The domain that an access log is judged in [default: the only one in the rules]
+    /// The domain of the requests of an access log [default: the only one in the rules]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Stop at the first line of an access log that cannot be read

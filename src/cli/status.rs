@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::CliResult;
 use super::admin_client::AdminArgs;
-use super::fleet::{age, dash, goes_by, in_a_line};
+use super::fleet::{age, dash, in_a_line, reserve_scope};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView};
 use crate::trace::summary::{TextTable, count};
@@ -136,7 +136,7 @@ fn pools(pools: &[PoolView]) -> Option<String> {
 fn reserve(reserve: &ReserveView) -> String {
     let most = reserve.noncritical_max.map_or_else(|| "unknown".to_owned(), |most| count(most.into()));
     let stale = reserve.elsewhere.as_ref().map(|hosts| format!(", {} ago", age(hosts.stale_s)));
-    format!("{most} by {}{}", goes_by(reserve), stale.unwrap_or_default())
+    format!("{most} by {}{}", reserve_scope(reserve), stale.unwrap_or_default())
 }
 
 fn callers(heading: &str, callers: &[Caller]) -> Option<String> {

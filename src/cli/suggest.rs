@@ -30,10 +30,10 @@ use proposal::{SHARES, SHARES_FINER, Suggestions, TrialResult, judge, readable};
 pub(super) struct Args {
     /// The trace, a file
     trace: PathBuf,
-    /// Attributes to count by, together; may be said again for others [default: each that looks like a caller]
+    /// Attributes to count by, together; repeatable for others [default: each that looks like a caller]
     #[arg(long, value_name = "ATTRIBUTE[,ATTRIBUTE]")]
     key: Vec<String>,
-    /// The time in which a caller's requests are counted; may be said again [default: 1s, 1m and 1h, as the trace allows]
+    /// The window in which a caller's requests are counted; repeatable [default: 1s, 1m and 1h, as the trace allows]
     #[arg(long, value_name = "TIME", value_parser = parse_window)]
     window: Vec<WholeSecondsWindow>,
     /// Of each key and window only the strictest limit that refuses at most such a share of the requests
@@ -148,7 +148,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Returns the request and its cost, if it is for the domain and charged.
-fn asked<'e>(event: &'e TraceEvent<'_>, domain: &str) -> Option<(&'e Request<'e>, u32)> {
+fn charged_request<'e>(event: &'e TraceEvent<'_>, domain: &str) -> Option<(&'e Request<'e>, u32)> {
     let Action::Judge(request, _) = &event.action else { return None };
     let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
     (request.op != Op::Peek && request.domain == domain).then_some((request, cost))
@@ -216,26 +216,26 @@ fn parse_window(text: &str) -> Result<WholeSecondsWindow, String> {
 
 /// Returns the requested windows; by default those of which the trace has enough.
 fn choose_windows(
-    asked: &[WholeSecondsWindow],
+    charged_request: &[WholeSecondsWindow],
     span: Duration,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<WholeSecondsWindow>, String> {
     let long = humantime::format_duration(Duration::from_secs(span.as_secs()));
     let times = |window: &WholeSecondsWindow| span.as_nanos() / u128::from(window.nanos());
-    if let Some(longer) = asked.iter().find(|window| times(window) == 0) {
+    if let Some(longer) = charged_request.iter().find(|window| times(window) == 0) {
         return Err(format!(
             "the trace is {long} long, less than one window of {}: take a longer trace or a shorter --window",
             longer.length()
         ));
     }
-    for window in asked.iter().filter(|window| times(window) < WINDOWS_MIN) {
+    for window in charged_request.iter().filter(|window| times(window) < WINDOWS_MIN) {
         remarks.push(format!(
             "the trace is {long} long and has few windows of {}: what is busy in them may be chance",
             window.length()
         ));
     }
-    if !asked.is_empty() {
-        return Ok(asked.to_vec());
+    if !charged_request.is_empty() {
+        return Ok(charged_request.to_vec());
     }
     let (enough, few): (Vec<WholeSecondsWindow>, Vec<WholeSecondsWindow>) = USUAL_SECONDS
         .map(|seconds| WholeSecondsWindow { seconds })

@@ -17,7 +17,7 @@ use crate::rules::words::counted;
 use play::RulesByPath;
 use suite::{Suite, Test};
 
-/// Judges requests by rules in virtual time, and says where a verdict is not the expected one
+/// Checks requests against rules in virtual time, and reports unexpected verdicts
 ///
 /// A file of tests names rules, and for each test the requests, one or more to a line, with the expected decisions.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "\
 A file of tests:
-  rules: ../rules            # from where this file stands
+  rules: ../rules            # relative to this file
   domain: api                # only if the rules have several
   tests:
     - name: the sixth login is refused for a quarter of an hour

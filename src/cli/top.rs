@@ -232,7 +232,7 @@ mod tests {
     use super::TopSample;
 
     #[test]
-    fn rates_are_differences_by_time_and_never_below_zero() {
+    fn rates_are_differences_over_time_and_never_negative() {
         let look = |at_nanos, pass: u64, allow: u64| {
             let rule = json!({"domain": "api", "rule": "a", "pass": pass, "near": 0, "over": 1, "refuse": 2});
             let fleet = json!({"redis": true, "needed": true, "linked": false});
@@ -243,11 +243,11 @@ mod tests {
             TopSample { at_nanos, status: serde_json::from_value(status).unwrap() }
         };
         let (before, after) = (look(0, 10, 100), look(2_000_000_000, 30, 50));
-        let told = after.since(&before).json();
-        assert_eq!(told["seconds"], 2.0);
-        assert_eq!(told["rules"][0]["passed_per_s"], 10.0);
-        assert_eq!(told["rules"][0]["refused_per_s"], 0.0);
-        assert_eq!(told["decisions_per_s"]["allowed"], 0.0, "it was started again meanwhile");
+        let document = after.since(&before).json();
+        assert_eq!(document["seconds"], 2.0);
+        assert_eq!(document["rules"][0]["passed_per_s"], 10.0);
+        assert_eq!(document["rules"][0]["refused_per_s"], 0.0);
+        assert_eq!(document["decisions_per_s"]["allowed"], 0.0, "it was started again meanwhile");
         let text = after.since(&before).text();
         for words in ["api/a", "7 leases", "fleet: ", "warning: mind the gap"] {
             assert!(text.contains(words), "{words}: {text}");

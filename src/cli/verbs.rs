@@ -40,15 +40,15 @@ pub(super) struct SwitchArgs {
 
 const SWITCH_HELP: &str = "\
 Examples:
-  tidegate switch                                what is switched and blocked, and who did it
-  tidegate switch per-user shadow --for 30m      it refuses no request; metrics show whom it would refuse
-  tidegate switch web/workers disabled           it is not judged at all
-  tidegate switch per-user --clear               back to what its file says
+  tidegate switch                                lists switches and blocks, with their users
+  tidegate switch per-user shadow --for 30m      refuses no request; metrics show would-be refusals
+  tidegate switch web/workers disabled           not checked at all
+  tidegate switch per-user --clear               back to the mode of its file
   tidegate switch --all disabled --for 1h        everything is allowed
   tidegate switch per-user shadow --fleet        on all hosts that share a Redis, within two seconds
 
-It holds for the next decision, over reloads, and over restarts where there is a state directory.
-Nothing is ever stricter than `mode` of the settings. Of what is said to all hosts and to one, the later holds.
+A switch applies from the next decision on, across reloads, and across restarts if there is a state directory. It never
+makes a rule stricter than `mode` of the settings. Of a switch of all hosts and one of this host, the later applies.
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
@@ -135,7 +135,7 @@ Exit codes: 0 it is; 1 it is not, with the reasons; 2 wrong usage.";
 impl SwitchArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        let mut asked = match (words.as_slice(), self.all, self.clear) {
+        let mut parameters = match (words.as_slice(), self.all, self.clear) {
             ([], false, false) if self.lasts.is_none() && !self.fleet => return self.list(out),
             ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
             ([mode], true, false) => json!({"all": true, "mode": mode}),
@@ -147,12 +147,12 @@ impl SwitchArgs {
                 return Err(usage(forms));
             }
         };
-        if let Some(fields) = asked.as_object_mut() {
+        if let Some(fields) = parameters.as_object_mut() {
             // An older daemon refuses a field that it does not know.
             fields.extend(self.fleet.then(|| ("fleet".to_owned(), true.into())));
             fields.extend(self.lasts.map(|seconds| ("for_s".to_owned(), seconds.into())));
         }
-        carry_out(&self.admin, "/switch", &asked, out)
+        carry_out(&self.admin, "/switch", &parameters, out)
     }
 
     fn list(&self, out: &mut dyn Write) -> CliResult {
@@ -210,8 +210,8 @@ impl HealthArgs {
 }
 
 /// Sends a verb, and prints the daemon's reply.
-fn carry_out(admin: &AdminArgs, path: &str, asked: &Value, out: &mut dyn Write) -> CliResult {
-    let done: Value = admin.client().post(path, asked)?;
+fn carry_out(admin: &AdminArgs, path: &str, parameters: &Value, out: &mut dyn Write) -> CliResult {
+    let done: Value = admin.client().post(path, parameters)?;
     writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
     if let Some(warning) = done.get("warning").and_then(Value::as_str) {
         log::plainly(&format!("tidegate: {warning}"));

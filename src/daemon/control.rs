@@ -19,7 +19,7 @@ use crate::host::read_resident_bytes;
 
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<RulesRecord>>,
-    pub(super) bell: ReloadSignal,
+    pub(super) reload_signal: ReloadSignal,
     /// Persists switches and blocks.
     pub(super) orders: Arc<SwitchesStore>,
     /// Changes the fleet overrides; `None`: the settings name no Redis.
@@ -46,7 +46,7 @@ impl DaemonControl for Daemon {
     }
 
     fn reload(&self) -> Result<ReloadResult, String> {
-        let answer = self.bell.ask_for_answer();
+        let answer = self.reload_signal.ask_for_answer();
         answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
             "the rules are still being read: the log and `tidegate status` will show the result".to_owned()
         })
@@ -63,8 +63,8 @@ impl DaemonControl for Daemon {
 
     fn unready(&self) -> Vec<String> {
         let after_crash_loop = self.after_crash_loop.load(Ordering::Relaxed).then(|| {
-            "the daemon was in a crash loop: it goes by the last rules that it ran under for a minute, its state is set \
-             aside; mend the rules and run `tidegate reload`"
+            "the daemon was in a crash loop: it uses the last rules that ran for a minute, and its state is set aside; help: \
+             fix the rules, then run `tidegate reload`"
                 .to_owned()
         });
         (self.unready)().into_iter().chain(self.helpers.missing()).chain(after_crash_loop).collect()

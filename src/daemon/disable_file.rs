@@ -9,7 +9,7 @@ use tracing::warn;
 
 #[derive(Debug)]
 pub(super) struct DisableFiles {
-    places: Vec<DisableFilePath>,
+    watched: Vec<DisableFilePath>,
     own_uid: u32,
 }
 
@@ -31,27 +31,28 @@ enum DisableFileState {
 impl DisableFiles {
     /// The paths beside the settings and beside the client socket.
     pub(super) fn new(socket: &Path) -> DisableFiles {
-        let beside = socket.with_file_name(NAME);
-        let places = [PathBuf::from(SETTINGS_DIRECTORY).join(NAME), beside];
-        DisableFiles::at(&places, rustix::process::geteuid().as_raw())
+        let by_socket = socket.with_file_name(NAME);
+        let watched = [PathBuf::from(SETTINGS_DIRECTORY).join(NAME), by_socket];
+        DisableFiles::at(&watched, rustix::process::geteuid().as_raw())
     }
 
     fn at(paths: &[PathBuf], own_uid: u32) -> DisableFiles {
-        let place = |path: &PathBuf| DisableFilePath { path: path.clone(), seen: DisableFileState::Nothing };
-        let mut places: Vec<DisableFilePath> = paths.iter().map(place).collect();
-        places.dedup_by(|one, other| one.path == other.path);
-        DisableFiles { places, own_uid }
+        let watched_file =
+            |path: &PathBuf| DisableFilePath { path: path.clone(), seen: DisableFileState::Nothing };
+        let mut watched: Vec<DisableFilePath> = paths.iter().map(watched_file).collect();
+        watched.dedup_by(|one, other| one.path == other.path);
+        DisableFiles { watched, own_uid }
     }
 
     /// Returns the first file that exists and counts. A file that does not count is logged once.
     pub(super) fn look(&mut self) -> Option<&Path> {
-        for place in &mut self.places {
-            place.look(self.own_uid);
+        for watched_file in &mut self.watched {
+            watched_file.look(self.own_uid);
         }
-        self.places
+        self.watched
             .iter()
-            .find(|place| place.seen == DisableFileState::Ours)
-            .map(|place| place.path.as_path())
+            .find(|watched_file| watched_file.seen == DisableFileState::Ours)
+            .map(|watched_file| watched_file.path.as_path())
     }
 }
 
@@ -100,12 +101,12 @@ mod tests {
     use super::{DisableFileState, DisableFiles};
 
     #[test]
-    fn only_a_file_of_ones_own_counts() {
+    fn ignores_file_of_another_owner() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disable");
         let own = rustix::process::geteuid().as_raw();
         let mut files = DisableFiles::at(&[path.clone(), path.clone()], own);
-        assert_eq!(files.places.len(), 1, "one place is looked at once");
+        assert_eq!(files.watched.len(), 1, "one place is looked at once");
         assert_eq!(files.look(), None);
         fs::write(&path, "").unwrap();
         assert_eq!(files.look(), Some(path.as_path()));
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(files.look(), None);
         std::os::unix::fs::symlink(&other, &path).unwrap();
         assert_eq!(files.look(), None, "a link, also to a file of one's own");
-        assert!(matches!(files.places[0].seen, DisableFileState::NotOurs(_)));
+        assert!(matches!(files.watched[0].seen, DisableFileState::NotOurs(_)));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert_eq!(files.look(), None, "a directory");

@@ -125,7 +125,7 @@ impl Helper {
             let begin = read_boot_nanos();
             let run = catch_unwind(AssertUnwindSafe(|| {
                 #[cfg(all(debug_assertions, feature = "test-hooks"))]
-                self.panic_if_asked();
+                self.panic_if_requested();
                 work();
             }));
             let Err(payload) = run else { break };
@@ -146,10 +146,10 @@ impl Helper {
 
     /// Panics the first time if the environment names this thread (builds for tests only).
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
-    fn panic_if_asked(&self) {
-        let asked = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
-        let is_asked = asked.split(',').any(|name| name == self.name);
-        assert!(!is_asked || self.restarts.load(Ordering::Relaxed) > 0, "asked to panic");
+    fn panic_if_requested(&self) {
+        let requested = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
+        let is_requested = requested.split(',').any(|name| name == self.name);
+        assert!(!is_requested || self.restarts.load(Ordering::Relaxed) > 0, "asked to panic");
     }
 }
 
@@ -165,16 +165,16 @@ impl fmt::Debug for Helper {
 /// Ends the daemon by a panic (`main`), or by the abort after a panic in a destructor (`abort`), if the
 /// environment requests it (builds for tests only).
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
-pub(super) fn crash_if_asked() {
+pub(super) fn crash_if_requested() {
     struct PanicsAgain(bool);
     impl Drop for PanicsAgain {
         fn drop(&mut self) {
             assert!(!self.0 || !std::thread::panicking(), "asked to abort");
         }
     }
-    let asked = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
-    let _again = PanicsAgain(asked == "abort");
-    assert!(asked != "main" && asked != "abort", "asked to panic");
+    let requested = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
+    let _again = PanicsAgain(requested == "abort");
+    assert!(requested != "main" && requested != "abort", "asked to panic");
 }
 
 /// The order of starting, for hosts without enough threads: a service manager without notifications ends the
@@ -213,29 +213,29 @@ mod tests {
     /// Readings that panic the first few times.
     struct Faulty {
         panics: usize,
-        asked: AtomicUsize,
-        tell: Sender<usize>,
+        requested: AtomicUsize,
+        sender: Sender<usize>,
     }
 
     impl SignalSink for Faulty {
         fn wanted_signals(&self) -> Vec<HostSignals> {
-            let asked = self.asked.fetch_add(1, Ordering::SeqCst);
-            let _ = self.tell.send(asked);
-            assert!(asked >= self.panics, "a fault of the test");
+            let requested = self.requested.fetch_add(1, Ordering::SeqCst);
+            let _ = self.sender.send(requested);
+            assert!(requested >= self.panics, "a fault of the test");
             Vec::new()
         }
 
         fn add_sample(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
     }
 
-    fn await_number(heard: &Receiver<usize>, number: usize) {
-        while heard.recv_timeout(PATIENCE).expect("it goes on") < number {}
+    fn await_number(calls: &Receiver<usize>, number: usize) {
+        while calls.recv_timeout(PATIENCE).expect("it goes on") < number {}
     }
 
     #[test]
     fn runs_a_thread_again_after_a_panic_and_counts_it() {
-        let (tell, heard) = channel();
-        let faulty = Arc::new(Faulty { panics: 2, asked: AtomicUsize::new(0), tell });
+        let (sender, calls) = channel();
+        let faulty = Arc::new(Faulty { panics: 2, requested: AtomicUsize::new(0), sender });
         let helpers = Helpers::default();
         let (sampler, work) = SignalSampler::new(faulty, Arc::new(Clock::start()));
         helpers.add("sampler", "no readings are taken", work);
@@ -243,7 +243,7 @@ mod tests {
         assert!(helpers.missing()[0].contains("`sampler` cannot be started, so no readings are taken"));
         assert!(helpers.start());
         // The third call succeeds, and a fourth follows: the thread works on.
-        await_number(&heard, 3);
+        await_number(&calls, 3);
         assert_eq!((helpers.record()[0].restarts, helpers.record()[0].is_running), (2, true));
         assert!(helpers.missing().is_empty() && helpers.start(), "it is started once");
         drop(sampler);

@@ -21,14 +21,14 @@ pub(super) struct LastGood {
     /// The file's role in the state directory.
     file: StateFile,
     /// Whether the last failure to write was logged.
-    is_told: bool,
+    is_failure_logged: bool,
     record: Arc<SnapshotStats>,
 }
 
 impl LastGood {
     /// Uses this file of the state directory.
     pub(super) fn at(directory: &Directory, file: StateFile, record: Arc<SnapshotStats>) -> LastGood {
-        LastGood { path: directory.path_of(file), file, is_told: false, record }
+        LastGood { path: directory.path_of(file), file, is_failure_logged: false, record }
     }
 
     /// Restores the stored rules at the start. A damaged file, or one of another version, is set aside.
@@ -79,13 +79,13 @@ impl LastGood {
         let path = self.path.display();
         match self.try_write(library) {
             Ok(()) => {
-                if std::mem::take(&mut self.is_told) {
+                if std::mem::take(&mut self.is_failure_logged) {
                     info!(%path, "the rules can be kept again");
                 }
                 true
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.is_told, true) {
+                if !std::mem::replace(&mut self.is_failure_logged, true) {
                     warn!(%path, "the rules cannot be kept for a start at which their files have errors: {error}; tried again");
                 }
                 false

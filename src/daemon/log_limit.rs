@@ -26,7 +26,7 @@ pub(super) struct Limited<F> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallSite {
     since: Timestamp,
-    said: u32,
+    lines: u32,
     suppressed: u64,
 }
 
@@ -62,13 +62,13 @@ impl CallSite {
     /// Returns the number of suppressed lines before this one; `None`: suppress this one as well.
     pub(super) fn admit(&mut self, now: Timestamp) -> Option<u64> {
         if now.since(self.since) >= PERIOD {
-            (self.since, self.said) = (now, 0);
+            (self.since, self.lines) = (now, 0);
         }
-        if self.said >= LINES_MAX {
+        if self.lines >= LINES_MAX {
             self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
-        self.said += 1;
+        self.lines += 1;
         Some(std::mem::take(&mut self.suppressed))
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn some_are_said_and_the_rest_are_counted() {
+    fn logs_first_lines_and_counts_the_rest() {
         let mut site = CallSite::default();
         let mut admit = |seconds: u64| site.admit(Timestamp::from_nanos(seconds * 1_000_000_000));
         for _ in 0..LINES_MAX {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_stands_at_the_end_of_the_line() {
+    fn appends_count_to_the_line() {
         let closed = |is_json, line: &str| {
             let mut line = line.to_owned();
             Limited::new((), is_json).close(&mut line, 3);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_traffic_causes_is_limited() {
+    fn throttles_only_lines_caused_by_traffic() {
         for (target, limited) in [
             ("tidegate::server::accept", true),
             ("tidegate::server", true),

@@ -125,7 +125,7 @@ impl SwitchesStore {
     ) -> (SwitchesWatch, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
         let mut files = DisableFiles::new(socket);
-        let mut told = None;
+        let mut logged = None;
         self.look_for_file(&mut files);
         let kept = Arc::clone(self);
         let work = move || {
@@ -134,10 +134,10 @@ impl SwitchesStore {
                 kept.look_for_file(&mut files);
                 kept.ledger.enter_events(&kept.engine, kept.clock.now());
                 let failure = kept.keep().err().filter(|_| kept.file.is_some());
-                if let Some(failure) = failure.as_ref().filter(|failure| told.as_ref() != Some(*failure)) {
+                if let Some(failure) = failure.as_ref().filter(|failure| logged.as_ref() != Some(*failure)) {
                     error!("what is switched or blocked is not kept: {failure}");
                 }
-                told = failure;
+                logged = failure;
             }
         };
         (SwitchesWatch { _stop: stop }, work)

@@ -49,7 +49,7 @@ mod tests {
     use crate::sys::PassedDescriptor;
 
     #[test]
-    fn the_one_of_our_name_is_taken_or_the_only_one() {
+    fn takes_named_socket_or_the_only_one() {
         type Row<'a> = (&'a [&'a str], Result<Option<&'a str>, ()>);
         let table: &[Row<'_>] = &[
             (&[], Ok(None)),

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_may_refuse_by_whatever_it_has() {
+    fn domain_with_any_refusing_section_may_refuse() {
         for (text, may) in [
             ("limits: [{name: a, key: [], rate: 1/s}]", true),
             ("concurrency: [{name: a, key: [], max: 1}]", true),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_rules_are_kept_until_no_decision_looks_at_them() {
+    fn keeps_replaced_rules_until_no_decision_uses_them() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a.yaml");
         write(&file, "1/h");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_says_what_the_last_reading_was() {
+    fn records_result_of_last_reading() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a.yaml");
         write(&file, "1/h");

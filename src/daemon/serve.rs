@@ -172,9 +172,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let (bell, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
+        let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
-        signals::watch(&shutdown, bell.clone()).map_err(ServeFailure::Run)?;
+        signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -184,7 +184,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             fleet: fleet.as_ref().map(FleetHandle::counters),
             control: Arc::new(Daemon {
                 record,
-                bell,
+                reload_signal,
                 orders,
                 fleet: fleet.as_ref().map(FleetHandle::overrides),
                 log: Arc::clone(queue),
@@ -196,7 +196,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),
         };
-        let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
+        let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
         let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
@@ -206,7 +206,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let served = server.run(listener, shutdown.clone()).await;
         shutdown.cancel();
         // This task only notifies the end of serving, and waits for nothing.
-        let _ = told.await;
+        let _ = notifier.await;
         served.map_err(ServeFailure::Run)
     });
     runtime.shutdown_background();
@@ -222,7 +222,7 @@ fn start_helpers(helpers: &Helpers, admin: &AdminThread) {
     }
     tokio::spawn(helpers.clone().keep_starting());
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
-    super::helpers::crash_if_asked();
+    super::helpers::crash_if_requested();
 }
 
 /// Saves and shares the state after the last decision. Each step has its own time limit.
@@ -299,13 +299,17 @@ fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
 }
 
 /// Notifies the service manager when the daemon serves, and when it stops.
-async fn keep_told(manager: ServiceManager, pulse: Arc<ThreadHealth>, shutdown: CancellationToken) {
+async fn notify_service_manager(
+    manager: ServiceManager,
+    pulse: Arc<ThreadHealth>,
+    shutdown: CancellationToken,
+) {
     tokio::select! {
-        () = pulse.wait_until_serving() => manager.say(ManagerMessage::Serving),
+        () = pulse.wait_until_serving() => manager.send_message(ManagerMessage::Serving),
         () = shutdown.cancelled() => {}
     }
     shutdown.cancelled().await;
-    manager.say(ManagerMessage::Stopping);
+    manager.send_message(ManagerMessage::Stopping);
 }
 
 /// Without the sampler, pools are judged by their busy slots alone.

@@ -15,7 +15,7 @@ use crate::server::ThreadHealth;
 /// The handle of the notification thread; empty without a service manager.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceManager {
-    words: Option<Sender<ManagerMessage>>,
+    queue: Option<Sender<ManagerMessage>>,
 }
 
 /// A notification to the service manager.
@@ -44,42 +44,42 @@ impl ServiceManager {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return ServiceManager::default();
         }
-        let (words, heard) = channel();
+        let (queue, messages) = channel();
         let half = sd_notify::watchdog_enabled().map(|watchdog| (watchdog / 2).max(RECHECK_MIN));
         let mut thread = ManagerThread {
             watch: half.map(|half| WatchdogWatch {
                 half,
                 pinged: Timestamp::ORIGIN,
                 due: Timestamp::ORIGIN,
-                told: false,
+                is_late_logged: false,
             }),
             pulse: Arc::clone(pulse),
             clock: Arc::clone(clock),
         };
         // Not joined at exit: a service manager that does not listen must not delay it.
         let without = "the service manager is not notified, and may end this daemon";
-        helpers.add("notify", without, move || thread.run(&heard));
-        ServiceManager { words: Some(words) }
+        helpers.add("notify", without, move || thread.run(&messages));
+        ServiceManager { queue: Some(queue) }
     }
 
     /// Notifies that the rules are being read again on request.
     pub(super) fn reloading(&self) {
-        self.say(ManagerMessage::Reloading(read_monotonic_micros()));
+        self.send_message(ManagerMessage::Reloading(read_monotonic_micros()));
     }
 
     /// Waits up to [`LAST_WORDS_MAX`] until all notifications are sent.
     pub(super) fn finish(&self) {
-        let (said, all_said) = sync_channel(1);
-        self.say(ManagerMessage::Last(said));
+        let (sent, all_sent) = sync_channel(1);
+        self.send_message(ManagerMessage::Last(sent));
         // Fails at once without a service manager.
-        let _ = all_said.recv_timeout(LAST_WORDS_MAX);
+        let _ = all_sent.recv_timeout(LAST_WORDS_MAX);
     }
 
     /// Queues a notification.
-    pub(super) fn say(&self, word: ManagerMessage) {
-        if let Some(words) = &self.words {
+    pub(super) fn send_message(&self, message: ManagerMessage) {
+        if let Some(queue) = &self.queue {
             // The thread ends only with the process.
-            let _ = words.send(word);
+            let _ = queue.send(message);
         }
     }
 }
@@ -97,19 +97,19 @@ struct WatchdogWatch {
     pinged: Timestamp,
     due: Timestamp,
     /// Whether a missing notification was logged.
-    told: bool,
+    is_late_logged: bool,
 }
 
 impl ManagerThread {
-    fn run(&mut self, heard: &Receiver<ManagerMessage>) {
+    fn run(&mut self, messages: &Receiver<ManagerMessage>) {
         loop {
             let now = self.clock.now().at;
-            let heard = match &self.watch {
-                Some(watch) => heard.recv_timeout(watch.due.since(now)),
-                None => heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let messages = match &self.watch {
+                Some(watch) => messages.recv_timeout(watch.due.since(now)),
+                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            match heard {
-                Ok(word) => tell(&word),
+            match messages {
+                Ok(message) => send_notification(&message),
                 Err(RecvTimeoutError::Timeout) => self.ping(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -122,16 +122,21 @@ impl ManagerThread {
         let Some(watch) = &mut self.watch else { return };
         if self.pulse.all_checked_after(watch.pinged) {
             send(&[NotifyState::Watchdog]);
-            if watch.told {
+            if watch.is_late_logged {
                 info!("every thread works again: the watchdog is notified");
             }
-            *watch = WatchdogWatch { half: watch.half, pinged: now, due: now.after(watch.half), told: false };
+            *watch = WatchdogWatch {
+                half: watch.half,
+                pinged: now,
+                due: now.after(watch.half),
+                is_late_logged: false,
+            };
             return;
         }
         watch.due = now.after((watch.half / 8).max(RECHECK_MIN));
         // Threads that have not all begun are not late.
-        if !watch.told && watch.pinged > Timestamp::ORIGIN {
-            watch.told = true;
+        if !watch.is_late_logged && watch.pinged > Timestamp::ORIGIN {
+            watch.is_late_logged = true;
             let since = now.since(watch.pinged);
             let ages = self.pulse.check_ages(now).filter(|(_, age)| age.is_none_or(|age| age >= since));
             let late: Vec<_> = ages.map(|(name, _)| name).collect();
@@ -144,8 +149,8 @@ impl ManagerThread {
     }
 }
 
-fn tell(word: &ManagerMessage) {
-    match word {
+fn send_notification(message: &ManagerMessage) {
+    match message {
         ManagerMessage::Serving => send(&[NotifyState::Ready]),
         // systemd 253 or later matches the notification to its reload request by this time.
         ManagerMessage::Reloading(at) => {
@@ -153,13 +158,13 @@ fn tell(word: &ManagerMessage) {
         }
         ManagerMessage::Reloaded => send(&[NotifyState::Ready]),
         ManagerMessage::Status(line) => send(&[NotifyState::Status(line)]),
-        ManagerMessage::Last(said) => drop(said.try_send(())),
+        ManagerMessage::Last(sent) => drop(sent.try_send(())),
         ManagerMessage::Stopping => send(&[NotifyState::Stopping, NotifyState::Status("draining")]),
     }
 }
 
-fn send(words: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(words) {
+fn send(queue: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(queue) {
         warn!(%error, "the service manager cannot be notified: check NotifyAccess= of the unit");
     }
 }

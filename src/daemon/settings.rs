@@ -158,7 +158,7 @@ impl Settings {
     /// The path of the admin socket.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
-        self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.socket.path))
+        self.admin_socket.clone().unwrap_or_else(|| default_admin_socket(&self.socket.path))
     }
 
     /// Returns a warning for each domain of the settings without rules: a misspelt name, or missing rules.
@@ -243,7 +243,7 @@ impl Environment {
 }
 
 /// Returns the default path of the admin socket: `NAME.admin.sock` for `NAME.sock`, and for `NAME`.
-pub(crate) fn admin_socket_beside(socket: &Path) -> PathBuf {
+pub(crate) fn default_admin_socket(socket: &Path) -> PathBuf {
     let name = socket.file_name().unwrap_or_default().as_bytes();
     let name = name.strip_suffix(b".sock").unwrap_or(name);
     socket.with_file_name(OsStr::from_bytes(&[name, ADMIN_SUFFIX].concat()))

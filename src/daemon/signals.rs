@@ -20,11 +20,11 @@ use crate::admin::{AdminState, log_status};
 pub(super) fn watch(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
-    let is_asked = Arc::new(AtomicBool::new(false));
+    let is_draining = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // The order matters: at the first signal the exit handler runs before the flag is set.
-        flag::register_conditional_shutdown(signal, EXIT_UNDRAINED, Arc::clone(&is_asked))?;
-        flag::register(signal, Arc::clone(&is_asked))?;
+        flag::register_conditional_shutdown(signal, EXIT_UNDRAINED, Arc::clone(&is_draining))?;
+        flag::register(signal, Arc::clone(&is_draining))?;
     }
     let shutdown = shutdown.clone();
     tokio::spawn(async move {
@@ -49,9 +49,9 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Re
 /// # Errors
 /// The signal cannot be watched.
 pub(super) fn tell_status(state: AdminState) -> io::Result<()> {
-    let mut asked = signal(SignalKind::user_defined1())?;
+    let mut requests = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {
-        while asked.recv().await.is_some() {
+        while requests.recv().await.is_some() {
             log_status(&state);
         }
     });

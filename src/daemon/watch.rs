@@ -24,9 +24,14 @@ pub(super) fn watch(
     rules: RulesInForce,
     manager: ServiceManager,
 ) -> std::io::Result<(ReloadSignal, impl FnMut() + Send + 'static)> {
-    let bell = ReloadSignal::new()?;
-    let mut thread = WatchThread { watching: DirectoryWatch::default(), rules, bell: bell.clone(), manager };
-    Ok((bell, move || thread.run()))
+    let reload_signal = ReloadSignal::new()?;
+    let mut thread = WatchThread {
+        watching: DirectoryWatch::default(),
+        rules,
+        reload_signal: reload_signal.clone(),
+        manager,
+    };
+    Ok((reload_signal, move || thread.run()))
 }
 
 /// The reload signal. Signals that come while the thread reads cause one more reading.
@@ -34,7 +39,7 @@ pub(super) fn watch(
 pub(super) struct ReloadSignal {
     wake: Arc<OwnedFd>,
     /// Set by an explicit request, which reloads and logs even without changes.
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
     /// The senders that wait for the result of the next reading.
     waiting: Arc<Mutex<Vec<Sender<ReloadResult>>>>,
 }
@@ -42,21 +47,21 @@ pub(super) struct ReloadSignal {
 impl ReloadSignal {
     fn new() -> std::io::Result<ReloadSignal> {
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(ReloadSignal { wake: Arc::new(wake), asked: Arc::default(), waiting: Arc::default() })
+        Ok(ReloadSignal { wake: Arc::new(wake), requested: Arc::default(), waiting: Arc::default() })
     }
 
     /// Reloads the rules, even without changes.
     pub(super) fn ask(&self) {
-        self.asked.store(true, Ordering::SeqCst);
+        self.requested.store(true, Ordering::SeqCst);
         self.ring();
     }
 
     /// Reloads the rules, even without changes; the receiver gets the result.
     pub(super) fn ask_for_answer(&self) -> Receiver<ReloadResult> {
-        let (tell, told) = channel();
-        self.waiting.lock().push(tell);
+        let (sender, receiver) = channel();
+        self.waiting.lock().push(sender);
         self.ask();
-        told
+        receiver
     }
 
     fn ring(&self) {
@@ -68,7 +73,7 @@ impl ReloadSignal {
 struct WatchThread {
     rules: RulesInForce,
     watching: DirectoryWatch,
-    bell: ReloadSignal,
+    reload_signal: ReloadSignal,
     manager: ServiceManager,
 }
 
@@ -78,18 +83,18 @@ impl WatchThread {
         loop {
             // Before the files are read, so that later changes wake the thread.
             self.watching.renew(self.rules.path());
-            if self.bell.asked.swap(false, Ordering::SeqCst) {
+            if self.reload_signal.requested.swap(false, Ordering::SeqCst) {
                 self.manager.reloading();
                 // Requests from here on follow writes that this reading may miss; they get the next one.
-                let waiting = std::mem::take(&mut *self.bell.waiting.lock());
+                let waiting = std::mem::take(&mut *self.reload_signal.waiting.lock());
                 let reloaded = self.rules.reload();
-                self.manager.say(ManagerMessage::Reloaded);
+                self.manager.send_message(ManagerMessage::Reloaded);
                 // Fails if the receiver no longer waits.
-                waiting.iter().for_each(|tell| drop(tell.send(reloaded.clone())));
+                waiting.iter().for_each(|sender| drop(sender.send(reloaded.clone())));
             } else {
                 self.rules.reload_if_outdated();
             }
-            self.manager.say(ManagerMessage::Status(self.rules.summary()));
+            self.manager.send_message(ManagerMessage::Status(self.rules.summary()));
             self.rules.keep();
             self.await_change();
         }
@@ -106,7 +111,7 @@ impl WatchThread {
                 (_, _, true) => Some(RETRY_PERIOD),
                 (false, false, false) => Some(unproven.unwrap_or(LOST_PERIOD)),
             };
-            if self.watching.wait(&self.bell.wake, within) {
+            if self.watching.wait(&self.reload_signal.wake, within) {
                 break;
             }
             // The cause of a failed reading, such as a lack of descriptors, may end without new files.
@@ -119,9 +124,9 @@ impl WatchThread {
         }
         // An explicit request comes after the writes.
         let begin = read_boot_nanos();
-        while !self.bell.asked.load(Ordering::SeqCst)
+        while !self.reload_signal.requested.load(Ordering::SeqCst)
             && Duration::from_nanos(read_boot_nanos().saturating_sub(begin)) < SETTLE_MAX
-            && self.watching.wait(&self.bell.wake, Some(SETTLE))
+            && self.watching.wait(&self.reload_signal.wake, Some(SETTLE))
         {}
     }
 }
@@ -168,7 +173,7 @@ mod tests {
         WatchThread {
             rules,
             watching: DirectoryWatch::default(),
-            bell: ReloadSignal::new().unwrap(),
+            reload_signal: ReloadSignal::new().unwrap(),
             manager,
         }
     }
@@ -176,12 +181,12 @@ mod tests {
     /// Rings up to `rings_max` times while the thread waits for a pause. Returns the rings until then.
     fn rings_waited_for(thread: &mut WatchThread, rings_max: usize) -> usize {
         let (rings, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let bell = thread.bell.clone();
+        let reload_signal = thread.reload_signal.clone();
         std::thread::scope(|scope| {
-            bell.ring();
+            reload_signal.ring();
             scope.spawn(|| {
                 while rings.load(Ordering::SeqCst) < rings_max && !enough.load(Ordering::SeqCst) {
-                    bell.ring();
+                    reload_signal.ring();
                     rings.fetch_add(1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -193,19 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_writing_is_awaited_but_not_for_ever() {
+    fn waits_for_end_of_writes_up_to_a_maximum() {
         let directory = tempfile::tempdir().unwrap();
         let mut thread = thread(directory.path());
         // On a busy machine either thread may be delayed.
         assert!((0..10).any(|_| rings_waited_for(&mut thread, 30) == 30));
         assert!(rings_waited_for(&mut thread, usize::MAX) > 30);
         // An explicit request ends the wait.
-        thread.bell.clone().ask();
+        thread.reload_signal.clone().ask();
         assert!((0..10).any(|_| rings_waited_for(&mut thread, usize::MAX) < 10));
     }
 
     #[test]
-    fn what_could_not_be_read_is_tried_again_without_a_change() {
+    fn retries_failed_read_without_a_change() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("a.yaml"), "domain: api\nlimits: [").unwrap();
         thread(directory.path()).await_change();

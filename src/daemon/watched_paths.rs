@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_directory() {
+    fn watches_a_plain_directory() {
         let (_kept, ground) = ground();
         fs::create_dir_all(ground.join("etc/rules/sub")).unwrap();
         fs::write(ground.join("etc/rules/a.yaml"), "").unwrap();
@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn one_file() {
+    fn watches_one_file() {
         let (_kept, ground) = ground();
         fs::write(ground.join(".rules"), "").unwrap();
         check(&ground, ".rules", &[".rules", "partners.csv"], &[".rules.swp"]);
     }
 
     #[test]
-    fn every_link_on_the_way() {
+    fn watches_every_link_of_the_path() {
         let (_kept, ground) = ground();
         fs::create_dir_all(ground.join("one/etc/rules")).unwrap();
         symlink("../one", ground.join("one/self")).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_links_among_the_files_lead_to() {
+    fn watches_targets_of_linked_files() {
         let (_kept, ground) = ground();
         fs::create_dir_all(ground.join("rules/..2024_1")).unwrap();
         fs::create_dir(ground.join("shared")).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_awaited_where_it_would_appear() {
+    fn watches_parent_of_a_missing_path() {
         let (_kept, ground) = ground();
         let places = check(&ground, "a/b/rules", &["a"], &["b"]);
         assert!(places.iter().any(|(path, place)| path == ground && place.needed));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn another_directory_in_the_same_place_is_told_apart() {
+    fn distinguishes_replaced_directory_at_same_path() {
         let (_kept, ground) = ground();
         fs::create_dir(ground.join("rules")).unwrap();
         let before = DirectoryPaths::of(&ground.join("rules"));

@@ -84,23 +84,23 @@ impl DirectoryWatch {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Waits until a watched file changes or `bell` becomes readable, within this time; `None`: forever.
+    /// Waits until a watched file changes or `wake` becomes readable, within this time; `None`: forever.
     /// Returns false on timeout.
-    pub(super) fn wait(&mut self, bell: &OwnedFd, within: Option<Duration>) -> bool {
+    pub(super) fn wait(&mut self, wake: &OwnedFd, within: Option<Duration>) -> bool {
         let begin = read_boot_nanos();
         loop {
             let waited = Duration::from_nanos(read_boot_nanos().saturating_sub(begin));
             let left = within.map(|within| within.saturating_sub(waited));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-            let inotify = self.inotify.as_ref().map_or(bell, |inotify| inotify);
-            let mut polled = [bell, inotify].map(|fd| PollFd::new(fd, PollFlags::IN));
+            let inotify = self.inotify.as_ref().map_or(wake, |inotify| inotify);
+            let mut polled = [wake, inotify].map(|fd| PollFd::new(fd, PollFlags::IN));
             let ready = poll(&mut polled, timeout.as_ref());
-            let rung = polled.first().is_some_and(|bell| !bell.revents().is_empty());
+            let rung = polled.first().is_some_and(|wake| !wake.revents().is_empty());
             match ready {
                 Ok(0) => return false,
                 Ok(_) if rung => {
                     // One read resets the counter of all signals.
-                    let _ = rustix::io::read(bell.as_fd(), &mut [0_u8; 8]);
+                    let _ = rustix::io::read(wake.as_fd(), &mut [0_u8; 8]);
                     return true;
                 }
                 Ok(_) if self.read_events() => return true,
@@ -184,23 +184,23 @@ mod tests {
 
     use super::DirectoryWatch;
 
-    fn bell() -> OwnedFd {
+    fn wake() -> OwnedFd {
         eventfd(0, EventfdFlags::NONBLOCK).unwrap()
     }
 
     /// Whether a change is reported. An inotify event is queued when the system call that caused it returns.
-    fn reports(watching: &mut DirectoryWatch, bell: &OwnedFd) -> bool {
-        watching.wait(bell, Some(Duration::ZERO))
+    fn reports(watching: &mut DirectoryWatch, wake: &OwnedFd) -> bool {
+        watching.wait(wake, Some(Duration::ZERO))
     }
 
     #[test]
-    fn reports_changes_and_not_looks() {
+    fn reports_changes_and_not_reads() {
         let ground = tempfile::tempdir().unwrap();
         let rules = ground.path().canonicalize().unwrap().join("rules");
         fs::create_dir(&rules).unwrap();
-        let (mut watching, bell) = (DirectoryWatch::default(), bell());
+        let (mut watching, wake) = (DirectoryWatch::default(), wake());
         watching.renew(&rules);
-        assert!(!watching.polls() && !reports(&mut watching, &bell));
+        assert!(!watching.polls() && !reports(&mut watching, &wake));
         let file = rules.join("a.yaml");
         let changes: &[(&str, &dyn Fn(), bool)] = &[
             ("created", &|| fs::write(&file, "a").unwrap(), true),
@@ -211,12 +211,12 @@ mod tests {
             ("beside", &|| fs::write(ground.path().join("other"), "b").unwrap(), false),
             ("renamed", &|| fs::rename(&file, rules.join("b.yaml")).unwrap(), true),
             ("removed", &|| fs::remove_file(rules.join("b.yaml")).unwrap(), true),
-            ("rung", &|| assert!(rustix::io::write(&bell, &1_u64.to_ne_bytes()).is_ok()), true),
+            ("rung", &|| assert!(rustix::io::write(&wake, &1_u64.to_ne_bytes()).is_ok()), true),
         ];
         for (what, change, is_reported) in changes {
             change();
-            assert_eq!(reports(&mut watching, &bell), *is_reported, "{what}");
-            assert!(!reports(&mut watching, &bell), "{what} is reported once");
+            assert_eq!(reports(&mut watching, &wake), *is_reported, "{what}");
+            assert!(!reports(&mut watching, &wake), "{what} is reported once");
         }
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let ground = tempfile::tempdir().unwrap();
         let rules = ground.path().canonicalize().unwrap().join("rules");
         fs::create_dir(&rules).unwrap();
-        let (mut watching, bell) = (DirectoryWatch::default(), bell());
+        let (mut watching, wake) = (DirectoryWatch::default(), wake());
         watching.renew(&rules);
         let descriptor =
             |watching: &DirectoryWatch| std::os::fd::AsRawFd::as_raw_fd(watching.inotify.as_ref().unwrap());
@@ -233,12 +233,12 @@ mod tests {
         for _ in 0..3 {
             fs::rename(&rules, ground.path().join("old")).unwrap();
             fs::create_dir(&rules).unwrap();
-            assert!(reports(&mut watching, &bell) && watching.moved);
+            assert!(reports(&mut watching, &wake) && watching.moved);
             watching.renew(&rules);
             fs::write(rules.join("a.yaml"), "").unwrap();
-            assert!(reports(&mut watching, &bell), "the new one is watched");
+            assert!(reports(&mut watching, &wake), "the new one is watched");
             fs::write(ground.path().join("old/a.yaml"), "").unwrap();
-            assert!(!reports(&mut watching, &bell), "the old one is not");
+            assert!(!reports(&mut watching, &wake), "the old one is not");
             fs::remove_dir_all(ground.path().join("old")).unwrap();
             assert_eq!((descriptor(&watching), watching.watched.len()), (first, directories));
         }

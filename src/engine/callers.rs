@@ -157,7 +157,7 @@ mod tests {
     use super::{Caller, stand_out};
 
     #[test]
-    fn ranks_by_the_surely_counted() {
+    fn ranks_by_guaranteed_count() {
         let caller = |count, error| Caller { digest: format!("{count}"), count, error, ..Caller::default() };
         // The first caller may have requested more than all others, but surely less than two of them.
         let callers =

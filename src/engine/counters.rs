@@ -147,8 +147,8 @@ impl ThreadCounters {
 
     /// Counts `decisions` that took `nanos` each.
     pub(super) fn record_duration(&self, nanos: u64, decisions: u64) {
-        let place = SPANS_NANOS.iter().position(|most| nanos <= *most).unwrap_or(SPANS_NANOS.len());
-        if let Some(count) = self.spans.counts.get(place) {
+        let index = SPANS_NANOS.iter().position(|most| nanos <= *most).unwrap_or(SPANS_NANOS.len());
+        if let Some(count) = self.spans.counts.get(index) {
             count.add(decisions);
         }
         self.spans.nanos.add(nanos.saturating_mul(decisions));
@@ -251,8 +251,8 @@ impl Totals {
         }
         for (name, count) in guarded {
             let is = |rule: &RuleTotals| *rule.domain == *name.domain && *rule.rule == *name.rule;
-            let place = rules.iter().position(is).unwrap_or(rules.len().saturating_sub(1));
-            if let Some(rule) = rules.get_mut(place) {
+            let index = rules.iter().position(is).unwrap_or(rules.len().saturating_sub(1));
+            if let Some(rule) = rules.get_mut(index) {
                 rule.guard += count;
             }
         }
@@ -326,11 +326,11 @@ impl RuleTotals {
 impl SpanTotals {
     fn sum(threads: &[Arc<ThreadCounters>]) -> SpanTotals {
         let bounds = SPANS_NANOS.iter().copied().map(Some).chain([None]);
-        let count = |place: usize| {
-            threads.iter().filter_map(|thread| thread.spans.counts.get(place)).map(Count::get).sum()
+        let count = |index: usize| {
+            threads.iter().filter_map(|thread| thread.spans.counts.get(index)).map(Count::get).sum()
         };
         SpanTotals {
-            counts: bounds.enumerate().map(|(place, bound)| (bound, count(place))).collect(),
+            counts: bounds.enumerate().map(|(index, bound)| (bound, count(index))).collect(),
             nanos: threads.iter().map(|thread| thread.spans.nanos.get()).sum(),
         }
     }

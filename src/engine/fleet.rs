@@ -221,10 +221,10 @@ impl Engine {
     ) -> Option<(ShareReport, u32)> {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
         let digest = key.state(budget);
-        let said = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
+        let result = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
             share.report(&budget.quota, now.at, back)
         });
-        let (mut reported, back) = said?;
+        let (mut reported, back) = result?;
         if reported.refund > 0 && budget.quota.window().is_some() {
             reported.paid_us = self.fleet.refund_times.take_refund_time(key);
         }

@@ -35,8 +35,8 @@ pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
         Quota::Concurrency(quota) if !quota.is_fleet() => entry::<LeaseCount>((0, 0)),
         // The local count and the fleet permits.
         Quota::Concurrency(_) => {
-            let (count, places) = (entry::<LeaseCount>((0, 0)), entry::<Permits>((0, 0)));
-            KeyFootprint { least: count.least + places.least, most: count.most + places.most }
+            let (count, fleet_permits) = (entry::<LeaseCount>((0, 0)), entry::<Permits>((0, 0)));
+            KeyFootprint { least: count.least + fleet_permits.least, most: count.most + fleet_permits.most }
         }
     }
 }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_beside_a_key_counts() {
+    fn counts_blocks_and_allowances_of_a_key() {
         let place = Position { file: "x".into(), line: 1, column: 1 };
         let mut rule = Rule::new("x", place, Limit::new(bucket()));
         assert_eq!(bytes_per_rule_key(&rule), KeyFootprint { least: 29, most: 58 });

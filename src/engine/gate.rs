@@ -62,24 +62,24 @@ impl Gate {
     /// work if it takes a place.
     pub(super) fn judge(
         &self,
-        asked: &GateRequest<'_>,
+        request: &GateRequest<'_>,
         notes: &mut Vec<(NoteKind, u32)>,
     ) -> Option<GateRefusal> {
-        let is_other = self.shedding.is_noncritical(asked.priority);
+        let is_other = self.shedding.is_noncritical(request.priority);
         let mut has_place = false;
         for part in ShedPart::ALL {
             let Some(mode) = self.shedding.mode(part) else { continue };
             let hint = match part {
                 ShedPart::Fleet => {
-                    let (refused, entered) = self.exceeds_reserve(asked, is_other, mode);
+                    let (refused, entered) = self.exceeds_reserve(request, is_other, mode);
                     has_place = entered;
                     refused.then_some(hint::BRAKE_BASE)
                 }
-                ShedPart::Brake => self.refuses_by_brake(asked).then_some(hint::BRAKE_BASE),
-                ShedPart::Workers => self.workers(asked).map(hint::workers_base),
-                ShedPart::QueueAge => self.exceeds_queue_age(asked).then_some(hint::QUEUE_AGE_BASE),
+                ShedPart::Brake => self.refuses_by_brake(request).then_some(hint::BRAKE_BASE),
+                ShedPart::Workers => self.workers(request).map(hint::workers_base),
+                ShedPart::QueueAge => self.exceeds_queue_age(request).then_some(hint::QUEUE_AGE_BASE),
             };
-            self.count(part, hint.is_some(), mode, asked.counters);
+            self.count(part, hint.is_some(), mode, request.counters);
             let Some(hint) = hint else { continue };
             if mode != Mode::Enforce {
                 notes.push((NoteKind::Shadow, self.first + part as u32));
@@ -88,31 +88,32 @@ impl Gate {
             if has_place {
                 self.pool.remove_lease(is_other);
             }
-            let draw = self.caller_digest(asked).map_or_else(|| asked.draw(), |caller| caller.high());
+            let draw = self.caller_digest(request).map_or_else(|| request.draw(), |caller| caller.high());
             return Some(GateRefusal { part, retry: hint::with_jitter(hint, draw) });
         }
-        if asked.enters_work && !has_place {
+        if request.enters_work && !has_place {
             self.pool.add_lease(is_other, None);
         }
         None
     }
 
     /// Returns whether the reserve leaves no room, and whether the request entered the pool's work.
-    fn exceeds_reserve(&self, asked: &GateRequest<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
+    fn exceeds_reserve(&self, request: &GateRequest<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
         let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.shedding.shed.fleet, is_other)
         else {
             return (false, false);
         };
-        let most = self.pool.noncritical_max(slots, reserve.reserve, asked.now.at);
-        if asked.enters_work && mode == Mode::Enforce {
+        let most = self.pool.noncritical_max(slots, reserve.reserve, request.now.at);
+        if request.enters_work && mode == Mode::Enforce {
             let entered = self.pool.add_lease(true, Some(most));
             return (!entered, entered);
         }
         (self.pool.noncritical_leases() >= most, false)
     }
 
-    fn refuses_by_brake(&self, asked: &GateRequest<'_>) -> bool {
-        let (true, Some(slots), Some(priority)) = (self.pool.is_braking(), self.pool.slots(), asked.priority)
+    fn refuses_by_brake(&self, request: &GateRequest<'_>) -> bool {
+        let (true, Some(slots), Some(priority)) =
+            (self.pool.is_braking(), self.pool.slots(), request.priority)
         else {
             return false;
         };
@@ -120,48 +121,48 @@ impl Gate {
     }
 
     /// The shed probability, if `workers` refuses the request.
-    fn workers(&self, asked: &GateRequest<'_>) -> Option<f64> {
+    fn workers(&self, request: &GateRequest<'_>) -> Option<f64> {
         let workers = self.shedding.shed.workers.as_ref()?;
-        let (priority, severity) = (asked.priority?, self.pool.severity());
+        let (priority, severity) = (request.priority?, self.pool.severity());
         if severity <= 0.0 || self.pool.slots().is_none() {
             return None;
         }
         let chance = self.shedding.shed_probability(priority, severity);
-        let place = self.shedding.shed_rank(priority)?;
-        let draw = self.draw(asked, workers, place);
+        let rank = self.shedding.shed_rank(priority)?;
+        let draw = self.draw(request, workers, rank);
         draw::is_refused(draw, chance).then_some(chance)
     }
 
     /// The draw of a request: that of its caller; or its own without a caller, or if the caller makes a large
     /// part of its priority's requests.
-    fn draw(&self, asked: &GateRequest<'_>, workers: &Workers, place: usize) -> u64 {
+    fn draw(&self, request: &GateRequest<'_>, workers: &Workers, rank: usize) -> u64 {
         if workers.stripe_exact {
-            return asked.draw();
+            return request.draw();
         }
-        let Some(caller) = self.caller_digest(asked) else { return asked.draw() };
-        if self.pool.is_heavy_caller(place, caller.hash(), asked.now.at, asked.records_caller) {
-            return asked.draw();
+        let Some(caller) = self.caller_digest(request) else { return request.draw() };
+        if self.pool.is_heavy_caller(rank, caller.hash(), request.now.at, request.records_caller) {
+            return request.draw();
         }
-        let epoch = draw::draw_epoch(asked.now.at, caller.hash(), self.shedding.shed.callers.rotate);
+        let epoch = draw::draw_epoch(request.now.at, caller.hash(), self.shedding.shed.callers.rotate);
         let mut bytes = [0; 24];
         let words = [caller.hash(), caller.high(), epoch].map(u64::to_le_bytes);
         bytes.iter_mut().zip(words.as_flattened()).for_each(|(to, from)| *to = *from);
-        asked.callers.digest_bytes(&bytes).hash()
+        request.callers.digest_bytes(&bytes).hash()
     }
 
-    fn exceeds_queue_age(&self, asked: &GateRequest<'_>) -> bool {
-        let (Some(queued), Some(bounds)) = (asked.queued, &self.shedding.shed.queue_age) else {
+    fn exceeds_queue_age(&self, request: &GateRequest<'_>) -> bool {
+        let (Some(queued), Some(bounds)) = (request.queued, &self.shedding.shed.queue_age) else {
             return false;
         };
-        let bound = if asked.priority == Some(0) { bounds.critical } else { bounds.others };
+        let bound = if request.priority == Some(0) { bounds.critical } else { bounds.others };
         queue_age::is_too_old(queued, bound)
     }
 
     /// The digest of the caller: the first attribute that names one.
-    fn caller_digest(&self, asked: &GateRequest<'_>) -> Option<Digest> {
+    fn caller_digest(&self, request: &GateRequest<'_>) -> Option<Digest> {
         let named =
-            self.shedding.shed.callers.by.iter().find_map(|name| Some((name, asked.attribute(name)?)));
-        named.map(|(name, value)| asked.callers.digest([&**name, value].into_iter()))
+            self.shedding.shed.callers.by.iter().find_map(|name| Some((name, request.attribute(name)?)));
+        named.map(|(name, value)| request.callers.digest([&**name, value].into_iter()))
     }
 
     fn count(&self, part: ShedPart, refused: bool, mode: Mode, counters: Option<&ThreadCounters>) {
@@ -202,7 +203,7 @@ pub(super) struct PoolShedding {
 impl PoolShedding {
     /// `mode_of`: the effective mode of a part, by its name and its written mode.
     pub(super) fn new(domain: &Domain, shed: &Shed, mode_of: impl Fn(&str, Mode) -> Mode) -> PoolShedding {
-        let law = shed.workers.as_ref().map_or_else(Controller::default, |workers| Controller {
+        let controller = shed.workers.as_ref().map_or_else(Controller::default, |workers| Controller {
             good: f64::from(workers.good) / 1_000.0,
             bad: f64::from(workers.bad) / 1_000.0,
             after: workers.after.as_secs_f64(),
@@ -215,7 +216,7 @@ impl PoolShedding {
         });
         let modes =
             ShedPart::ALL.map(|part| shed.mode(part).map(|mode| mode_of(&shed.rule_name(part), mode)));
-        PoolShedding { shed: shed.clone(), controller: law, priorities: domain.priorities().to_vec(), modes }
+        PoolShedding { shed: shed.clone(), controller, priorities: domain.priorities().to_vec(), modes }
     }
 
     /// The mode of a part; `None` if it is off.
@@ -234,7 +235,7 @@ impl PoolShedding {
     /// The index of a priority among those that the controller sheds, 0 being the first to shed; `None` if
     /// never shed.
     pub(super) fn shed_rank(&self, priority: usize) -> Option<usize> {
-        self.priorities.len().checked_sub(priority + 1).filter(|place| *place < self.sheddable())
+        self.priorities.len().checked_sub(priority + 1).filter(|rank| *rank < self.sheddable())
     }
 
     /// The number of priorities that the controller sheds: all but the most important, unless
@@ -245,13 +246,13 @@ impl PoolShedding {
     }
 
     pub(super) fn shed_probability(&self, priority: usize, severity: f64) -> f64 {
-        self.shed_rank(priority).map_or(0.0, |place| chance(severity, self.sheddable(), place))
+        self.shed_rank(priority).map_or(0.0, |rank| chance(severity, self.sheddable(), rank))
     }
 
     /// The shed probability of every priority, least important first.
     pub(super) fn shed_probabilities(&self, severity: f64) -> Vec<(Box<str>, f64)> {
         let each = self.priorities.iter().enumerate().rev();
-        each.map(|(place, name)| (name.clone(), self.shed_probability(place, severity))).collect()
+        each.map(|(rank, name)| (name.clone(), self.shed_probability(rank, severity))).collect()
     }
 
     /// The part of the slots that a priority may use while the brake is on, in thousandths; `None`: all.

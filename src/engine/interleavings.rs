@@ -3,8 +3,8 @@
 //!
 //! A failing schedule is printed with its seed (`INTERLEAVINGS_SEED` runs it again).
 
-mod asking;
 mod leases;
+mod remote_checks;
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ fn left(engine: &Arc<Engine>, rule: &str, attributes: &[(&str, &str)], at: u64) 
 }
 
 /// Runs the functions in parallel and returns their results.
-fn beside<T: Send + 'static>(works: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<T> {
+fn run_concurrently<T: Send + 'static>(works: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<T> {
     let threads: Vec<_> = works.into_iter().map(thread::spawn).collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
@@ -113,20 +113,20 @@ const CROSSING: &str = "  - {name: all, key: [], rate: 1/h, burst: 4}
 fn charges_all_rules_or_none() {
     check(|| {
         let engine = engine(CROSSING);
-        let asks = |pairs: [(&'static str, &'static str); 2]| {
+        let hits = |pairs: [(&'static str, &'static str); 2]| {
             let engine = Arc::clone(&engine);
             let work: Box<dyn FnOnce() -> Vec<_> + Send> = Box::new(move || {
                 let mut decider = engine.decider();
-                let asks = pairs.into_iter().map(|(x, y)| (x, y, hit(&mut decider, &[("x", x), ("y", y)])));
-                asks.collect()
+                let hits = pairs.into_iter().map(|(x, y)| (x, y, hit(&mut decider, &[("x", x), ("y", y)])));
+                hits.collect()
             });
             work
         };
         // Some two of these requests lock their shards in opposite rule order.
-        let seen = beside(vec![
-            asks([("1", "2"), ("3", "4")]),
-            asks([("3", "2"), ("1", "2")]),
-            asks([("1", "4"), ("3", "2")]),
+        let seen = run_concurrently(vec![
+            hits([("1", "2"), ("3", "4")]),
+            hits([("3", "2"), ("1", "2")]),
+            hits([("1", "4"), ("3", "2")]),
         ]);
         let seen: Vec<_> = seen.into_iter().flatten().collect();
         let admitted = |about: &dyn Fn(&str, &str) -> bool| {
@@ -175,7 +175,7 @@ fn crossing_locks_never_deadlock() {
             });
             work
         });
-        beside(works.into());
+        run_concurrently(works.into());
     });
 }
 
@@ -191,7 +191,7 @@ fn charges_one_of_two_retries() {
                 Box::new(move || ask(&mut engine.decider(), Op::Hit, &[("x", "1")], Some(b"once"), 0));
             work
         });
-        let seen = beside(works.collect());
+        let seen = run_concurrently(works.collect());
         // All get the first grant, with its remaining units.
         for one in seen {
             assert_eq!(one, Some((Verdict::Allow, vec![("a".into(), 4), ("b".into(), 4)])));
@@ -211,7 +211,7 @@ fn judges_one_of_two_requests_with_same_key() {
             });
             work
         });
-        let granted = beside(works.into());
+        let granted = run_concurrently(works.into());
         let used = |x| 5 - left(&engine, "a", &[("x", x)], 0);
         assert_eq!(used("1") + used("2"), 1);
         assert_eq!(granted, [used("1") == 1, used("2") == 1, used("1") == 1]);
@@ -243,7 +243,7 @@ fn reload_loses_no_charge() {
             reloaded.install_rules(rules(after));
             0
         }));
-        let admitted: u64 = beside(works).into_iter().sum();
+        let admitted: u64 = run_concurrently(works).into_iter().sum();
         assert_eq!(admitted, 4);
         assert_eq!(left(&engine, "a", &[("x", "1")], 0), 0);
         assert_eq!(left(&engine, "w", &[("x", "1")], 0), 2);
@@ -262,7 +262,7 @@ fn sweep_removes_only_fresh_states() {
         }
         engine.sweep(Now::at_nanos(0));
         let sweeping = Arc::clone(&engine);
-        let asking = Arc::clone(&engine);
+        let shared = Arc::clone(&engine);
         let works: Vec<Box<dyn FnOnce() + Send>> = vec![
             Box::new(move || {
                 for second in 1..3 {
@@ -270,14 +270,14 @@ fn sweep_removes_only_fresh_states() {
                 }
             }),
             Box::new(move || {
-                let mut decider = asking.decider();
+                let mut decider = shared.decider();
                 let seen = [1, 2].map(|second| {
                     ask(&mut decider, Op::Hit, &[("x", "1")], None, second * SECOND).unwrap().0
                 });
                 assert_eq!(seen, [Verdict::Allow, Verdict::Limit]);
             }),
         ];
-        beside(works);
+        run_concurrently(works);
         // The first rule is full again; the other keeps its three charges and the block.
         assert_eq!(left(&engine, "short", &[("x", "1")], 3 * SECOND), 2);
         assert_eq!(left(&engine, "long", &[("x", "1")], 3 * SECOND), 0);
@@ -302,16 +302,16 @@ fn removing_keys_keeps_others_intact() {
             let work: Box<dyn FnOnce() + Send> = Box::new(move || {
                 let mut decider = engine.decider();
                 // Other keys may evict this thread's own key, never corrupt it.
-                for turn in 0..20_usize {
+                for step in 0..20_usize {
                     let own = &names[thread];
                     let request = ask(&mut decider, Op::Hit, &[("x", own)], None, 0).unwrap();
                     assert_eq!(request.0, Verdict::Allow);
-                    hit(&mut decider, &[("x", &names[1_850 + thread * 20 + turn])]);
+                    hit(&mut decider, &[("x", &names[1_850 + thread * 20 + step])]);
                 }
             });
             work
         });
-        beside(works.collect());
+        run_concurrently(works.collect());
         let used = 50 - left(&engine, "a", &[("x", "0")], 0);
         assert!((1..=21).contains(&used), "{used}");
         // The tables keep to the limit; the caller sketch of one rule adds about 5 KiB.
@@ -346,7 +346,7 @@ fn adds_up_concurrent_charges() {
             });
             work
         });
-        beside(works.into());
+        run_concurrently(works.into());
         for rule in ["a", "b"] {
             assert_eq!(left(&engine, rule, &[("x", "1")], 0), 20 - 6 - 5);
         }

@@ -106,7 +106,7 @@ impl<'d> Judgement<'d> {
             session.is_some_and(|session| self.engine.leases.is_live(session, *lease, self.now))
         };
         decision.lease = decision.lease.filter(is_live);
-        let priority = self.compiled.domain.priority_place(request.priority, selection);
+        let priority = self.compiled.domain.priority_index(request.priority, selection);
         decision.priority = self.priority_name(priority);
         self.count_decision(self.decision_slot(&decision), decision.verdict, priority);
         decision
@@ -128,13 +128,13 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
         reserved: Option<Reservation<'_>>,
     ) -> EngineAnswer<'d> {
-        let place = self.compiled.domain.priority_place(request.priority, selection);
+        let priority = self.compiled.domain.priority_index(request.priority, selection);
         let entry = self.find_list_entry(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.decides) {
             workspace.clear();
-            let mut decision = self.decide_by_list(entry, place);
+            let mut decision = self.decide_by_list(entry, priority);
             if decision.verdict == Verdict::Allow {
-                decision.lease = self.grant_exempt(reserved, request.id, place);
+                decision.lease = self.grant_exempt(reserved, request.id, priority);
             }
             return EngineAnswer::Decided(decision);
         }
@@ -153,9 +153,9 @@ impl<'d> Judgement<'d> {
         }
         if self.rule_set.refuses_uncounted(request) && !workspace.checks.iter().any(StageCheck::is_oversized)
         {
-            return EngineAnswer::Decided(self.refuse_uncounted(place));
+            return EngineAnswer::Decided(self.refuse_uncounted(priority));
         }
-        match self.admit(selection, request, workspace, gate, place, reserved) {
+        match self.admit(selection, request, workspace, gate, priority, reserved) {
             Ok(decision) => EngineAnswer::Decided(decision),
             Err(shortfalls) => EngineAnswer::RemoteCheck(shortfalls),
         }
@@ -262,7 +262,7 @@ impl<'d> Judgement<'d> {
         case.oversized = request.oversized;
         case.has_elastic_room =
             request.session.map_or(case.has_elastic_room, |session| session.pool().has_room());
-        let asked = GateRequest {
+        let gate_request = GateRequest {
             priority,
             attributes: request.descriptors.attributes,
             queued: request.queued,
@@ -274,10 +274,10 @@ impl<'d> Judgement<'d> {
             records_caller: intent != Intent::Peek,
         };
         let notes = &mut workspace.shed_notes;
-        let mut judge_gate = || under_locks(request, gate).and_then(|gate| gate.judge(&asked, notes));
+        let mut judge_gate = || under_locks(request, gate).and_then(|gate| gate.judge(&gate_request, notes));
         let mut admission = admit(&case, &mut workspace.checks, intent, &mut judge_gate);
         if admission == Admission::NeedsRemoteCheck {
-            let looks = asked.without_recording(&workspace.peek_draws);
+            let looks = gate_request.without_recording(&workspace.peek_draws);
             let sheds = gate.and_then(|gate| gate.judge(&looks, &mut workspace.shed_notes));
             admission = before_remote_check(&case, &mut workspace.checks, sheds)?;
             workspace.shed_notes.clear();
@@ -289,8 +289,8 @@ impl<'d> Judgement<'d> {
             workspace.list_all_limits(&self.compiled.domain);
         }
         let lease = reserved.filter(|_| granted).and_then(|reserved| {
-            let place = gate.map(|gate| gate.shedding.is_noncritical(priority));
-            self.grant_lease(reserved, request, place, workspace)
+            let is_noncritical = gate.map(|gate| gate.shedding.is_noncritical(priority));
+            self.grant_lease(reserved, request, is_noncritical, workspace)
         });
         let mut shedder = None;
         let mut slot = None;
@@ -333,14 +333,15 @@ impl<'d> Judgement<'d> {
         &self,
         reserved: Reservation<'_>,
         request: &Request<'_>,
-        place: Option<bool>,
+        is_noncritical: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
         workspace.add_ties(self.compiled, reserved.name());
         let cost = self.engine.tie_cost(request, workspace);
-        let is_other = place.unwrap_or_else(|| reserved.session().pool().add_lease(true, None));
+        let is_noncritical =
+            is_noncritical.unwrap_or_else(|| reserved.session().pool().add_lease(true, None));
         let (lasts, ties) = (workspace.lease_ttl.unwrap_or(LEASE_TTL_DEFAULT), &workspace.ties);
-        let lease = NewLease { ttl: lasts, request: request.id, ties, is_noncritical: is_other, cost };
+        let lease = NewLease { ttl: lasts, request: request.id, ties, is_noncritical, cost };
         self.engine.grant_lease(reserved, &lease, self.now)
     }
 
@@ -354,14 +355,14 @@ impl<'d> Judgement<'d> {
     /// former.
     fn count_decision(&self, slot: Slot, verdict: Verdict, priority: Option<usize>) -> Option<u64> {
         let counters = self.counters?;
-        if let Some(priority) = priority.and_then(|place| self.compiled.priorities.get(place)) {
+        if let Some(priority) = priority.and_then(|index| self.compiled.priorities.get(index)) {
             counters.count_priority(*priority, verdict);
         }
         Some(counters.count_decision(slot, verdict))
     }
 
-    fn priority_name(&self, place: Option<usize>) -> Option<&'d str> {
-        place.and_then(|place| self.compiled.domain.priorities().get(place)).map(|name| &**name)
+    fn priority_name(&self, index: Option<usize>) -> Option<&'d str> {
+        index.and_then(|index| self.compiled.domain.priorities().get(index)).map(|name| &**name)
     }
 
     /// The counter slot of the binding rule.

@@ -239,11 +239,11 @@ impl Leases {
         let hidden = self.numbers.decode_index(number);
         let mut table = self.lock_table(session.0.table);
         table.member(session.0.member, session.0.generation)?;
-        let (place, lease) = table.lease(hidden, number, session.0.member)?;
+        let (index, lease) = table.lease(hidden, number, session.0.member)?;
         let ends_at = lease.ends_at;
         // The outcome must not depend on whether `end_due` has run in between.
         let has_expired = ends_at <= now.at;
-        let ties = table.end(place, ends_at.min(now.at))?;
+        let ties = table.end(index, ends_at.min(now.at))?;
         drop(table);
         self.count_ended(if has_expired { LeaseEndReason::Expired } else { why }, 1);
         if has_expired {
@@ -262,8 +262,8 @@ impl Leases {
         }
         // An expired lease has ended, also before `end_due` has found it.
         let lease = table.lease(hidden, number, session.0.member);
-        let Some((place, _)) = lease.filter(|(_, lease)| lease.ends_at > now.at) else { return false };
-        let ends_at = table.renew(place, now.at);
+        let Some((index, _)) = lease.filter(|(_, lease)| lease.ends_at > now.at) else { return false };
+        let ends_at = table.renew(index, now.at);
         drop(table);
         self.lower_next_end(ends_at);
         true

@@ -22,7 +22,7 @@ pub(super) enum MemoryKind {
     Logs,
     InProgress,
     Shares,
-    Places,
+    Permits,
     Blocks,
     SoftStates,
     IdempotencyKeys,

@@ -266,17 +266,17 @@ impl Pool {
 
     /// Returns whether a caller makes up a large part of a priority's requests, including this one. `notes`:
     /// records the request, otherwise works on a copy.
-    pub(super) fn is_heavy_caller(&self, place: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
+    pub(super) fn is_heavy_caller(&self, rank: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
         let Some(mut heavy) = self.heavy.try_lock() else { return false };
         if !notes {
-            let mut copy = heavy.get(place).cloned().unwrap_or_default();
+            let mut copy = heavy.get(rank).cloned().unwrap_or_default();
             copy.halve_counts(at);
             return copy.count_request(caller);
         }
-        if heavy.len() <= place {
-            heavy.resize_with(place + 1, HeavyCallers::new);
+        if heavy.len() <= rank {
+            heavy.resize_with(rank + 1, HeavyCallers::new);
         }
-        let Some(heavy) = heavy.get_mut(place) else { return false };
+        let Some(heavy) = heavy.get_mut(rank) else { return false };
         heavy.halve_counts(at);
         heavy.count_request(caller)
     }
@@ -284,8 +284,8 @@ impl Pool {
     /// Updates window, brake and severity, every 250 ms.
     pub(super) fn tick(&self, at: Timestamp) {
         let watch = self.shedding();
-        let mut law = self.controller.lock();
-        if law.ticked.is_some_and(|ticked| at <= ticked) {
+        let mut controller = self.controller.lock();
+        if controller.ticked.is_some_and(|ticked| at <= ticked) {
             return;
         }
         let (busy_nanos, live_nanos, live) = {
@@ -293,47 +293,48 @@ impl Pool {
             (work.busy_nanos(at), work.live_nanos(at), work.slots)
         };
         let configured = watch.as_ref().and_then(|watch| watch.shed.slots);
-        law.add_slot_time(at, live_nanos, live, configured);
-        let slot_nanos = law.slot_nanos;
-        law.window.push(at, busy_nanos, slot_nanos);
-        law.ticked = Some(at);
+        controller.add_slot_time(at, live_nanos, live, configured);
+        let slot_nanos = controller.slot_nanos;
+        controller.window.push(at, busy_nanos, slot_nanos);
+        controller.ticked = Some(at);
         self.publish_slots(live, configured);
         let Some(watch) = watch else {
             self.has_room.store(false, Ordering::Relaxed);
             return;
         };
-        law.reset_if_changed(&watch);
+        controller.reset_if_changed(&watch);
         let slots = self.slots();
         let queue = self.signals.lock().queue(at);
         if let (Some(slots), Some(_)) = (slots, &watch.shed.brake) {
-            let busy_now = law.window.mean_over(BUSY_NOW);
-            law.brake.tick(at, queue, busy_now, slots);
+            let busy_now = controller.window.mean_over(BUSY_NOW);
+            controller.brake.tick(at, queue, busy_now, slots);
         } else {
-            law.release_brake();
+            controller.release_brake();
         }
-        let is_braking = law.brake.is_on();
+        let is_braking = controller.brake.is_on();
         self.is_braking.store(is_braking, Ordering::Relaxed);
-        let workers = slots.and_then(|_| law.window.mean_over(WINDOW));
+        let workers = slots.and_then(|_| controller.window.mean_over(WINDOW));
         let counted = slots.and_then(|_| self.signals.lock().counted(&watch, at));
         let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
         // Without this the brake would hide the load from the shedding controller.
         let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
-        law.step(&watch, seen, at);
-        self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
+        controller.step(&watch, seen, at);
+        self.severity.store(controller.severity.value().to_bits(), Ordering::Relaxed);
         let good = watch.controller.good;
-        let has_room = !is_braking && law.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
+        let has_room =
+            !is_braking && controller.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
         self.has_room.store(has_room, Ordering::Relaxed);
     }
 
     /// Returns whether ticks change nothing until a request or a signal arrives.
     pub(super) fn is_at_rest(&self) -> bool {
         let Some(watch) = self.shedding() else { return true };
-        let law = self.controller.lock();
+        let controller = self.controller.lock();
         self.busy() == 0
             && !self.is_braking()
-            && law.began.is_some()
-            && law.severity.is_at_rest(&watch.controller)
-            && law.window.mean_over(WINDOW).is_none_or(|busy| busy == 0.0)
+            && controller.began.is_some()
+            && controller.severity.is_at_rest(&watch.controller)
+            && controller.window.mean_over(WINDOW).is_none_or(|busy| busy == 0.0)
             && self.signals.lock().is_empty()
     }
 

@@ -157,23 +157,24 @@ impl CheckReply {
         &mut self,
         how: impl Fn(&mut share::ShareState, &share::ShareQuota, &share::KeyCheckReply),
     ) -> Vec<CheckOutcome> {
-        let told = std::mem::take(&mut self.outcomes);
+        let applied = std::mem::take(&mut self.outcomes);
         let (budgets, now) = (self.engine.fleet_budgets(), self.at);
-        for CheckOutcome { key, reply: brought } in &told {
+        for CheckOutcome { key, reply: brought } in &applied {
             // A removed rule has no share.
             let Some(budget) = budgets.get(&key.budget()) else { continue };
             self.engine.change_share(key, budget, now, |share, quota| how(share, quota, brought));
         }
-        told
+        applied
     }
 }
 
 impl Drop for CheckReply {
     fn drop(&mut self) {
         let now = self.at.at;
-        let told =
+        let applied =
             self.apply_outcomes(|share, quota, brought| share.refund_remote_reply(quota, now, brought));
-        for CheckOutcome { key, reply: brought } in told.iter().filter(|told| told.reply.granted > 0) {
+        for CheckOutcome { key, reply: brought } in applied.iter().filter(|applied| applied.reply.granted > 0)
+        {
             self.engine.fleet.refund_times.record_refund(key, brought.paid_us);
         }
         self.permits.drain(..).for_each(|permit| self.engine.unclaim_permit(&permit, self.at));
@@ -181,8 +182,8 @@ impl Drop for CheckReply {
 }
 
 /// Returns granted tokens that the judged request left unused.
-fn return_unused_tokens(engine: &Engine, told: &[CheckOutcome], now: Now) {
-    let paid = told.iter().filter(|told| told.reply.granted > 0);
+fn return_unused_tokens(engine: &Engine, applied: &[CheckOutcome], now: Now) {
+    let paid = applied.iter().filter(|applied| applied.reply.granted > 0);
     let budgets = engine.fleet_budgets();
     for CheckOutcome { key, reply: brought } in paid {
         let Some(budget) = budgets.get(&key.budget()) else { continue };
@@ -208,13 +209,13 @@ pub(super) fn resume<'d>(
     match result {
         RemoteCheckResult::Borrowed(mut brought) => {
             brought.at = now;
-            let told = brought
+            let applied = brought
                 .apply_outcomes(|share, quota, brought| share.apply_remote_reply(quota, now.at, brought));
             let offered = std::mem::take(&mut brought.permits);
             offered.iter().for_each(|permit| engine.offer_permit(permit));
             let answer = decider.decide(request, now);
             offered.iter().for_each(|permit| engine.end_permit_offer(permit, now));
-            return_unused_tokens(engine, &told, now);
+            return_unused_tokens(engine, &applied, now);
             answer
         }
         RemoteCheckResult::TimedOut(shortfalls) => {

@@ -204,8 +204,8 @@ impl CompiledRuleSet {
 
     pub(super) fn memory_kinds(&self) -> Vec<MemoryKind> {
         let mut kinds: Vec<MemoryKind> = self.quotas().map(memory_kind).collect();
-        let has_places = kinds.contains(&MemoryKind::Places);
-        kinds.extend(has_places.then_some(MemoryKind::InProgress));
+        let has_permits = kinds.contains(&MemoryKind::Permits);
+        kinds.extend(has_permits.then_some(MemoryKind::InProgress));
         for (Rule { limit, .. }, _) in self.each_rule() {
             kinds.extend(limit.block.map(|_| MemoryKind::Blocks));
             let mut allowances = limit.allowances.iter().flatten();
@@ -419,7 +419,7 @@ fn refund_rules(domains: &[CompiledDomain]) -> HashMap<u64, (usize, usize)> {
         compiled.each_rule().enumerate().map(move |(number, (rule, terms))| (rule, terms, (domain, number)))
     });
     let refunding = rules.filter(|(rule, ..)| rule.refund_on.is_some());
-    refunding.map(|(_, terms, place)| (terms.identity, place)).collect()
+    refunding.map(|(_, terms, indices)| (terms.identity, indices)).collect()
 }
 
 /// Returns whether the domain has only rules that attributes select.

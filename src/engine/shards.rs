@@ -67,7 +67,7 @@ impl Shard {
             in_progress: StateTable::new(MemoryKind::InProgress),
             shares: StateTable::new(MemoryKind::Shares),
             share_sync_queue: SyncQueue::default(),
-            permits: StateTable::new(MemoryKind::Places),
+            permits: StateTable::new(MemoryKind::Permits),
             permit_sync_queue: SyncQueue::default(),
             blocks: StateTable::new(MemoryKind::Blocks),
             soft_states: StateTable::new(MemoryKind::SoftStates),
@@ -239,9 +239,9 @@ fn take_set_bits(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
     // The common case, no bit set, must not write.
     let mut bits = if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Relaxed) };
     std::iter::from_fn(move || {
-        let place = bits.trailing_zeros() as usize;
+        let index = bits.trailing_zeros() as usize;
         bits = if bits == 0 { return None } else { bits & (bits - 1) };
-        Some(place)
+        Some(index)
     })
 }
 

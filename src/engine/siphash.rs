@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_hashes_as_the_reference_does() {
+    fn matches_reference_at_every_length() {
         let bytes: Vec<u8> = (0..=255).cycle().take(1_100).collect();
         for length in 0..bytes.len() {
             let key = [length as u64, 7];
@@ -141,12 +141,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_hash_as_the_reference_does(key: [u64; 2], bytes: Vec<u8>) {
+        fn matches_reference_for_any_bytes(key: [u64; 2], bytes: Vec<u8>) {
             prop_assert_eq!(SipHash::new(key).hash(&bytes), reference(key, &bytes));
         }
 
         #[test]
-        fn several_texts_hash_as_their_padded_bytes_do(key: [u64; 2], texts: Vec<String>) {
+        fn hashes_texts_as_their_padded_bytes(key: [u64; 2], texts: Vec<String>) {
             let mut bytes = Vec::new();
             for text in &texts {
                 bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());

@@ -51,27 +51,27 @@ impl Sketch {
         if weight == 0 {
             return;
         }
-        if let Some(count) = self.find(key).and_then(|place| self.counts.get_mut(place)) {
+        if let Some(count) = self.find(key).and_then(|index| self.counts.get_mut(index)) {
             *count = count.saturating_add(weight);
             return;
         }
         let text = text().map(truncate_text);
-        let place = self.keys.len();
+        let index = self.keys.len();
         if self.keys.try_push(key).is_ok() {
             self.counts.push(weight);
             self.rest.push(SketchDetails { error: 0, text });
         } else {
-            let place = self.index_of_smallest();
+            let index = self.index_of_smallest();
             if let (Some(known), Some(count), Some(rest)) =
-                (self.keys.get_mut(place), self.counts.get_mut(place), self.rest.get_mut(place))
+                (self.keys.get_mut(index), self.counts.get_mut(index), self.rest.get_mut(index))
             {
                 *known = key;
                 *count = self.smallest.saturating_add(weight);
                 *rest = SketchDetails { error: self.smallest, text };
             }
         }
-        let place = if place < ENTRIES { place } else { self.from };
-        if let Some(known) = self.prints.get_mut(place) {
+        let index = if index < ENTRIES { index } else { self.from };
+        if let Some(known) = self.prints.get_mut(index) {
             *known = print(key);
         }
     }
@@ -101,14 +101,14 @@ impl Sketch {
 
     /// Returns the entries, the largest count first, and the smallest error first among equal counts.
     pub(super) fn top(&self) -> Vec<SketchEntry> {
-        let places = self.keys.iter().zip(&self.counts).zip(&self.rest);
+        let columns = self.keys.iter().zip(&self.counts).zip(&self.rest);
         let entry = |((key, count), rest): ((&[u64; 2], &u64), &SketchDetails)| SketchEntry {
             key: *key,
             count: *count,
             error: rest.error,
             text: rest.text.clone(),
         };
-        let mut top: Vec<SketchEntry> = places.map(entry).collect();
+        let mut top: Vec<SketchEntry> = columns.map(entry).collect();
         top.sort_by_key(|entry| (std::cmp::Reverse(entry.count), entry.error));
         top
     }
@@ -123,16 +123,16 @@ impl Sketch {
         }
         // Forces a full scan, because every count has changed.
         (self.smallest, self.from) = (0, ENTRIES);
-        let mut place = 0;
-        while let Some(count) = self.counts.get(place) {
+        let mut index = 0;
+        while let Some(count) = self.counts.get(index) {
             if *count > 0 {
-                place += 1;
+                index += 1;
                 continue;
             }
-            self.prints.swap(place, self.keys.len() - 1);
-            self.keys.swap_remove(place);
-            self.counts.swap_remove(place);
-            self.rest.swap_remove(place);
+            self.prints.swap(index, self.keys.len() - 1);
+            self.keys.swap_remove(index);
+            self.counts.swap_remove(index);
+            self.rest.swap_remove(index);
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_takes_over_the_smallest_and_says_how_unsure_it_is() {
+    fn new_key_replaces_smallest_and_inherits_its_count_as_error() {
         let mut sketch = Sketch::default();
         (0..K).for_each(|number| add(&mut sketch, number, 100 + number));
         assert_eq!(sketch.top().last(), Some(&entry(0, 100, 0)));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn halving_lets_the_busiest_of_yesterday_fade() {
+    fn halving_removes_formerly_busy_keys() {
         let mut sketch = Sketch::default();
         (0..K).for_each(|number| add(&mut sketch, number, 1_000_000));
         (0..20).for_each(|_| sketch.halve());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_asked_for_once_and_cut() {
+    fn computes_text_once_and_truncates_it() {
         let texts = [
             (None, None),
             (Some("192.0.2.1".to_owned()), Some("192.0.2.1".to_owned())),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_stay_at_the_largest_number() {
+    fn counts_saturate() {
         let mut sketch = Sketch::default();
         (0..=K).for_each(|number| add(&mut sketch, number, u64::MAX));
         add(&mut sketch, K, u64::MAX);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn each_ranking_is_apart_and_memory_goes_back() {
+    fn separates_rankings_and_frees_empty_ones() {
         let mut sketches = Sketches::default();
         sketches.halve();
         assert_eq!(sketches.top(Ranking::Busiest), []);

@@ -41,7 +41,8 @@ pub enum SnapshotEntry {
     /// A sliding log: times with their units, oldest first.
     Log(Digest, Vec<(u64, u32)>),
     /// A key of a fleet concurrency limit with leases, and the number of its limit.
-    Places(Digest, u64),
+    #[serde(rename = "Places")]
+    Permits(Digest, u64),
     /// A blocked key and the end of its block.
     Block(Digest, Timestamp),
     /// A key above its soft limit: since when, and until when without further requests.

@@ -60,8 +60,8 @@ impl<S: TableState> StateTable<S> {
     }
 
     #[inline]
-    pub(super) fn at(&self, place: usize) -> Option<(Tag, &S)> {
-        self.entries.get_bucket(place).map(|entry| (entry.digest.tag(), &entry.state))
+    pub(super) fn at(&self, index: usize) -> Option<(Tag, &S)> {
+        self.entries.get_bucket(index).map(|entry| (entry.digest.tag(), &entry.state))
     }
 
     /// Returns a key's state for a change in place. States with heap memory go through [`StateTable::change`].
@@ -99,10 +99,10 @@ impl<S: TableState> StateTable<S> {
         self.change_at(None, digest, memory, now, fresh, |state| (change(state), digest.tag()))
     }
 
-    /// Like [`StateTable::change`], with a new tag from the change. `place` is the key's last known bucket index.
+    /// Like [`StateTable::change`], with a new tag from the change. `index` is the key's last known bucket index.
     pub(super) fn change_at<T>(
         &mut self,
-        place: Option<usize>,
+        index: Option<usize>,
         digest: Digest,
         memory: &Memory,
         now: Now,
@@ -111,9 +111,9 @@ impl<S: TableState> StateTable<S> {
     ) -> (T, u64) {
         let is = |entry: &TableEntry<S>| entry.digest.is_same_state(&digest);
         // An insertion since may have moved all entries.
-        let place = place.filter(|place| self.entries.get_bucket(*place).is_some_and(is));
-        let known = match place {
-            Some(place) => self.entries.get_bucket_mut(place),
+        let index = index.filter(|index| self.entries.get_bucket(*index).is_some_and(is));
+        let known = match index {
+            Some(index) => self.entries.get_bucket_mut(index),
             None => self.entries.find_mut(digest.hash(), is),
         };
         if let Some(entry) = known {
@@ -161,8 +161,8 @@ impl<S: TableState> StateTable<S> {
         self.entries.iter().for_each(|entry| visit(&entry.digest, &entry.state));
     }
 
-    fn remove_at(&mut self, place: usize, memory: &Memory) {
-        if let Ok(entry) = self.entries.get_bucket_entry(place) {
+    fn remove_at(&mut self, index: usize, memory: &Memory) {
+        if let Ok(entry) = self.entries.get_bucket_entry(index) {
             let (entry, _) = entry.remove();
             memory.settle(self.kind, entry.state.heap_bytes(), 0);
         }
@@ -229,14 +229,14 @@ impl<S: TableState> StateTable<S> {
         for first in buckets.clone().step_by(NEIGHBOURS) {
             let neighbours: ArrayVec<((u16, u64), usize), NEIGHBOURS> = (first
                 ..buckets.end.min(first + NEIGHBOURS))
-                .filter_map(|place| Some((self.entries.get_bucket(place)?.weight(now), place)))
+                .filter_map(|index| Some((self.entries.get_bucket(index)?.weight(now), index)))
                 .filter(|((weight, _), _)| *weight != PINNED)
                 .collect();
             // Among few neighbours even the best choice may be poor; the next window has more.
             if neighbours.len() >= NEIGHBOURS / 2
-                && let Some((weight, place)) = neighbours.into_iter().min()
+                && let Some((weight, index)) = neighbours.into_iter().min()
             {
-                self.remove_at(place, memory);
+                self.remove_at(index, memory);
                 evicted += u64::from(weight != FRESH);
             }
         }
@@ -286,9 +286,9 @@ impl<S: TableState> AnyTable for StateTable<S> {
 
     fn sweep(&mut self, buckets: usize, memory: &Memory, now: Now) -> bool {
         let end = self.entries.num_buckets().min(self.sweep_at.saturating_add(buckets));
-        for place in self.sweep_at..end {
-            if self.entries.get_bucket(place).is_some_and(|entry| entry.nanos_until_fresh(now) == 0) {
-                self.remove_at(place, memory);
+        for index in self.sweep_at..end {
+            if self.entries.get_bucket(index).is_some_and(|entry| entry.nanos_until_fresh(now) == 0) {
+                self.remove_at(index, memory);
             }
         }
         self.sweep_at = end;
@@ -409,14 +409,14 @@ impl<S: TableState + Clone> StateTable<S> {
         let all = self.entries.num_buckets();
         let end = all.min(from.saturating_add(buckets));
         let mut outside = 0;
-        for place in from..end {
-            let Some(entry) = self.entries.get_bucket(place) else { continue };
+        for index in from..end {
+            let Some(entry) = self.entries.get_bucket(index) else { continue };
             if entry.nanos_until_fresh(now) > 0 {
                 outside += entry.state.heap_bytes();
                 copies.push((entry.digest, entry.state.clone()));
             }
-            if outside >= bytes && place + 1 < all {
-                return Copied::Some(CopyProgress { next: place + 1, layout: self.layout });
+            if outside >= bytes && index + 1 < all {
+                return Copied::Some(CopyProgress { next: index + 1, layout: self.layout });
             }
         }
         if end < all { Copied::Some(CopyProgress { next: end, layout: self.layout }) } else { Copied::All }

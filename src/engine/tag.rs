@@ -138,7 +138,7 @@ mod tests {
     use crate::limit::TickScale;
 
     #[test]
-    fn a_span_is_never_kept_shorter_and_little_longer() {
+    fn rounds_span_up_by_at_most_a_sixteenth() {
         let edges =
             (0..56).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, (1 << bit) * 31 / 16]);
         for nanos in edges {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fuller_weighs_more_and_what_has_refused_the_most() {
+    fn fill_rises_with_usage_and_refusal_is_highest() {
         let tag = Tag::span(86_400 * 1_000_000_000).elastic();
         let fills: Vec<u16> = (0..=10).map(|left| tag.filled(10 - left, 10).fill()).collect();
         assert_eq!(fills, [0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6]);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_is_kept_in_every_generation_and_role() {
+    fn keeps_scale_in_every_generation_and_role() {
         for ticks in 1..=128 {
             let scale = TickScale::from_ticks_per_nano(ticks).unwrap_or(TickScale::NANOS);
             for generation in [0, 1, 3, 127, 255] {

@@ -96,10 +96,10 @@ struct Mount<'m> {
 
 impl<'m> Mount<'m> {
     fn parse(line: &'m str) -> Option<Mount<'m>> {
-        let (place, system) = line.split_once(" - ")?;
-        let mut place = place.split(' ').skip(3);
+        let (mounted, system) = line.split_once(" - ")?;
+        let mut mounted = mounted.split(' ').skip(3);
         let mut system = system.split(' ');
-        let (top, point) = (place.next()?, place.next()?);
+        let (top, point) = (mounted.next()?, mounted.next()?);
         Some(Mount { top, point, kind: system.next()?, options: system.nth(1)? })
     }
 

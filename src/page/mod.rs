@@ -58,7 +58,7 @@ pub(crate) fn table(
 /// Shows text; words in backticks are code.
 pub(crate) fn prose(text: &str) -> Markup {
     let parts = text.split('`').enumerate();
-    html! { @for (place, part) in parts { @if place % 2 == 1 { code { (part) } } @else { (part) } } }
+    html! { @for (index, part) in parts { @if index % 2 == 1 { code { (part) } } @else { (part) } } }
 }
 
 /// Returns 128 random bits in hexadecimal: the nonce by which the content security policy of a page allows the page's
@@ -89,8 +89,8 @@ pub(crate) fn rule_name(domain: &str, rule: &str) -> Markup {
 /// Formats a count in groups of three digits.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
-    let grouped = digits.char_indices().map(|(place, digit)| match (digits.len() - place) % 3 {
-        0 if place > 0 => format!("\u{202f}{digit}"),
+    let grouped = digits.char_indices().map(|(index, digit)| match (digits.len() - index) % 3 {
+        0 if index > 0 => format!("\u{202f}{digit}"),
         _ => digit.to_string(),
     });
     grouped.collect()

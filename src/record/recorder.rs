@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_and_counts_and_takes_again_what_there_is_room_for() {
+    fn full_queue_drops_and_counts_until_it_has_room() {
         let recorder = Arc::new(Recorder::default());
         note(&recorder, NotedKind::Tick);
         let reel = recorder.begin(None).unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn one_records_at_a_time_and_what_is_dropped_makes_room() {
+    fn allows_one_recording_at_a_time_and_frees_its_queue() {
         let recorder = Arc::new(Recorder::default());
         assert!(!recorder.is_on());
         let reel = recorder.begin(Some("api")).unwrap();

@@ -121,7 +121,7 @@ impl RecordingWriter {
             }
             NotedKind::Judged { payload, .. } | NotedKind::Charged(payload) => {
                 self.greet(label, who, *at);
-                self.asked(payload, &label.text(), noted);
+                self.record_request(payload, &label.text(), noted);
             }
             NotedKind::Signal { name, permille } => {
                 self.greet(label, who, *at);
@@ -163,7 +163,7 @@ impl RecordingWriter {
         self.line(&RecordedLine { op: "release", id, outcome, ..RecordedLine::default() }, at);
     }
 
-    fn asked(&mut self, payload: &[u8], session: &str, noted: &Noted) {
+    fn record_request(&mut self, payload: &[u8], session: &str, noted: &Noted) {
         let mut descriptors = DescriptorList::new();
         match decode_request(payload, &mut descriptors) {
             Ok(RequestFrame::Hit(judge)) => self.judged("hit", &judge, &descriptors, session, noted),
@@ -183,7 +183,7 @@ impl RecordingWriter {
                     amount: Some(amount),
                     idem: self.idem(&charge.options),
                     of: match charge.options.of {
-                        Some(RefundReference::IdempotencyKey(idem)) => Some(self.idem_as_told(idem)),
+                        Some(RefundReference::IdempotencyKey(idem)) => Some(self.hash_idem(idem)),
                         _ => None,
                     },
                     of_id: match charge.options.of {
@@ -292,10 +292,10 @@ impl RecordingWriter {
     }
 
     fn idem(&self, options: &RequestOptions<'_>) -> Option<String> {
-        options.idem.map(|idem| self.idem_as_told(idem))
+        options.idem.map(|idem| self.hash_idem(idem))
     }
 
-    fn idem_as_told(&self, idem: &[u8]) -> String {
+    fn hash_idem(&self, idem: &[u8]) -> String {
         letters(self.key.digest("idem", idem))
     }
 
@@ -316,7 +316,7 @@ fn signed(cost: u64) -> i64 {
 #[derive(Debug, Default)]
 struct Sessions {
     /// Per session: the time at which it ends unless a client reconnects.
-    told: HashMap<u64, Option<Timestamp>>,
+    ends_at_by_session: HashMap<u64, Option<Timestamp>>,
 }
 
 /// The name of a session in a recording.
@@ -347,15 +347,15 @@ impl Sessions {
     /// Marks a session as connected. Returns whether it still has to be written.
     fn is_new(&mut self, label: SessionLabel) -> bool {
         // Beyond the bound the session is written each time; a replay takes that as one more connection.
-        let is_full = self.told.len() >= SESSIONS_MAX;
-        match self.told.get_mut(&label.0) {
+        let is_full = self.ends_at_by_session.len() >= SESSIONS_MAX;
+        match self.ends_at_by_session.get_mut(&label.0) {
             Some(ends_at) => {
                 *ends_at = None;
                 false
             }
             None if is_full => true,
             None => {
-                self.told.insert(label.0, None);
+                self.ends_at_by_session.insert(label.0, None);
                 true
             }
         }
@@ -363,17 +363,18 @@ impl Sessions {
 
     /// Sets the time at which a session ends unless a client reconnects.
     fn leave(&mut self, label: SessionLabel, ends_at: Timestamp) {
-        self.told.get_mut(&label.0).into_iter().for_each(|known| *known = Some(ends_at));
+        self.ends_at_by_session.get_mut(&label.0).into_iter().for_each(|known| *known = Some(ends_at));
     }
 
     /// Removes an ended session. Returns whether it was written.
     fn end(&mut self, label: SessionLabel) -> bool {
-        self.told.remove(&label.0).is_some()
+        self.ends_at_by_session.remove(&label.0).is_some()
     }
 
     /// Removes and returns the sessions whose reconnect time has passed.
     fn end_due(&mut self, at: Timestamp) -> Vec<SessionLabel> {
-        let due = self.told.extract_if(|_, ends_at| ends_at.is_some_and(|ends_at| ends_at <= at));
+        let due =
+            self.ends_at_by_session.extract_if(|_, ends_at| ends_at.is_some_and(|ends_at| ends_at <= at));
         due.map(|(label, _)| SessionLabel(label)).collect()
     }
 }

@@ -61,17 +61,17 @@ impl FileFingerprints {
     /// Reads and hashes the files, up to [`BYTES_MAX`].
     pub(super) fn of(path: &Path) -> FileFingerprints {
         let mut room = BYTES_MAX;
-        let (mut files, beside) = match list(path) {
+        let (mut files, tables) = match list(path) {
             Ok(listed) => listed,
             Err(error) => {
                 let why = Fingerprint::of(&[error.to_string().as_bytes()]);
                 return FileFingerprints { files: Vec::new(), unlisted: Some(why) };
             }
         };
-        if !beside.is_empty() {
+        if !tables.is_empty() {
             // A table that the file does not name may be unrelated.
             let text = read_bytes(path).map(|read| read.bytes).unwrap_or_default();
-            files.extend(beside.into_iter().filter(|file| names(&text, file.file_name())));
+            files.extend(tables.into_iter().filter(|file| names(&text, file.file_name())));
         }
         let files = files.into_iter().filter_map(|file| {
             let fingerprint = content(&file, &mut room)?;
@@ -116,7 +116,7 @@ impl Mix {
 pub fn glance(path: &Path) -> Fingerprint {
     let mut mix = Mix::default();
     let files = match list(path) {
-        Ok((files, beside)) => [files, beside].concat(),
+        Ok((files, tables)) => [files, tables].concat(),
         Err(error) => vec![PathBuf::from(error.to_string())],
     };
     for file in files {
@@ -135,9 +135,9 @@ fn list(path: &Path) -> std::io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
         return Ok((visible(path)?, Vec::new()));
     }
     let directory = path.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
-    let mut beside = directory.and_then(|directory| visible(directory).ok()).unwrap_or_default();
-    beside.retain(|file| file.extension() == Some(OsStr::new("csv")) && file.file_name() != path.file_name());
-    Ok((vec![path.to_owned()], beside))
+    let mut tables = directory.and_then(|directory| visible(directory).ok()).unwrap_or_default();
+    tables.retain(|file| file.extension() == Some(OsStr::new("csv")) && file.file_name() != path.file_name());
+    Ok((vec![path.to_owned()], tables))
 }
 
 fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -185,8 +185,8 @@ fn stamp(metadata: &Metadata) -> [u8; 56] {
         metadata.ctime_nsec().cast_unsigned(),
     ];
     let mut stamp = [0; 56];
-    for (place, number) in stamp.chunks_exact_mut(8).zip(numbers) {
-        place.copy_from_slice(&number.to_le_bytes());
+    for (chunk, number) in stamp.chunks_exact_mut(8).zip(numbers) {
+        chunk.copy_from_slice(&number.to_le_bytes());
     }
     stamp
 }

@@ -46,7 +46,7 @@ impl<'t> CsvTable<'t> {
             match self.cell() {
                 Ok(cell) => cells.push(cell),
                 Err((at, wrong)) => {
-                    let error = (self.place(at, 1), wrong);
+                    let error = (self.span(at, 1), wrong);
                     self.at.byte += self.rest().find(['\n', '\r']).unwrap_or(self.rest().len());
                     return Some(Err(error));
                 }
@@ -60,11 +60,11 @@ impl<'t> CsvTable<'t> {
         }
     }
 
-    pub(super) fn place_of(&self, cell: &Cell<'_>) -> Span {
-        self.place(cell.at, cell.text.chars().count() + if cell.quoted { 2 } else { 0 })
+    pub(super) fn cell_span(&self, cell: &Cell<'_>) -> Span {
+        self.span(cell.at, cell.text.chars().count() + if cell.quoted { 2 } else { 0 })
     }
 
-    fn place(&self, at: CsvPosition, width: usize) -> Span {
+    fn span(&self, at: CsvPosition, width: usize) -> Span {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let before = self.text.get(at.line_start..at.byte).unwrap_or_default().chars().count();
         Span { line: at.line, column: count(before + 1), width: count(width.max(1)), byte: count(at.byte) }
@@ -155,7 +155,7 @@ mod tests {
         let (mut cells, mut shown) = (Vec::new(), Vec::new());
         while let Some(record) = table.next(&mut cells) {
             let cells = cells.iter().map(|cell| {
-                let at = table.place_of(cell);
+                let at = table.cell_span(cell);
                 format!("{}:{}={}", at.line, at.column, cell.text)
             });
             shown.push(match record {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_know_where_they_stand() {
+    fn cells_have_their_positions() {
         let table: &[(&str, &[&str])] = &[
             ("", &[]),
             ("\n\r\n\n", &[]),

@@ -23,7 +23,7 @@ pub(super) struct Draft {
     priorities: Option<(Position, Option<Vec<Box<str>>>)>,
     /// The entries that name priorities, which may be written in a later file.
     unread: Vec<UnreadEntries>,
-    places: HashMap<Box<str>, (Position, Span)>,
+    spans: HashMap<Box<str>, (Position, Span)>,
     /// The roots of the descriptor tree.
     branches: Vec<Branch>,
     /// Their positions, by text.
@@ -51,7 +51,7 @@ impl Draft {
         if !name_of(Mapping(node), "name").is_none_or(|(name, at)| self.take(name, at, what, report)) {
             return;
         }
-        let has_room = self.places.len() <= RULES_MAX;
+        let has_room = self.spans.len() <= RULES_MAX;
         match entry {
             ReadEntry::Rule(Some(read)) if has_room => {
                 let (rule, candidate) = *read;
@@ -130,12 +130,12 @@ impl Draft {
         let readable = rule_name(path);
         let is_taken = self.nodes.contains_key(&readable);
         let name = if is_taken { rule_name_apart(path) } else { readable };
-        if let Some((first, _)) = self.places.get(&name) {
+        if let Some((first, _)) = self.spans.get(&name) {
             let message = format!("a rule named {} stands in the domain {}", shown(&name), shown(&self.name));
             let mend = format!("a descriptor is named by its path: give the rule at {first} another name");
             report.error(at, message, mend);
-        } else if self.places.len() + self.nodes.len() == RULES_MAX {
-            self.tell_too_many(at, report);
+        } else if self.spans.len() + self.nodes.len() == RULES_MAX {
+            self.report_too_many(at, report);
         }
         self.nodes.insert(name.clone(), position.clone());
         name
@@ -154,16 +154,16 @@ impl Draft {
 
     /// Reserves a name; reports a duplicate and returns `false`.
     fn take(&mut self, name: Box<str>, at: Span, what: &str, report: &mut Report<'_>) -> bool {
-        if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
+        if let Some(first) = self.spans.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
             let message =
                 format!("a second {what} named {} in the domain {}", shown(&name), shown(&self.name));
             report.error(at, message, format!("give it another name; the first is at {first}"));
             return false;
         }
-        if self.places.len() + self.nodes.len() == RULES_MAX {
-            self.tell_too_many(at, report);
+        if self.spans.len() + self.nodes.len() == RULES_MAX {
+            self.report_too_many(at, report);
         }
-        self.places.insert(name, (report.source().position(at), at));
+        self.spans.insert(name, (report.source().position(at), at));
         true
     }
 
@@ -212,11 +212,11 @@ impl Draft {
     }
 
     /// Returns the span of a rule's or an entry's name in its file.
-    pub(super) fn place(&self, name: &str) -> Span {
-        self.places.get(name).map_or(Span::START, |(_, place)| *place)
+    pub(super) fn name_span(&self, name: &str) -> Span {
+        self.spans.get(name).map_or(Span::START, |(_, name_span)| *name_span)
     }
 
-    fn tell_too_many(&self, at: Span, report: &mut Report<'_>) {
+    fn report_too_many(&self, at: Span, report: &mut Report<'_>) {
         let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
         report.error(at, message, "count by an attribute instead of listing its values");
     }

@@ -186,11 +186,11 @@ struct PatternKind {
 impl<I> Networks<I> {
     fn hang(&mut self, network: Network, item: I) {
         let kind = PatternKind { is_v4: network.address().is_ipv4(), bits: network.bits() };
-        let place = self.kinds.iter().position(|(known, _)| *known == kind).unwrap_or_else(|| {
+        let index = self.kinds.iter().position(|(known, _)| *known == kind).unwrap_or_else(|| {
             self.kinds.push((kind, HashMap::default()));
             self.kinds.len() - 1
         });
-        if let Some((_, networks)) = self.kinds.get_mut(place) {
+        if let Some((_, networks)) = self.kinds.get_mut(index) {
             networks.entry(network.address()).or_default().push(item);
         }
     }

@@ -71,7 +71,7 @@ pub enum WholeNumbers {
         burst: u32,
     },
     /// The maximum of concurrent permits.
-    Places(u32),
+    Permits(u32),
 }
 
 /// Whether a decision waits for Redis.
@@ -309,7 +309,7 @@ mod tests {
     use crate::limit::Rate;
 
     #[test]
-    fn a_rate_is_millionths_of_a_token_each_microsecond() {
+    fn rate_is_micro_tokens_per_microsecond() {
         const SECOND: u64 = 1_000_000_000;
         for (count, period, expected) in [
             (1_000, SECOND, Some((1_000, 1))),

@@ -53,7 +53,7 @@ mod tests {
     use super::{lower, lowercase, with_lowercase};
 
     #[test]
-    fn every_way_to_lower_case_says_the_same() {
+    fn every_lower_case_path_agrees() {
         let long = "ÀB".repeat(2_000);
         let table = [
             ("", ""),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_grows_by_half_at_most_and_lowering_twice_is_lowering_once() {
+    fn lower_casing_is_idempotent_and_grows_by_half_at_most() {
         for character in char::MIN..=char::MAX {
             let lowered = lower(character);
             assert!(lowered.len_utf8() * 2 <= character.len_utf8() * 3, "{character:?}");

@@ -107,7 +107,7 @@ mod tests {
     use super::Glob;
 
     #[test]
-    fn a_star_is_any_run_of_characters() {
+    fn star_matches_any_run_of_characters() {
         let table: &[(&str, &str, bool)] = &[
             ("/v1/charges", "/v1/charges", true),
             ("/v1/charges", "/v1/charges/", false),

@@ -221,13 +221,13 @@ struct IndexedRule<'r> {
 
 impl<'r> IndexedRule<'r> {
     fn new(rule: u32, plan: &'r SelectionPlan, conditions: &'r [Condition]) -> IndexedRule<'r> {
-        let choices = plan.conditions.iter().zip(conditions).filter(|(asked, _)| !asked.or_absent);
-        let choices = choices.filter_map(|(asked, condition)| {
+        let choices = plan.conditions.iter().zip(conditions).filter(|(step, _)| !step.or_absent);
+        let choices = choices.filter_map(|(step, condition)| {
             let mut anchors: Vec<_> = condition.any_of.iter().map(Anchor::of).collect::<Option<_>>()?;
             // Of two equal anchors, keep the sure one.
             anchors.sort_unstable_by_key(|(anchor, surely)| (*anchor, !surely));
             anchors.dedup_by_key(|(anchor, _)| *anchor);
-            Some((asked.attribute, anchors))
+            Some((step.attribute, anchors))
         });
         IndexedRule { rule, plan, choices: choices.collect() }
     }
@@ -310,7 +310,7 @@ mod tests {
     use crate::rules::{Condition, ListKind, ListedEntry, Mode, Pattern, Position, Priorities, Selection};
 
     #[test]
-    fn lists_are_numbered_from_where_they_are_told_to_be() {
+    fn numbers_list_entries_from_the_given_offset() {
         let listed = |value: &str| ListedEntry {
             name: value.into(),
             position: Position { file: "rules.yaml".into(), line: 1, column: 1 },

@@ -96,7 +96,7 @@ mod tests {
     use super::{KeyScratch, Transform};
 
     #[test]
-    fn what_is_one_caller_counts_as_one() {
+    fn normalizes_spellings_of_one_caller() {
         let plain = Transform::default();
         let lowercase = Transform { lowercase: true, ..plain };
         let prefix = |bits| Transform { ipv6_prefix: Some(bits), ..plain };
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_that_was_used_allocates_nothing() {
+    fn reused_scratch_allocates_nothing() {
         let mut scratch = KeyScratch::default();
         let values = [(Transform { lowercase: true, ipv6_prefix: Some(64) }, "2001:DB8::1"); 16];
         scratch.fill(values.into_iter());

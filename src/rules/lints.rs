@@ -24,7 +24,7 @@ pub(super) fn lint(
         lints.lists(domain);
         lints.redundant(domain);
         for rule in &domain.contents.rules {
-            let (file, at) = (&rule.position.file, domain.place(&rule.name));
+            let (file, at) = (&rule.position.file, domain.name_span(&rule.name));
             if candidate_of(&rule.name).is_none() {
                 lints.key(rule, at);
             }
@@ -119,7 +119,7 @@ impl Lints<'_> {
                         let message =
                             format!("{} never refuses what {} passes", shown(&rule.name), shown(&other.name));
                         let help = "both match the same requests and count by the same key: keep one";
-                        self.warn(&rule.position.file, domain.place(&rule.name), message, help);
+                        self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
                     }
                     _ if rule.mode == Mode::Enforce => strictest = Some((limit, rule)),
                     _ => {}
@@ -139,7 +139,7 @@ impl Lints<'_> {
             let (name, by_name) = (shown(&rule.name), shown(&by.name));
             let message = format!("{name} is never reached: all it matches is {taken} by {by_name}");
             let help = format!("remove it, or narrow the entry at {}", by.position);
-            self.warn(&rule.position.file, domain.place(&rule.name), message, help);
+            self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
         }
     }
 

@@ -88,7 +88,7 @@ mod tests {
     use super::{COMPARED_MAX, RuleNames};
 
     #[test]
-    fn every_name_is_found_and_no_other() {
+    fn finds_known_names_only() {
         // Lengths around the edges of a print, differing only at an end or in the middle.
         let mut texts: Vec<String> = (0..40).map(|length| "a".repeat(length)).collect();
         for length in [3, 4, 7, 8, 9, 15, 16, 17, 20, 40] {
@@ -105,8 +105,8 @@ mod tests {
                     assert_eq!(names.intern(text), number);
                     assert_eq!(names.intern(text), number);
                 }
-                for (place, text) in texts.iter().enumerate() {
-                    let number = (start..start + known).contains(&place).then(|| place - start);
+                for (index, text) in texts.iter().enumerate() {
+                    let number = (start..start + known).contains(&index).then(|| index - start);
                     assert_eq!(names.find(text), number, "{text:?} of {known}");
                 }
             }

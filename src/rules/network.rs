@@ -132,7 +132,7 @@ mod tests {
     use super::Network;
 
     #[test]
-    fn a_network_holds_its_addresses_and_no_other_text() {
+    fn network_matches_its_addresses_only() {
         let table: &[(&str, &[&str], &[&str])] = &[
             (
                 "192.0.2.0/24",
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_is_none_is_told_what_to_write() {
+    fn invalid_network_gets_help() {
         let table = [
             ("10.1.2.3/8", "bits set past its first 8", "write 10.0.0.0/8 for the network, 10.1.2.3/32"),
             ("2001:db8::1/64", "bits set past its first 64", "write 2001:db8::/64"),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_links_beneath_the_directory_alone() {
+    fn follows_only_links_inside_the_directory() {
         let ground = tempfile::tempdir().unwrap();
         let root = ground.path().join("rules");
         fs::create_dir_all(root.join("..2024_1/sub")).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_regular_files_alone_and_waits_for_nobody() {
+    fn reads_only_regular_files_and_never_blocks() {
         let ground = tempfile::tempdir().unwrap();
         let path = |name: &str| ground.path().join(name);
         let mode = Mode::from_raw_mode(0o600);

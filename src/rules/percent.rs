@@ -87,7 +87,7 @@ mod tests {
     use super::{of, parse};
 
     #[test]
-    fn a_percentage_is_digits_and_a_sign() {
+    fn parses_digits_with_percent_sign_only() {
         let table: &[(&str, u16)] =
             &[("80%", 800), ("12.5%", 125), ("0.1%", 1), ("100%", 1_000), ("1000%", 10_000), ("80.0%", 800)];
         for (text, thousandths) in table {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_rounded_down() {
+    fn rounds_share_down() {
         assert_eq!([of(100, 5), of(100, 19), of(125, 80), of(1_000, u32::MAX)], [0, 1, 10, u32::MAX]);
         assert_eq!(of(10_000, u32::MAX), u32::MAX);
     }

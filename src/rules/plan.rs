@@ -33,12 +33,12 @@ impl SelectionPlan {
         key: &[KeyPart],
         mut intern: impl FnMut(&str) -> AttributeId,
     ) -> SelectionPlan {
-        let asked = |condition: &Condition| SelectionStep {
+        let step = |condition: &Condition| SelectionStep {
             attribute: intern(&condition.attribute),
             or_absent: condition.or_absent,
             matcher: Matcher::new(&condition.any_of),
         };
-        let conditions = conditions.iter().map(asked).collect();
+        let conditions = conditions.iter().map(step).collect();
         SelectionPlan { conditions, key: key.iter().map(|part| intern(&part.attribute)).collect() }
     }
 
@@ -46,22 +46,21 @@ impl SelectionPlan {
     pub(super) fn matches(&self, selection: &Selection<'_>) -> bool {
         let has = |attribute: &AttributeId| selection.value(*attribute).is_some();
         self.key.iter().all(has)
-            && self.conditions.iter().all(|asked| match selection.value(asked.attribute) {
-                Some(value) => asked.matcher.holds(value),
-                None => asked.or_absent,
+            && self.conditions.iter().all(|step| match selection.value(step.attribute) {
+                Some(value) => step.matcher.holds(value),
+                None => step.or_absent,
             })
     }
 
     pub(super) fn asks_only_for(&self, attribute: AttributeId) -> bool {
         let mut conditions = self.conditions.iter();
-        conditions.all(|asked| asked.attribute == attribute)
-            && self.key.iter().all(|asked| *asked == attribute)
+        conditions.all(|step| step.attribute == attribute) && self.key.iter().all(|step| *step == attribute)
     }
 
     /// Returns the attributes that a matching request must have.
     pub(super) fn needed(&self) -> impl Iterator<Item = AttributeId> + '_ {
-        let conditions = self.conditions.iter().filter(|asked| !asked.or_absent);
-        conditions.map(|asked| asked.attribute).chain(self.key.iter().copied())
+        let conditions = self.conditions.iter().filter(|step| !step.or_absent);
+        conditions.map(|step| step.attribute).chain(self.key.iter().copied())
     }
 }
 

@@ -147,7 +147,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn all_prefixes_are_found(known in prop::collection::vec(text(), 0..20), texts in prop::collection::vec(text(), 1..9)) {
+        fn finds_all_prefixes(known in prop::collection::vec(text(), 0..20), texts in prop::collection::vec(text(), 1..9)) {
             let prefixes = Prefixes::new(known.iter().cloned().zip(0..).collect());
             for text in texts {
                 let mut expected: Vec<_> = (0..known.len()).filter(|at| text.starts_with(&known[*at])).collect();

@@ -295,7 +295,7 @@ mod tests {
     use super::{Duration, Period, SECOND, WrittenRate, parse, parse_duration};
 
     #[test]
-    fn a_rate_is_a_number_a_slash_and_a_unit() {
+    fn parses_rate_as_count_slash_unit() {
         let table: &[(&str, u32, u64)] = &[
             ("100/s", 100, SECOND),
             ("1/s", 1, SECOND),
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_fast_one_by_one_may_still_be_counted_in_windows() {
+    fn suggests_window_for_rate_above_token_resolution() {
         let wrong = parse("1999999/s").unwrap().steady().unwrap_err();
         assert!(wrong.message.contains("one part in 100000: `1999999/s`"), "{wrong:?}");
         assert!(wrong.mend.unwrap().contains("2000000/s"));
     }
 
     #[test]
-    fn what_is_nearly_a_rate_is_told_how_to_become_one() {
+    fn malformed_rate_gets_help() {
         let table: &[(&str, &str, &str)] = &[
             ("", "not ``", "like 100/s"),
             ("abc", "not `abc`", "like 100/s"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_a_number_and_a_unit() {
+    fn parses_span_as_number_and_unit() {
         let table: &[(&str, u64)] = &[
             ("1ms", 1),
             ("60s", 60_000),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_a_span_is_told_how_to_become_one() {
+    fn malformed_span_gets_help() {
         let table: &[(&str, &str, &str)] = &[
             ("", "`block` is a number and a unit, not ``", "like 60s"),
             ("soon", "not `soon`", "like 60s"),

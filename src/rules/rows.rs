@@ -149,7 +149,7 @@ mod tests {
     use super::{NotAdded, Rows};
 
     #[test]
-    fn every_key_has_its_number_and_no_other() {
+    fn finds_number_of_known_keys_only() {
         let mut rows = Rows::default();
         let keys: Vec<[String; 2]> = (0..3_000)
             .map(|number: u32| [format!("org-{}", number % 50), "u".repeat(number as usize / 50)])
@@ -157,11 +157,11 @@ mod tests {
         for (number, key) in (1..).zip(&keys) {
             assert_eq!(rows.insert(key.iter().map(String::as_str), number), Ok(()));
         }
-        for (place, key) in keys.iter().enumerate() {
-            let number = u32::try_from(place).unwrap() + 1;
+        for (index, key) in keys.iter().enumerate() {
+            let number = u32::try_from(index).unwrap() + 1;
             assert_eq!(rows.number_of(key.iter().map(String::as_str)), Some(number), "{key:?}");
             let again = rows.insert(key.iter().map(String::as_str), 9);
-            assert_eq!(again, Err(NotAdded::Known(place)));
+            assert_eq!(again, Err(NotAdded::Known(index)));
         }
         // The same text split elsewhere, a single value, an extra value.
         for other in

@@ -159,16 +159,16 @@ impl Domain {
     /// Returns the priority of a request: the requested one if the domain has it, else that of the first
     /// matching entry of `prioritize`, else the lowest. `None` if the domain has no priorities.
     #[must_use]
-    pub fn priority<'d>(&'d self, asked: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
-        let place = self.priority_place(asked, selection)?;
-        self.contents.priorities.names.get(place).map(|name| &**name)
+    pub fn priority<'d>(&'d self, requested: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
+        let index = self.priority_index(requested, selection)?;
+        self.contents.priorities.names.get(index).map(|name| &**name)
     }
 
     /// Returns the index of that priority in [`Domain::priorities`].
     #[must_use]
-    pub fn priority_place(&self, asked: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
+    pub fn priority_index(&self, requested: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
         let names = &self.contents.priorities.names;
-        let known = asked.and_then(|asked| names.iter().position(|name| **name == *asked));
+        let known = requested.and_then(|requested| names.iter().position(|name| **name == *requested));
         known.or_else(|| self.index.priority_of(selection)).or(names.len().checked_sub(1))
     }
 
@@ -295,17 +295,17 @@ pub struct NotItsKey(String);
 
 impl NotItsKey {
     /// The key has other attributes.
-    fn others(asked: &[KeyPart], given: &[(&str, &str)]) -> NotItsKey {
+    fn others(expected: &[KeyPart], given: &[(&str, &str)]) -> NotItsKey {
         let list = |names: &mut dyn Iterator<Item = &str>| {
             let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
             if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
         };
-        let example: Vec<String> = asked.iter().map(|part| format!("{}=VALUE", part.attribute)).collect();
+        let example: Vec<String> = expected.iter().map(|part| format!("{}=VALUE", part.attribute)).collect();
         let example = if example.is_empty() { "no attribute".to_owned() } else { example.join(" ") };
-        let asked = list(&mut asked.iter().map(|part| &*part.attribute));
+        let expected = list(&mut expected.iter().map(|part| &*part.attribute));
         let given = list(&mut given.iter().map(|(name, _)| *name));
         NotItsKey(format!(
-            "its key is made of {asked}, and what is given is {given}: write exactly {example}"
+            "its key is made of {expected}, and what is given is {given}: write exactly {example}"
         ))
     }
 

@@ -12,7 +12,7 @@ use super::problem::{Excerpt, Problem, Severity, ValueProblem};
 pub struct Source {
     file: Arc<str>,
     text: String,
-    beside: TableLookup,
+    table_lookup: TableLookup,
     /// Whether problems may quote the text.
     quotable: bool,
 }
@@ -68,12 +68,12 @@ impl Source {
     /// Makes a source of a text from elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
-        Source { file: file.into(), text, beside: TableLookup::Nothing, quotable: true }
+        Source { file: file.into(), text, table_lookup: TableLookup::Nothing, quotable: true }
     }
 
     /// Makes a source of a saved text and its tables.
     pub(super) fn kept(file: &str, text: String, tables: Arc<[NamedTable]>) -> Source {
-        Source { file: file.into(), text, beside: TableLookup::Kept(tables), quotable: true }
+        Source { file: file.into(), text, table_lookup: TableLookup::Kept(tables), quotable: true }
     }
 
     /// Reads a file whose links stay beneath its directory. Problems quote it if its owner is root, the owner
@@ -110,8 +110,8 @@ impl Source {
             Ok(text) => {
                 let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
                 let directory = path.parent().map(Path::to_owned);
-                let beside = directory.map_or(TableLookup::Nothing, TableLookup::Directory);
-                Ok(Source { beside, quotable, ..Source::new(&name, text) })
+                let table_lookup = directory.map_or(TableLookup::Nothing, TableLookup::Directory);
+                Ok(Source { table_lookup, quotable, ..Source::new(&name, text) })
             }
             Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to(), quotable)),
         }
@@ -126,15 +126,15 @@ impl Source {
     /// Returns the directory of the file; `None` for a text from elsewhere.
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
-        match &self.beside {
+        match &self.table_lookup {
             TableLookup::Directory(directory) => Some(directory),
             TableLookup::Nothing | TableLookup::Kept(_) => None,
         }
     }
 
     /// Reads a file beside this one; `None` for a text from elsewhere.
-    pub(super) fn beside(&self, name: &str) -> Option<Result<Source, UnreadableFile>> {
-        match &self.beside {
+    pub(super) fn read_table(&self, name: &str) -> Option<Result<Source, UnreadableFile>> {
+        match &self.table_lookup {
             TableLookup::Nothing => None,
             TableLookup::Directory(directory) => Some(Source::read(&directory.join(name))),
             TableLookup::Kept(tables) => {

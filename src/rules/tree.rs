@@ -89,10 +89,10 @@ impl Tree {
             return None;
         }
         let (mut level, mut limit, mut shared) = (&self.root, None, 0);
-        for (place, (key, value)) in (0u32..).zip(descriptor) {
+        for (index, (key, value)) in (0u32..).zip(descriptor) {
             let (node, by) = level.child(&self.nodes, key, value)?;
             if by == MatchedBy::Pattern && node.share {
-                shared |= 1u32.checked_shl(place).unwrap_or_default();
+                shared |= 1u32.checked_shl(index).unwrap_or_default();
             }
             (level, limit) = (&node.below, node.limit);
         }
@@ -131,12 +131,12 @@ impl Tree {
     ) -> impl ExactSizeIterator<Item = &'s str> + 's {
         let path = &self.limits[(hit.rule - self.first_rule) as usize].path;
         (0..2 * descriptor.len()).map(move |at| {
-            let place = at / 2;
-            let (key, value) = descriptor[place];
-            match (at % 2, hit.shared >> place & 1) {
+            let index = at / 2;
+            let (key, value) = descriptor[index];
+            match (at % 2, hit.shared >> index & 1) {
                 (0, _) => key,
                 (_, 0) => value,
-                _ => node_at(&self.nodes, path[place]).value_behind(key),
+                _ => node_at(&self.nodes, path[index]).value_behind(key),
             }
         })
     }
@@ -274,11 +274,11 @@ impl Tree {
                 found.push((number, (hit, descriptor)));
             }
         }
-        for (place, (number, one)) in found.iter().enumerate() {
+        for (index, (number, one)) in found.iter().enumerate() {
             if self.is_replaced(one.0, &found) {
                 continue;
             }
-            let before = found.get(..place).unwrap_or_default();
+            let before = found.get(..index).unwrap_or_default();
             match before.iter().find(|(_, other)| self.is_same(one, other)) {
                 Some((first, _)) => {
                     let same = hits.iter_mut().find(|hit| hit.descriptor == *first);

@@ -239,7 +239,7 @@ mod tests {
     use crate::rules::read_text;
 
     #[test]
-    fn a_bound_is_said_for_every_algorithm() {
+    fn describes_bound_of_every_algorithm() {
         let table: &[(&str, u32, &str)] = &[
             ("rate: 100/s, burst: 500", 1, "at most 500 + 100 × seconds in any span"),
             ("rate: 100/s, burst: 500", 200, "at most 100000 + 20000 × seconds in any span"),

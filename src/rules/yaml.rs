@@ -139,10 +139,10 @@ impl<'de> Deserialize<'de> for YamlNode {
         if let Value::Unsettled(_, start, bytes) = &mut value {
             let span = defined.span();
             let offset = |byte: Option<u64>| byte.and_then(|byte| usize::try_from(byte).ok());
-            let place = offset(span.byte_offset()).zip(offset(span.byte_len()));
-            (*start, *bytes) = place.ok_or_else(|| D::Error::custom("a number without a place"))?;
+            let span_of = offset(span.byte_offset()).zip(offset(span.byte_len()));
+            (*start, *bytes) = span_of.ok_or_else(|| D::Error::custom("a number without a place"))?;
         }
-        Ok(YamlNode { at: place(referenced), value })
+        Ok(YamlNode { at: span_of(referenced), value })
     }
 }
 
@@ -213,7 +213,7 @@ impl<'de> Visitor<'de> for WrittenVisitor {
     }
 }
 
-fn place(location: Location) -> Span {
+fn span_of(location: Location) -> Span {
     let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX).max(1);
     Span {
         line: count(location.line()),
@@ -224,7 +224,7 @@ fn place(location: Location) -> Span {
 }
 
 fn problem(source: &Source, error: &Error) -> Problem {
-    let mut at = error.location().map_or(Span::START, place);
+    let mut at = error.location().map_or(Span::START, span_of);
     // Errors of the parser itself lack the byte offset.
     at.byte = source.byte_of(at.line, at.column);
     let cause = match error.without_snippet() {

@@ -15,56 +15,57 @@ use crate::engine::{Decider, Descriptors, Op, Request};
 #[derive(Debug)]
 pub struct ThreadHealth {
     /// The decision threads by number, then the accepting thread. Nanoseconds plus 1; 0 before the first check.
-    beats: Box<[AtomicU64]>,
+    checks: Box<[AtomicU64]>,
     /// Wakes the decision threads, by number. They have no timers of their own, as a runtime with a timer reads the clock
     /// whenever it waits.
     wakes: Box<[Notify]>,
     /// The number of threads before their first check.
     silent: AtomicUsize,
-    all_beat: Notify,
+    all_checked: Notify,
 }
 
 impl ThreadHealth {
     /// Makes the health of a server with this number of decision threads.
     #[must_use]
     pub fn new(threads: usize) -> ThreadHealth {
-        let beats: Box<[AtomicU64]> = (0..=threads.max(1)).map(|_| AtomicU64::new(0)).collect();
+        let checks: Box<[AtomicU64]> = (0..=threads.max(1)).map(|_| AtomicU64::new(0)).collect();
         let wakes = (0..threads.max(1)).map(|_| Notify::new()).collect();
-        ThreadHealth { silent: AtomicUsize::new(beats.len()), beats, wakes, all_beat: Notify::new() }
+        ThreadHealth { silent: AtomicUsize::new(checks.len()), checks, wakes, all_checked: Notify::new() }
     }
 
     /// Returns the name of each thread and the age of its last self-check, `None` before the first. Decision threads come
     /// first, by number, then the accepting thread.
     pub fn check_ages(&self, now: Timestamp) -> impl Iterator<Item = (String, Option<Duration>)> {
-        let accepting = self.beats.len() - 1;
-        self.beats.iter().enumerate().map(move |(number, beat)| {
+        let accepting = self.checks.len() - 1;
+        self.checks.iter().enumerate().map(move |(number, check)| {
             let name = if number == accepting { ACCEPTING.to_owned() } else { thread_name(number) };
-            (name, read_beat(beat).map(|at| now.since(at)))
+            (name, read_check(check).map(|at| now.since(at)))
         })
     }
 
     /// Whether every thread has run its self-check after a moment.
     #[must_use]
     pub fn all_checked_after(&self, moment: Timestamp) -> bool {
-        self.beats.iter().all(|beat| read_beat(beat) > Some(moment))
+        self.checks.iter().all(|check| read_check(check) > Some(moment))
     }
 
     /// Waits until every thread has run its self-check once: the server is ready. For one waiter.
     pub async fn wait_until_serving(&self) {
         while self.silent.load(Ordering::SeqCst) > 0 {
-            self.all_beat.notified().await;
+            self.all_checked.notified().await;
         }
     }
 
     /// Marks the decision threads from this number on as not started.
     pub(super) fn mark_not_started(&self, from: usize) {
-        (from..self.wakes.len()).for_each(|number| self.beat(number, NEVER_STARTED));
+        (from..self.wakes.len()).for_each(|number| self.check(number, NEVER_STARTED));
     }
 
     /// Returns the number of running decision threads and the number wanted.
     #[must_use]
     pub fn thread_counts(&self) -> (usize, usize) {
-        let not_started = |number: &usize| self.beats.get(*number).and_then(read_beat) == Some(NEVER_STARTED);
+        let not_started =
+            |number: &usize| self.checks.get(*number).and_then(read_check) == Some(NEVER_STARTED);
         let wanted = self.wakes.len();
         (wanted - (0..wanted).filter(not_started).count(), wanted)
     }
@@ -73,7 +74,7 @@ impl ThreadHealth {
     /// second.
     pub(super) fn beat_accepting(&self, now: Timestamp) {
         self.wakes.iter().for_each(Notify::notify_one);
-        self.beat(self.beats.len() - 1, now);
+        self.check(self.checks.len() - 1, now);
     }
 
     async fn wake(&self, number: usize) {
@@ -83,13 +84,13 @@ impl ThreadHealth {
         }
     }
 
-    fn beat(&self, number: usize, now: Timestamp) {
-        let Some(beat) = self.beats.get(number) else { return };
+    fn check(&self, number: usize, now: Timestamp) {
+        let Some(check) = self.checks.get(number) else { return };
         // Each beat has one writer.
-        if beat.swap(now.as_nanos().saturating_add(1), Ordering::SeqCst) == 0
+        if check.swap(now.as_nanos().saturating_add(1), Ordering::SeqCst) == 0
             && self.silent.fetch_sub(1, Ordering::SeqCst) == 1
         {
-            self.all_beat.notify_one();
+            self.all_checked.notify_one();
         }
     }
 }
@@ -104,7 +105,7 @@ pub(super) async fn run_self_checks(
     loop {
         let now = clock.now();
         check_decider(&decider, now);
-        pulse.beat(number, now.at);
+        pulse.check(number, now.at);
         pulse.wake(number).await;
     }
 }
@@ -119,8 +120,8 @@ fn check_decider(decider: &Mutex<Decider>, now: Now) {
 /// The beat of a thread that was not started: later than any moment.
 const NEVER_STARTED: Timestamp = Timestamp::from_nanos(u64::MAX - 1);
 
-fn read_beat(beat: &AtomicU64) -> Option<Timestamp> {
-    beat.load(Ordering::SeqCst).checked_sub(1).map(Timestamp::from_nanos)
+fn read_check(check: &AtomicU64) -> Option<Timestamp> {
+    check.load(Ordering::SeqCst).checked_sub(1).map(Timestamp::from_nanos)
 }
 
 /// Returns the name of a decision thread.
@@ -143,11 +144,11 @@ mod tests {
         let pulse = ThreadHealth::new(2);
         let at = |nanos| Timestamp::from_nanos(nanos);
         assert!(!pulse.all_checked_after(Timestamp::ORIGIN));
-        pulse.beat(0, at(0));
-        pulse.beat(1, at(5));
+        pulse.check(0, at(0));
+        pulse.check(1, at(5));
         assert!(!pulse.all_checked_after(Timestamp::ORIGIN), "one thread has not beaten yet");
         pulse.beat_accepting(at(7));
-        pulse.beat(0, at(6));
+        pulse.check(0, at(6));
         assert!(pulse.all_checked_after(at(4)));
         assert!(!pulse.all_checked_after(at(5)), "one thread has not beaten since");
         let ages: Vec<_> = pulse.check_ages(at(10)).collect();
@@ -160,7 +161,7 @@ mod tests {
         let pulse = ThreadHealth::new(3);
         assert_eq!(pulse.thread_counts(), (3, 3));
         pulse.mark_not_started(1);
-        pulse.beat(0, Timestamp::from_nanos(5));
+        pulse.check(0, Timestamp::from_nanos(5));
         pulse.beat_accepting(Timestamp::from_nanos(5));
         assert!(pulse.all_checked_after(Timestamp::from_nanos(4)));
         assert!(pulse.check_ages(Timestamp::from_nanos(5)).all(|(_, age)| age == Some(Duration::ZERO)));
@@ -170,8 +171,8 @@ mod tests {
     #[tokio::test]
     async fn is_serving_after_every_thread_has_beaten() {
         let pulse = ThreadHealth::new(1);
-        pulse.beat(0, Timestamp::ORIGIN);
-        pulse.beat(0, Timestamp::ORIGIN);
+        pulse.check(0, Timestamp::ORIGIN);
+        pulse.check(0, Timestamp::ORIGIN);
         let waited = tokio::time::timeout(Duration::from_millis(5), pulse.wait_until_serving()).await;
         assert!(waited.is_err());
         pulse.beat_accepting(Timestamp::ORIGIN);

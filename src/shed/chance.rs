@@ -2,9 +2,9 @@
 
 /// The shed probability of a priority, 0 to 1: `clamp(K · max(s, 0) − k, 0, 1)`.
 ///
-/// `sheddable` is K, the number of priorities that may be shed; `place` is k, 0 for the least important of them. Each
+/// `sheddable` is K, the number of priorities that may be shed; `rank` is k, 0 for the least important of them. Each
 /// priority is shed over a K-th of the range of s from 0 to 1, and wholly before the next one begins. The result is 0
-/// for a `place` of at least `sheddable`, and for a severity of NaN.
+/// for a `rank` of at least `sheddable`, and for a severity of NaN.
 ///
 /// Source: the order of the priorities is that of “Scaling your API with rate limiters” (Stripe, 2017), which gives no
 /// formula; the equal parts are not from it.
@@ -16,12 +16,12 @@
 /// assert_eq!(chance(0.5, 3, 2), 0.0);
 /// ```
 #[must_use]
-pub fn chance(severity: f64, sheddable: usize, place: usize) -> f64 {
-    if place >= sheddable {
+pub fn chance(severity: f64, sheddable: usize, rank: usize) -> f64 {
+    if rank >= sheddable {
         return 0.0;
     }
     // `max` returns zero for NaN.
-    (to_f64(sheddable) * severity.max(0.0) - to_f64(place)).clamp(0.0, 1.0)
+    (to_f64(sheddable) * severity.max(0.0) - to_f64(rank)).clamp(0.0, 1.0)
 }
 
 /// Converts a number of priorities, saturated at 2³² − 1.

@@ -80,23 +80,27 @@ impl Default for Controller {
 impl SlowSeverity {
     /// Makes the severity at rest: nothing is shed, and all of `after` is left.
     #[must_use]
-    pub fn at_rest(law: &Controller) -> SlowSeverity {
-        SlowSeverity { value: law.rest(), silent: Duration::ZERO }
+    pub fn at_rest(controller: &Controller) -> SlowSeverity {
+        SlowSeverity { value: controller.rest(), silent: Duration::ZERO }
     }
 
     /// Makes a severity from its value and the time without readings.
     #[must_use]
-    pub fn restore(law: &Controller, value: f64, silent: Duration) -> SlowSeverity {
-        SlowSeverity { value: value.max(law.rest()).min(1.0), silent: silent.min(HOLD_WITHOUT_READINGS) }
+    pub fn restore(controller: &Controller, value: f64, silent: Duration) -> SlowSeverity {
+        SlowSeverity {
+            value: value.max(controller.rest()).min(1.0),
+            silent: silent.min(HOLD_WITHOUT_READINGS),
+        }
     }
 
     /// Returns the severity after a time without readings, of any length: equals the steps without a reading.
     #[must_use]
-    pub fn after_missing_readings(mut self, law: &Controller, elapsed: Duration) -> SlowSeverity {
+    pub fn after_missing_readings(mut self, controller: &Controller, elapsed: Duration) -> SlowSeverity {
         let held = elapsed.min(HOLD_WITHOUT_READINGS.saturating_sub(self.silent));
         self.silent += held;
-        let moved = self.value + law.per_second(law.good / 2.0) * elapsed.saturating_sub(held).as_secs_f64();
-        SlowSeverity { value: moved.max(law.rest()).min(1.0), ..self }
+        let moved = self.value
+            + controller.per_second(controller.good / 2.0) * elapsed.saturating_sub(held).as_secs_f64();
+        SlowSeverity { value: moved.max(controller.rest()).min(1.0), ..self }
     }
 
     /// The time without readings, at most the time for which the severity is held.
@@ -113,8 +117,8 @@ impl SlowSeverity {
 
     /// Whether no step could lower it.
     #[must_use]
-    pub fn is_at_rest(&self, law: &Controller) -> bool {
-        self.value <= law.rest()
+    pub fn is_at_rest(&self, controller: &Controller) -> bool {
+        self.value <= controller.rest()
     }
 
     /// Updates the severity; called about once a second with the time since the last call, of which at most
@@ -122,7 +126,7 @@ impl SlowSeverity {
     ///
     /// `utilization` is a share: 1 is full. Without one (`None`, NaN, infinite) s is held for [`HOLD_WITHOUT_READINGS`], and then moves
     /// as at half of `good`. A negative utilization counts as zero.
-    pub fn step(&mut self, law: &Controller, utilization: Option<f64>, elapsed: Duration) {
+    pub fn step(&mut self, controller: &Controller, utilization: Option<f64>, elapsed: Duration) {
         let elapsed = elapsed.min(STEP_MAX);
         let (utilization, moving) = match utilization.filter(|u| u.is_finite()) {
             Some(utilization) => {
@@ -132,12 +136,12 @@ impl SlowSeverity {
             None => {
                 let held = elapsed.min(HOLD_WITHOUT_READINGS.saturating_sub(self.silent));
                 self.silent += held;
-                (law.good / 2.0, elapsed.saturating_sub(held))
+                (controller.good / 2.0, elapsed.saturating_sub(held))
             }
         };
-        let moved = self.value + law.per_second(utilization) * moving.as_secs_f64();
+        let moved = self.value + controller.per_second(utilization) * moving.as_secs_f64();
         // `max` first: it returns the severity at rest for NaN.
-        self.value = moved.max(law.rest()).min(1.0);
+        self.value = moved.max(controller.rest()).min(1.0);
     }
 }
 

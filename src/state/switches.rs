@@ -106,8 +106,8 @@ fn parse_lists(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (SwitchesContent
     not_understood += switches.iter().filter(|switch| !switch.others.is_empty()).count();
     switches.retain(|switch| switch.others.is_empty() || switch.mode != Mode::Enforce);
     let blocks = parse_list(lists.remove(BLOCKS), &mut not_understood);
-    let said = parse_list(lists.remove(SAID), &mut not_understood);
-    (SwitchesContent { switches, blocks, said }, not_understood + lists.len())
+    let set_times = parse_list(lists.remove(SAID), &mut not_understood);
+    (SwitchesContent { switches, blocks, set_times }, not_understood + lists.len())
 }
 
 /// Parses the entries of one list, and counts those that are not understood.
@@ -131,8 +131,8 @@ struct SwitchesContent {
     switches: Vec<StoredSwitch>,
     blocks: Vec<StoredBlock>,
     /// When the entries of `switches` were set: the later of a host's switch and a fleet override holds.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    said: Vec<StoredSwitchTime>,
+    #[serde(rename = "said", skip_serializing_if = "Vec::is_empty")]
+    set_times: Vec<StoredSwitchTime>,
 }
 
 const SWITCHES: &str = "switches";
@@ -177,8 +177,8 @@ impl SwitchesContent {
             Target::Daemon => None,
             Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
         };
-        let said = orders.switches.iter().filter(|switch| switch.set_at > Timestamp::ORIGIN);
-        let said = said.map(|switch| StoredSwitchTime {
+        let set_times = orders.switches.iter().filter(|switch| switch.set_at > Timestamp::ORIGIN);
+        let set_times = set_times.map(|switch| StoredSwitchTime {
             rule: rule(&switch.target),
             at: to_unix_nanos(switch.set_at, now),
         });
@@ -199,7 +199,7 @@ impl SwitchesContent {
         SwitchesContent {
             switches: orders.switches.iter().map(switch).collect(),
             blocks: orders.blocks.iter().map(block).collect(),
-            said: said.collect(),
+            set_times: set_times.collect(),
         }
     }
 
@@ -226,7 +226,7 @@ impl SwitchesContent {
             switches: self.switches.into_iter().map(switch).collect(),
             blocks: self.blocks.into_iter().map(block).collect(),
         };
-        for StoredSwitchTime { rule, at } in self.said {
+        for StoredSwitchTime { rule, at } in self.set_times {
             let target = target(rule);
             let switch = orders.switches.iter_mut().find(|switch| switch.target == target);
             switch.into_iter().for_each(|switch| switch.set_at = from_unix_nanos(at, now));

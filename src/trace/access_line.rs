@@ -138,14 +138,14 @@ fn user_and_time(text: &[u8]) -> Option<(&[u8], u64, &[u8])> {
 /// Parses `10/Oct/2000:13:55:36 -0700` to Unix seconds.
 fn time(text: &[u8]) -> Option<u64> {
     let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
-    if text.len() != TIME_BYTES || separators.iter().any(|(place, byte)| text.get(*place) != Some(byte)) {
+    if text.len() != TIME_BYTES || separators.iter().any(|(index, byte)| text.get(*index) != Some(byte)) {
         return None;
     }
-    let number = |places: Range<usize>| {
+    let number = |digits: Range<usize>| {
         let digit = |byte: &u8| byte.is_ascii_digit().then(|| i16::from(byte - b'0'));
-        text.get(places)?.iter().try_fold(0, |number, byte| Some(number * 10 + digit(byte)?))
+        text.get(digits)?.iter().try_fold(0, |number, byte| Some(number * 10 + digit(byte)?))
     };
-    let two = |place: usize| i8::try_from(number(place..place + 2)?).ok();
+    let two = |index: usize| i8::try_from(number(index..index + 2)?).ok();
     let month = MONTHS.iter().position(|month| text.get(3..6) == Some(month.as_slice()))?;
     let month = i8::try_from(month + 1).ok()?;
     // Count a leap second as the second before it.

@@ -16,7 +16,7 @@ fn value(line: &str, name: &str) -> Option<String> {
 }
 
 #[test]
-fn a_combined_line_has_six_attributes() {
+fn combined_line_has_six_attributes() {
     let line = format!(
         r#"127.0.0.1 - frank {TIME} "GET /apache_pb.gif?x=1 HTTP/1.0" 200 2326 "http://www.example.com/start.html" "Mozilla/4.08 [en] (Win98; I ;Nav)""#
     );
@@ -40,7 +40,7 @@ fn a_combined_line_has_six_attributes() {
 }
 
 #[test]
-fn fields_are_read_as_servers_write_them() {
+fn parses_fields_as_servers_write_them() {
     let line = |user: &str, request: &str, agent: &str| {
         format!(r#"2001:db8::7 - {user} {TIME} "{request}" 404 0 "-" "{agent}""#)
     };
@@ -73,7 +73,7 @@ fn fields_are_read_as_servers_write_them() {
 }
 
 #[test]
-fn what_is_no_request_is_told() {
+fn reports_lines_that_are_no_request() {
     let with = |request: &str| format!(r#"192.0.2.1 - - {TIME} "{request}" 400 0 "-" "-""#);
     let table = [
         (String::new(), "does not begin with an IP address but with ``"),
@@ -99,7 +99,7 @@ fn what_is_no_request_is_told() {
 }
 
 #[test]
-fn times_have_a_zone() {
+fn requires_time_zone() {
     let table = [
         ("10/Oct/2000:13:55:36 -0700", Some(971_211_336)),
         ("10/Oct/2000:20:55:36 +0000", Some(971_211_336)),
@@ -121,7 +121,7 @@ fn times_have_a_zone() {
 }
 
 #[test]
-fn a_long_value_is_shortened_as_clients_do() {
+fn shortens_long_values_as_clients_do() {
     let agent = "ä".repeat(600);
     let shortened = |agent: &str| {
         value(&format!(r#"::1 - - {TIME} "GET / HTTP/1.1" 200 1 "-" "{agent}""#), "user_agent").unwrap()
@@ -134,7 +134,7 @@ fn a_long_value_is_shortened_as_clients_do() {
 }
 
 #[test]
-fn paths_are_as_the_middlewares_send_them() {
+fn normalizes_paths_as_middlewares_do() {
     let table = [
         ("/", "/"),
         ("", "/"),
@@ -174,7 +174,7 @@ fn paths_are_as_the_middlewares_send_them() {
 proptest::proptest! {
     /// Any line is either read within the bounds of the socket or rejected.
     #[test]
-    fn any_bytes_are_read_or_passed_over(
+    fn parses_or_skips_any_bytes(
         address in proptest::prop_oneof!["192\\.0\\.2\\.1", "::1", ".{0,5}"],
         time in proptest::prop_oneof!["10/Oct/2000:13:55:36 -0700", "[0-9]{2}/Feb/[0-9]{4}:[0-9]{2}:59:60 [+-][0-9]{4}"],
         request in proptest::prop_oneof!["GET /[a-c/.%2ef]{0,40} HTTP/1.1", ".{0,30}"],

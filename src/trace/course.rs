@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_grow_with_the_trace_and_add_up_to_what_was_counted() {
+    fn steps_grow_with_trace_and_sum_to_totals() {
         const SECOND: u64 = 1_000_000_000;
         let spans = [
             0,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_stands_in_the_step_of_its_moment() {
+    fn places_events_in_the_step_of_their_time() {
         // Two bursts 10 s apart, then a request at the end.
         let millis = [0, 1, 2, 10_000, 10_001, 20_000];
         let (course, _) = played(millis.into_iter().map(|millis| millis * 1_000_000));
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn from_nothing_to_unix_time_is_one_gap() {
+    fn jump_to_unix_time_is_one_gap() {
         let (course, _) = played([0, 0, 1_732_186_800_000_000_000, u64::MAX].into_iter());
         let passes = passes(&course);
         assert_eq!((passes[0], passes.iter().sum::<u64>()), (2, 4), "{passes:?}");
     }
 
     #[test]
-    fn a_rule_that_gave_its_counts_to_others_adds_up_all_the_same() {
+    fn keeps_sums_when_counts_of_a_rule_fall() {
         let mut course = StepCounts::default();
         for (at, pass) in [(0, 0), (1, 7), (2, 9), (3, 2), (4, 5)] {
             course.reach(Timestamp::from_nanos(at * 1_000_000), || totals(pass));

@@ -174,8 +174,8 @@ pub(crate) enum TraceLineError {
 /// Formats an error of serde_json without its line number, which is always 1 here.
 fn json_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let place = format!(" at line {} column {}", error.line(), error.column());
-    match text.strip_suffix(&place) {
+    let suffix = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&suffix) {
         Some(what) => format!("{what} (column {})", error.column()),
         None => text,
     }
@@ -199,7 +199,7 @@ mod tests {
     use super::{IdDigest, Ids};
 
     #[test]
-    fn an_id_is_its_text() {
+    fn compares_ids_by_their_text() {
         let mut ids = Ids::default();
         for (id, is_new) in
             [("1", true), ("\"1\"", true), ("1", false), ("1.0", true), ("{}", true), ("{}", false)]

@@ -220,12 +220,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
 
 /// Parses seconds with at most 9 decimal places exactly, without floats.
 pub(super) fn time(text: &str) -> Option<Timestamp> {
-    let (whole, places) = text.split_once('.').unwrap_or((text, ""));
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let is_written_out = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || places.len() > PLACES_MAX || !is_written_out(whole) || !is_written_out(places) {
+    if whole.is_empty() || decimals.len() > PLACES_MAX || !is_written_out(whole) || !is_written_out(decimals)
+    {
         return None;
     }
-    let fraction = places.bytes().chain(std::iter::repeat(b'0')).take(PLACES_MAX);
+    let fraction = decimals.bytes().chain(std::iter::repeat(b'0')).take(PLACES_MAX);
     let fraction = fraction.fold(0, |nanos, digit| nanos * 10 + u64::from(digit - b'0'));
     let nanos = whole.parse::<u64>().ok()?.checked_mul(NANOS_PER_SECOND)?.checked_add(fraction)?;
     Some(Timestamp::from_nanos(nanos))
@@ -245,7 +246,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn seconds_are_read_exactly() {
+    fn parses_seconds_exactly() {
         let table = [
             ("0", Some(0)),
             ("0.5", Some(500_000_000)),

@@ -359,7 +359,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_plainly_fits_is_taken_as_a_frame(
+        fn short_path_accepts_only_encodable_requests(
             (domain, priority, idem) in (text(), prop::option::of(text()), prop::option::of(text())),
             units in units(),
             pairs in prop::collection::vec((text(), value()), 0..8),

@@ -38,7 +38,7 @@ fn value() -> impl Strategy<Value = String> {
     prop_oneof!["\\PC{0,20}", Just("\u{0}\n\u{7f}\u{2028}\"\\".to_owned()), Just("x".repeat(1_024))]
 }
 
-fn asked() -> impl Strategy<Value = RecordedRequest> {
+fn any_request() -> impl Strategy<Value = RecordedRequest> {
     let descriptors = prop::collection::vec(prop::collection::vec((name(), value()), 0..4), 0..3);
     let number = prop_oneof![Just(1), Just(0), 0..=i64::from(u32::MAX)];
     let units = prop::option::of(prop::collection::btree_map(name(), number, 0..3));
@@ -63,43 +63,47 @@ fn asked() -> impl Strategy<Value = RecordedRequest> {
 }
 
 /// The request's frame without its length prefix.
-fn payload(asked: &RecordedRequest) -> Vec<u8> {
+fn payload(recorded: &RecordedRequest) -> Vec<u8> {
     let mut descriptors = DescriptorList::new();
-    for pairs in &asked.descriptors {
+    for pairs in &recorded.descriptors {
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert!(descriptors.push(&pairs));
     }
-    let costs: Vec<(&str, u64)> =
-        asked.units.iter().flatten().map(|(unit, cost)| (&**unit, u64::try_from(*cost).unwrap())).collect();
+    let costs: Vec<(&str, u64)> = recorded
+        .units
+        .iter()
+        .flatten()
+        .map(|(unit, cost)| (&**unit, u64::try_from(*cost).unwrap()))
+        .collect();
     let amounts: Vec<(&str, i64)> =
-        asked.units.iter().flatten().map(|(unit, amount)| (&**unit, -amount)).collect();
+        recorded.units.iter().flatten().map(|(unit, amount)| (&**unit, -amount)).collect();
     let options = RequestOptions {
-        idem: asked.idem.as_deref(),
-        queued_us: asked.queued_us,
-        max_wait_us: asked.max_wait_us,
+        idem: recorded.idem.as_deref(),
+        queued_us: recorded.queued_us,
+        max_wait_us: recorded.max_wait_us,
         ..RequestOptions::default()
     };
-    let cost = if asked.units.is_some() {
+    let cost = if recorded.units.is_some() {
         CostField::Units(costs.as_slice().into())
     } else {
         CostField::Requests(7)
     };
     let judge = CheckRequest {
         cost,
-        priority: asked.priority.as_deref(),
+        priority: recorded.priority.as_deref(),
         options,
-        ..CheckRequest::new(3, &asked.domain)
+        ..CheckRequest::new(3, &recorded.domain)
     };
-    let request = match asked.op {
+    let request = match recorded.op {
         0 => RequestFrame::Hit(judge),
         1 => RequestFrame::Peek(judge),
         2 => RequestFrame::Acquire(judge),
         _ => {
-            let amount = match asked.units {
+            let amount = match recorded.units {
                 Some(_) => AmountField::Units(amounts.as_slice().into()),
                 None => AmountField::Requests(-7),
             };
-            RequestFrame::Charge(ChargeFrame { id: None, domain: &asked.domain, amount, options })
+            RequestFrame::Charge(ChargeFrame { id: None, domain: &recorded.domain, amount, options })
         }
     };
     let mut frame = Vec::new();
@@ -132,10 +136,10 @@ fn recorded(requests: &[RecordedRequest], at: i64) -> String {
     let who = || Some(EventOrigin { user: 1, named, session: session.clone() });
     let recorder = Arc::new(Recorder::default());
     let reel = recorder.begin(None).unwrap();
-    for (number, asked) in (1..).zip(requests) {
+    for (number, recorded) in (1..).zip(requests) {
         let note = |what| recorder.note(now.at, who(), what);
-        let payload = payload(asked).into_boxed_slice();
-        match asked.op {
+        let payload = payload(recorded).into_boxed_slice();
+        match recorded.op {
             3 => note(NotedKind::Charged(payload)),
             op => {
                 let lease = (op == 2).then_some(number);
@@ -150,7 +154,7 @@ fn recorded(requests: &[RecordedRequest], at: i64) -> String {
     }
     recorder.note(now.at, who(), NotedKind::Signal { name: "lag".into(), permille: 1_000 });
     recorder.note(now.at, who(), NotedKind::Gone);
-    let keys = requests.iter().flat_map(|asked| asked.descriptors.iter().flatten());
+    let keys = requests.iter().flat_map(|recorded| recorded.descriptors.iter().flatten());
     let clear = keys.map(|(key, _)| key.as_str().into()).collect();
     let (mut writer, mut text) =
         (RecordingWriter::new(RecordingKey::from_bytes([1; 16]), clear, now), Vec::new());
@@ -166,8 +170,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_recorded_is_read_as_it_was_asked(
-        requests in prop::collection::vec(asked(), 0..8),
+    fn reads_recorded_requests_as_sent(
+        requests in prop::collection::vec(any_request(), 0..8),
         at in 0..4_000_000_000_000_000_000i64,
     ) {
         let text = recorded(&requests, at);
@@ -178,26 +182,26 @@ proptest! {
         prop_assert_eq!((ops[0], first.pool.as_deref(), first.slots), ("hello", Some("web"), Some(3)));
         prop_assert_eq!(last, ["signal", "bye"]);
         let judged = lines.iter().filter(|line| line.domain.is_some());
-        for (line, asked) in judged.clone().zip(&requests) {
-            let op = ["hit", "peek", "acquire", "charge"][usize::from(asked.op)];
+        for (line, recorded) in judged.clone().zip(&requests) {
+            let op = ["hit", "peek", "acquire", "charge"][usize::from(recorded.op)];
             prop_assert_eq!(line.op.as_deref(), Some(op));
             prop_assert_eq!(line.session.as_deref(), first.session.as_deref());
-            prop_assert_eq!(line.domain.as_deref(), Some(&*asked.domain));
+            prop_assert_eq!(line.domain.as_deref(), Some(&*recorded.domain));
             let read: Vec<Vec<String>> = line.descriptors.as_ref().unwrap().each().unwrap()
                 .map(|texts| texts.iter().map(|text| text.to_string()).collect()).collect();
-            let sent: Vec<Vec<String>> = asked.descriptors.iter()
+            let sent: Vec<Vec<String>> = recorded.descriptors.iter()
                 .map(|pairs| pairs.iter().flat_map(|(key, value)| [key.clone(), value.clone()]).collect()).collect();
             prop_assert_eq!(read, sent);
-            let is_charge = asked.op == 3;
+            let is_charge = recorded.op == 3;
             let sign = if is_charge { -1 } else { 1 };
-            let sent = asked.units.clone().unwrap_or_else(|| vec![("requests alone".to_owned(), 7)]);
+            let sent = recorded.units.clone().unwrap_or_else(|| vec![("requests alone".to_owned(), 7)]);
             let sent = sent.into_iter().map(|(unit, number)| (unit, sign * number)).collect();
             let read = if is_charge { &line.amount } else { &line.cost };
             prop_assert_eq!(quantity(read.as_ref()), Some(sent));
-            prop_assert_eq!(line.idem.is_some(), asked.idem.is_some());
+            prop_assert_eq!(line.idem.is_some(), recorded.idem.is_some());
             if !is_charge {
-                prop_assert_eq!(line.priority.as_deref(), asked.priority.as_deref());
-                prop_assert_eq!((line.queued_us, line.max_wait_us), (asked.queued_us, asked.max_wait_us));
+                prop_assert_eq!(line.priority.as_deref(), recorded.priority.as_deref());
+                prop_assert_eq!((line.queued_us, line.max_wait_us), (recorded.queued_us, recorded.max_wait_us));
             }
         }
         prop_assert_eq!(judged.count(), requests.len());

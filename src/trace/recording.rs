@@ -154,8 +154,8 @@ fn each_line<P: EventConsumer>(
 
 /// The directory of relative paths in a trace: the trace's own; for `-` the working directory.
 pub(crate) fn directory(trace: &Path) -> PathBuf {
-    let beside = if is_dash(trace) { None } else { trace.parent() };
-    beside.unwrap_or_else(|| Path::new("")).to_owned()
+    let parent = if is_dash(trace) { None } else { trace.parent() };
+    parent.unwrap_or_else(|| Path::new("")).to_owned()
 }
 
 pub(crate) fn is_dash(path: &Path) -> bool {
@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn empty_lines_count_and_the_last_may_go_without_its_end() {
+    fn counts_empty_lines_and_accepts_unterminated_last_line() {
         let expected = [(1, Some(b"a\n".to_vec())), (4, Some(b"b".to_vec()))];
         assert_eq!(read(b"a\n\n \r\nb"), expected);
         assert_eq!(read(b""), []);
     }
 
     #[test]
-    fn a_line_above_the_bound_is_passed_over() {
+    fn skips_line_above_maximum() {
         let most = "x".repeat(LINE_BYTES_MAX - 1) + "\n";
         let (long, longest) = (format!("x{most}"), "x".repeat(3 * LINE_BYTES_MAX));
         let text = format!("{most}{long}a\n{longest}\nb\n{longest}");

@@ -12,7 +12,7 @@ use super::course::StepCounts;
 use super::player::Player;
 use super::rule_records::{CallerSet, RuleRecord};
 use super::spread::{CallerDistribution, QUANTILES};
-use super::summary::{Changes, NUMBERS, PlayedCounts, remarks, rules, told};
+use super::summary::{Changes, NUMBERS, PlayedCounts, describe_changes, remarks, rules};
 use crate::engine::{RuleTotals, Totals, UNIT_REQUESTS, VerdictTotals};
 use crate::page::{
     bar_edges, count, counted, document, draw_bars, draw_lines, frame, legend, name, nonce, rule_name, span,
@@ -98,7 +98,7 @@ pub(super) fn page(
                     }
                     section aria-labelledby="decisions" {
                         h2 id="decisions" { "Decisions" }
-                        (decisions(played, &sets, other.map(|(_, changes)| told(changes))))
+                        (decisions(played, &sets, other.map(|(_, changes)| describe_changes(changes))))
                     }
                     section aria-labelledby="rules" { h2 id="rules" { "Rules" } (rules_table(sets.len(), &rules)) }
                     @for (id, rule) in rules.iter().filter(|(_, rule)| rule.has_counts()) { (section(id, rule)) }

@@ -49,27 +49,27 @@ impl RuleRecords {
     pub(super) fn number(&mut self, rules: &[Arc<Domain>]) {
         self.in_force.clear();
         for domain in rules {
-            let places = domain.rules().iter().map(|rule| self.place(domain.name(), rule)).collect();
-            self.in_force.insert(domain.name().into(), places);
+            let indices = domain.rules().iter().map(|rule| self.index(domain.name(), rule)).collect();
+            self.in_force.insert(domain.name().into(), indices);
         }
     }
 
     /// Returns the index of a rule's record. Demand in another window starts anew, as windows are not comparable.
-    fn place(&mut self, domain: &str, rule: &Rule) -> usize {
+    fn index(&mut self, domain: &str, rule: &Rule) -> usize {
         let next = self.records.len();
-        let place = *self.by_name.entry((domain.into(), rule.name.clone())).or_insert(next);
-        if place == next {
+        let index = *self.by_name.entry((domain.into(), rule.name.clone())).or_insert(next);
+        if index == next {
             let details = (self.detailed && next < DETAILED_MAX).then(Box::default);
             self.records.push(RuleRecord { details, ..RuleRecord::default() });
         }
-        let details = self.records.get_mut(place).and_then(|record| record.details.as_mut());
+        let details = self.records.get_mut(index).and_then(|record| record.details.as_mut());
         if let Some(RuleDetails { demand, .. }) = details.map(|details| &mut **details) {
             let kept = demand.len();
             if demand.restart(window_nanos(rule)) {
                 self.demands -= kept;
             }
         }
-        place
+        index
     }
 
     /// Records the caller of a request under each rule that checked it.
@@ -80,10 +80,10 @@ impl RuleRecords {
         decision: &Decision<'_>,
         at: Timestamp,
     ) {
-        let places = self.in_force.get(request.domain).map(Vec::as_slice).unwrap_or_default();
+        let indices = self.in_force.get(request.domain).map(Vec::as_slice).unwrap_or_default();
         for check in decision.checks() {
-            let place = places.get(check.rule as usize);
-            let Some(record) = place.and_then(|place| self.records.get_mut(*place)) else { continue };
+            let index = indices.get(check.rule as usize);
+            let Some(record) = index.and_then(|index| self.records.get_mut(*index)) else { continue };
             self.callers += usize::from(record.callers.note(check.key, self.callers < FINGERPRINTS_MAX));
             if !self.detailed {
                 continue;
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_keeps_its_callers_when_it_gets_another_number() {
+    fn keeps_callers_of_renumbered_rule() {
         let mut player = Player::new(rules(&["a", "b"]), 0, false);
         let ask = |player: &mut Player, domain: &str, user: &str| {
             player.advance(Timestamp::from_nanos(0));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_known_are_known_and_the_rest_is_said_to_be_more() {
+    fn full_set_reports_more_callers() {
         let mut seen = CallerSet::default();
         assert!(seen.note(1, true) && !seen.note(1, true) && !seen.note(1, false));
         assert!(!seen.more);
@@ -309,11 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn of_many_callers_the_most_refused_stay_and_counts_are_never_too_small() {
+    fn keeps_most_refused_callers_and_never_undercounts() {
         let mut most = MostRefused::default();
         // Three callers cause every tenth refusal, among new ones.
-        for turn in 0..20_000_u64 {
-            let key = if turn % 10 == 0 { turn / 10 % 3 } else { 1_000 + turn };
+        for step in 0..20_000_u64 {
+            let key = if step % 10 == 0 { step / 10 % 3 } else { 1_000 + step };
             most.note(key, || key.to_string().into());
         }
         assert!(most.by_key.len() <= CALLERS_KEPT_MAX);

@@ -224,7 +224,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn quantiles_are_values_that_were_there() {
+    fn quantiles_are_observed_values() {
         let thousand: Vec<u64> = (1..=1_000).collect();
         let found = [0.5, 0.9, 0.99, 0.999, 1.0].map(|share| quantile(&thousand, share));
         assert_eq!(found, [500, 900, 990, 999, 1_000]);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_callers_stand_for_all_and_nothing_of_theirs_is_lost() {
+    fn halved_sample_keeps_all_counts_of_its_callers() {
         let mut callers = DemandByCaller::new(10);
         // Keys as a hash gives them. Each caller comes as often as its group number in one window.
         let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

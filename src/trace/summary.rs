@@ -152,12 +152,12 @@ pub(super) fn comparison(
     for (set, totals) in [("rules", &one), ("other", &two)] {
         let _ = writeln!(text, "{set}: {}", [vec![verdicts(totals)], remarks(totals)].concat().join("; "));
     }
-    text += &told(changes);
+    text += &describe_changes(changes);
     text + &table(&one, &two).to_string()
 }
 
 /// The number of changed requests, and the first of them.
-pub(super) fn told(changes: &Changes) -> String {
+pub(super) fn describe_changes(changes: &Changes) -> String {
     let Changes { refused, allowed, first } = changes;
     let mut text = match refused + allowed {
         0 => return "no request changed its verdict\n".to_owned(),
@@ -299,7 +299,7 @@ mod tests {
     use super::{TextTable, count, difference};
 
     #[test]
-    fn thousands_stand_apart() {
+    fn separates_thousands() {
         let table = [
             (0, "0"),
             (999, "999"),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
+    fn fits_columns_to_widest_cell() {
         let mut table = TextTable::new(&["rule", "passed", "x"]);
         table.push(vec!["größer".into(), "1 000 000".into(), "1".into()]);
         table.push(vec!["a".into(), "0".into()]);

@@ -81,8 +81,8 @@ const READS: &[(&str, &[&str])] = &[
 
 fn run(ground: &Path, command: &str) -> (Option<i32>, String) {
     let output = Command::new(BINARY).args(command.split(' ')).current_dir(ground).output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).unwrap())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(printed).unwrap())
 }
 
 #[test]
@@ -95,11 +95,11 @@ fn commands_refuse_links_out_of_the_directory() {
         fs::remove_file(&file).unwrap();
         symlink(outside.path().join("secret"), &file).unwrap();
         for command in *commands {
-            let (code, said) = run(ground.path(), command);
-            assert!(!said.contains(CANARY), "{command}: {said}");
+            let (code, printed) = run(ground.path(), command);
+            assert!(!printed.contains(CANARY), "{command}: {printed}");
             assert!(
-                code == Some(1) && said.contains("a link leads out of the directory"),
-                "{command}: {said}"
+                code == Some(1) && printed.contains("a link leads out of the directory"),
+                "{command}: {printed}"
             );
         }
     }
@@ -145,8 +145,11 @@ fn reads_mounted_config_map_with_its_tables() {
         symlink(version, rules.join("..next")).unwrap();
         fs::rename(rules.join("..next"), rules.join("..data")).unwrap();
         for path in ["rules", "rules/a.yaml", "rules/..data", "rules/..data/a.yaml"] {
-            let (code, said) = run(ground.path(), &format!("check {path}"));
-            assert!(code == Some(0) && said.contains(rate) && said.contains("1 row"), "{path}: {said}");
+            let (code, printed) = run(ground.path(), &format!("check {path}"));
+            assert!(
+                code == Some(0) && printed.contains(rate) && printed.contains("1 row"),
+                "{path}: {printed}"
+            );
         }
     }
 }
@@ -163,13 +166,13 @@ fn quotes_no_file_of_a_user_who_is_not_trusted() {
         fs::write(&file, secret(name)).unwrap();
         chown(&file, Some(4711), Some(4711)).unwrap();
         for command in *commands {
-            let (code, said) = run(ground.path(), command);
-            assert!(!said.contains(CANARY), "{command}: {said}");
+            let (code, printed) = run(ground.path(), command);
+            assert!(!printed.contains(CANARY), "{command}: {printed}");
             let is_passed_over = command.ends_with("combined");
-            assert!(code == Some(i32::from(!is_passed_over)), "{command}: {said}");
-            assert!(said.contains("its text is not shown"), "{command}: {said}");
-            let place = ["a.yaml:2:1", "partners.csv:1:1", "tests.yaml:1:1", "line 1: ", "\"line\": 2,"];
-            assert!(place.iter().any(|place| said.contains(place)), "{command}: {said}");
+            assert!(code == Some(i32::from(!is_passed_over)), "{command}: {printed}");
+            assert!(printed.contains("its text is not shown"), "{command}: {printed}");
+            let reasons = ["a.yaml:2:1", "partners.csv:1:1", "tests.yaml:1:1", "line 1: ", "\"line\": 2,"];
+            assert!(reasons.iter().any(|reasons| printed.contains(reasons)), "{command}: {printed}");
         }
         // The file's owner is that of its directory, root, or the user of the command.
         chown(file.parent().unwrap(), Some(4711), Some(4711)).unwrap();
@@ -183,8 +186,8 @@ fn quotes_no_file_of_a_user_who_is_not_trusted() {
 #[track_caller]
 fn assert_quoted(outputs: impl Iterator<Item = String>) {
     let outputs: Vec<_> = outputs.collect();
-    assert!(outputs.iter().any(|said| said.contains(CANARY)), "{outputs:?}");
-    assert!(!outputs.iter().any(|said| said.contains("its text is not shown")), "{outputs:?}");
+    assert!(outputs.iter().any(|printed| printed.contains(CANARY)), "{outputs:?}");
+    assert!(!outputs.iter().any(|printed| printed.contains("its text is not shown")), "{outputs:?}");
 }
 
 #[test]
@@ -240,8 +243,8 @@ fn reports_pipe_in_place_of_file() {
             started.stdout(log.try_clone().unwrap()).stderr(log);
             // Killed if it blocks.
             let code = Process::start(&mut started).exit_code();
-            let said = fs::read_to_string(ground.path().join("log")).unwrap();
-            assert!(code == Some(1) && said.contains("not a regular file"), "{command}: {said}");
+            let printed = fs::read_to_string(ground.path().join("log")).unwrap();
+            assert!(code == Some(1) && printed.contains("not a regular file"), "{command}: {printed}");
         }
     }
 }

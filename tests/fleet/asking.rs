@@ -200,7 +200,7 @@ const QUIET_S: u64 = 3;
 const STORE_US: u64 = 1_700_000_000_000_000;
 
 #[test]
-fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
+fn hundred_hosts_admit_burst_and_then_hourly_rate() {
     for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::Always] {
         let plan = Plan { asks, seed: seed(), seconds: if is_short() { 8 } else { 20 }, ..TINY };
         let seen = run(&plan);
@@ -217,7 +217,7 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
 }
 
 #[test]
-fn a_host_leaves_once_its_payments_are_answered() {
+fn host_leaves_after_replies_to_its_charges() {
     let mut host = host(&TINY, 0);
     assert!(host.ask(request(false), &["t".to_owned()], 0).is_none(), "a tiny budget is asked for");
     let [payment] = &host.take_commands()[..] else { panic!("one command") };
@@ -270,7 +270,7 @@ fn drawn(seed: u64) -> Plan {
 }
 
 #[test]
-fn what_passes_was_paid_for_whatever_becomes_of_the_commands() {
+fn admissions_are_charged_despite_lost_and_late_commands() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
     let mut used = (0.0, 0.0);
     for seed in seed()..seed() + runs {
@@ -294,7 +294,7 @@ fn what_passes_was_paid_for_whatever_becomes_of_the_commands() {
 }
 
 #[test]
-fn ten_a_day_over_a_hundred_hosts_is_ten() {
+fn hundred_hosts_admit_a_daily_budget_once() {
     let kinds: &[Kind] =
         if is_short() { &[Kind::Sliding] } else { &[Kind::Fixed, Kind::Sliding, Kind::Calendar] };
     for &kind in kinds {

@@ -148,7 +148,7 @@ fn all_at_once(seed: u64, lost: u32) {
 
 /// All keys are in demand for longer than one round of syncs: each is synced about equally often.
 #[test]
-fn keys_beyond_what_fits_are_heard_in_turn() {
+fn syncs_excess_keys_equally_often() {
     let mut talk = Talk::new(seed());
     let tenants = tenants(KEYS);
     // The limit of commands in flight is too low to sync each key as often as it is due.
@@ -173,7 +173,7 @@ fn keys_beyond_what_fits_are_heard_in_turn() {
 
 /// After lost and late replies every key is synced again.
 #[test]
-fn keys_that_wait_in_vain_are_not_forgotten() {
+fn syncs_every_key_after_lost_and_late_replies() {
     for seed in seed()..seed() + runs().div_ceil(100) {
         let mut talk = Talk::new(seed);
         let tenants = tenants(KEYS);
@@ -210,7 +210,7 @@ fn keys_that_wait_in_vain_are_not_forgotten() {
 }
 
 #[test]
-fn thousands_of_keys_that_call_in_one_turn_are_all_heard() {
+fn syncs_thousands_of_keys_due_in_one_tick() {
     for lost in [0, 300] {
         all_at_once(seed(), lost);
     }
@@ -218,7 +218,7 @@ fn thousands_of_keys_that_call_in_one_turn_are_all_heard() {
 
 /// The rule is removed while keys wait: none of them is synced any more.
 #[test]
-fn keys_that_wait_go_with_their_rule() {
+fn drops_waiting_keys_of_removed_rule() {
     let mut talk = Talk::new(seed());
     talk.slow_us = 20_000;
     let mut is_first = true;

@@ -14,7 +14,7 @@ fn directory() -> PathBuf {
 
 #[test]
 #[ignore = "it leaves tables for the pictures of docs/"]
-fn runs_are_left_behind_tenth_by_tenth() {
+fn writes_csv_by_tenth_of_a_second() {
     let ms = 24_000;
     let moving = |round_trip_us| Plan { ms, round_trip_us, ..Plan::cell(10, Shape::Moving, 2_000) };
     let outage = |empty| {

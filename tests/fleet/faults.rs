@@ -29,7 +29,7 @@ fn check_outage(hosts: u32, seconds: u64, empty: bool) {
 }
 
 #[test]
-fn without_redis_the_budget_is_shared_and_settled_when_it_is_back() {
+fn splits_budget_in_outage_and_settles_after_it() {
     if is_short() {
         check_outage(10, 5, true);
         return check_outage(10, 20, false);
@@ -41,7 +41,7 @@ fn without_redis_the_budget_is_shared_and_settled_when_it_is_back() {
 }
 
 #[test]
-fn hosts_that_come_back_one_after_another_are_not_given_what_the_others_still_spend() {
+fn staggered_reconnects_lend_no_token_twice() {
     for (hosts, later_ms) in [(2, 4_500), (3, 2_000)] {
         let cases: &[(u64, bool)] =
             if is_short() { &[(10, false)] } else { &[(2, false), (10, false), (10, true)] };
@@ -62,7 +62,7 @@ fn hosts_that_come_back_one_after_another_are_not_given_what_the_others_still_sp
 }
 
 #[test]
-fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
+fn lost_replies_admit_no_uncharged_token() {
     // At these loads each host always has many commands in flight; a host with few enters an outage soon at
     // this loss rate.
     let loads: &[u32] = if is_short() { &[10_000] } else { &[5_000, 10_000] };
@@ -97,7 +97,7 @@ fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
 
 /// A host dies holding tokens of a day's budget: they stay spent.
 #[test]
-fn what_a_host_held_when_it_died_is_spent() {
+fn tokens_of_a_crashed_host_stay_spent() {
     for window in [None, Some(Kind::Fixed), Some(Kind::Sliding), Some(Kind::Calendar)] {
         let crashes = vec![Crash { host: 0, from_ms: 3_000, to_ms: u64::MAX }];
         let faults = Faults { alone_refuses: true, crashes, ..Faults::default() };
@@ -116,7 +116,7 @@ fn what_a_host_held_when_it_died_is_spent() {
 }
 
 #[test]
-fn a_redis_that_was_flushed_gives_nothing_twice_to_those_who_knew() {
+fn flushed_redis_grants_no_token_twice() {
     let fleets: &[u32] = if is_short() { &[10] } else { &[10, 100] };
     for &hosts in fleets {
         let faults = Faults { flushes_ms: vec![10_000, 13_000], ..Faults::default() };

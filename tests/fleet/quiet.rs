@@ -20,7 +20,7 @@ fn quiet(rate: u32, credit: u16) -> (f64, f64) {
 }
 
 #[test]
-fn callers_below_their_limit_are_let_through() {
+fn allows_callers_below_their_limit() {
     // A host's share of the credit is an eighth of a token, and more than one.
     for (rate, cells_most) in [(10, 1.02), (100, 0.75)] {
         let (refused, cells) = quiet(rate, 100);
@@ -30,7 +30,7 @@ fn callers_below_their_limit_are_let_through() {
 }
 
 #[test]
-fn keys_wait_for_room_without_being_looked_at() {
+fn checks_no_waiting_key_until_capacity_frees() {
     let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 0) };
     let mut host = Host::new(&plan, 0, 1, 0, 0);
     let mut store = Store::default();

@@ -47,7 +47,7 @@ fn plan(seed: u64) -> Plan {
 
 /// Selected by `SEED` and `RUNS`.
 #[test]
-fn bounds_hold_and_no_token_comes_from_nowhere() {
+fn keeps_bounds_and_conserves_tokens() {
     each_seed(seed()..seed() + runs(), plan, |plan| {
         let world = run(plan);
         let seen = world.measure.seen();
@@ -65,7 +65,7 @@ fn bounds_hold_and_no_token_comes_from_nowhere() {
 
 /// Daemons tick at every interval; other tests skip ticks that are not due.
 #[test]
-fn a_host_that_is_not_due_has_nothing_to_do() {
+fn host_not_due_sends_no_command() {
     for seed in seed()..seed() + runs().div_ceil(100) {
         for plan in [plan(seed), crate::windows::plan(seed).0] {
             let [always, when_due] = [Looks::Always, Looks::WhenDue].map(|looks| {

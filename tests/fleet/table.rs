@@ -59,7 +59,7 @@ fn check(plans: &[Plan]) {
 }
 
 #[test]
-fn some_cells_of_the_table() {
+fn keeps_bounds_in_sampled_cells() {
     let cells = |hosts| SHAPES.map(|shape| Plan::cell(hosts, shape, 1_000));
     if is_short() {
         return check(&cells(10));
@@ -79,7 +79,7 @@ fn some_cells_of_the_table() {
 /// Selected by `HOSTS=10 SHAPES=Even,Zipf LOADS=500,1000 RHO=500 CREDIT=100`; the default is all.
 #[test]
 #[ignore = "minutes: in the nightly run"]
-fn every_cell_of_the_table() {
+fn keeps_bounds_in_every_cell() {
     let list = |name: &str, or: &str| -> Vec<String> {
         std::env::var(name).unwrap_or_else(|_| or.to_owned()).split(',').map(str::to_owned).collect()
     };

@@ -393,7 +393,7 @@ const STORE_US: u64 = 1_700_000_000_000_000;
 
 /// Rows once measured with real daemons without pending requests: a page that fits is admitted.
 #[test]
-fn pages_that_fit_pass() {
+fn admits_pages_within_budget() {
     let rows = [
         PAGES,
         Scenario { routing: Routing::Pages, ..PAGES },
@@ -423,7 +423,7 @@ fn pages_that_fit_pass() {
 
 /// The round trip exceeds the wait for a third of the time: a few requests time out, the others do not wait.
 #[test]
-fn slow_redis_stops_the_waiting() {
+fn slow_redis_stops_remote_checks() {
     for slow_us in [8_000, 50_000, 500_000] {
         let round_trips = [1_000, slow_us, 1_000];
         let row = Scenario {
@@ -528,7 +528,7 @@ fn drawn(seed: u64) -> Scenario<'static> {
 /// Bounds false refusals over all runs: 2 per thousand if Redis answers within a millisecond, 10 if it takes
 /// longer but less than the wait.
 #[test]
-fn what_fits_passes_whatever_is_asked() {
+fn bounds_false_refusals_of_requests_within_budget() {
     let mut sums = [(0, 0), (0, 0)];
     // The seeds that found the most.
     let numbers = if is_short() { vec![18, 42, 62, 67, 91] } else { (seed()..seed() + runs()).collect() };

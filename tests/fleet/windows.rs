@@ -129,7 +129,7 @@ pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
 
 /// Selected by `SEED` and `RUNS`.
 #[test]
-fn no_window_admits_more_than_its_limit_whatever_goes_wrong() {
+fn windows_stay_within_limit_under_any_fault() {
     each_seed(seed()..seed() + runs().div_ceil(5), plan, |(plan, kind)| {
         let world = run(plan);
         let (most, used) = seen(&world, plan, *kind);
@@ -149,7 +149,7 @@ fn no_window_admits_more_than_its_limit_whatever_goes_wrong() {
 }
 
 #[test]
-fn most_of_every_window_is_used() {
+fn uses_most_of_every_window() {
     let hosts: &[u32] = if is_short() { &[10] } else { &[2, 10, 100] };
     let mut faults = Vec::new();
     for (kind, period_s, least) in
@@ -195,7 +195,7 @@ fn most_of_every_window_is_used() {
 }
 
 #[test]
-fn a_redis_that_forgets_gives_no_window_twice() {
+fn flushed_redis_grants_no_window_twice() {
     for kind in [Kind::Fixed, Kind::Sliding] {
         let faults = Faults { flushes_ms: vec![4_000, 13_000], ..Faults::default() };
         let plan = Plan {
@@ -218,7 +218,7 @@ fn a_redis_that_forgets_gives_no_window_twice() {
 }
 
 #[test]
-fn a_window_that_is_spent_costs_no_words_until_it_turns() {
+fn spent_window_sends_no_command_until_its_end() {
     let plan = Plan {
         rate: 100,
         burst: 100,

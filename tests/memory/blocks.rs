@@ -5,7 +5,7 @@ use tidegate::limit::{MAPPED_BYTES_MIN, malloc_block_bytes};
 use tidegate::sys::return_freed_memory;
 
 #[test]
-fn blocks_are_as_large_as_they_are_counted() {
+fn malloc_block_size_matches_computed_size() {
     return_freed_memory(MAPPED_BYTES_MIN);
     for payload in [1, 24, 25, 100, 40_000, 65_512, 65_513, 65_520, 65_528, 65_536, 100_000, 131_072, 200_000]
     {

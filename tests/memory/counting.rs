@@ -60,6 +60,6 @@ pub(crate) fn asked_bytes(work: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn counter_counts() {
+fn counts_allocated_bytes() {
     assert!(asked_bytes(|| drop(vec![0u8; 100])) >= 100);
 }

@@ -5,7 +5,7 @@ use tidegate::rules::{NodeHits, read_text};
 use crate::counting::asked_bytes;
 
 #[test]
-fn finding_nodes_asks_the_heap_for_nothing() {
+fn node_lookup_allocates_nothing() {
     let node = |value: &str| {
         let limit = "rate_limit: {unit: hour, requests_per_unit: 1, name: a, replaces: [{name: b}]}";
         format!("- {{key: k, value: '{value}', {limit}}}\n")

@@ -91,7 +91,7 @@ fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
 }
 
 #[test]
-fn algorithms_that_come_later_find_room_within_the_budget() {
+fn later_algorithms_get_room_within_the_budget() {
     let budget = 4 << 20;
     let (kind, quota) = ALGORITHMS[0];
     let engine = engine(&format!("  - {{name: {kind}, match: {{k: {kind}}}, key: [u], {quota}}}\n"), budget);
@@ -124,20 +124,20 @@ const SMALL: Flood = Flood { keys: 50_000, budget: 2 * MIB };
 const LARGE: Flood = Flood { keys: 10_000_000, budget: 64 * MIB };
 
 #[test]
-fn a_flood_of_each_algorithm_stays_within_the_budget() {
+fn flood_of_each_algorithm_stays_within_budget() {
     for (kind, _) in ALGORITHMS {
         flood(&[kind], SMALL);
     }
 }
 
 #[test]
-fn a_flood_of_all_algorithms_stays_within_the_budget() {
+fn flood_of_all_algorithms_stays_within_budget() {
     flood(&ALGORITHMS.map(|(kind, _)| kind), Flood { keys: 100_000, budget: 4 * MIB });
 }
 
 #[test]
 #[ignore = "ten million keys of each algorithm: minutes, in a release build"]
-fn ten_million_keys_of_each_algorithm() {
+fn holds_ten_million_keys_of_each_algorithm() {
     for (kind, _) in ALGORITHMS {
         flood(&[kind], LARGE);
     }

@@ -34,7 +34,7 @@ fn config() -> ProptestConfig {
 }
 
 #[test]
-fn the_engine_counts_what_the_allocator_has_handed_out() {
+fn counted_memory_matches_allocator() {
     let traces = (events(), 256_000..4_000_000_usize);
     TestRunner::new(config()).run(&traces, |(events, budget)| counts(events, budget)).unwrap();
 }

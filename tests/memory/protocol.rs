@@ -8,7 +8,7 @@ use crate::counting::asked_bytes;
 use crate::golden;
 
 #[test]
-fn reading_asks_the_heap_for_nothing() {
+fn decoding_allocates_nothing() {
     let good = golden::good();
     let good = good.iter().map(|vector| (vector.name.clone(), golden::bytes(&vector.hex)));
     let bad = golden::bad();

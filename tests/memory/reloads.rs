@@ -91,7 +91,7 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
 }
 
 #[test]
-fn a_reload_every_few_requests_changes_nothing_for_rules_that_stay() {
+fn frequent_reloads_change_no_decision_of_unchanged_rules() {
     let mut said = Vec::new();
     play(20_000, None, |_, text| said.push(text));
     play(20_000, Some(16), |number, text| {

@@ -57,7 +57,7 @@ fn bytes_per_key(limit: &str) -> (f64, f64) {
 }
 
 #[test]
-fn a_key_takes_what_it_is_said_to_take() {
+fn bytes_per_key_within_reported_range() {
     for (name, limit) in ALGORITHMS.iter().chain(&BESIDE) {
         let limit = format!("  - {{name: {name}, key: [u], {limit}}}\n");
         let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limit}"));

@@ -44,7 +44,7 @@ def test_flask_limiter_sends_no_headers_by_default():
     assert {"X-RateLimit-Limit", "X-RateLimit-Reset", "Retry-After"} <= set(with_headers.get("/").headers.keys())
 
 
-def test_flask_limiter_judges_routes_only(daemon, make_client):
+def test_flask_limiter_limits_routes_only(daemon, make_client):
     """`protect` also checks requests without a route, unless they are exempt."""
     need(modules=["flask_limiter"])
     import tidegate.flask

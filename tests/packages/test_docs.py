@@ -51,6 +51,6 @@ def test_the_map_has_every_page_once() -> None:
     assert sorted(row for row in rows if not row.startswith("..")) == sorted(pages)
 
 
-def test_a_wrong_link_would_be_seen(tmp_path: Path) -> None:
+def test_finds_a_wrong_link(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A b, `c`\n[x](b.md) [y](#a-b-c) [z](#a-c) [w](https://example.com/q)\n```\n[v](u)\n```\n")
     assert [each.split(":")[0] for each in faults(tmp_path / "a.md")] == ["b.md", "#a-c"]

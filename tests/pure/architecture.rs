@@ -24,7 +24,7 @@ fn read_sources(root: &Path, directory: &Path, files: &mut Vec<(String, String)>
 }
 
 #[test]
-fn every_file_keeps_to_its_room() {
+fn every_file_names_only_allowed_rooms() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     read_sources(&root, &root, &mut files);
@@ -45,7 +45,7 @@ fn words_in_code(cell: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_page_about_the_rooms_says_what_holds() {
+fn architecture_page_matches_enforced_rooms() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
     let entries = fs::read_dir(root.join("src")).unwrap().map(Result::unwrap);

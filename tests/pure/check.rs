@@ -30,7 +30,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn a_settings_file_brings_its_rules_with_it() {
+fn checks_rules_named_by_settings_file() {
     let (directory, path) = file(
         "tidegate.yaml",
         "rules: rules\nredis: {url: \"redis://10.0.0.1\", fleet_secret_files: [key]}\n",
@@ -51,14 +51,14 @@ fn a_settings_file_brings_its_rules_with_it() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_an_error() {
+fn missing_path_is_an_error() {
     let (directory, _) = file("unused", "");
     let (text, fine) = check(&directory.path().join("rules"));
     assert!(!fine && text.contains("cannot read the rules: No such file"), "{text}");
 }
 
 #[test]
-fn of_many_rules_the_first_are_shown_and_all_on_demand() {
+fn prints_first_200_rules_unless_all_requested() {
     let rules: String = (0..1_000)
         .map(|n| format!("- {{name: r{n}, match: {{a: \"{n}\"}}, key: [u], rate: 1/s}}\n"))
         .collect();

@@ -31,7 +31,7 @@ fn rules() -> tempfile::TempDir {
 }
 
 #[test]
-fn without_redis_or_its_secret_each_host_is_said_to_limit_by_itself() {
+fn reports_local_limits_without_redis_or_secret() {
     let folder = rules();
     let settings = folder.path().join("tidegate.yaml");
     let said = |text: &str| {
@@ -56,7 +56,7 @@ fn without_redis_or_its_secret_each_host_is_said_to_limit_by_itself() {
 }
 
 #[test]
-fn without_a_number_it_reckons_with_the_hosts_that_the_daemon_counts() {
+fn uses_host_count_of_daemon_by_default() {
     let folder = rules();
     let settings = folder.path().join("tidegate.yaml");
     let text = "rules: rules.yaml\nsocket: {path: t.sock}\nredis: {url: redis://127.0.0.1}\n";
@@ -83,7 +83,7 @@ fn without_a_number_it_reckons_with_the_hosts_that_the_daemon_counts() {
 }
 
 #[test]
-fn region_has_its_part_where_the_settings_say_so() {
+fn region_setting_scales_budget() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/views/region");
     let [whole, part] = ["rules.yaml", "tidegate.yaml"].map(|file| {
         let (text, _) = check(&folder.join(file), 0, OutputFormat::Json);

@@ -136,7 +136,7 @@ fn read_again(file: &str, read: fn(&str) -> Vec<String>) -> (String, String) {
 }
 
 #[test]
-fn files_get_their_errors_and_warnings_as_written() {
+fn reports_recorded_errors_and_warnings() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/diagnostics");
     let mut differing = String::new();
     for entry in fs::read_dir(directory).unwrap() {

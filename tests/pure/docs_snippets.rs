@@ -59,7 +59,7 @@ fn errors(name: &str, page: &str) -> String {
 }
 
 #[test]
-fn what_the_pages_show_can_be_read() {
+fn parses_every_snippet_of_the_docs() {
     let pages = pages();
     assert!(NOT_YET.iter().all(|name| pages.contains_key(*name)), "a page that is not there is on the list");
     let mut faults = String::new();
@@ -77,7 +77,7 @@ fn what_the_pages_show_can_be_read() {
 }
 
 #[test]
-fn snippets_are_found() {
+fn finds_snippets() {
     let page = "x\n```yaml\n# a\n\ndomain: a\n```\n```yaml\n- part\n```\n```sh\ndomain: b\n```\n```yaml\ndomain: c\n```\n";
     let found: Vec<_> = snippets(page).into_iter().map(|snippet| (snippet.line, snippet.text)).collect();
     assert_eq!(found, [(2, "# a\n\ndomain: a\n".to_owned()), (13, "domain: c\n".to_owned())]);

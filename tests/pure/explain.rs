@@ -27,7 +27,7 @@ fn explain(arguments: &[&str]) -> (String, String, i32) {
 }
 
 #[test]
-fn what_gives_the_numbers_is_told() {
+fn explains_source_of_each_number() {
     let table = [
         (
             &["api", "user=ANN", "plan=gold"][..],
@@ -60,7 +60,7 @@ fn what_gives_the_numbers_is_told() {
 }
 
 #[test]
-fn a_list_that_decides_ends_it() {
+fn deciding_list_ends_explanation() {
     let (text, _, code) = explain(&["api", "path=/readyz", "agent=Bot", "user=ann"]);
     assert_eq!(code, 0);
     assert!(
@@ -73,7 +73,7 @@ fn a_list_that_decides_ends_it() {
 }
 
 #[test]
-fn each_descriptor_of_a_tree_is_told() {
+fn explains_each_descriptor_of_a_tree() {
     let (text, _, code) =
         explain(&["api", "org=small", "--descriptor", "org=big", "--descriptor", "a=1,b=2"]);
     assert_eq!(code, 0);
@@ -95,7 +95,7 @@ fn each_descriptor_of_a_tree_is_told() {
 }
 
 #[test]
-fn what_cannot_be_explained_is_said() {
+fn reports_requests_it_cannot_explain() {
     let table: [(&[&str], i32, &str); 6] = [
         (&["nope", "user=u1"], 1, "no domain `nope` in rules: there is `api`"),
         (&["bad", "user=u1"], 1, "the rules of the domain `bad` have errors: it has no limits"),
@@ -111,7 +111,7 @@ fn what_cannot_be_explained_is_said() {
 }
 
 #[test]
-fn the_page_shows_what_is_printed() {
+fn docs_show_printed_explanation() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/testing-rules.md")).unwrap();
     let shown = page.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap());

@@ -38,7 +38,7 @@ fn pages(directory: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_command_has_a_page_that_says_what_help_says() {
+fn man_pages_match_help_of_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let into = directory.path().join("share/man1");
     said(&["gen", "man", into.to_str().unwrap()]);
@@ -92,7 +92,7 @@ fn lint(directory: &Path) {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_told() {
+fn reports_unwritable_page() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let failed = run(&["gen", "man", file.path().join("man").to_str().unwrap()]);
     let why = String::from_utf8(failed.stderr).unwrap();
@@ -101,7 +101,7 @@ fn a_page_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn completions_know_every_command_and_their_shells_read_them() {
+fn completions_cover_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let text = said(&["gen", "completions", shell]);
         for command in commands(&[]).iter().filter_map(|command| command.last()) {
@@ -121,7 +121,7 @@ fn completions_know_every_command_and_their_shells_read_them() {
 
 /// The completions of bash, which is always installed, for a partial command.
 #[test]
-fn bash_completes() {
+fn bash_completes_partial_command() {
     let script = said(&["gen", "completions", "bash"]);
     let complete = |words: &str| {
         let ask = format!(

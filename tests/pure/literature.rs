@@ -5,7 +5,7 @@
 use std::process::Command;
 
 #[test]
-fn every_example_comes_out_as_written() {
+fn decides_every_example_as_published() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pure/literature/examples.yaml");
     let examples = std::fs::read_to_string(file).unwrap().matches("\n- name: ").count();
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["test", file]).output().unwrap();

@@ -19,7 +19,7 @@ fn good(text: &str) -> (Settings, Vec<Problem>) {
 }
 
 #[test]
-fn a_line_says_what_it_says() {
+fn parses_each_line() {
     let (settings, problems) = good(
         "redis:\n  urls: [\"rediss://one.example:7000\", \"unix:///run/redis.sock\"]\n  user: gate\n  \
          password_file: pass\n  ca_file: /etc/ssl/ca.pem\n  fleet_secret_files: [secret]\n  region_weight: 25%\n",
@@ -42,7 +42,7 @@ fn a_line_says_what_it_says() {
 }
 
 #[test]
-fn scopes_are_those_of_the_domain_else_of_all() {
+fn scope_of_domain_precedes_global_scope() {
     let (settings, _) = good("domains: {mail: {scope: fleet}, api: {scope: host}, x: {}}\n");
     let of = |settings: &Settings| ["mail", "api", "x", "y"].map(|name| settings.scopes().of(name));
     assert_eq!(of(&settings), [Scope::Fleet, Scope::Host, Scope::Host, Scope::Host]);
@@ -51,7 +51,7 @@ fn scopes_are_those_of_the_domain_else_of_all() {
 }
 
 #[test]
-fn a_fleet_secret_is_long_enough_and_not_for_others() {
+fn rejects_short_or_readable_fleet_secret() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: usize, mode: u32| {
         let path = folder.path().join(name);

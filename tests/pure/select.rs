@@ -352,7 +352,7 @@ proptest! {
     #![proptest_config(crate::cases(200))]
 
     #[test]
-    fn the_index_finds_what_a_look_at_each_rule_finds(
+    fn index_matches_linear_search(
         whole in whole(),
         requests in prop::collection::vec(request(), 1..6),
     ) {
@@ -371,7 +371,7 @@ fn only(rules: Vec<(Asks, Vec<Asks>)>) -> Whole {
 
 /// More attributes than a request can carry, and a request of maximum size.
 #[test]
-fn a_request_may_name_as_many_attributes_as_it_can_carry() {
+fn matches_with_maximum_attributes() {
     let names: Vec<&'static str> =
         (0..300).map(|number| &*Box::leak(format!("attribute-{number}").into_boxed_str())).collect();
     let whole = only(names.iter().map(|name| rule_of(Vec::new(), &[name])).collect());
@@ -382,7 +382,7 @@ fn a_request_may_name_as_many_attributes_as_it_can_carry() {
 
 /// Longer than the socket allows: slower paths must agree.
 #[test]
-fn a_value_may_be_of_any_length() {
+fn matches_values_of_any_length() {
     let value = format!("{}É", "aB".repeat(3_000));
     let start: &'static str = Box::leak(format!("{}*", "aB".repeat(2_000)).into_boxed_str());
     let end: &'static str = Box::leak(format!("*{}é", "ab".repeat(2_000)).into_boxed_str());
@@ -394,7 +394,7 @@ fn a_value_may_be_of_any_length() {
 }
 
 #[test]
-fn what_does_not_match_says_why() {
+fn reports_why_a_rule_does_not_match() {
     let conditions = vec![("method", vec![Said::Text("POST")], false), ("ip", Vec::new(), true)];
     let mut disabled = rule_of(Vec::new(), &[]);
     disabled.0.mode = Mode::Disabled;

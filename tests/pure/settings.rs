@@ -40,7 +40,7 @@ fn redis(url: &str) -> RedisSettings {
 }
 
 #[test]
-fn every_setting_has_a_default() {
+fn defaults_every_setting() {
     let (settings, _) = Settings::read(None, &environment()).unwrap();
     assert_eq!(settings.mode, Mode::Enforce);
     let path = "/run/tidegate/tidegate.sock".into();
@@ -60,7 +60,7 @@ fn every_setting_has_a_default() {
 }
 
 #[test]
-fn every_line_of_the_packaged_file_can_be_read() {
+fn parses_every_line_of_packaged_file() {
     let packaged = include_str!("../../config/tidegate.yaml");
     let (settings, problems) = good(packaged);
     assert_eq!(problems, Vec::<String>::new());
@@ -99,7 +99,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
 }
 
 #[test]
-fn state_is_kept_where_the_service_manager_says_or_the_file() {
+fn takes_state_directory_from_service_manager_or_file() {
     let of = |directory: Option<&str>, text: &str| {
         let environment =
             Environment { state_directory: directory.map(Into::into), ..Environment::default() };
@@ -113,7 +113,7 @@ fn state_is_kept_where_the_service_manager_says_or_the_file() {
 }
 
 #[test]
-fn a_line_says_what_it_says() {
+fn parses_each_line() {
     let (settings, problems) = good(
         "mode: disabled\nsocket: {path: s.sock, mode: 0600, group: web}\nrules: my/rules\nthreads: 7\n\
          memory: {max: 2GiB}\nconnections: {max: 100}\nlog: {format: json, level: trace}\n\
@@ -138,7 +138,7 @@ fn a_line_says_what_it_says() {
 }
 
 #[test]
-fn the_socket_is_where_it_is_expected() {
+fn has_default_socket_path() {
     let environment = |socket: Option<&str>, runtime: Option<&str>, is_root| Environment {
         socket: socket.map(Into::into),
         state_directory: None,
@@ -170,7 +170,7 @@ fn the_socket_is_where_it_is_expected() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_an_error_when_it_was_asked_for() {
+fn missing_file_is_an_error_if_named() {
     let problems = Settings::load(Some(Path::new("/nowhere/tidegate.yaml"))).unwrap_err();
     assert!(problems[0].to_string().starts_with("/nowhere/tidegate.yaml: error: cannot read the file"));
     assert!(Settings::load(None).is_ok());

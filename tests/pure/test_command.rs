@@ -35,7 +35,7 @@ fn of_lines(lines: &str) -> String {
 }
 
 #[test]
-fn all_that_can_be_asked_and_expected() {
+fn accepts_every_request_and_expectation() {
     let text = of_lines(
         "0s x2                  user=u1                    allow  rule=per-user
 0s                     user=u1                    limit  rule=per-user left=0 retry=500ms priority=low
@@ -65,7 +65,7 @@ fn all_that_can_be_asked_and_expected() {
 
 /// The example of the page, unchanged.
 #[test]
-fn the_page_shows_what_passes() {
+fn docs_example_passes() {
     let page = include_str!("../../docs/testing-rules.md");
     let example = page.split("```yaml\n").find(|block| block.starts_with("  - name: two exports at a time"));
     let example = example.unwrap().split("```").next().unwrap();
@@ -74,7 +74,7 @@ fn the_page_shows_what_passes() {
 }
 
 #[test]
-fn what_ends_what_is_charged_and_what_is_reloaded() {
+fn accepts_every_op() {
     let text = of_lines(
         "0s          charge user=u1 amount:1
 0s          user=u1                          allow  left=0
@@ -131,7 +131,7 @@ fn what_ends_what_is_charged_and_what_is_reloaded() {
 }
 
 #[test]
-fn what_comes_out_otherwise_is_told_by_line() {
+fn reports_mismatch_by_line() {
     let text = of_lines(
         "0s x4   user=u1  allow
 0s       user=u2  allow  left=0 rule=tokens
@@ -154,7 +154,7 @@ tests.yaml:9: t: expected notes=shadow:watched, got -
 }
 
 #[test]
-fn each_test_begins_with_nothing_remembered_and_lines_are_put_in_order_of_time() {
+fn each_test_starts_empty_and_sorts_lines_by_time() {
     let one = "  - name: NAME\n    requests:\n      - 1s x2 user=u1 allow\n      - 0s x2 user=u1 allow\n";
     let text = format!("rules: rules.yaml\ntests:\n{}{}", one.replace("NAME", "a"), one.replace("NAME", "b"));
     let (out, said, code) = test_with(&text, &[]);
@@ -162,7 +162,7 @@ fn each_test_begins_with_nothing_remembered_and_lines_are_put_in_order_of_time()
 }
 
 #[test]
-fn other_rules_may_be_given() {
+fn tests_rules_given_as_argument() {
     let text = of_lines("0s x2  user=u1  allow")
         + "  - name: its own\n    rules: |\n      domain: x\n      limits: [{name: a, key: [], rate: 3/s}]\n    requests: |\n      0s x3 a=b allow\n";
     assert_eq!(test_with(&text, &[]).2, 0);
@@ -177,7 +177,7 @@ fn other_rules_may_be_given() {
 }
 
 #[test]
-fn a_file_that_is_wrong_is_told_by_place() {
+fn reports_bad_file_by_span() {
     let table: &[(String, &str, &str)] = &[
         (of_lines("0s user=u1 allowed"), "tests.yaml:5:7", "`allowed` is not known here"),
         (of_lines("0s user=u1"), "tests.yaml:5:7", "no verdict on the line"),
@@ -217,7 +217,7 @@ fn a_file_that_is_wrong_is_told_by_place() {
 }
 
 #[test]
-fn what_the_socket_would_not_carry_is_no_request() {
+fn rejects_requests_above_socket_limits() {
     let long = "x".repeat(65);
     let nine = ["a=1"; 9].join(" + ");
     for (line, reason) in [
@@ -230,7 +230,7 @@ fn what_the_socket_would_not_carry_is_no_request() {
 }
 
 #[test]
-fn the_examples_pass() {
+fn examples_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (out, said, code) = run(root, &["config/tests/api.yaml"]);
     assert!(code == 0 && out.ends_with(": all as expected\n"), "{out}{said}");

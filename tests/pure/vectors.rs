@@ -15,7 +15,7 @@ use tidegate::protocol::{
 };
 
 #[test]
-fn good_requests_are_read_and_written() {
+fn encodes_and_decodes_good_requests() {
     for vector in golden::good().iter().filter(|vector| vector.direction == "request") {
         let frame = golden::bytes(&vector.hex);
         let payload = whole(&frame);
@@ -35,7 +35,7 @@ fn good_requests_are_read_and_written() {
 }
 
 #[test]
-fn good_replies_are_read_and_written() {
+fn encodes_and_decodes_good_replies() {
     for vector in golden::good().iter().filter(|vector| vector.direction == "reply") {
         let frame = golden::bytes(&vector.hex);
         let mut scratch = ReplyScratch::default();
@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(crate::cases(300))]
 
     #[test]
-    fn any_pieces_are_the_same_frames(which in vec(any::<Index>(), 1..8), pieces in vec(1usize..300, 1..60)) {
+    fn splits_frames_at_any_boundary(which in vec(any::<Index>(), 1..8), pieces in vec(1usize..300, 1..60)) {
         let sent: Vec<&Vec<u8>> = which.iter().map(|which| which.get(&GOOD)).collect();
         let mut stream = Vec::new();
         for payload in &sent {
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn there_are_enough_of_them() {
+fn covers_every_kind_of_message() {
     assert!(golden::good().len() >= 60);
     assert!(golden::bad().len() >= 80);
 }

@@ -61,7 +61,7 @@ class Caller(threading.Thread):
         return [status for _, _, status, _ in self.answers]
 
 
-def test_the_greedy_caller_gets_its_quota_and_the_others_are_untouched(served):
+def test_a_greedy_caller_gets_its_quota_and_others_are_unaffected(served):
     callers = [Caller(served, "greedy", 40) for _ in range(4)] + [Caller(served, f"u{i}", 5) for i in range(3)]
     before = time.monotonic()
     for caller in callers:

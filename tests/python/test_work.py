@@ -40,7 +40,7 @@ def test_a_lease_holds_and_frees_a_permit(client):
     assert free(client) == MAX
 
 
-def test_when_all_are_taken_the_next_is_refused(client):
+def test_refuses_when_all_permits_are_taken(client):
     held = [client.acquire("api", EXPORT) for _ in range(MAX)]
     refused = client.acquire("api", EXPORT)
     assert (refused.verdict, refused.rule, refused.status) == ("limit", "at-once", 429) and refused.retry_after > 0

@@ -10,7 +10,7 @@ use crate::real::{Parts, Real, Setting};
 
 #[test]
 #[ignore = "it leaves tables for the pictures of docs/"]
-fn runs_are_left_behind_second_by_second() {
+fn writes_csv_by_second() {
     let load = |load| vec![(EVENT, 0.55), (EVENT + 300, load), (EVENT + 610, 0.55)];
     let step = |event| Plan { load: load(event), ..Plan::level(0.55, 0) };
     let critical = Plan { mix: [0.90, 0.05, 0.04, 0.01], ..step(1.5) };

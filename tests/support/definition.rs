@@ -159,26 +159,26 @@ impl Charged {
         let (window, buckets) = (i128::from(nanos), i128::from(buckets));
         // Unix time in 1/buckets of a nanosecond, not before the newest bucket, and the number of its bucket.
         // The current wall clock determines the newest bucket.
-        let place = |began: Timestamp, newest: i128, now: Now| {
+        let bucket_at = |began: Timestamp, newest: i128, now: Now| {
             let begin = (unix(began, now) * buckets).div_euclid(window);
             let moment = (unix(now.at, now) * buckets).max(begin * window);
             (moment, newest + moment.div_euclid(window) - begin)
         };
         let (mut began, mut newest, mut counts) = (None, 0, Vec::new());
         for (then, units) in &self.units {
-            let bucket = began.map_or(newest, |began| place(began, newest, *then).1);
+            let bucket = began.map_or(newest, |began| bucket_at(began, newest, *then).1);
             if began.is_none() || bucket > newest {
                 (began, newest) = (Some(then.at), bucket);
             }
             counts.push((newest, *units));
         }
         let Some(began) = began else { return 0 };
-        let (moment, bucket) = place(began, newest, now);
+        let (moment, bucket) = bucket_at(began, newest, now);
         let sum = |counts_in: &dyn Fn(i128) -> bool| -> u64 {
-            counts.iter().filter(|(place, _)| counts_in(*place)).map(|(_, units)| units).sum()
+            counts.iter().filter(|(index, _)| counts_in(*index)).map(|(_, units)| units).sum()
         };
-        let oldest = i128::from(sum(&|place| place == bucket - buckets));
+        let oldest = i128::from(sum(&|index| index == bucket - buckets));
         let share = oldest * (window - moment.rem_euclid(window)) / window;
-        sum(&|place| place > bucket - buckets) + narrow(share)
+        sum(&|index| index > bucket - buckets) + narrow(share)
     }
 }

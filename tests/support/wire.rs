@@ -51,7 +51,7 @@ impl Wire {
     /// The next reply; `None` if the daemon closed the connection.
     pub(crate) fn hear(&mut self) -> Option<Value> {
         loop {
-            if let Some(reply) = self.heard() {
+            if let Some(reply) = self.read_reply() {
                 return Some(reply);
             }
             if self.read_once() == 0 {
@@ -77,7 +77,7 @@ impl Wire {
     }
 
     /// Takes the first complete reply of the buffer.
-    fn heard(&mut self) -> Option<Value> {
+    fn read_reply(&mut self) -> Option<Value> {
         let length = u32::from_be_bytes(self.buffer.first_chunk::<4>().copied()?) as usize;
         let value = read(self.buffer.get(4..4 + length)?);
         self.buffer.drain(..4 + length);
@@ -94,7 +94,7 @@ impl Wire {
     /// The replies of a single read.
     pub(crate) fn hear_together(&mut self) -> Vec<Value> {
         self.read_once();
-        std::iter::from_fn(|| self.heard()).collect()
+        std::iter::from_fn(|| self.read_reply()).collect()
     }
 
     pub(crate) fn hear_all(&mut self) -> Vec<Value> {

@@ -76,7 +76,7 @@ def test_is_loaded_on_first_use():
         _ = tidegate.Nonsense
 
 
-def test_tasks_share_a_connection_and_no_answer(played, ac):
+def test_tasks_share_a_connection_but_no_reply(played, ac):
     """Replies arrive in another order than the requests."""
     held = []
 

@@ -288,7 +288,7 @@ def test_retries_after_a_goodbye_without_reply(played, client):
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_a_goodbye_beside_the_reply_ends_the_connection(played, client, order):
+def test_a_goodbye_with_the_reply_ends_the_connection(played, client, order):
     goodbye = frame([4, None, "draining"])
 
     def leave(connection, message):
@@ -541,7 +541,7 @@ def test_a_fork_during_a_request_of_another_thread(played, make_client):
     assert client.stats()["missed"] == {}
 
 
-def test_threads_do_not_share_an_answer(played, client):
+def test_threads_do_not_share_a_reply(played, client):
     played.script = lambda connection, message: [1, message[1], 0, message[3][0][1], 40, 2, message[4], 0, 0]
     wrong = []
 

@@ -237,7 +237,7 @@ def test_a_refund_without_reference_is_not_sent(played, client, caplog):
     assert played.of(5) == [] and "lease or an idem" in caplog.text
 
 
-def test_a_bare_refund_is_the_daemons_to_refuse(played, client, caplog):
+def test_the_daemon_decides_on_a_bare_refund(played, client, caplog):
     played.script = lambda connection, message: [3, message[1], 11, "a refund names what it refunds"]
     assert [client.charge("api", USER, -1) for _ in range(3)] == [False] * 3
     assert len(played.of(5)) == 3 and len(caplog.messages) == 1

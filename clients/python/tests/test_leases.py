@@ -62,7 +62,7 @@ def test_an_interrupt_while_waiting_ends_the_lease(played, client, monkeypatch):
     assert played.releases() == [[77, 2]]
 
 
-def test_nested_leases_are_apart(granting, client):
+def test_nested_leases_are_separate(granting, client):
     with client.limit("export"), client.limit("export"):
         assert granting.releases(0) == []
     assert granting.releases(2) == [[78, 0], [77, 0]]

@@ -65,20 +65,20 @@ def test_retry_after_as_a_date(clock):
     assert retry_after({"retry-after": email.utils.formatdate(clock.now - 30, usegmt=True)}) == 0
 
 
-def test_plenty_left_costs_no_time(clock):
+def test_ample_remaining_quota_delays_no_call(clock):
     mine = Pace()
     for left in range(39, 4, -1):
         assert mine.turn() == 0
         mine.told(200, {"RateLimit": f'"a";r={left};t=1', "RateLimit-Policy": '"a";q=40;w=2'})
 
 
-def test_near_the_end_calls_come_as_fast_as_the_limit_comes_back(clock):
+def test_near_the_limit_calls_follow_its_refill_rate(clock):
     mine = Pace()
     mine.told(200, {"RateLimit": '"a";r=3;t=1', "RateLimit-Policy": '"a";q=40;w=2'})
     assert [round(mine.turn(), 9) for _ in range(3)] == [0, 0.05, 0.1]  # 40 in 2 s
 
 
-def test_at_the_end_it_waits_until_there_is_more(clock):
+def test_at_the_limit_it_waits_for_the_reset(clock):
     mine = Pace()
     mine.told(200, {"RateLimit": '"a";r=0;t=4'})
     assert mine.turn() == 4
@@ -135,7 +135,7 @@ def test_the_budget_bounds_retries_of_many_calls(clock):
     assert len(sent) == 4
 
 
-def test_asynchronous_calls_do_not_hold_up_the_loop():
+def test_asynchronous_calls_do_not_block_the_loop():
     mine = [Pace() for _ in range(10)]
 
     async def one(pace):

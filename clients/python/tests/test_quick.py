@@ -181,7 +181,7 @@ def green(path, timeout):
     return float(took), reasons
 
 
-def test_under_gevent_calls_wait_side_by_side(played):
+def test_under_gevent_calls_wait_concurrently(played):
     pytest.importorskip("gevent")
 
     def slow(connection, message):

@@ -27,7 +27,7 @@ def test_decodes_the_reference(message):
 
 
 @given(messages, st.data())
-def test_a_part_or_more_than_the_whole_is_malformed(message, data):
+def test_incomplete_or_overlong_frames_are_malformed(message, data):
     payload = msgpack.packb(message)
     for broken in (payload[: data.draw(st.integers(0, len(payload) - 1))], payload + b"\xc0"):
         with pytest.raises(Fault):
@@ -180,7 +180,7 @@ def test_the_longest_value_of_any_descriptor_becomes_a_digest():
     assert [value[0] for value in sent[1][1::2]][:1] == ["~"]
 
 
-def test_long_values_that_begin_alike_stay_apart():
+def test_long_values_with_equal_prefixes_stay_distinct():
     one, other = pairs({"v": "x" * 10**6 + "1"}), pairs({"v": "x" * 10**6 + "2"})
     assert one != other
 

@@ -103,7 +103,7 @@ def test_sends_cost_and_priority_without_empty_attributes(played, client):
     assert played.seen[1][2:] == ["web", [["method", "GET", "path", "/"]], {"requests": 1, "tokens": 2}, "get"]
 
 
-def test_exempt_requests_are_not_judged(played, client):
+def test_exempt_requests_are_not_checked(played, client):
     middleware = Middleware(plain, client, exempt=lambda environ: environ["PATH_INFO"] == "/healthz")
     assert set(call(middleware, PATH_INFO="/healthz")[1]) == {"Content-Type", "X-App"}
     assert played.seen == []
@@ -142,7 +142,7 @@ def test_styles(played, client, style):
     assert ("RateLimit" in fields, "X-Ratelimit-Limit" in fields) == (style == "draft", style == "legacy")
 
 
-def test_options_that_cannot_be(client):
+def test_unusable_options_raise(client):
     for options in ({"headers": "all"}, {"on_failure": "deny"}, {"trusted_proxies": ["10.0.0.0/99"]}):
         with pytest.raises(ValueError):
             Middleware(plain, client, **options)

@@ -74,7 +74,7 @@ class TestFallback < Support::Case
     assert_equal 10_000, client.instance_variable_get(:@fallback).instance_variable_get(:@buckets).size
   end
 
-  def test_by_the_rule_that_bound_last
+  def test_by_the_last_binding_rule
     played.script = ->(_, message) { [1, message[1], 0, message[3][0][0] == "user" ? "per-user" : "other", 40, 1, 39, 0, 0] }
     client = make_client(fallback: { "api/per-user" => "1/min", "*" => "3/min" })
     client.hit("api", { user: "u1" })

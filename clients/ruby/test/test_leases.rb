@@ -93,7 +93,7 @@ class TestLeases < Support::Case
     assert_equal [true, "wait", 0.25], [decision.allowed?, decision.verdict, decision.wait]
   end
 
-  def test_nested_leases_are_apart
+  def test_nested_leases_are_separate
     granting
     client.limit("export") { client.limit("export") { assert_empty granting.releases(0) } }
     assert_equal [[78, 0], [77, 0]], granting.releases(2)

@@ -26,7 +26,7 @@ class TestPace < Minitest::Test
     assert_empty @waits
   end
 
-  def test_it_waits_before_it_would_be_refused
+  def test_waits_before_a_refusal
     limits = { "ratelimit" => '"per-user";r=0;t=7', "ratelimit-policy" => '"per-user";q=40;w=60' }
     one = pace
     one.call(&answers([200, limits, []]))

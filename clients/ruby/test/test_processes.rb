@@ -82,7 +82,7 @@ class TestProcesses < Support::Case
   def rule(user) = "  - {name: of-#{user}, match: {user: #{user}}, key: [user], rate: 1000000/s, burst: 2000000}\n"
   def ask_real(user, times) = times.times.all? { client.hit("api", { user: user }).then { |d| [d.rule, d.reason] == ["of-#{user}", nil] } }
 
-  def test_threads_do_not_share_an_answer
+  def test_threads_do_not_share_a_reply
     echo
     threads = Array.new(8) { |i| Thread.new { asked_as("u#{i}", 300) } }
     assert threads.all?(&:value)

@@ -91,7 +91,7 @@ class TestRack < RackCase
     Tidegate.client = nil
   end
 
-  def test_exempt_requests_are_not_judged
+  def test_exempt_requests_are_not_checked
     played
     _, fields, = call(PLAIN, { PATH_INFO: "/healthz" }, exempt: ->(env) { env["PATH_INFO"] == "/healthz" })
     assert_equal [OWN, []], [fields, played.seen]
@@ -125,7 +125,7 @@ class TestRack < RackCase
     assert_includes call(->(_) { [200, pairs, []] }, lint: false)[1], "ratelimit"
   end
 
-  def test_options_that_cannot_be
+  def test_unusable_options_raise
     [{ headers: "all" }, { on_failure: "deny" }, { on_failure: [["/a", "deny"]] }, { domain: "a/b" },
      { cost: -1 }, { cost: 1.5 }, { cost: { "a/b" => 1 } }, { attributes: { "a:b" => "X-A" } }, { fallback: "20" }, { fallback: "0/s" },
      { attributes: (1..11).to_h { |i| ["k#{i}", "X-K"] } }, { trusted_proxies: ["10.0.0.0/99"] }].each do |options|

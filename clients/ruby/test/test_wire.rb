@@ -128,7 +128,7 @@ class TestWire < Support::Case
     assert_operator written(many).bytesize, :<=, Tidegate::FRAME_MAX
   end
 
-  def test_long_values_that_begin_alike_stay_apart
+  def test_long_values_with_equal_prefixes_stay_distinct
     one, other = %w[1 2].map { |last| descriptors({ v: ("x" * 1_000_000) + last }) }
     refute_equal one, other
   end

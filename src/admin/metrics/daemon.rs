@@ -129,7 +129,7 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let engine = &scrape.admin.engine;
     let switches = [engine.switches(), engine.fleet_switches()].concat();
     let count = |by: &str, reach: &str| {
-        switches.iter().filter(|view| (said_by(view), reach_of(view)) == (by, reach)).count() as u64
+        switches.iter().filter(|view| (origin_of(view), reach_of(view)) == (by, reach)).count() as u64
     };
     let of = |by, reach| ([("by", by), ("reach", reach)], count(by, reach));
     let series = [
@@ -145,7 +145,7 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauges("switches", help, series)
 }
 
-fn said_by(view: &SwitchView) -> &'static str {
+fn origin_of(view: &SwitchView) -> &'static str {
     match view.switch.by {
         SwitchOrigin::User(_) => "host",
         SwitchOrigin::Guard => "guard",

@@ -31,12 +31,12 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 fn rules(scrape: &Scrape) -> Vec<&RuleTotals> {
     let in_force: HashSet<(&str, &str)> =
         scrape.in_force.each().map(|rule| (rule.domain, rule.name)).collect();
-    let is_told = |rule: &&RuleTotals| {
+    let is_shown = |rule: &&RuleTotals| {
         let uncounted =
             RuleTotals { domain: rule.domain.clone(), rule: rule.rule.clone(), ..RuleTotals::default() };
         rule.domain.is_empty() || in_force.contains(&(&*rule.domain, &*rule.rule)) || **rule != uncounted
     };
-    scrape.totals.rules.iter().filter(is_told).collect()
+    scrape.totals.rules.iter().filter(is_shown).collect()
 }
 
 fn decisions(scrape: &Scrape, rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -71,10 +71,10 @@ fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'
     });
     let help = "Checks of the candidate of a rule, by outcome";
     sheet.counters("candidate_checks", help, candidates)?;
-    let told = rules.iter().map(|rule| ([("domain", &*rule.domain), ("rule", &*rule.rule)], rule.guard));
+    let guards = rules.iter().map(|rule| ([("domain", &*rule.domain), ("rule", &*rule.rule)], rule.guard));
     let help =
         "Times that a rule refused more than half of at least 100 callers within five minutes of a change";
-    sheet.counters("guard", help, told)
+    sheet.counters("guard", help, guards)
 }
 
 fn by_outcome<'r, const N: usize>(

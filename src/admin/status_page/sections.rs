@@ -51,7 +51,7 @@ pub(super) fn all(status: &DaemonStatus, story: &RateHistory) -> Markup {
         @if status.pools.iter().any(|pool| pool.configured) { (section("pools", "Pools", &pools(status, story))) }
         (section("rules", "Rules", &rules(status, story)))
         (section("callers", "Callers", &callers(status)))
-        (held(status))
+        (overrides(status))
         div.columns {
             (facts("leases", "Leases", leases(status)))
             @if let Some(part) = &status.fleet { (facts("fleet", "Fleet", fleet(part))) }
@@ -176,16 +176,17 @@ fn rules(status: &DaemonStatus, story: &RateHistory) -> Markup {
         let (left, all, are) = (count(left), count(all), if left == 1 { "is" } else { "are" });
         caption += &format!("; {left} of {all} {are} not shown: `tidegate status` has those that were asked");
     }
-    let rows =
-        rules.iter().map(|(rule, told)| rule_row(rule, told.unwrap_or(&RuleHistory::default()), story));
+    let rows = rules
+        .iter()
+        .map(|(rule, rule_history)| rule_row(rule, rule_history.unwrap_or(&RuleHistory::default()), story));
     html! {
         (table("rules", &caption, &["Rule"], &["passed", "refused", "would refuse", "Ten minutes"], rows))
         (legend(&[("passed", "passed"), ("refused", "refused"), ("would", "would refuse")]))
     }
 }
 
-fn rule_row(rule: &RuleStatus, told: &RuleHistory, story: &RateHistory) -> Markup {
-    let [passed, refused, would_refuse] = told.now;
+fn rule_row(rule: &RuleStatus, rule_history: &RuleHistory, story: &RateHistory) -> Markup {
+    let [passed, refused, would_refuse] = rule_history.now;
     let class = |number: f32, class: &'static str| if number > 0.0 { class } else { "number" };
     let mode = rule.mode.as_deref().filter(|mode| *mode != "enforce");
     html! {
@@ -196,14 +197,14 @@ fn rule_row(rule: &RuleStatus, told: &RuleHistory, story: &RateHistory) -> Marku
         td.number { (rate(passed)) }
         td class=(class(refused, "number some refused")) { (rate(refused)) }
         td class=(class(would_refuse, "number some would")) { (rate(would_refuse)) }
-        td.picture { (rule_chart(told, story)) }
+        td.picture { (rule_chart(rule_history, story)) }
     }
 }
 
 /// Draws a line for each outcome, from pairs of steps: a small chart shows no more.
-fn rule_chart(told: &RuleHistory, story: &RateHistory) -> Markup {
+fn rule_chart(rule_history: &RuleHistory, story: &RateHistory) -> Markup {
     let line = |(outcome, class)| {
-        let (_, points) = line(class, story, &told.steps, |step| step.get::<usize>(outcome).copied());
+        let (_, points) = line(class, story, &rule_history.steps, |step| step.get::<usize>(outcome).copied());
         let mean = |pair: &[(f32, f32)]| {
             let sum: f32 = pair.iter().map(|(_, value)| value).sum();
             (pair.last().map(|(ago, _)| *ago).unwrap_or_default(), sum / pair.len() as f32)
@@ -253,15 +254,15 @@ fn ranking(caption: &str, callers: &[Caller]) -> Markup {
 }
 
 /// Shows active switches and blocks with their origin, and the latest changes.
-fn held(status: &DaemonStatus) -> Markup {
-    let (held, changes) = (&status.switches.held, &status.switches.changes);
+fn overrides(status: &DaemonStatus) -> Markup {
+    let (overrides, changes) = (&status.switches.held, &status.switches.changes);
     let by = |by: &str, fleet: bool| html! { (by) @if fleet { ", on all hosts" } };
     let until = |at: &Option<String>| at.as_deref().map_or_else(|| "it is switched back".render(), time);
-    let switches = held.switches.iter().map(|switch| {
+    let switches = overrides.switches.iter().map(|switch| {
         let rule = switch.rule.as_deref().map_or_else(|| "everything".render(), name);
         vec![rule, html! { "to " (switch.mode) }, by(&switch.by, switch.fleet), until(&switch.until)]
     });
-    let blocks = held.blocks.iter().map(|block| {
+    let blocks = overrides.blocks.iter().map(|block| {
         let digest = html! { code { (block.key.get(..16).unwrap_or(&block.key)) } };
         let key = block.text.as_deref().map_or(digest, name);
         vec![name(&block.rule), key, by(&block.by, block.fleet), until(&block.until)]
@@ -269,15 +270,19 @@ fn held(status: &DaemonStatus) -> Markup {
     let changes =
         changes.iter().map(|change| vec![time(&change.at), change.by.render(), change.what.render()]);
     let tables = html! {
-        (held_table("Switches", &["What", "Switched", "By", "Until"], switches))
-        (held_table("Keys blocked by hand", &["Rule", "Key", "By", "Until"], blocks))
-        (held_table("Last changes", &["When", "By", "What"], changes))
+        (overrides_table("Switches", &["What", "Switched", "By", "Until"], switches))
+        (overrides_table("Keys blocked by hand", &["Rule", "Key", "By", "Until"], blocks))
+        (overrides_table("Last changes", &["When", "By", "What"], changes))
     };
     let content = html! { div.columns { (tables) } };
     if tables.0.is_empty() { tables } else { section("held", "Over the rules", &content) }
 }
 
-fn held_table(caption: &str, headings: &[&str], rows: impl ExactSizeIterator<Item = Vec<Markup>>) -> Markup {
+fn overrides_table(
+    caption: &str,
+    headings: &[&str],
+    rows: impl ExactSizeIterator<Item = Vec<Markup>>,
+) -> Markup {
     let caption = match (rows.len(), rows.len().saturating_sub(ROWS_SHOWN)) {
         (0, _) => return html! {},
         (_, 0) => caption.to_owned(),

@@ -10,14 +10,14 @@ use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 
-pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
-    let asked = RequestFields::of(asked, &["rule", "key", "for_s", "fleet"])?;
-    let (rule, key) = rule_and_key(admin, &asked)?;
+pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
+    let body = RequestFields::of(body, &["rule", "key", "for_s", "fleet"])?;
+    let (rule, key) = rule_and_key(admin, &body)?;
     let now = admin.clock.now();
     let until =
-        asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
+        body.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
     let (shown_until, mode) = (utc(until, now), mode_of(admin, &rule));
-    let (digest, everywhere) = if asked.flag("fleet")? {
+    let (digest, everywhere) = if body.flag("fleet")? {
         // Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
         let key = admin.engine.fleet_key_digest(&rule, &key)?;
         let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
@@ -30,15 +30,15 @@ pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, asked: &Valu
         admin.ledger.enter(&by.to_string(), &what, now);
         (digest, "")
     };
-    let said = format!("{rule}: this key is refused until {shown_until}{everywhere}{mode}");
-    Ok(answer::done(json!({"said": said, "key": digest, "warning": admin.control.keep().err()})))
+    let message = format!("{rule}: this key is refused until {shown_until}{everywhere}{mode}");
+    Ok(answer::done(json!({"said": message, "key": digest, "warning": admin.control.keep().err()})))
 }
 
-pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
-    let fields = RequestFields::of(asked, &["rule", "key", "fleet"])?;
+pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
+    let fields = RequestFields::of(body, &["rule", "key", "fleet"])?;
     if !fields.flag("fleet")? {
-        let said = ["was not blocked", "is free"];
-        return undo(admin, by, asked, "freed a key of", said, Engine::unblock_key);
+        let message = ["was not blocked", "is free"];
+        return undo(admin, by, body, "freed a key of", message, Engine::unblock_key);
     }
     let (rule, key) = rule_and_key(admin, &fields)?;
     let key = admin.engine.fleet_key_digest(&rule, &key)?;
@@ -48,14 +48,14 @@ pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Va
         let what = format!("freed a key of {rule} on all hosts");
         admin.ledger.enter(&by.to_string(), &what, admin.clock.now());
     }
-    let said = if some { "is unblocked on all hosts" } else { "was not blocked on all hosts" };
-    let said = format!("{rule}: this key {said}");
-    Ok(answer::done(json!({"said": said, "done": some, "warning": admin.control.keep().err()})))
+    let message = if some { "is unblocked on all hosts" } else { "was not blocked on all hosts" };
+    let message = format!("{rule}: this key {message}");
+    Ok(answer::done(json!({"said": message, "done": some, "warning": admin.control.keep().err()})))
 }
 
-pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
-    let said = ["had nothing to be forgotten", "is counted afresh; leases stay"];
-    undo(admin, by, asked, "reset a key of", said, Engine::reset_key)
+pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
+    let message = ["had nothing to be forgotten", "is counted afresh; leases stay"];
+    undo(admin, by, body, "reset a key of", message, Engine::reset_key)
 }
 
 type Undo = fn(&Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
@@ -63,32 +63,32 @@ type Undo = fn(&Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
 fn undo(
     admin: &AdminState,
     by: SwitchOrigin,
-    asked: &Value,
+    body: &Value,
     what: &str,
-    said: [&str; 2],
+    message: [&str; 2],
     undo: Undo,
 ) -> VerbResult {
-    let asked = RequestFields::of(asked, &["rule", "key", "fleet"])?;
-    if asked.flag("fleet")? {
+    let body = RequestFields::of(body, &["rule", "key", "fleet"])?;
+    if body.flag("fleet")? {
         return Err(VerbRefusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
     }
-    let (rule, key) = rule_and_key(admin, &asked)?;
+    let (rule, key) = rule_and_key(admin, &body)?;
     let some = undo(&admin.engine, &rule, &key)?;
     if some {
         admin.ledger.enter(&by.to_string(), &format!("{what} {rule}"), admin.clock.now());
     }
-    let [nothing, done] = said;
+    let [nothing, done] = message;
     let still = still_blocked(admin, &rule, &key);
-    let said = format!("{rule}: this key {}{still}", if some { done } else { nothing });
-    Ok(answer::done(json!({"said": said, "done": some, "warning": admin.control.keep().err()})))
+    let message = format!("{rule}: this key {}{still}", if some { done } else { nothing });
+    Ok(answer::done(json!({"said": message, "done": some, "warning": admin.control.keep().err()})))
 }
 
 pub(super) fn rule_and_key<'a>(
     admin: &AdminState,
-    asked: &RequestFields<'a>,
+    body: &RequestFields<'a>,
 ) -> Result<(RuleName, AttributePairs<'a>), VerbRefusal> {
-    let name = asked.text("rule")?.ok_or_else(|| VerbRefusal::bad("of which rule: write `rule`"))?;
-    Ok((rule(admin, name)?, asked.pairs("key")?))
+    let name = body.text("rule")?.ok_or_else(|| VerbRefusal::bad("of which rule: write `rule`"))?;
+    Ok((rule(admin, name)?, body.pairs("key")?))
 }
 
 /// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.
@@ -140,9 +140,9 @@ pub(crate) struct RedisLevelStatus {
     pub(crate) age_s: f64,
 }
 
-pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, asked: &Value) -> VerbResult {
-    let asked = RequestFields::of(asked, &["rule", "key"])?;
-    let (rule, key) = rule_and_key(admin, &asked)?;
+pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, body: &Value) -> VerbResult {
+    let body = RequestFields::of(body, &["rule", "key"])?;
+    let (rule, key) = rule_and_key(admin, &body)?;
     let now = admin.clock.now();
     let fleet = FleetReading::take(admin, now.at);
     if let Some(here) = admin.engine.find_permits(&rule, &key, now)? {

@@ -47,16 +47,16 @@ impl<E: std::error::Error> From<E> for VerbRefusal {
 
 /// Parses the body of a request: an empty one is an empty object.
 pub(super) fn object(body: &[u8]) -> Result<Value, VerbRefusal> {
-    let asked = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };
-    let asked = asked.map_err(|error| VerbRefusal::bad(format!("the request is not JSON: {error}")))?;
-    if !asked.is_object() {
+    let object = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };
+    let object = object.map_err(|error| VerbRefusal::bad(format!("the request is not JSON: {error}")))?;
+    if !object.is_object() {
         return Err(VerbRefusal::bad("the request is not a JSON object: write {\"name\": value}"));
     }
-    Ok(asked)
+    Ok(object)
 }
 
 /// `POST /reload`: reloads the rules, as SIGHUP does, and returns the result.
-pub(super) fn reload(admin: &AdminState, _by: SwitchOrigin, _asked: &Value) -> VerbResult {
+pub(super) fn reload(admin: &AdminState, _by: SwitchOrigin, _body: &Value) -> VerbResult {
     let reloaded = admin.control.reload().map_err(VerbRefusal::failed)?;
     if !reloaded.problems.is_empty() {
         return Err(VerbRefusal::failed(reloaded.problems.join("\n")));
@@ -73,8 +73,8 @@ pub(in crate::admin) struct RequestFields<'a>(Option<&'a Map<String, Value>>);
 
 impl<'a> RequestFields<'a> {
     /// Of an object that has these fields and no other.
-    pub(in crate::admin) fn of(asked: &'a Value, known: &[&str]) -> Result<RequestFields<'a>, VerbRefusal> {
-        let fields = asked.as_object();
+    pub(in crate::admin) fn of(object: &'a Value, known: &[&str]) -> Result<RequestFields<'a>, VerbRefusal> {
+        let fields = object.as_object();
         let mut names = fields.into_iter().flat_map(Map::keys);
         match names.find(|name| !known.contains(&name.as_str())) {
             Some(unknown) => {

@@ -9,9 +9,9 @@ use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
 
-pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
-    let asked = RequestFields::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
-    let target = match (asked.text("rule")?, asked.flag("all")?) {
+pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
+    let body = RequestFields::of(body, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
+    let target = match (body.text("rule")?, body.flag("all")?) {
         (Some(name), false) => Target::Rule(rule(admin, name)?),
         (None, true) => Target::Daemon,
         (Some(_), true) => return Err(VerbRefusal::bad("`rule` and `all`: write one of the two")),
@@ -20,14 +20,14 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, asked: &Val
         }
     };
     let now = admin.clock.now();
-    let is_fleet = asked.flag("fleet")?;
-    let said = match (asked.text("mode")?, asked.flag("clear")?) {
+    let is_fleet = body.flag("fleet")?;
+    let outcome = match (body.text("mode")?, body.flag("clear")?) {
         (Some(word), false) => {
-            let (mode, until) = (mode(word)?, asked.until(now)?);
+            let (mode, until) = (mode(word)?, body.until(now)?);
             let switch = Switch { target, mode, until, set_at: now.at, by };
             if is_fleet { set_everywhere(admin, &switch, now)? } else { set(admin, &switch, now)? }
         }
-        (None, true) if asked.until(now)?.is_some() => {
+        (None, true) if body.until(now)?.is_some() => {
             return Err(VerbRefusal::bad("`clear` holds for good: leave `for_s` out"));
         }
         (None, true) if is_fleet => clear_everywhere(admin, &target, by, now)?,
@@ -39,7 +39,7 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, asked: &Val
             ));
         }
     };
-    Ok(answer::done(json!({"said": said, "warning": admin.control.keep().err()})))
+    Ok(answer::done(json!({"said": outcome, "warning": admin.control.keep().err()})))
 }
 
 fn set(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
@@ -51,11 +51,11 @@ fn set(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefu
         false => format!("switched {} to {} {until}", switch.target, switch.mode),
     };
     admin.ledger.enter(&switch.by.to_string(), &what, now);
-    let said = match is_back {
+    let outcome = match is_back {
         true => "everything: back to what the settings and the files say".to_owned(),
         false => format!("{}: {} {until}", switch.target, switch.mode),
     };
-    Ok(said + &written(&view) + &milder(&view, switch.mode))
+    Ok(outcome + &written(&view) + &milder(&view, switch.mode))
 }
 
 fn until(switch: &Switch, now: Now) -> String {
@@ -119,8 +119,8 @@ fn written(view: &SwitchView) -> String {
 }
 
 /// Returns a note if the effective mode is milder than the requested one.
-fn milder(view: &SwitchView, asked: Mode) -> String {
-    if view.holds == asked {
+fn milder(view: &SwitchView, body: Mode) -> String {
+    if view.holds == body {
         return String::new();
     }
     format!(

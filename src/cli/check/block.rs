@@ -55,12 +55,12 @@ pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d BlockSettings) -> impl I
             ListKind::Exempt => "exempt: nothing judges",
             ListKind::Deny => "deny: refuses",
         };
-        let asked = match conditions(&listed.conditions).as_str() {
+        let conditions_text = match conditions(&listed.conditions).as_str() {
             "" => "every request".to_owned(),
-            asked => format!("what matches {asked}"),
+            conditions_text => format!("what matches {conditions_text}"),
         };
         let (name, mode) = (&listed.name, mode(listed.mode));
-        format!("{}/{name}{mode} ({}): {what} {asked}", domain.name(), listed.position)
+        format!("{}/{name}{mode} ({}): {what} {conditions_text}", domain.name(), listed.position)
     });
     let rules = (0..).zip(domain.rules());
     let rules = rules.map(|(number, rule)| of_rule(domain, number, rule, terms));
@@ -179,7 +179,7 @@ fn region_text(region: &Region, quota: &Quota) -> Option<String> {
     let (count, of, one) = match whole {
         WholeNumbers::Tokens { burst, .. } if is_window => (burst, "the limit", "token"),
         WholeNumbers::Tokens { burst, .. } => (burst, "the burst", "token"),
-        WholeNumbers::Places(max) => (max, "`max`", "place"),
+        WholeNumbers::Permits(max) => (max, "`max`", "place"),
     };
     let exact = u64::from(count) * u64::from(weight);
     let rounded = match exact.checked_sub(u64::from(quota.limit()) * 1_000) {
@@ -193,7 +193,7 @@ fn region_text(region: &Region, quota: &Quota) -> Option<String> {
             (format!("{rate}, burst {burst}"), slower(rate, weight, part.bucket().rate()))
         }
         (WholeNumbers::Tokens { rate, burst }, _) => (format!("{rate}, burst {burst}"), String::new()),
-        (WholeNumbers::Places(max), _) => (format!("{max} at once"), String::new()),
+        (WholeNumbers::Permits(max), _) => (format!("{max} at once"), String::new()),
     };
     let share = Percent(weight);
     Some(format!("{share} of {numbers}, which all regions have together{rounded}{slower}"))
@@ -211,11 +211,11 @@ fn slower(whole: Rate, weight: u16, part: Rate) -> String {
 /// Returns, for each fleet size, the bound on requests beyond the budget, with its doubts.
 fn past_budgets(fleet: &FleetSettings, quota: &Quota, terms: &BlockSettings) -> Vec<(u32, String)> {
     let bounds = terms.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
-    let said = bounds.map(|bound| {
+    let texts = bounds.map(|bound| {
         let doubt = bound.doubt(quota).map(|doubt| format!("; {doubt}"));
         (bound.hosts, format!("{}{}", past_budget(&bound), doubt.unwrap_or_default()))
     });
-    said.collect()
+    texts.collect()
 }
 
 fn bounds(limit: &Limit, terms: &BlockSettings) -> String {
@@ -267,15 +267,15 @@ pub(super) fn slowest_override(limit: &Limit) -> Option<u64> {
 
 /// Lists the other fields of a rule that are set.
 fn also(rule: &Rule) -> String {
-    let said = facts(rule).into_iter().filter(|(field, _)| ALSO.contains(field));
-    said.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join(", ")
+    let texts = facts(rule).into_iter().filter(|(field, _)| ALSO.contains(field));
+    texts.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join(", ")
 }
 
 fn memory(rule: &Rule, terms: &BlockSettings) -> String {
     let bytes = bytes_per_rule_key(rule);
     let Some(held) = terms.keys_held(rule) else { return "nothing is kept".to_owned() };
     let work = match rule.expires {
-        Some(_) => format!("; at most {LEASE_BYTES_MAX} bytes for each piece of work"),
+        Some(_) => format!("; at most {LEASE_BYTES_MAX} bytes for each lease"),
         None => String::new(),
     };
     if rule.key.is_empty() {

@@ -23,13 +23,13 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
 
 fn answers(socket: &Path) -> Finding {
     const WHAT: &str = "daemon";
-    let asked = Client::connect(socket, PATIENCE).and_then(|mut client| {
+    let answer = Client::connect(socket, PATIENCE).and_then(|mut client| {
         let id = client.next_id();
         client.ask(&RequestFrame::Ping { id }, &DescriptorList::new(), |reply| {
             matches!(reply, WireReply::Done { ok: true, .. })
         })
     });
-    match asked {
+    match answer {
         Ok(true) => Finding::well(WHAT, "it answers"),
         Ok(false) => {
             Finding::wrong(WHAT, "it answers, and not as a tidegate does", "look who listens there: ss -xlp")
@@ -172,7 +172,7 @@ mod tests {
     use super::open_files_in;
 
     #[test]
-    fn the_limit_of_open_files_is_found() {
+    fn parses_open_file_limit() {
         let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 4096                 files\n";
         assert_eq!(open_files_in(limits), Some(1024));
         assert_eq!(open_files_in("Max open files  unlimited  unlimited files\n"), Some(u64::MAX));

@@ -98,16 +98,16 @@ fn kernel() -> Finding {
 fn scheduler() -> Finding {
     let tried = std::thread::Builder::new().spawn(|| (sys::request_short_slice(), sys::read_slice()));
     match tried.map(std::thread::JoinHandle::join) {
-        Ok(Ok((asked, given))) => of_slice(&asked, given),
+        Ok(Ok((requested, given))) => of_slice(&requested, given),
         Ok(Err(_)) | Err(_) => {
             Finding::unseen(SCHEDULER, "no thread can be started to try it", "raise the limit of processes")
         }
     }
 }
 
-fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> Finding {
+fn of_slice(requested: &io::Result<()>, given: io::Result<Duration>) -> Finding {
     let late = "on a busy host some answers take milliseconds";
-    match (asked, given) {
+    match (requested, given) {
         (Err(error), _) => Finding::warning(
             SCHEDULER,
             format!(
@@ -160,15 +160,18 @@ pub(super) fn units(root: &Path) -> Vec<Finding> {
             "this host does not run systemd: another supervisor has to restart the daemon",
         )];
     }
-    let places = PLACES.map(|place| root.join(place));
+    let unit_directories = PLACES.map(|unit_directory| root.join(unit_directory));
     for name in UNITS {
-        if !places.iter().any(|place| place.join(name).exists()) {
+        if !unit_directories.iter().any(|unit_directory| unit_directory.join(name).exists()) {
             let mend = format!(
                 "copy systemd/{name} to /etc/systemd/system, then systemctl daemon-reload: docs/operate.md"
             );
             findings.push(Finding::warning(UNIT, format!("{name} is not installed"), mend));
         }
-        for file in places.iter().flat_map(|place| drop_ins(&place.join(format!("{name}.d")))) {
+        for file in unit_directories
+            .iter()
+            .flat_map(|unit_directory| drop_ins(&unit_directory.join(format!("{name}.d"))))
+        {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             let harmful = text.lines().map(str::trim).find_map(harm);
             findings.push(match harmful {
@@ -233,7 +236,7 @@ mod tests {
     use crate::sys;
 
     #[test]
-    fn versions_are_compared_by_number() {
+    fn compares_versions_by_number() {
         let table = [
             ("6.12.1-arch", Some((6, 12))),
             ("5.3", Some((5, 3))),
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_asking_for_a_slice_is_told() {
+    fn reports_result_of_slice_request() {
         let refused = || io::Error::from_raw_os_error(libc::EPERM);
         let table = [
             (Ok(()), Ok(sys::SHORT_SLICE), FindingSeverity::Well, "a slice of 100µs and got it"),
@@ -260,14 +263,14 @@ mod tests {
             ),
             (Ok(()), Err(refused()), FindingSeverity::Unseen, "is unreadable (Operation not"),
         ];
-        for (asked, given, severity, message) in table {
-            let found = of_slice(&asked, given);
+        for (requested, given, severity, message) in table {
+            let found = of_slice(&requested, given);
             assert!(found.severity == severity && found.message.contains(message), "{found}");
         }
     }
 
     #[test]
-    fn lines_that_take_what_is_needed_are_told() {
+    fn finds_unit_lines_that_remove_needed_access() {
         let table = [
             ("PrivateUsers=yes", true),
             ("PrivateUsers=no", false),
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_miss_and_drop_ins_are_told() {
+    fn reports_missing_units_and_harmful_drop_ins() {
         let root = tempfile::tempdir().unwrap();
         let severities = || units(root.path()).iter().map(|finding| finding.severity).collect::<Vec<_>>();
         assert_eq!(severities(), [FindingSeverity::Well], "no systemd, nothing to say");

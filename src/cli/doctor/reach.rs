@@ -179,7 +179,7 @@ mod tests {
     use super::{SEARCH, User, WRITE, allows, name_of};
 
     #[test]
-    fn the_bits_decide_as_in_the_kernel() {
+    fn evaluates_mode_bits_as_the_kernel() {
         let user = |uid, gids: &[u32]| User { name: String::new(), uid, gids: gids.into() };
         let (root, owner, member, other) =
             (user(0, &[]), user(9, &[90]), user(33, &[33, 90]), user(34, &[34]));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn users_and_their_groups_are_found() {
+    fn finds_users_and_their_groups() {
         let users = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:33::/:/bin/false\nbroken\n";
         let groups = "root:x:0:\nweb:x:33:\ntidegate:x:900:web,other\nlimits:x:901:other\n";
         let user = |name: &str, uid, gids: &[u32]| Some(User { name: name.into(), uid, gids: gids.into() });

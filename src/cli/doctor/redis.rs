@@ -28,11 +28,11 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let clock = Clock::start();
     let now_us = (i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos())) / 1_000;
     let fleet = AdminClient::of_settings(settings).get_json::<FleetSummary>("/fleet").ok();
-    let told = fleet.as_ref().map(|fleet| fleet.hosts);
+    let host_count = fleet.as_ref().map(|fleet| fleet.hosts);
     findings.extend(fleet.as_ref().and_then(other_secrets));
     for (url, looked) in looked {
         match looked {
-            Ok(rights) => findings.extend(of_rights(&url, &rights, now_us, redis, told)),
+            Ok(rights) => findings.extend(of_rights(&url, &rights, now_us, redis, host_count)),
             Err(error) => findings.push(unreached(&url, &error, redis)),
         }
     }
@@ -75,11 +75,11 @@ fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
         let _ = tokio::time::timeout(PATIENCE, settled).await;
         let mut looked = Vec::new();
         for NodeStatus { id, url, state, .. } in link.nodes() {
-            let said = match state {
+            let result = match state {
                 NodeState::Down(error) => Err(error),
                 NodeState::Up | NodeState::Starting => Rights::ask(&link, id).await,
             };
-            looked.push((url, said));
+            looked.push((url, result));
         }
         Ok(looked)
     })
@@ -109,11 +109,11 @@ fn of_rights(
     rights: &Rights,
     now_us: i128,
     redis: &RedisSettings,
-    told: Option<u64>,
+    host_count: Option<u64>,
 ) -> Vec<Finding> {
     let mut findings = vec![may(url, rights, redis), policy(url, rights)];
     findings.extend(rights.now_us.map(|theirs| clock(url, i128::from(theirs) - now_us)));
-    findings.extend(rights.hosts.map(|beating| hosts(beating, told)));
+    findings.extend(rights.hosts.map(|with_heartbeat| hosts(with_heartbeat, host_count)));
     findings
 }
 
@@ -168,15 +168,15 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
 }
 
 /// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
-fn hosts(beating: u64, told: Option<u64>) -> Finding {
-    let Some(told) = told else {
+fn hosts(with_heartbeat: u64, host_count: Option<u64>) -> Finding {
+    let Some(host_count) = host_count else {
         return Finding::unseen(
             HOSTS,
-            format!("{beating} hosts send heartbeats there"),
+            format!("{with_heartbeat} hosts send heartbeats there"),
             "tidegate fleet, as root, says more",
         );
     };
-    match (beating, told) {
+    match (with_heartbeat, host_count) {
         (0, _) => Finding::warning(
             HOSTS,
             "no host beats there, not even this one",
@@ -188,19 +188,22 @@ fn hosts(beating: u64, told: Option<u64>) -> Finding {
             "where there are others: the same `redis.url` on each; a fleet of one needs no Redis",
         ),
         // The daemon counts the most hosts of the last half minute.
-        (beating, told) if told < beating => Finding::warning(
+        (with_heartbeat, host_count) if host_count < with_heartbeat => Finding::warning(
             HOSTS,
-            format!("{beating} hosts send heartbeats there, and the daemon counts {told}"),
+            format!("{with_heartbeat} hosts send heartbeats there, and the daemon counts {host_count}"),
             "look again in some seconds; if it stays: tidegate fleet shows whether Redis answers",
         ),
-        (beating, told) if told > 2 * beating => Finding::warning(
+        (with_heartbeat, host_count) if host_count > 2 * with_heartbeat => Finding::warning(
             HOSTS,
-            format!("{beating} hosts send heartbeats there, and half a minute ago there were {told}"),
+            format!(
+                "{with_heartbeat} hosts send heartbeats there, and half a minute ago there were {host_count}"
+            ),
             "look at those that went: tidegate status on each",
         ),
-        (beating, told) => {
-            Finding::well(HOSTS, format!("{beating} hosts send heartbeats there, the daemon counts {told}"))
-        }
+        (with_heartbeat, host_count) => Finding::well(
+            HOSTS,
+            format!("{with_heartbeat} hosts send heartbeats there, the daemon counts {host_count}"),
+        ),
     }
 }
 
@@ -238,21 +241,21 @@ mod tests {
     use crate::fleet::rights::Rights;
 
     #[test]
-    fn memory_that_drops_what_is_in_use_is_told() {
+    fn warns_of_eviction_policy_that_drops_live_keys() {
         let url = "redis://127.0.0.1:6379".parse().unwrap();
         let of = |policy: Option<&str>| Rights {
             policy: policy.map(str::to_owned),
             memory_bytes_max: Some(0),
             ..Rights::default()
         };
-        for (said, severity) in [
+        for (result, severity) in [
             (Some("noeviction"), FindingSeverity::Well),
             (Some("volatile-ttl"), FindingSeverity::Well),
             (Some("allkeys-lru"), FindingSeverity::Warning),
             (Some("volatile-lru"), FindingSeverity::Warning),
             (None, FindingSeverity::Unseen),
         ] {
-            assert_eq!(policy(&url, &of(said)).severity, severity, "{said:?}");
+            assert_eq!(policy(&url, &of(result)).severity, severity, "{result:?}");
         }
     }
 
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_a_second_apart_are_told() {
+    fn warns_of_clocks_one_second_apart() {
         let url = "redis://127.0.0.1:6379".parse().unwrap();
         for (ahead_us, severity, says) in [
             (0, FindingSeverity::Well, "0 ms apart"),
@@ -280,8 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_hosts_that_cannot_be_are_told() {
-        for (beating, told, severity) in [
+    fn warns_of_implausible_host_count() {
+        for (with_heartbeat, host_count, severity) in [
             (0, Some(1), FindingSeverity::Warning),
             (1, Some(1), FindingSeverity::Warning),
             (3, Some(3), FindingSeverity::Well),
@@ -290,7 +293,11 @@ mod tests {
             (3, Some(7), FindingSeverity::Warning),
             (3, None, FindingSeverity::Unseen),
         ] {
-            assert_eq!(hosts(beating, told).severity, severity, "{beating} {told:?}");
+            assert_eq!(
+                hosts(with_heartbeat, host_count).severity,
+                severity,
+                "{with_heartbeat} {host_count:?}"
+            );
         }
     }
 }

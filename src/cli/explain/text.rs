@@ -9,7 +9,7 @@ use super::{
     AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy,
     TreeOutcome, value,
 };
-use crate::cli::describe::{self, asked as conditions_asked, object, position};
+use crate::cli::describe::{self, conditions_or_none, object, position};
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, shown};
@@ -17,22 +17,22 @@ use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, sh
 /// Prints the whole evaluation; `from` names the source of the rules.
 pub(super) fn print(
     explained: &Explained<'_>,
-    asked: &ExplainedRequest<'_>,
+    request: &ExplainedRequest<'_>,
     from: &str,
     out: &mut dyn Write,
 ) -> Result<()> {
     writeln!(out, "domain    {}, from {from}", explained.domain.name())?;
-    writeln!(out, "request   {}", request(asked))?;
+    writeln!(out, "request   {}", request_text(request))?;
     if let Some((name, by)) = explained.priority {
-        writeln!(out, "priority  {name}: {}", priority(by, asked))?;
+        writeln!(out, "priority  {name}: {}", priority(by, request))?;
     }
     for (listed, why) in &explained.lists {
-        let says = match why {
-            Some(why) => format!("no, {}", why_not(why, asked)),
+        let result = match why {
+            Some(why) => format!("no, {}", why_not(why, request)),
             None => format!("yes, {}", matched(&conditions(&listed.conditions))),
         };
         let (kind, name, mode) = (<&str>::from(listed.kind), &listed.name, mode(listed.mode));
-        writeln!(out, "{kind:<9} {name}{mode} ({}): {says}", listed.position)?;
+        writeln!(out, "{kind:<9} {name}{mode} ({}): {result}", listed.position)?;
     }
     if let Some(listed) = explained.decided {
         let becomes = match listed.kind {
@@ -42,9 +42,9 @@ pub(super) fn print(
         return writeln!(out, "the request {becomes} by {}, and no rule judges it", listed.name);
     }
     for finding in &explained.rules {
-        rule(finding, asked, out)?;
+        rule(finding, request, out)?;
     }
-    for (number, (descriptor, becomes)) in (1..).zip(asked.descriptors.iter().zip(&explained.descriptors)) {
+    for (number, (descriptor, becomes)) in (1..).zip(request.descriptors.iter().zip(&explained.descriptors)) {
         let becomes = match becomes {
             TreeOutcome::Free => "no descriptor of this depth limits it".to_owned(),
             TreeOutcome::Counts(name) => format!("leads to {name}"),
@@ -73,13 +73,13 @@ fn sheds(domain: &Domain, out: &mut dyn Write) -> Result<()> {
 
 fn rule(
     ExplainFinding { rule, stands }: &ExplainFinding<'_>,
-    asked: &ExplainedRequest<'_>,
+    request: &ExplainedRequest<'_>,
     out: &mut dyn Write,
 ) -> Result<()> {
     let named = format!("{}{} ({})", rule.name, mode(rule.mode), rule.position);
     let counted = match stands {
         Err(MismatchReason::Matching(why)) => {
-            return writeln!(out, "no        {named}: {}", why_not(why, asked));
+            return writeln!(out, "no        {named}: {}", why_not(why, request));
         }
         Err(MismatchReason::Unit(unit)) => {
             let reason = format!("it counts {unit}, and the cost names none (--cost {unit}=N)");
@@ -88,8 +88,8 @@ fn rule(
         Ok(counted) => counted,
     };
     let allowance = rule.limit.allowance(counted.allowance);
-    let numbers_said = numbers_or_unlimited(allowance.map(|allowance| &allowance.quota));
-    writeln!(out, "counts    {named}: {numbers_said}, {}", each(rule))?;
+    let numbers = numbers_or_unlimited(allowance.map(|allowance| &allowance.quota));
+    writeln!(out, "counts    {named}: {numbers}, {}", each(rule))?;
     let mut line = |label: &str, text: &str| match text {
         "" => Ok(()),
         text => writeln!(out, "          {label:<9} {text}"),
@@ -101,8 +101,8 @@ fn rule(
     line("cost", &cost(counted, unit, allowance.map(|allowance| allowance.quota.limit())))?;
     line("bound", &allowance.map(|allowance| bound_of(rule, &allowance.quota)).unwrap_or_default())?;
     let fleet = facts(rule).into_iter().filter(|(field, _)| ["scope", "fleet", "max_over"].contains(field));
-    for (field, says) in fleet {
-        line(field, &says)?;
+    for (field, result) in fleet {
+        line(field, &result)?;
     }
     line("expires", &rule.expires.map(expires).unwrap_or_default())?;
     let more = allowance.and_then(|allowance| beyond(&allowance.over, rule.limit.soft_for, 1));
@@ -118,7 +118,7 @@ fn rule(
 }
 
 /// Describes why a rule or an entry does not match.
-pub(super) fn why_not(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> String {
+pub(super) fn why_not(why: &Mismatch<'_>, request: &ExplainedRequest<'_>) -> String {
     match why {
         Mismatch::Disabled => "its mode is disabled".to_owned(),
         Mismatch::Absent { attribute, line: 0 } => {
@@ -128,7 +128,7 @@ pub(super) fn why_not(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> Strin
             format!("there is no {}, for which line {line} asks", shown(attribute))
         }
         Mismatch::Condition(condition) => {
-            let is = value(asked.descriptors.attributes(), &condition.attribute).unwrap_or_default();
+            let is = value(request.descriptors.attributes(), &condition.attribute).unwrap_or_default();
             let asks = conditions(std::slice::from_ref(*condition));
             let line = match condition.line {
                 0 => String::new(),
@@ -139,16 +139,16 @@ pub(super) fn why_not(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> Strin
     }
 }
 
-fn matched(asked: &str) -> String {
-    match asked {
+fn matched(conditions: &str) -> String {
+    match conditions {
         "" => "it takes every request".to_owned(),
-        asked => format!("it takes {asked}"),
+        conditions => format!("it takes {conditions}"),
     }
 }
 
-fn priority(by: PriorityBy<'_>, asked: &ExplainedRequest<'_>) -> String {
-    let unknown = |asked: &str| format!("{} is none of the domain's, and ", shown(asked));
-    let unknown = asked.priority.map(unknown).unwrap_or_default();
+fn priority(by: PriorityBy<'_>, request: &ExplainedRequest<'_>) -> String {
+    let unknown = |name: &str| format!("{} is none of the domain's, and ", shown(name));
+    let unknown = request.priority.map(unknown).unwrap_or_default();
     match by {
         PriorityBy::Request => "the request says so".to_owned(),
         PriorityBy::Entry(entry) => format!("{unknown}the entry at {} matches", entry.position),
@@ -189,19 +189,19 @@ fn cost(counted: &Counted, unit: &str, limit: Option<u32>) -> String {
     }
 }
 
-fn request(asked: &ExplainedRequest<'_>) -> String {
-    let descriptors: Vec<_> = asked.descriptors.iter().map(written).collect();
-    let costs = asked.cost.iter().map(|(unit, cost)| match (*unit, *cost) {
+fn request_text(request: &ExplainedRequest<'_>) -> String {
+    let descriptors: Vec<_> = request.descriptors.iter().map(written).collect();
+    let costs = request.cost.iter().map(|(unit, cost)| match (*unit, *cost) {
         (UNIT_REQUESTS, 1) => "1 request".to_owned(),
         (unit, cost) => format!("{cost} {unit}"),
     });
     let costs: Vec<_> = costs.collect();
-    let said = match descriptors.join(" | ") {
-        said if said.is_empty() => "no attributes".to_owned(),
-        said => said,
+    let attributes_text = match descriptors.join(" | ") {
+        attributes_text if attributes_text.is_empty() => "no attributes".to_owned(),
+        attributes_text => attributes_text,
     };
-    let priority = asked.priority.map(|name| format!(", priority {}", shown(name))).unwrap_or_default();
-    format!("{said}; cost {}{priority}", costs.join(", "))
+    let priority = request.priority.map(|name| format!(", priority {}", shown(name))).unwrap_or_default();
+    format!("{attributes_text}; cost {}{priority}", costs.join(", "))
 }
 
 /// Formats attributes as one line without terminal control characters.
@@ -210,16 +210,16 @@ fn written(attributes: &[(&str, &str)]) -> String {
     attributes.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-pub(super) fn to_json(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -> Value {
+pub(super) fn to_json(explained: &Explained<'_>, request: &ExplainedRequest<'_>) -> Value {
     let lists = explained.lists.iter().map(|(listed, why)| {
         let mut entry = position(&listed.position);
         entry.extend(object(json!({
             "name": &*listed.name,
             "list": <&str>::from(listed.kind),
             "mode": listed.mode.to_string(),
-            "match": conditions_asked(&listed.conditions),
+            "match": conditions_or_none(&listed.conditions),
             "matches": why.is_none(),
-            "why_not": why.as_ref().map(|why| reason(why, asked)),
+            "why_not": why.as_ref().map(|why| reason(why, request)),
         })));
         entry
     });
@@ -233,12 +233,12 @@ pub(super) fn to_json(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -
     let sheds = sheds.map(|shed| describe::shed_json(explained.domain, shed));
     json!({
         "domain": explained.domain.name(),
-        "descriptors": asked.descriptors.iter().map(pairs).collect::<Vec<_>>(),
-        "cost": asked.cost.iter().map(|(unit, cost)| ((*unit).to_owned(), Value::from(*cost))).collect::<Map<_, _>>(),
+        "descriptors": request.descriptors.iter().map(pairs).collect::<Vec<_>>(),
+        "cost": request.cost.iter().map(|(unit, cost)| ((*unit).to_owned(), Value::from(*cost))).collect::<Map<_, _>>(),
         "priority": explained.priority.map(|(name, by)| priority_json(name, by)),
         "lists": lists.collect::<Vec<_>>(),
         "decided_by": explained.decided.map(|listed| &*listed.name),
-        "rules": explained.rules.iter().map(|finding| rule_json(finding, asked)).collect::<Vec<_>>(),
+        "rules": explained.rules.iter().map(|finding| rule_json(finding, request)).collect::<Vec<_>>(),
         "tree": in_tree.collect::<Vec<_>>(),
         "sheds": sheds.collect::<Vec<_>>(),
     })
@@ -246,7 +246,7 @@ pub(super) fn to_json(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -
 
 fn rule_json(
     ExplainFinding { rule, stands }: &ExplainFinding<'_>,
-    asked: &ExplainedRequest<'_>,
+    request: &ExplainedRequest<'_>,
 ) -> Map<String, Value> {
     let mut all = describe::rule(rule, 1, &[2]);
     let counted = stands.as_ref().ok();
@@ -264,7 +264,7 @@ fn rule_json(
         all.extend(describe::allowance(rule.limit.allowance(counted.allowance), &rule.limit, 1));
     }
     let why = stands.as_ref().err().map(|not| match not {
-        MismatchReason::Matching(why) => reason(why, asked),
+        MismatchReason::Matching(why) => reason(why, request),
         MismatchReason::Unit(unit) => json!({"reason": "unit", "attribute": null, "line": null, "text": format!("the cost names no {unit}")}),
     });
     all.extend(object(json!({
@@ -278,7 +278,7 @@ fn rule_json(
     all
 }
 
-fn reason(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> Value {
+fn reason(why: &Mismatch<'_>, request: &ExplainedRequest<'_>) -> Value {
     let (kind, attribute, line) = match why {
         Mismatch::Disabled => ("disabled", None, 0),
         Mismatch::Absent { attribute, line } => ("absent", Some(*attribute), *line),
@@ -288,7 +288,7 @@ fn reason(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> Value {
         "reason": kind,
         "attribute": attribute,
         "line": (line > 0).then_some(line),
-        "text": why_not(why, asked),
+        "text": why_not(why, request),
     })
 }
 

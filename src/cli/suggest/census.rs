@@ -85,7 +85,7 @@ impl Attribute {
     }
 
     /// Returns a text such as `401 values`.
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let (distinct, more) = self.values.count();
         counted(distinct, "value") + if more { " or more" } else { "" }
     }
@@ -118,13 +118,13 @@ impl Attribute {
 
 impl Census {
     /// Returns the requested domain, else the only one.
-    pub(super) fn domain(&self, asked: Option<&str>) -> Result<String, String> {
+    pub(super) fn domain(&self, named: Option<&str>) -> Result<String, String> {
         let names: Vec<_> = self.domains.keys().map(|name| shown(name)).collect();
-        match (asked, names.len()) {
+        match (named, names.len()) {
             (_, 0) => Err("no request in the trace: there is nothing to choose from".to_owned()),
-            (Some(asked), _) if self.domains.contains_key(asked) => Ok(asked.to_owned()),
-            (Some(asked), _) => {
-                Err(format!("no request for the domain {}: there is {}", shown(asked), names.join(", ")))
+            (Some(named), _) if self.domains.contains_key(named) => Ok(named.to_owned()),
+            (Some(named), _) => {
+                Err(format!("no request for the domain {}: there is {}", shown(named), names.join(", ")))
             }
             (None, 1) => Ok(self.domains.keys().next().map(ToString::to_string).unwrap_or_default()),
             (None, _) => {
@@ -137,15 +137,15 @@ impl Census {
     pub(super) fn keys(
         &self,
         domain: &str,
-        asked: &[String],
+        named: &[String],
         remarks: &mut Vec<String>,
     ) -> Result<Vec<CallerAttributes>, String> {
         let Some(domain) = self.domains.get(domain) else { return Ok(Vec::new()) };
-        if asked.is_empty() {
+        if named.is_empty() {
             return domain.callers(remarks);
         }
         let mut keys: Vec<CallerAttributes> = Vec::new();
-        for text in asked {
+        for text in named {
             let key = domain.key(text)?;
             if !keys.contains(&key) {
                 keys.push(key);
@@ -187,7 +187,7 @@ impl DomainCensus {
                 None => keys.push(CallerAttributes { attributes: vec![name.clone()] }),
                 Some(why) => {
                     let apart = if left_out.is_empty() { "" } else { ", " };
-                    let _ = write!(left_out, "{apart}{} ({}; {why})", shown(name), attribute.told());
+                    let _ = write!(left_out, "{apart}{} ({}; {why})", shown(name), attribute.describe());
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::census::CallerAttributes;
 use super::proposal::Proposal;
-use super::{EventConsumer, TraceEvent, TraceFailure, WholeSecondsWindow, asked, quantile};
+use super::{EventConsumer, TraceEvent, TraceFailure, WholeSecondsWindow, charged_request, quantile};
 use crate::clock::Timestamp;
 use crate::trace::spread::{DemandByCaller, KEPT_MAX, SampledCallers};
 use crate::trace::summary::count;
@@ -64,7 +64,7 @@ impl<'k> Demand<'k> {
 
 impl EventConsumer for Demand<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
-        let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
+        let Some((request, cost)) = charged_request(event, self.domain) else { return Ok(()) };
         for (key, callers) in self.keys.iter().zip(&mut self.callers) {
             let Some(caller) = key.of(&request.descriptors) else { continue };
             for callers in callers {
@@ -146,10 +146,10 @@ impl<'k> BurstNeeds<'k> {
 
 impl EventConsumer for BurstNeeds<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
-        let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
-        for (place, key) in self.keys.iter().enumerate() {
+        let Some((request, cost)) = charged_request(event, self.domain) else { return Ok(()) };
+        for (index, key) in self.keys.iter().enumerate() {
             let Some(caller) = key.of(&request.descriptors) else { continue };
-            for at_rate in self.at_rates.iter_mut().filter(|at_rate| at_rate.rate.key == place) {
+            for at_rate in self.at_rates.iter_mut().filter(|at_rate| at_rate.rate.key == index) {
                 self.kept += usize::from(at_rate.note(caller, cost, event.at));
             }
         }

@@ -248,8 +248,8 @@ pub(super) fn judge(
     let loaded = read_with_text(args.rules.as_deref(), FILE, &file(domain, &rules));
     if loaded.has_errors() {
         let errors = loaded.problems.iter().filter(|problem| problem.is_error());
-        let told: Vec<String> = errors.map(|problem: &Problem| problem.render(false)).collect();
-        return Err(failed(format_args!("the rules have errors\n{}", told.join("\n"))));
+        let messages: Vec<String> = errors.map(|problem: &Problem| problem.render(false)).collect();
+        return Err(failed(format_args!("the rules have errors\n{}", messages.join("\n"))));
     }
     let player = Player::new(loaded.domains, 0, true);
     let mut stage = ReplayStage::of_rules_that_stay(player, &directory(&args.trace));

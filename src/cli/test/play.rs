@@ -108,12 +108,12 @@ impl<'t> TestStage<'t> {
                 Err(wrong) => vec![wrong.to_string()],
             }
         });
-        judged.unwrap_or_else(|wrong| vec![not_asked(&wrong)])
+        judged.unwrap_or_else(|wrong| vec![describe_invalid(&wrong)])
     }
 
     fn charge(&mut self, line: &JsonLine<'_>, of_work: Option<&str>) -> Option<String> {
         let work = match of_work.map(|name| (name, self.held.get(name).and_then(VecDeque::front))) {
-            Some((name, None)) => return Some(nothing_held(name)),
+            Some((name, None)) => return Some(describe_missing_lease(name)),
             found => found.and_then(|(_, id)| id.copied()),
         };
         let player = &mut self.player;
@@ -121,7 +121,7 @@ impl<'t> TestStage<'t> {
             player.apply(&Action::Charge(charge, work)).map_err(|wrong| wrong.to_string())
         });
         match charged {
-            Err(wrong) => Some(not_asked(&wrong)),
+            Err(wrong) => Some(describe_invalid(&wrong)),
             Ok(Err(wrong)) => Some(wrong),
             Ok(Ok(true)) => None,
             Ok(Ok(false)) if of_work.is_some() || line.of.is_some() => {
@@ -136,13 +136,13 @@ impl<'t> TestStage<'t> {
         let held = self.held.get_mut(name).into_iter().flatten();
         let player = &mut self.player;
         let released = { held }.any(|id| player.apply(&Action::Release(*id, outcome)) == Ok(true));
-        (!released).then(|| nothing_held(name))
+        (!released).then(|| describe_missing_lease(name))
     }
 
     fn renew(&mut self, name: &str) -> Option<String> {
         let held = self.held.get(name).into_iter().flatten();
         let renewed = held.filter(|id| self.player.apply(&Action::Renew(**id)) == Ok(true)).count();
-        (renewed == 0).then(|| nothing_held(name))
+        (renewed == 0).then(|| describe_missing_lease(name))
     }
 
     fn reload(&mut self, path: &str) -> Option<String> {
@@ -157,12 +157,12 @@ impl<'t> TestStage<'t> {
     }
 }
 
-fn nothing_held(name: &str) -> String {
+fn describe_missing_lease(name: &str) -> String {
     format!("no work of the name {} is in progress", shown(name))
 }
 
 /// Describes why a request or charge cannot be sent.
-fn not_asked(wrong: &TraceLineError) -> String {
+fn describe_invalid(wrong: &TraceLineError) -> String {
     match wrong {
         TraceLineError::Descriptors => "at most 8 descriptors, and at most 16 attributes in each".to_owned(),
         wrong => format!("could not be asked: {wrong}"),

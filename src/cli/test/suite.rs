@@ -196,7 +196,7 @@ fn lines(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<TestLine>> {
                 if words.is_empty() || words.starts_with('#') {
                     continue;
                 }
-                let at = block.place(number, line);
+                let at = block.span_of_line(number, line);
                 lines.extend(report.settle(at, TestLine::read(words, at.line)));
             }
         }
@@ -247,7 +247,7 @@ impl<'s> Block<'s> {
     }
 
     /// Returns the position of a line of the text, by its number from 0.
-    fn place(&self, number: u32, text: &str) -> Span {
+    fn span_of_line(&self, number: u32, text: &str) -> Span {
         if !self.is_literal {
             return self.at;
         }

@@ -29,15 +29,15 @@ impl StageCheck {
         case: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
-        let Some(law) = self.find_limit(case).filter(|_| self.cost > 0) else { return };
-        if !self.passes() && matches!(law.allowance.quota, Quota::FleetBudget(_)) {
+        let Some(limited_by) = self.find_limit(case).filter(|_| self.cost > 0) else { return };
+        if !self.passes() && matches!(limited_by.allowance.quota, Quota::FleetBudget(_)) {
             // A share divides admitted units among hosts: a charged refusal would take others' units.
             return;
         }
         self.charged = true;
         each_algorithm!(
-            &law.allowance.quota,
-            quota => self.charge_quota(quota, wait, &law, case, shard),
+            &limited_by.allowance.quota,
+            quota => self.charge_quota(quota, wait, &limited_by, case, shard),
             quota => self.charge_lease(quota, case, shard)
         );
         if !self.passes() {
@@ -58,12 +58,12 @@ impl StageCheck {
         &mut self,
         quota: &A,
         wait: QueueWait,
-        law: &LimitedBy<'_>,
+        limited_by: &LimitedBy<'_>,
         case: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
         let CheckContext { now, .. } = *case;
-        match (self.beyond, &law.allowance.over) {
+        match (self.beyond, &limited_by.allowance.over) {
             (Some(OverQuota::Elastic), OverTreatment::Elastic(second)) => {
                 let Some(second) = A::from_quota(second) else { unreachable!("it has passed by this quota") };
                 self.change(self.elastic_digest(), second, case, shard, |state| {
@@ -98,7 +98,7 @@ impl StageCheck {
         change: impl FnOnce(&mut A::State),
     ) -> QuotaLevel {
         let memory = case.shards.memory();
-        let place = self.table_index.filter(|_| digest == self.digest);
+        let index = self.table_index.filter(|_| digest == self.digest);
         let fresh = || quota.new_state(case.now);
         let may_call = A::IS_SHARED && shard.share_sync_queue.has_room();
         let mut calls = false;
@@ -108,7 +108,7 @@ impl StageCheck {
             let level = quota.level(state, case.now);
             (level, A::tag(digest.tag(), &level))
         };
-        let (level, evicted) = A::table_mut(shard).change_at(place, digest, memory, case.now, fresh, change);
+        let (level, evicted) = A::table_mut(shard).change_at(index, digest, memory, case.now, fresh, change);
         case.shards.count_evictions(evicted);
         if A::IS_SHARED && calls {
             shard.share_sync_queue.push_share_key(self.key, quota.budget(), case.shards);
@@ -118,21 +118,21 @@ impl StageCheck {
 
     /// Marks the key as refused: eviction prefers other keys, and other hosts learn of the demand.
     pub(in crate::engine) fn mark_refusing(&self, case: &CheckContext<'_>, shard: &mut Shard) {
-        let Some(law) = self.find_limit(case) else { return };
-        if let Quota::FleetBudget(quota) = &law.allowance.quota {
+        let Some(limited_by) = self.find_limit(case) else { return };
+        if let Quota::FleetBudget(quota) = &limited_by.allowance.quota {
             let note = |state: &mut CompactShare| quota.record_refusal(state, case.now, self.cost);
             self.change(self.digest, &**quota, case, shard, note);
             return;
         }
         // A bucket's time until full already shows it, and leases are never evicted.
         if matches!(
-            law.allowance.quota,
+            limited_by.allowance.quota,
             Quota::TokenBucket(_) | Quota::LeakyBucket(_) | Quota::Concurrency(_)
         ) {
             return;
         }
         each_algorithm!(
-            &law.allowance.quota,
+            &limited_by.allowance.quota,
             quota => self.mark_state_refusing(quota, shard),
             _quota => ()
         );
@@ -153,14 +153,14 @@ impl StageCheck {
         case: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
-        let Some(law) = self.find_limit(case) else { return };
-        if amount == 0 || matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
+        let Some(limited_by) = self.find_limit(case) else { return };
+        if amount == 0 || matches!(limited_by.allowance.quota, Quota::LeakyBucket(_)) {
             return;
         }
-        self.adopt(&law, case.now, shard);
+        self.adopt(&limited_by, case.now, shard);
         each_algorithm!(
-            &law.allowance.quota,
-            quota => self.charge_amount_to_quota(quota, amount, &law, case, shard),
+            &limited_by.allowance.quota,
+            quota => self.charge_amount_to_quota(quota, amount, &limited_by, case, shard),
             // Leases alone count permits.
             _ => {}
         );
@@ -170,7 +170,7 @@ impl StageCheck {
         &self,
         quota: &A,
         amount: i64,
-        law: &LimitedBy<'_>,
+        limited_by: &LimitedBy<'_>,
         case: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
@@ -184,10 +184,10 @@ impl StageCheck {
             if amount < 0 {
                 quota.refund(state, case.now, units);
             } else {
-                quota.charge_debt(state, case.now, units, law.allowance.max_debt);
+                quota.charge_debt(state, case.now, units, limited_by.allowance.max_debt);
             }
         });
-        if matches!(law.allowance.over, OverTreatment::Soft(_))
+        if matches!(limited_by.allowance.over, OverTreatment::Soft(_))
             && shard.soft_states.find(&self.digest).is_some()
         {
             let has_some = self.soft_end(quota, case, shard).is_none();

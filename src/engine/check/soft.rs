@@ -15,14 +15,14 @@ impl StageCheck {
         strict: Outcome,
         lenient: Outcome,
         one: Micros,
-        law: &LimitedBy<'_>,
+        limited_by: &LimitedBy<'_>,
         case: &CheckContext<'_>,
         shard: &Shard,
     ) -> Outcome {
         let since =
             shard.soft_states.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
         let is_spent = |after: Micros| {
-            let ends = since.zip(law.limit.soft_for).map(|(since, lasts)| since.after(lasts));
+            let ends = since.zip(limited_by.limit.soft_for).map(|(since, lasts)| since.after(lasts));
             ends.is_some_and(|ends| case.now.at.after(after.into()) >= ends)
         };
         let wait = match lenient {

@@ -106,7 +106,7 @@ impl Guards {
 
     /// Takes the number of alarms of a rule whose slot changes; the total is stored elsewhere.
     pub(in crate::engine) fn take_alarm_count(&mut self, rule: &RuleName) -> u64 {
-        let at = self.alarms_by_rule.iter().position(|(told, _)| told == rule);
+        let at = self.alarms_by_rule.iter().position(|(listed, _)| listed == rule);
         at.map_or(0, |at| self.alarms_by_rule.remove(at).1)
     }
 

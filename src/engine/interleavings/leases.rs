@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{beside, check, engine_without_rules};
+use super::{check, engine_without_rules, run_concurrently};
 use crate::clock::Now;
 use crate::engine::{ConnectionParams, Descriptors, Engine, EngineAnswer, Op, Request, Session, WorkOutcome};
 use crate::rules::read_text;
@@ -71,7 +71,7 @@ fn grants_one_permit_once_with_its_rate_charge() {
                 lease.is_none_or(|lease| engine.release_lease(&session, lease, WorkOutcome::Error, at(0)))
             })
         };
-        let seen = beside(vec![work(1, "a"), work(2, "a"), work(3, "b")]);
+        let seen = run_concurrently(vec![work(1, "a"), work(2, "a"), work(3, "b")]);
         assert!(seen.iter().all(|released| *released), "whoever was granted could release");
         assert_all_is_back(&engine);
     });
@@ -87,7 +87,7 @@ fn ends_lease_once_under_races() {
             let (engine, session) = (Arc::clone(&engine), session.clone());
             Box::new(move || end(&engine, &session, lease))
         };
-        beside(vec![
+        run_concurrently(vec![
             does(|engine, session, lease| engine.release_lease(session, lease, WorkOutcome::Ok, at(1))),
             does(|engine, _, _| {
                 engine.end_expired_leases(at(11));
@@ -114,28 +114,29 @@ fn returns_grant_when_session_ends() {
     check(|| {
         let engine = engine(RULES);
         let session = session(&engine, 1);
-        let (asking, ending) = ((Arc::clone(&engine), session.clone()), (Arc::clone(&engine), session));
+        let (acquiring, ending) = ((Arc::clone(&engine), session.clone()), (Arc::clone(&engine), session));
         let works: Vec<LeaseWork> = vec![
-            Box::new(move || acquire(&asking.0, &asking.1, "a").is_some()),
+            Box::new(move || acquire(&acquiring.0, &acquiring.1, "a").is_some()),
             Box::new(move || {
                 ending.0.end_session(&ending.1, at(0));
                 true
             }),
         ];
-        beside(works);
+        run_concurrently(works);
         assert_all_is_back(&engine);
     });
 }
 
 #[test]
-fn other_work_never_takes_what_is_kept_back() {
+fn noncritical_requests_never_use_the_reserve() {
     check(|| {
         let engine = engine(&RULES.replace("max: 1,", "max: 9,"));
         let work = |name: u8| -> LeaseWork {
             let (engine, session) = (Arc::clone(&engine), session(&engine, name));
             Box::new(move || acquire(&engine, &session, "a").is_some())
         };
-        let granted = beside(vec![work(1), work(2), work(3)]).into_iter().filter(|granted| *granted).count();
+        let granted =
+            run_concurrently(vec![work(1), work(2), work(3)]).into_iter().filter(|granted| *granted).count();
         assert_eq!(granted, 1);
         let pools = engine.pools(at(0));
         assert_eq!(pools.iter().map(|pool| pool.noncritical).collect::<Vec<_>>(), [1]);

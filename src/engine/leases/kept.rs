@@ -36,11 +36,11 @@ impl Leases {
             let mut from = 0;
             loop {
                 let table = self.lock_table(number);
-                let mut places = from..table.members.capacity();
-                let next = places.find_map(|place| Some((place, table.members.get(place)?)));
-                let Some((place, member)) = next else { break };
+                let mut indices = from..table.members.capacity();
+                let next = indices.find_map(|index| Some((index, table.members.get(index)?)));
+                let Some((index, member)) = next else { break };
                 read(&table, member, &mut found);
-                from = place + 1;
+                from = index + 1;
                 drop(table);
                 found.drain(..).for_each(&mut *visit);
             }
@@ -95,8 +95,8 @@ impl LeaseTable {
             spoke: 0,
             is_noncritical: kept.is_other,
         };
-        let place = self.begin(lease, now)?;
-        self.restored_indices.insert(kept.number, place);
+        let index = self.begin(lease, now)?;
+        self.restored_indices.insert(kept.number, index);
         Some(ends_at)
     }
 }

@@ -155,9 +155,9 @@ impl LeaseTable {
             spoke: 0,
             is_noncritical: new.is_noncritical,
         };
-        let place = self.begin(lease, at)?;
-        let number = number(place);
-        if let Some(lease) = self.leases.get_mut(place as usize) {
+        let index = self.begin(lease, at)?;
+        let number = number(index);
+        if let Some(lease) = self.leases.get_mut(index as usize) {
             lease.number = number;
         }
         Some(number)
@@ -169,26 +169,26 @@ impl LeaseTable {
         let owner = self.members.get_mut(lease.member as usize)?;
         lease.in_session.after = owner.first;
         owner.holdings.of_user.charge(lease.ties.heap_bytes());
-        let place = u32::try_from(self.leases.insert(lease)).unwrap_or(NONE);
-        self.allocated = self.allocated.max(place.saturating_add(1));
+        let index = u32::try_from(self.leases.insert(lease)).unwrap_or(NONE);
+        self.allocated = self.allocated.max(index.saturating_add(1));
         if owner.takes_slot() {
             owner.pool.take_slot(at);
         }
         owner.leases += 1;
-        let next = std::mem::replace(&mut owner.first, place);
+        let next = std::mem::replace(&mut owner.first, index);
         if let Some(next) = self.leases.get_mut(next as usize) {
-            next.in_session.before = place;
+            next.in_session.before = index;
         }
-        self.wheel.insert(place, &mut self.leases);
-        Some(place)
+        self.wheel.insert(index, &mut self.leases);
+        Some(index)
     }
 
     /// Returns the lease of this number, in any session, and its slab index; `hidden` is the index decoded
     /// from the number.
     #[inline]
     pub(super) fn find(&self, hidden: u32, number: u64) -> Option<(u32, &Lease)> {
-        let at = |place: u32| {
-            self.leases.get(place as usize).filter(|lease| lease.number == number).map(|lease| (place, lease))
+        let at = |index: u32| {
+            self.leases.get(index as usize).filter(|lease| lease.number == number).map(|lease| (index, lease))
         };
         at(hidden).or_else(|| match self.restored_indices.is_empty() {
             true => None,
@@ -222,8 +222,8 @@ impl LeaseTable {
         now: Timestamp,
         covers: Covers<'_>,
     ) -> Option<Result<bool, Digest>> {
-        let (place, _) = self.find(hidden, number)?;
-        let lease = self.leases.get_mut(place as usize).filter(|lease| lease.ends_at > now)?;
+        let (index, _) = self.find(hidden, number)?;
+        let lease = self.leases.get_mut(index as usize).filter(|lease| lease.ends_at > now)?;
         self.members.get(lease.member as usize).filter(|member| member.user == user)?;
         let mut units = Vec::new();
         for tie in lease.ties.iter() {
@@ -240,19 +240,19 @@ impl LeaseTable {
         Some(Ok(is_taken))
     }
 
-    pub(super) fn renew(&mut self, place: u32, at: Timestamp) -> Timestamp {
-        self.wheel.remove(place, &mut self.leases);
-        let Some(lease) = self.leases.get_mut(place as usize) else { return at };
+    pub(super) fn renew(&mut self, index: u32, at: Timestamp) -> Timestamp {
+        self.wheel.remove(index, &mut self.leases);
+        let Some(lease) = self.leases.get_mut(index as usize) else { return at };
         lease.ends_at = at.after(Duration::from_millis(u64::from(lease.ttl_millis)));
         let ends_at = lease.ends_at;
-        self.wheel.insert(place, &mut self.leases);
+        self.wheel.insert(index, &mut self.leases);
         ends_at
     }
 
     /// Ends a lease as of `at` and returns its ties.
-    pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Ties> {
-        self.wheel.remove(place, &mut self.leases);
-        let lease = self.leases.try_remove(place as usize)?;
+    pub(super) fn end(&mut self, index: u32, at: Timestamp) -> Option<Ties> {
+        self.wheel.remove(index, &mut self.leases);
+        let lease = self.leases.try_remove(index as usize)?;
         self.forget_index(lease.number);
         let LeaseLink { before, after } = lease.in_session;
         if let Some(after) = self.leases.get_mut(after as usize) {
@@ -282,9 +282,9 @@ impl LeaseTable {
     pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Ties>) -> usize {
         let mut found = ExpiryBatch::new();
         self.wheel.collect_expired(now, &self.leases, &mut found);
-        for place in &found {
-            let at = self.leases.get(*place as usize).map_or(now, |lease| lease.ends_at);
-            ended.extend(self.end(*place, at).filter(|ties| !ties.is_empty()));
+        for index in &found {
+            let at = self.leases.get(*index as usize).map_or(now, |lease| lease.ends_at);
+            ended.extend(self.end(*index, at).filter(|ties| !ties.is_empty()));
         }
         found.len()
     }
@@ -339,15 +339,15 @@ impl LeaseTable {
         mut is_one: impl FnMut(u64, u64) -> bool,
         ended: &mut Vec<Ties>,
     ) -> Vec<u64> {
-        let (mut place, mut numbers) =
+        let (mut index, mut numbers) =
             (self.members.get(number as usize).map_or(NONE, |member| member.first), Vec::new());
-        while let Some(lease) = self.leases.get(place as usize) {
+        while let Some(lease) = self.leases.get(index as usize) {
             let (next, number) = (lease.in_session.after, lease.number);
             if is_one(u64::from(lease.connection), lease.request) {
-                ended.extend(self.end(place, at));
+                ended.extend(self.end(index, at));
                 numbers.push(number);
             }
-            place = next;
+            index = next;
         }
         numbers
     }

@@ -29,12 +29,12 @@ impl LeaseNumbers {
     }
 
     /// Makes the number of the lease at a slab index: random bits, and the index masked by their hash.
-    pub(super) fn encode_number(&self, place: u32) -> u64 {
+    pub(super) fn encode_number(&self, index: u32) -> u64 {
         let counter = self.next();
         let random =
             self.secret.digest_bytes(&counter.to_le_bytes()).hash() >> (PLACE_BITS + 1) << PLACE_BITS;
         let random = random.max(1 << PLACE_BITS);
-        random | (u64::from(place) ^ self.mask(random)) & PLACE_MASK
+        random | (u64::from(index) ^ self.mask(random)) & PLACE_MASK
     }
 
     /// Decodes the slab index from a lease number; arbitrary for any other number.

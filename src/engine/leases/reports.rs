@@ -45,8 +45,8 @@ impl Reports {
         }
         self.forget_old(now);
         let is = |report: &AbandonedReport| report.connection == connection && report.request == request;
-        let place = self.reports.iter().position(is);
-        place.is_some_and(|place| self.reports.remove(place).is_some())
+        let index = self.reports.iter().position(is);
+        index.is_some_and(|index| self.reports.remove(index).is_some())
     }
 
     /// Forgets reports after [`REMEMBERED`]; frees the memory with the last.
@@ -96,7 +96,7 @@ mod tests {
     use crate::engine::ledger::{AccountUse, MemoryLedger, USER_BYTES_MAX};
 
     #[test]
-    fn keeps_the_latest_and_gives_memory_back_after_their_time() {
+    fn keeps_latest_reports_and_frees_expired_ones() {
         let ledger = MemoryLedger::default();
         let mut reports = Reports::new(ledger.account(1));
         for request in 0..5_000 {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn account_that_is_full_bounds_reports_of_all_sessions() {
+    fn full_account_bounds_reports_of_all_sessions() {
         let ledger = MemoryLedger::default();
         let mut sessions: Vec<_> = (0..1_000).map(|_| Reports::new(ledger.account(1))).collect();
         for reports in &mut sessions {

@@ -198,7 +198,7 @@ impl<'l> Reservation<'l> {
             return None;
         }
         let number =
-            table.grant(member, connection, new, now.at, |place| leases.numbers.encode_number(place))?;
+            table.grant(member, connection, new, now.at, |index| leases.numbers.encode_number(index))?;
         drop(table);
         leases.lower_next_end(now.at.after(new.ttl));
         self.keep();

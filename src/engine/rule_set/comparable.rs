@@ -54,7 +54,7 @@ pub(super) fn memory_kind(quota: &Quota) -> MemoryKind {
         Quota::SlidingLog(_) => MemoryKind::Logs,
         Quota::SlidingWindow(_) => MemoryKind::SlidingWindows,
         // A table separate from the lease counts, which are not evicted either.
-        Quota::Concurrency(quota) if quota.is_fleet() => MemoryKind::Places,
+        Quota::Concurrency(quota) if quota.is_fleet() => MemoryKind::Permits,
         Quota::Concurrency(_) => MemoryKind::InProgress,
         Quota::FleetBudget(_) => MemoryKind::Shares,
     }

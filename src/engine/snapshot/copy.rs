@@ -70,8 +70,8 @@ impl Engine {
             });
         });
         self.copy_table(shard, |shard| &shard.permits, now, &mut |copies| {
-            copies.for_each(|(key, places): (_, Permits)| {
-                visit(SnapshotEntry::Places(key, places.budget()));
+            copies.for_each(|(key, permits): (_, Permits)| {
+                visit(SnapshotEntry::Permits(key, permits.budget()));
             });
         });
         self.copy_table(shard, |shard| &shard.blocks, now, &mut |copies| {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_that_was_there_is_copied_however_often_the_table_grows() {
+    fn copies_every_key_while_the_table_grows() {
         for (first, between) in [(2_000, 0), (2_000, 1), (2_000, 700), (5_000, 4_000), (700, 20_000)] {
             let memory = Memory::new(64 << 20);
             memory.share_out(&[MemoryKind::Blocks]);

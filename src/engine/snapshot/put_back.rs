@@ -91,7 +91,7 @@ impl Restore<'_> {
                     .ok_or(InvalidEntry("a log that is out of order"))?;
                 self.state(key, state, |shard| &mut shard.logs);
             }
-            SnapshotEntry::Places(key, budget) => self.places(key, budget),
+            SnapshotEntry::Permits(key, budget) => self.restore_permits(key, budget),
             SnapshotEntry::Block(key, until) => {
                 self.state(key, BlockedUntil(until), |shard| &mut shard.blocks);
             }
@@ -122,7 +122,7 @@ impl Restore<'_> {
     }
 
     /// Restores a key of a fleet concurrency limit and queues it for an immediate sync.
-    fn places(&self, key: Digest, budget: u64) {
+    fn restore_permits(&self, key: Digest, budget: u64) {
         self.state(key, Permits::from_previous_process(budget, self.now.at), |shard| &mut shard.permits);
         let (state, shards) = (key, &self.engine.shards);
         // The salt, mixed in twice, cancels.

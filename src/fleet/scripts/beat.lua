@@ -1,19 +1,20 @@
 #!lua
--- beat: a host says that it is alive and what its pools have, and is told how many hosts there are and what they have together.
+-- beat: the heartbeat of a host with the loads of its pools. Returns the host count and the sums of all hosts.
 --
--- What a host says of a pool takes the place of what it said before, so a beat that comes twice counts once, and one that was
--- overtaken by a later one counts for nothing. What was not said again for two seconds is gone with the next count.
+-- A report of a pool replaces the host's previous report, so a repeated heartbeat counts once. A heartbeat that arrives after
+-- a later one is ignored. A report expires after two seconds and is removed at the next count.
 --
--- KEYS: hosts by their last beat, hosts with the same secret by their last beat, the epochs of hosts, one for each pool.
--- ARGV: host; epoch and seq; the pools' numbers. Reply: hosts, hosts with the same secret, whether a host of this name has a
--- later epoch; for each pool slots, critical, other, hosts, whether it was overtaken, and whether what hosts said before may be
--- missing: not all of them have had the time to say it again.
+-- KEYS: hosts by their last heartbeat, hosts with the same secret by their last heartbeat, the epochs of hosts, one for each
+-- pool. ARGV: host; epoch and sequence number; the reports of the pools. Reply: hosts, hosts with the same secret, whether a
+-- host of this name has a later epoch; for each pool slots, critical, other, hosts, whether a later report was stored before,
+-- and whether reports may be missing, as Redis lost them and not all hosts have reported since.
 local COUNTED = 500000
 local KEPT = 2000000
 local COUNT_MAX = 1000000000000
 local REPORT = '<i8i8i8'
 local REPORT_BYTES = 24
--- Of all hosts: since when all is known, when they were counted, and what they had. Of one: epoch, seq, when it said so, and what it has.
+-- SUMS, of all hosts: since when the reports are complete, the time of the count, the sums. SAID, of one host: epoch, sequence
+-- number, time of the report, its load.
 local SUMS = '<i8i8i8i8i8i8'
 local SUMS_BYTES = 48
 local SAID = '<i8i8i8i8i8i8'
@@ -28,7 +29,8 @@ local host, reports, pools = ARGV[1], ARGV[3], #KEYS - 3
 local epoch, seq = read('<i8i8', ARGV[2])
 if #reports ~= pools * REPORT_BYTES then return redis.error_reply('ERR the reports do not fit the pools') end
 
--- What the fields of all hosts come to. Those that nobody said again go; those of a clock that was set back begin anew.
+-- Sums the reports of all hosts. Removes expired reports; a report from the future, left by a clock that was set back, gets
+-- the current time.
 local function count(key)
   local slots, critical, other, hosts = 0, 0, 0, 0
   local fields = redis.call('HGETALL', key)
@@ -51,8 +53,8 @@ local function count(key)
 end
 
 local now_ms = math.floor(now / 1000)
--- Adds this host to a set, drops the hosts that are gone from it, and returns how many are left. A host is gone after five
--- seconds of silence; or if its beat is of a time to come, which a clock that was set back leaves behind. Then its epoch goes too.
+-- Adds this host to a set, removes hosts without a heartbeat for five seconds, and returns the number of hosts. Also removes
+-- hosts whose heartbeat is in the future, left by a clock that was set back. The epoch of a removed host is removed too.
 local function alive(key, epochs)
   redis.call('ZADD', key, now_ms, host)
   for _, range in ipairs({ { '-inf', '(' .. now_ms - 5000 }, { '(' .. now_ms + 5000, '+inf' } }) do
@@ -66,7 +68,7 @@ local function alive(key, epochs)
 end
 
 local hosts_alive = alive(KEYS[1], KEYS[3])
--- Of two daemons with one name, the one that started first has to take another.
+-- Of two daemons with one name, the one that started first must take another name.
 local last_epoch = redis.call('HMGET', KEYS[3], host)[1]
 local is_taken = last_epoch and #last_epoch == 8 and read('<i8', last_epoch) > epoch
 if not is_taken then redis.call('HSET', KEYS[3], host, pack('<i8', epoch)) end
@@ -82,7 +84,7 @@ for i = 1, pools do
   if sums and #sums == SUMS_BYTES then since, counted, slots, critical, other, hosts = read(SUMS, sums) end
   local is_said = said and #said == SAID_BYTES
   local is_old = counted < 0 or counted > now or counted <= now - COUNTED or said and not is_said
-  -- Nobody has spoken for so long, or the clock was set on: all of it is gone at once.
+  -- No report for that long, or the clock was set forward: all reports have expired.
   if counted < now - KEPT then since = now end
   since = min(since, now)
   if is_said then

@@ -1,7 +1,7 @@
--- A command about the cells of one bucket begins: the clock, the values under its keys, the head of its reply, and whether
--- the host knows another birth of the bucket, or none. Another birth tells that Redis has lost the bucket.
+-- Starts a command on the cells of one bucket. Returns the clock, the values of its keys, the head of its reply, and whether
+-- the birth of the bucket differs from the one that the host knows: then Redis has lost the bucket.
 --
--- KEYS[1]: the birth. ARGV[1]: the birth that the host knows; 0: none.
+-- KEYS[1]: the birth, the time at which Redis first stored the bucket. ARGV[1]: the birth that the host knows; 0: none.
 local function begin()
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]

@@ -1,14 +1,14 @@
 #!lua
--- One bucket that many hosts share: how it is kept, and how it moves with time. The head of each script that touches cells.
+-- The cell of a token bucket that hosts share: its format and its refill. The head of each script that uses cells.
 --
--- All numbers are whole. Lua has only doubles, so each is kept below 2^53, where sums and products of whole numbers are
--- exact, and `floor(a / b)` too: a quotient that is not whole lies at least 1/b below the next whole number, farther than it
--- can be rounded. What may pass 2^53 is only compared with what cannot, and rounding keeps that order.
+-- All numbers are integers. Lua has only doubles, so each number stays below 2^53, where sums and products of integers are
+-- exact, and `floor(a / b)` too: a fractional quotient lies at least 1/b below the next integer, farther than the rounding
+-- error. A number that may exceed 2^53 is only compared with smaller ones, and rounding keeps that order.
 --
--- Amounts are in µtok, millionths of a token; times in microseconds of this Redis' own clock.
+-- Amounts are in µtok, millionths of a token; times in microseconds of this server's clock.
 local GENERATION = 2000000
 local TOKEN = 1000000
-local AMOUNT_MAX = 4503599627370496   -- 2^52: two of them still add up exactly
+local AMOUNT_MAX = 4503599627370496   -- 2^52: the sum of two is exact
 local CELL = '<i8I4I4i8i8I4i8i8i8i8i8I4I4'
 local CELL_BYTES = 84
 
@@ -16,7 +16,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local pack, read = struct.pack, struct.unpack
 local call, text = redis.call, string.format
 
--- What `us` microseconds add to a level, up to `cap`. Time at the cap, or above it, earns nothing.
+-- Refills a level for `us` microseconds, up to `cap`. Time at or above the cap adds no tokens.
 local function earn(level, rem, num, den, us, cap)
   if level >= cap then return level, 0 end
   local part = us % den
@@ -29,10 +29,11 @@ local function earn(level, rem, num, den, us, cap)
   return level, rem
 end
 
--- A cell at `now`. What hosts hold keeps it from filling, in the generation in which they said so and the next; so time is
--- taken piece by piece between the edges of generations: a level must not rise by what was not free when it was earned.
+-- Advances a cell to `now`. Held tokens take room in the bucket, in the generation of their report and in the next one. The
+-- refill is therefore computed per generation: the level must not rise into room that was taken at the time.
 --
--- A clock that is back by no more than a generation (two servers that disagree) waits; one that was set starts from there.
+-- If the clock is back by at most a generation (two servers that differ), the cell does not change; if by more, the clock was
+-- set, and the cell continues from the new time.
 local function forward(now, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
   if now < at then
     if at - now > GENERATION then at = now end
@@ -52,24 +53,24 @@ local function forward(now, num, den, burst, level, rem, at, held, held0, demand
   return level, rem, now, held, held0, demand, demand0, hosts, hosts0
 end
 
--- Whether a value is a cell. What somebody else wrote there is as good as nothing.
+-- Whether a value is a cell. Foreign values are treated as missing.
 local function is_cell(value)
   if not value or #value ~= CELL_BYTES then return false end
   local _, num, den = read('<i8I4I4', value)
   return num > 0 and den > 0
 end
 
--- The cell of one who asks, at `now`, and whether it was lost (1) before.
+-- Returns the cell at `now`, and 1 if Redis lost it, else 0.
 --
--- The newest version of its rule that was seen here sets the numbers. A cell that is not there is full, unless it cannot
--- have run out: it is kept for ten seconds at the least after any reply about it, and when this Redis is another one, or was
--- emptied, nobody can say.
+-- The newest version of the rule sets the quota. A missing cell is full if it may have expired: a cell is kept for at least
+-- ten seconds after any reply. It is empty if it was lost: the host had a reply more recently, or the birth of the bucket
+-- differs.
 local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
   local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0
   if value and #value == CELL_BYTES then
     version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0 = read(CELL, value)
   end
-  -- As `is_cell` has it, read once.
+  -- The test of `is_cell`, without reading the value twice.
   if not num or num <= 0 or den <= 0 then
     local lost = knew >= 0 and (other_birth or knew < 9000000)
     return ask_version, ask_num, ask_den, ask_burst, lost and 0 or ask_burst, 0, now, 0, 0, 0, 0, 0, 0, lost and 1 or 0
@@ -82,11 +83,11 @@ local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, kne
   return version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, 0
 end
 
--- Keeps a cell until it is full by itself, and ten seconds. Holds keep it from filling for four seconds at most, so one that
--- is gone was full, and nobody held any of it.
+-- Stores a cell until its bucket is full, plus ten seconds. Held tokens delay the refill by at most four seconds, so an
+-- expired cell was full, and no host held any of its tokens.
 local function keep(key, version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
   local us = level < burst and ceil((burst - level) / num) * den or 0
-  -- Redis writes a number of Lua as one with a fraction, which takes it three times as long.
+  -- Redis formats a Lua number as a floating-point number, which takes three times as long.
   call('SET', key,
     pack(CELL, version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0),
     'PX', text('%d', min(floor(us / 1000) + 10001, 34560000000)))

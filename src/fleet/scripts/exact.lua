@@ -1,17 +1,17 @@
--- exact: up to 8 keys of one bucket pay their costs, all or none.
+-- exact: a remote check. Charges the costs of up to 8 keys of one bucket, all or none.
 --
--- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the cells' costs.
--- Reply: birth, now; for each cell level, wait (0: it had enough; -1: never), lost, version; for each window besides in
--- how many microseconds there is more, and how it stands. Paid where all waits are 0.
+-- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the costs of the cells.
+-- Reply: birth, now; for each cell level, wait (0: enough tokens; -1: never), lost, version; for each window also the
+-- microseconds until its next increase, and its status. The costs are charged if all waits are 0.
 local COST = '<i8I4I4i8i8i8'
 local COST_BYTES = 40
--- Of a window, as in a sync.
+-- The fields of a window, as in a sync.
 local WINDOW_COST = '<i8i8i8i8'
 local WINDOW_COST_BYTES = 32
--- Who means another window than that of now comes again with this one, at once.
+-- The wait for a request of another window than the current one: the host retries immediately, with the current one.
 local AT_ONCE = 1
 
--- How many microseconds until a level has risen to `cost`; its time is `ahead` of the clock, where that went back.
+-- Returns the microseconds until a level reaches `cost`. `ahead`: how far the time of the cell is ahead of the clock.
 local function wait_us(num, den, burst, level, rem, cost, ahead)
   if level >= cost then return 0 end
   if cost > burst then return -1 end

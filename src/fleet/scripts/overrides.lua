@@ -1,9 +1,9 @@
 #!lua
--- overrides: the one document of fleet overrides. It is replaced whole, by a host that has seen the document that it replaces.
+-- overrides: reads or replaces the document of fleet overrides. Only a host that has read the current one can replace it.
 --
--- KEYS: the document. ARGV: the stamp of the value that the host last saw; the document to put in its place, if there is one.
--- The stamp of a value is its SHA-1, '' of none, '-' of one that no host wrote. Redis cannot check a document: hosts do.
--- Reply: what came of it; the value, where it is another than the host last saw.
+-- KEYS: the document. ARGV: the stamp of the value that the host last read; the new document, if any.
+-- The stamp of a value is its SHA-1; '' if there is none; '-' if no host wrote it. Hosts check documents; Redis cannot.
+-- Reply: the result; the value, if it differs from the one that the host last read.
 local BYTES_MAX, KEPT_MS = 65536, 34560000000
 local SAME, CHANGED, WRITTEN, UNREADABLE = '\0', '\1', '\2', '\3'
 

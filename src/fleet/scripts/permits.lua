@@ -1,8 +1,8 @@
--- permits: a host adds, renews and removes members of the sets of up to 32 keys of one bucket. Each member is a lease.
+-- permits: adds, renews and removes members of the sets of up to 32 keys of one bucket. Each member is a lease of the host.
 --
 -- KEYS: birth, one set for each key. ARGV: the birth that the host knows; the name of the host; the requests.
--- Reply: birth, now; for each key how many of the wanted members were added, or -1 if Redis has just lost the set and hosts
--- may not have renewed their members yet; and the number of members.
+-- Reply: birth, now; for each key the number of added members, or -1 if Redis has just lost the set and hosts may not have
+-- renewed their members yet; and the number of members.
 local HOLD_US = 4000000
 local REQUEST, REQUEST_BYTES = '<I4I4I4I4', 16
 
@@ -25,7 +25,7 @@ for i = 1, #KEYS - 1 do
   at = after
   for _, expired in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', text('%d', now))) do redis.call('ZREM', key, expired) end
   for _ = 1, dropped do redis.call('ZREM', key, next_member()) end
-  -- Leases in progress count even where there are too many.
+  -- Leases in progress count even above the maximum.
   for _ = 1, kept do redis.call('ZADD', key, expires, next_member()) end
   local members, added = redis.call('ZCARD', key), is_lost and -1 or 0
   for _ = 1, wanted do

@@ -1,10 +1,10 @@
 #!lua flags=no-writes
--- rights: which of the commands that our scripts call are refused to this user, and what else of a Redis matters to those who
--- share budgets in it. It changes nothing.
+-- rights: the commands of the other scripts that this user may not run, and the settings of this server that matter to fleet
+-- budgets. Changes nothing.
 --
--- KEYS: hosts by their last beat, or none where those are elsewhere.
--- Reply: refused commands, one after the other; now (empty: refused); hosts (empty: not asked, or refused); what is done
--- when memory is full, and how much there may be (empty: what INFO says may not be seen).
+-- KEYS: hosts by their last heartbeat, or none if another server has them.
+-- Reply: refused commands, separated by spaces; now (empty: TIME is refused); hosts (empty: no key given, or refused); the
+-- eviction policy and the maximum memory (empty: INFO is refused).
 local KEY = KEYS[1] or 'tg:{tm}:hosts'
 local CALLED = {
   { 'TIME' },

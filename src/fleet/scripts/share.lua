@@ -1,8 +1,8 @@
--- Sharing among hosts: what each reported, in this generation and the one before, and what is due to one of them.
+-- Shares of hosts: the reports in this generation and the previous one, and the share of a host.
 local DEMAND_MAX = 10000000000000
 local HOSTS_MAX = 1000000000
 
--- A host's report takes the place of the one before, if that still counts (a `last_gen` of -1 never does).
+-- Adds the report of a host, and removes its previous one if that still counts (one with a `last_gen` of -1 does not).
 local function reported(gen, held, held0, demand, demand0, hosts, hosts0,
     last_hold, last_demand, last_gen, hold, ask_demand)
   if last_gen >= 0 then
@@ -16,8 +16,8 @@ local function reported(gen, held, held0, demand, demand0, hosts, hosts0,
     min(hosts + 1, HOSTS_MAX), hosts0
 end
 
--- Which part of `pot` falls to one of those who want: in proportion to demand. Both demands are made small enough for the
--- product; it is a matter of fairness alone.
+-- Returns the share of a host in `pot`, in proportion to its demand. Demands are scaled so that the product stays exact; the
+-- scaling affects only fairness.
 local function portion(pot, demand, all)
   if demand <= 0 or pot <= 0 then return 0 end
   local scale = ceil(all / 67108864)
@@ -29,12 +29,12 @@ local function portion(pot, demand, all)
   return (pot - part) / all * demand + floor(part * demand / all)
 end
 
--- Whole tokens of a level for one who wants, and to whom `share` is due where they are scarce. What is not whole is rounded
--- at random, so that small shares are fair in the mean.
+-- Returns the whole tokens granted to a host that wants `want`: at most `share` if tokens are scarce. A fraction is rounded at
+-- random, so that small shares are fair on average.
 local function granted(level, share, all, want, dice)
   if want <= 0 or level < TOKEN then return 0 end
   local most = min(level - level % TOKEN, ceil(want / TOKEN) * TOKEN)
-  -- Where twice of what all use until the next sync stays behind, nobody needs to share. T is 100 ms, demand in mtok/s.
+  -- Tokens are plentiful if twice the use of all hosts until the next sync remains. The interval is 100 ms, demand in mtok/s.
   if level >= want + 200 * all then return most end
   share = min(want, level, share)
   local rest = share % TOKEN

@@ -1,19 +1,19 @@
--- sync: a host says what it holds, gives back, owes and wants of up to 32 keys of one bucket, and is told what it gets.
+-- sync: a host reports its held, returned, owed and wanted tokens of up to 32 keys of one bucket, and gets its grants.
 --
--- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the cells' asks.
--- Reply: birth, now; for each cell level, demand, grant, hosts, lost, version, generation; for each window besides in how
--- many microseconds there is more, and how it stands.
+-- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the requests for the cells.
+-- Reply: birth, now; for each cell level, demand, grant, hosts, lost, version, generation; for each window also the
+-- microseconds until its next increase, and its status.
 local ASK = '<i8I4I4i8i8i8i8i8i8i8i8i8i8I4i8'
 local ASK_BYTES = 108
--- Of a window, told by a rate of nothing: step and origin; where the next one begins and ends (-1: it turns by itself); what
--- was paid for and was of no use, and the earliest moment at which it was paid.
+-- More fields of a window, which has a rate of zero: step and origin; start and end of the next window (-1: windows have a
+-- fixed length); charged tokens to refund, and the earliest time at which they were charged.
 local WINDOW_ASK = '<i8i8i8i8i8i8'
 local WINDOW_ASK_BYTES = 48
 
 local now, values, reply, other_birth = begin()
 local asks, cells = ARGV[2], #KEYS - 1
 
--- Where the asks end that there are to be.
+-- Returns the expected end of the requests.
 local function asks_end()
   local at = 1
   for _ = 1, cells do
@@ -26,7 +26,7 @@ if asks_end() ~= #asks then return redis.error_reply('ERR the asks do not fit th
 
 local next_ask = 1
 
--- What a host says of a window.
+-- Applies the report of a host to a window, and returns its part of the reply.
 local function sync_window(i, version, slots, limit, last_hold, last_demand, last_gen, hold, back, owed, want, demand, dice,
     knew)
   local step, origin, turns, finish, returned, returned_at, after = read(WINDOW_ASK, asks, next_ask)
@@ -42,7 +42,7 @@ local function sync_window(i, version, slots, limit, last_hold, last_demand, las
   c.held, c.held0, c.demand, c.demand0, c.hosts, c.hosts0 = reported(gen, c.held, c.held0, c.demand, c.demand0, c.hosts,
     c.hosts0, last_hold, last_demand, last_gen, hold, demand)
   spend(c, owed, c.at)
-  -- It leaves only what it was counted in: not where that is gone, or was never there, as after all was lost.
+  -- Refund only if the sub-bucket of the charge still counts, and the window was not lost since.
   if returned_at >= c.since and sub_bucket(c, returned_at) > c.newest - c.slots then
     unspend(c, returned)
   end
@@ -68,15 +68,15 @@ for i = 1, cells do
     local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, lost =
       cell_at(now, values[i + 1], ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
 
-    -- The report of before gives way to the one of now.
+    -- Replace the previous report.
     local gen = (at - at % GENERATION) / GENERATION
     if other_birth then last_gen = -1 end
     held, held0, demand, demand0, hosts, hosts0 = reported(gen, held, held0, demand, demand0, hosts, hosts0,
       last_hold, last_demand, last_gen, hold, ask_demand)
 
-    -- What comes back was taken out once, so there is room; where there is none, it had lapsed and was earned again.
+    -- Returned tokens were taken from the bucket, so there is room for them, unless they expired and were refilled.
     level = max(level, min(level + back, burst - held - held0))
-    -- A debt is carried, but never refuses longer than two bursts and ten thousand hosts' tokens take.
+    -- The level may be negative, at most by two bursts and a token for each of ten thousand hosts.
     level = max(level - owed, -min(2 * burst + 10000000000, 4500000000000000))
 
     local all = demand + demand0

@@ -1,21 +1,21 @@
--- One window that many hosts share: how it is kept, and how it moves with time.
+-- The cell of a window that hosts share: its format, and how it changes with time.
 --
--- Time falls into sub-buckets of `step` microseconds, counted from `origin`. The newest `slots` of them count: one of a fixed
--- window, which is its own, and k + 1 of a sliding one that is k steps long. A window by the calendar has an origin and a
--- step for as long as it lasts, and is given the next ones by whoever asks first; which of them holds says the clock of Redis.
+-- Time is divided into sub-buckets of `step` microseconds, counted from `origin`. The newest `slots` of them count: one for a
+-- fixed window, k + 1 for a sliding window of k steps. A calendar window has its own origin and step; the first request after
+-- its end supplies those of the next one. The clock of Redis decides which window is current.
 --
--- What a host had by its last report and neither holds nor gives back now it has spent, and that counts in the sub-bucket of
--- now. A hold that nobody speaks of any more is taken for spent when its generation falls out.
+-- Tokens of a host's last report that it neither holds nor returns now are spent; they count in the current sub-bucket. A hold
+-- without a further report is counted as spent at the end of its generation.
 --
--- Why no window of any place in time admits more than `limit`, but for what hosts owe: whatever a host admitted at a moment a
--- is, at any later moment t, either still held (each holds only what it was granted, and lets go of it before its generation
--- falls out) or was counted at a moment r, a <= r <= t. The sub-bucket of r ends after r, so after a: it counts for as long
--- as a lies in the window that ends at t. And what counts and what is held are never more than `limit` after a grant. Being
--- counted late costs use, at most one sub-bucket in each window, and never the bound.
+-- Proof that no window admits more than `limit`, apart from the debt of hosts: a token admitted at time a is, at any later
+-- time t, either still held (a host holds only granted tokens, and drops them before their generation ends) or was counted at
+-- a time r, a <= r <= t. The sub-bucket of r ends after r, hence after a: it counts as long as a lies in the window that ends
+-- at t. And counted and held tokens together never exceed `limit` after a grant. Late counting wastes at most one sub-bucket
+-- in each window, and never breaks the bound.
 local WINDOW = '<i8I4I4i8i8i8i8i8i8i8i8i8i8I4I4'
 local WINDOW_BYTES = 104
 local SLOTS_MAX = 61
--- How a cell stands to one who asks: there is something, or will be; all is spent; it is not the window that he means.
+-- The status of a cell: it has tokens, or held ones may return; all are spent; the request means another window.
 local OPEN, SPENT_OUT, OTHER_WINDOW = 0, 1, 2
 local BY_ITSELF, BY_CALENDAR = 0, 1
 
@@ -29,7 +29,7 @@ local function spent(c)
   return sum
 end
 
--- Sub-buckets begin until this moment; as many leave.
+-- Starts the sub-buckets up to this time, and drops as many old ones.
 local function turn(c, time)
   local newest = sub_bucket(c, time)
   if newest <= c.newest then return end
@@ -44,7 +44,7 @@ local function spend(c, amount, time)
   c[i] = c[i] + min(amount, AMOUNT_MAX - spent(c))
 end
 
--- What was counted and not used leaves the oldest first: so no sub-bucket ever counts less than was admitted in it and in
+-- Refunds counted tokens, from the oldest sub-buckets first, so that no sub-bucket counts less than was admitted in it and in
 -- those before it.
 local function unspend(c, amount)
   for bucket = c.newest - c.slots + 1, c.newest do
@@ -54,7 +54,7 @@ local function unspend(c, amount)
   end
 end
 
--- Time falls into other sub-buckets from now on: what counts counts in the one of now, for as long as that does.
+-- Changes the sub-buckets: all counted tokens move to the current one.
 local function gather(c, now, slots, step, origin)
   local sum = spent(c)
   c.slots, c.step, c.origin = slots, step, origin
@@ -63,7 +63,8 @@ local function gather(c, now, slots, step, origin)
   c[c.newest % slots + 1] = sum
 end
 
--- A cell at `now`. A clock that is back by no more than a generation waits; one that was set starts from there.
+-- Advances a cell to `now`. If the clock is back by at most a generation, the cell does not change; if by more, the cell
+-- continues from the new time.
 local function forward_window(c, now)
   if now < c.at then
     if c.at - now <= GENERATION then return end
@@ -82,7 +83,7 @@ local function forward_window(c, now)
   c.at = now
 end
 
--- The cell that a value is, or nothing.
+-- Parses a value as a cell; nil if it is none.
 local function read_window(value)
   if not value or #value < WINDOW_BYTES + 8 then return nil end
   local c = {}
@@ -93,17 +94,17 @@ local function read_window(value)
   return c
 end
 
--- Whether a window by the calendar, with the one after it, lies around now: where it begins, and how long it is.
+-- Returns start and length of the calendar window or of the next one, whichever contains `now`; nil if neither does.
 local function around(now, start, turns, finish)
   if start <= now and now < turns then return start, turns - start end
   if turns <= now and now < finish then return turns, finish - turns end
 end
 
--- The cell of one who asks, at `now`; whether it was lost (1) before; whether it is of the window that holds now. Where that
--- is not known there may be no cell at all.
+-- Returns the cell at `now`; 1 if Redis lost it, else 0; and whether its window is the current one. Without a known current
+-- window there may be no cell.
 --
--- The newest version of its rule that was seen here sets the numbers. A cell that is not there has nothing spent, unless he
--- was told of it in a window that lasts: then it is spent, until that is over.
+-- The newest version of the rule sets the quota. A missing cell is unspent, unless the host had a reply about its window: then
+-- Redis lost it, and all of the window counts as spent.
 local function window_at(now, value, version, slots, limit, step, origin, turns, finish, knew)
   local kind = turns >= 0 and BY_CALENDAR or BY_ITSELF
   local start, lasts = origin, step
@@ -130,7 +131,7 @@ local function window_at(now, value, version, slots, limit, step, origin, turns,
   end
   if c.kind == BY_ITSELF then return c, 0, true end
   local function is_in() return c.origin <= now and now < c.origin + c.step end
-  -- What was counted since the one before was over is of the next.
+  -- Tokens counted since the end of the previous window belong to the next one.
   if not is_in() and kind == BY_CALENDAR and start then gather(c, now, 1, lasts, start) end
   return c, 0, is_in()
 end
@@ -139,12 +140,12 @@ local function level_of(c)
   return max(c.limit - spent(c) - min(c.held + c.held0, AMOUNT_MAX), -4500000000000000)
 end
 
--- In how many microseconds a sub-bucket leaves.
+-- Returns the microseconds until a sub-bucket stops counting.
 local function leaves(c, bucket, now)
   return min(max((bucket + c.slots) * c.step + c.origin - now, 1), AMOUNT_MAX)
 end
 
--- In how many microseconds there is more by itself; nothing (0) where nothing is spent of what slides.
+-- Returns the microseconds until the next increase; 0 for a sliding window without spent tokens.
 local function more(c, now)
   for bucket = c.newest - c.slots + 1, c.newest do
     if c.slots == 1 or c[bucket % c.slots + 1] > 0 then return leaves(c, bucket, now) end
@@ -152,7 +153,7 @@ local function more(c, now)
   return 0
 end
 
--- How many microseconds until there is so much, if hosts keep what they hold; -1: never.
+-- Returns the microseconds until the level reaches `cost` if hosts return no tokens; -1: never.
 local function window_wait(c, cost, now)
   local level = level_of(c)
   if level >= cost then return 0 end
@@ -170,7 +171,7 @@ local function stands(c, is_its)
   return OPEN
 end
 
--- Keeps a cell until nothing counts any more, what is held included, and ten seconds.
+-- Stores a cell until no token counts, held ones included, plus ten seconds.
 local function keep_window(key, c)
   local values = { pack(WINDOW, c.version, c.slots, c.kind, c.step, c.origin, c.limit, c.since, c.newest, c.at, c.held,
     c.held0, c.demand, c.demand0, c.hosts, c.hosts0) }

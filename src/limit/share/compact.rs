@@ -30,8 +30,8 @@ struct Untracked {
     /// The one of the two buckets that is not full: the credit, or the fallback.
     used: GcraState,
     is_fallback: bool,
-    asked_since: Timestamp,
-    asked: u32,
+    requested_since: Timestamp,
+    requested: u32,
     /// The low bits of the outage counter: outages are too rare to wrap it.
     outages: u16,
     sync_request: SyncRequest,
@@ -92,8 +92,8 @@ impl CompactShare {
         CompactShare(Form::Untracked(Untracked {
             used: GcraState::full(quota.bucket().scale(), now),
             is_fallback: false,
-            asked_since: now,
-            asked: 0,
+            requested_since: now,
+            requested: 0,
             outages: low_bits(outage_counter(quota)),
             sync_request: SyncRequest::Idle,
         }))
@@ -195,8 +195,8 @@ impl Untracked {
         Some(Untracked {
             used: if is_fallback { share.fallback } else { share.untracked },
             is_fallback,
-            asked_since: share.asked_since,
-            asked: share.asked,
+            requested_since: share.requested_since,
+            requested: share.requested,
             outages: low_bits(share.outages),
             sync_request: share.sync_request,
         })
@@ -208,8 +208,8 @@ impl Untracked {
         ShareState {
             untracked,
             fallback,
-            asked: self.asked,
-            asked_since: self.asked_since,
+            requested: self.requested,
+            requested_since: self.requested_since,
             outages: self.outages(outage_counter(quota)),
             sync_request: self.sync_request,
             ..ShareState::fresh(quota, now)
@@ -242,10 +242,10 @@ impl Untracked {
             return None;
         }
         if credit.ahead == 0 {
-            self.asked = 0;
-            self.asked_since = now;
+            self.requested = 0;
+            self.requested_since = now;
         }
-        self.asked = self.asked.saturating_add(cost);
+        self.requested = self.requested.saturating_add(cost);
         self.used = GcraState::from_ahead(quota.bucket().scale(), now, ahead);
         Some(quota.untracked_level(false))
     }
@@ -263,7 +263,7 @@ impl Boxed {
 
     fn unfold(&self) -> ShareState {
         let (mut share, tokens) = (*self.share, self.fast.tokens);
-        share.asked = share.asked.saturating_add(share.tokens.saturating_sub(tokens));
+        share.requested = share.requested.saturating_add(share.tokens.saturating_sub(tokens));
         share.tokens = tokens;
         share
     }
@@ -288,7 +288,7 @@ impl FastPath {
             && is_linked(share.outages)
             && share.tokens <= quota.bucket().burst()
             // The demand counter must not overflow before the tokens run out.
-            && share.asked.checked_add(share.tokens).is_some();
+            && share.requested.checked_add(share.tokens).is_some();
         let seen = share.last_level().filter(|_| may)?;
         let nanos =
             share.expires_at.as_nanos().saturating_sub(seen.received_at.as_nanos()).min(LASTS_NANOS_MAX);

@@ -87,7 +87,7 @@ impl ShareState {
         let left = units.max(1) - need;
         let ahead = self.untracked.ticks_until_full(quota.bucket().scale(), now);
         // Untracked units count until they are forgiven.
-        let uncharged = if self.tracked || ahead == 0 { 0 } else { self.asked };
+        let uncharged = if self.tracked || ahead == 0 { 0 } else { self.requested };
         if self.owed > left {
             return false;
         }
@@ -123,10 +123,10 @@ impl ShareState {
     ) -> bool {
         let Some(ahead) = credit.after(cost) else { return false };
         if credit.ahead == 0 {
-            self.asked = 0;
-            self.asked_since = now;
+            self.requested = 0;
+            self.requested_since = now;
         }
-        self.asked = self.asked.saturating_add(cost);
+        self.requested = self.requested.saturating_add(cost);
         self.untracked = GcraState::from_ahead(quota.bucket().scale(), now, ahead);
         if credit.is_sync_due(ahead) {
             self.request_sync();
@@ -184,11 +184,11 @@ impl ShareState {
         let scale = quota.bucket().scale();
         // The caller read the clock a moment ago, and a request may have arrived since: a full bucket must not seem
         // partly used.
-        let at = now.max(self.asked_since);
+        let at = now.max(self.requested_since);
         let used = self.untracked.ticks_until_full(scale, at).div_ceil(quota.credit_ticks(hosts));
         // Debt that is already reported is not charged twice. Refused requests count as demand too: after some, one
         // unit too many may be charged.
-        let uncharged = self.asked.saturating_sub(self.owed);
+        let uncharged = self.requested.saturating_sub(self.owed);
         self.owed = self.owed.saturating_add(u32::try_from(used).unwrap_or(u32::MAX).min(uncharged));
     }
 }

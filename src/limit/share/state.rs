@@ -18,9 +18,9 @@ pub struct ShareState {
     /// Units admitted and not charged yet, of a tracked key.
     pub(super) owed: u32,
     /// Units requested since the last report, allowed or refused.
-    pub(super) asked: u32,
+    pub(super) requested: u32,
     /// Since when, for an untracked key.
-    pub(super) asked_since: Timestamp,
+    pub(super) requested_since: Timestamp,
     /// The largest number of tokens that one request lacked since the last report.
     pub(super) lacked: u32,
     /// A sync is due when fewer tokens than this are left.
@@ -102,8 +102,8 @@ impl ShareState {
             held_in_redis: 0,
             expires_at: Timestamp::ORIGIN,
             owed: 0,
-            asked: 0,
-            asked_since: now,
+            requested: 0,
+            requested_since: now,
             lacked: 0,
             low: 0,
             untracked: full,
@@ -164,7 +164,7 @@ impl ShareState {
         if self.tracked {
             if self.only_takes_borrowed(quota, now, cost) {
                 self.tokens -= cost;
-                self.asked = self.asked.saturating_add(cost);
+                self.requested = self.requested.saturating_add(cost);
                 if self.tokens < self.low {
                     self.request_sync();
                 }
@@ -196,7 +196,7 @@ impl ShareState {
     pub fn charge(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return self.charge_fallback(quota, now, cost, 1) };
         self.catch_up(quota, standing, now);
-        self.count_asked(quota, now, cost);
+        self.count_requested(quota, now, cost);
         let need = self.take_borrowed(now, cost);
         if !quota.is_reachable(standing) {
             match quota.fallback() {
@@ -218,7 +218,7 @@ impl ShareState {
     pub fn record_refusal(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return };
         self.catch_up(quota, standing, now);
-        self.count_asked(quota, now, cost);
+        self.count_requested(quota, now, cost);
         if quota.is_reachable(standing) && quota.borrows(standing.hosts()) && !self.is_refused(now, cost) {
             self.lacked = self.lacked.max(cost);
             self.request_sync();
@@ -318,12 +318,12 @@ impl ShareState {
     }
 
     /// Counts demand. For an untracked key only demand that is not forgiven yet counts.
-    fn count_asked(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
+    fn count_requested(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         if !self.tracked && self.untracked.ticks_until_full(quota.bucket().scale(), now) == 0 {
-            self.asked = 0;
-            self.asked_since = now;
+            self.requested = 0;
+            self.requested_since = now;
         }
-        self.asked = self.asked.saturating_add(cost);
+        self.requested = self.requested.saturating_add(cost);
     }
 
     pub(super) fn request_sync(&mut self) {

@@ -60,7 +60,7 @@ impl ShareState {
         self.tokens -= back;
         self.sync_request = SyncRequest::Signalled;
         let reported = ShareReport { expired: lapsed, ..self.peek_report(now) };
-        self.asked = 0;
+        self.requested = 0;
         self.lacked = 0;
         self.refund = 0;
         (reported, back.saturating_add(reported.refund))
@@ -72,8 +72,8 @@ impl ShareState {
         ShareReport {
             borrowed: self.borrowed(now),
             debt: self.owed,
-            requested: self.asked,
-            since: self.asked_since,
+            requested: self.requested,
+            since: self.requested_since,
             missing_max: self.lacked,
             refund: self.refund,
             paid_us: None,
@@ -100,7 +100,7 @@ impl ShareState {
         self.held_in_redis = self.tokens;
         self.low = settled.low_mark;
         self.sync_request = SyncRequest::Idle;
-        if self.asked > 0 && self.tokens < self.low || self.owed > 0 || self.refund > 0 {
+        if self.requested > 0 && self.tokens < self.low || self.owed > 0 || self.refund > 0 {
             self.request_sync();
         }
         there.saturating_sub(self.tokens)
@@ -112,7 +112,7 @@ impl ShareState {
         if may {
             self.tracked = false;
             self.tokens = 0;
-            self.asked = 0;
+            self.requested = 0;
         }
         // A key with a debt may request a sync again.
         self.sync_request = SyncRequest::Idle;

@@ -154,9 +154,9 @@ impl BudgetWindow {
         let limit::Quota::FixedWindow(window) = &self.like else { return (0, 0, 0) };
         let early = (window.window().0 / 4).min(EARLY_US);
         let nanos = |us: u64| us.saturating_mul(NANOS_PER_MICRO);
-        let (start, turn) = window.edges(nanos(unix_us.saturating_sub(early)));
-        let (_, finish) = window.edges(turn);
-        (start / NANOS_PER_MICRO, turn / NANOS_PER_MICRO, finish / NANOS_PER_MICRO)
+        let (start, end) = window.edges(nanos(unix_us.saturating_sub(early)));
+        let (_, finish) = window.edges(end);
+        (start / NANOS_PER_MICRO, end / NANOS_PER_MICRO, finish / NANOS_PER_MICRO)
     }
 }
 

@@ -128,7 +128,7 @@ fn rows<K: OverrideReader>(
         report.error(node.at, message, "write `key: [user]`, or `overrides` with a `match`");
         return None;
     }
-    let Some(read) = report.source().beside(name) else {
+    let Some(read) = report.source().read_table(name) else {
         let message = format!("{} cannot be found: these rules lie in no directory", shown(name));
         report.error(node.at, message, "read them from a file");
         return None;
@@ -263,7 +263,7 @@ fn read_table<K: OverrideReader>(
             Err((at, wrong)) => drop(report.settle::<()>(at, Err(wrong))),
             Ok(()) => {
                 if let Err((cell, wrong)) = reader.row(&cells, keepers, classes) {
-                    let at = cells.get(cell).or(cells.last()).map(|cell| table.place_of(cell));
+                    let at = cells.get(cell).or(cells.last()).map(|cell| table.cell_span(cell));
                     report.settle::<()>(at.unwrap_or_default(), Err(wrong));
                 }
             }
@@ -292,7 +292,7 @@ fn header<'t, K: OverrideReader>(
     }
     let errors_before = report.errors();
     for (place, cell) in cells.iter().enumerate() {
-        let at = table.place_of(cell);
+        let at = table.cell_span(cell);
         let name = &*cell.text;
         let known = wanted.contains(&name) || name == "burst";
         if !known {

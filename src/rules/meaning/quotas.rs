@@ -25,7 +25,7 @@ impl Numbers<'_> {
     ) -> Option<Limit> {
         let own = OverrideQuota { rate: self.rate, burst: self.fields.burst.map(u32::from) };
         // The rule's own quota is checked first, so that errors point to its field.
-        report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
+        report.settle(self.span_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
         let all = std::iter::once(&own).chain(classes.iter());
         let scale = self.scale(all.clone());
         // Overrides were checked when read, so only errors of the common scale remain.
@@ -53,7 +53,7 @@ impl Numbers<'_> {
     }
 
     /// Returns the span for an error of the rate together with other fields.
-    fn place_of(&self, own: &OverrideQuota) -> Span {
+    fn span_of(&self, own: &OverrideQuota) -> Span {
         let is_set = [
             ("burst", self.fields.burst.is_some()),
             ("queue", self.fields.queue.is_some()),

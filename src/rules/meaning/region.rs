@@ -46,7 +46,7 @@ pub(super) fn region(
         Some(Quota::TokenBucket(bucket)) => {
             Some(WholeNumbers::Tokens { rate: bucket.rate(), burst: bucket.burst() })
         }
-        Some(Quota::Concurrency(quota)) => Some(WholeNumbers::Places(quota.max())),
+        Some(Quota::Concurrency(quota)) => Some(WholeNumbers::Permits(quota.max())),
         Some(window) if is_window(window) => {
             let nanos = window.window().0.saturating_mul(NANOS_PER_MICRO);
             let rate = Rate::new(window.limit(), nanos).ok();
@@ -142,7 +142,7 @@ mod tests {
     use crate::rules::Limit;
 
     #[test]
-    fn a_part_is_exact_or_less_and_never_nothing() {
+    fn rounds_part_down_but_never_to_zero() {
         const SECOND: u64 = 1_000_000_000;
         const HOUR: u64 = 3_600 * SECOND;
         for (count, period, weight, expected) in [
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_is_cut_to_its_part_however_long_it_takes_to_fill() {
+    fn scales_bucket_of_any_fill_time_to_its_part() {
         const DAY: u64 = 86_400 * 1_000_000_000;
         for (count, period, burst) in [
             (100, DAY, 200_000),

@@ -260,12 +260,12 @@ fn settle_reserve(
     let mut for_at = at;
     if let Some((name, name_at)) = reserved_for {
         for_at = name_at;
-        let Some(place) = priorities.iter().position(|known| **known == *name) else {
+        let Some(index) = priorities.iter().position(|known| **known == *name) else {
             let message = format!("unknown priority {} in `for`", shown(name));
             report.error(name_at, message, suggest(name, priorities));
             return;
         };
-        reserve.reserved_for = place;
+        reserve.reserved_for = index;
     }
     if reserve.reserved_for + 1 >= priorities.len() {
         let message = "the reserve is for every priority: it keeps nothing back";
@@ -298,9 +298,9 @@ fn alone(part: &str, priorities: &[Box<str>]) -> String {
 fn default_bands(sheddable: usize) -> Vec<u16> {
     let steps = u16::try_from(sheddable.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
     (0..sheddable)
-        .map(|place| {
-            let place = u16::try_from(place).unwrap_or(u16::MAX);
-            LOWEST + (HIGHEST - LOWEST).saturating_mul(place) / steps
+        .map(|index| {
+            let index = u16::try_from(index).unwrap_or(u16::MAX);
+            LOWEST + (HIGHEST - LOWEST).saturating_mul(index) / steps
         })
         .collect()
 }

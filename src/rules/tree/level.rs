@@ -96,11 +96,11 @@ impl Patterns {
     /// Returns the first pattern in file order that matches. Equal prefixes are tested in turn.
     fn first(&self, text: &str) -> Option<u32> {
         #[allow(clippy::indexing_slicing, reason = "the places are those of the patterns")]
-        let pattern = |place: usize| &self.globs[place];
+        let pattern = |index: usize| &self.globs[index];
         let mut first: Option<usize> = None;
-        self.starts.any(text.as_bytes(), |places| {
-            let sooner = places.iter().copied().take_while(|place| first.is_none_or(|first| *place < first));
-            first = { sooner }.find(|place| pattern(*place).0.matches(text)).or(first);
+        self.starts.any(text.as_bytes(), |indices| {
+            let sooner = indices.iter().copied().take_while(|index| first.is_none_or(|first| *index < first));
+            first = { sooner }.find(|index| pattern(*index).0.matches(text)).or(first);
             first == Some(0)
         });
         Some(pattern(first?).1)

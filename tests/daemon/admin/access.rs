@@ -34,7 +34,7 @@ const COMMANDS: [&str; 7] = [
 ];
 
 #[test]
-fn refuses_another_user_whatever_the_socket_mode() {
+fn refuses_another_user_at_any_socket_mode() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: only root can ask as another user");
         return;
@@ -52,17 +52,17 @@ fn refuses_another_user_whatever_the_socket_mode() {
     COMMANDS.iter().for_each(|command| drop(refused(command)));
     open(daemon.plan.directory.path(), 0o755);
     for command in COMMANDS {
-        let said = refused(command);
+        let message = refused(command);
         assert!(
-            said.contains("Permission denied") && said.contains("for root and for the user"),
-            "{command}: {said}"
+            message.contains("Permission denied") && message.contains("for root and for the user"),
+            "{command}: {message}"
         );
     }
     // With an open mode, the kernel's peer credentials decide.
     open(&admin_socket(&daemon), 0o666);
     for command in COMMANDS.iter().cycle().take(3 * COMMANDS.len()) {
-        let said = refused(command);
-        assert!(said.contains("it is for root and for the user"), "{command}: {said}");
+        let message = refused(command);
+        assert!(message.contains("it is for root and for the user"), "{command}: {message}");
     }
     let log = daemon.await_log(&["refused on the admin socket", "user=4711"]);
     assert_eq!(daemon.log().matches("refused on the admin socket").count(), 1, "{log}");

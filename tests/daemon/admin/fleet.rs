@@ -88,8 +88,8 @@ fn reports_fleet_state_with_and_without_redis() {
         assert!(out.contains(words), "{words}: {out}");
     }
     assert!(!out.contains("per-user"), "a rule of this host: {out}");
-    let told: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
-    assert_eq!(told["rules"][0]["rule"], "per-tenant");
+    let printed: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
+    assert_eq!(printed["rules"][0]["rule"], "per-tenant");
     assert!(daemon.run("status").contains("fleet        1 hosts, Redis up"));
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
     assert!(!warnings.contains("Redis"), "{warnings}");
@@ -132,8 +132,8 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
         assert_eq!(page["rules"][0]["bound"]["extra"], 2, "less than a token each: one each");
     }
     ask_for(&one, "canary-t1");
-    let asked = json!({"rule": "per-tenant", "key": [["tenant", "canary-t1"]]}).to_string();
-    let [here, there] = [&one, &other].map(|daemon| post(daemon, "/fleet/key", &asked).json());
+    let body = json!({"rule": "per-tenant", "key": [["tenant", "canary-t1"]]}).to_string();
+    let [here, there] = [&one, &other].map(|daemon| post(daemon, "/fleet/key", &body).json());
     assert_eq!([&here["known"], &there["known"]], [true, false], "{here} {there}");
     assert_eq!(here["key"], there["key"], "known by the same name on both");
     assert!(here["redis"]["level"].is_number() && here["redis"]["age_s"].as_f64() >= Some(0.0), "{here}");
@@ -154,16 +154,16 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
             && out.contains(" left for all, "),
         "{out}"
     );
-    let told: Value = serde_json::from_str(&one.run(&format!("{explain} --format json"))).unwrap();
-    assert_eq!(told["live"]["per-tenant"]["share"]["key"], key, "{told}");
-    assert!(told["live"]["per-tenant"]["counts"]["passed"].as_u64() > Some(0), "{told}");
-    for (arguments, says) in [
+    let printed: Value = serde_json::from_str(&one.run(&format!("{explain} --format json"))).unwrap();
+    assert_eq!(printed["live"]["per-tenant"]["share"]["key"], key, "{printed}");
+    assert!(printed["live"]["per-tenant"]["counts"]["passed"].as_u64() > Some(0), "{printed}");
+    for (arguments, expected) in [
         ("fleet show per-user user=u1", "no `scope: fleet`"),
         ("fleet show per-tenant", "tenant"),
         ("fleet show per-tennant tenant=a", "did you mean `api/per-tenant`?"),
     ] {
         let err = one.fail(arguments, 1);
-        assert!(err.contains(says), "{arguments}: {err}");
+        assert!(err.contains(expected), "{arguments}: {err}");
     }
 }
 
@@ -181,14 +181,18 @@ fn reports_scope_of_reserve() {
     }
     let reserve = |host: &Daemon| page(host)["reserves"][0].clone();
     let metric = |name: &str| scrape(&hosts[0]).of(&format!("tidegate_fleet_reserve_{name}{{pool=\"web\"}}"));
-    let told = eventually("each knows of the other's slots", || {
+    let printed = eventually("each knows of the other's slots", || {
         let reserves = hosts.each_ref().map(reserve);
         let knows = |reserve: &Value| reserve["elsewhere"]["slots"] == 10;
         reserves.iter().all(knows).then_some(reserves).map(|[first, _]| first)
     });
-    assert_eq!([&told["pool"], &told["shared"]], [&json!("web"), &json!(true)]);
-    assert_eq!([&told["most"], &told["others"], &told["elsewhere"]["others"]], [8, 0, 8], "{told}");
-    assert!(told["elsewhere"]["stale_s"].as_f64().unwrap() < 10.0, "{told}");
+    assert_eq!([&printed["pool"], &printed["shared"]], [&json!("web"), &json!(true)]);
+    assert_eq!(
+        [&printed["most"], &printed["others"], &printed["elsewhere"]["others"]],
+        [8, 0, 8],
+        "{printed}"
+    );
+    assert!(printed["elsewhere"]["stale_s"].as_f64().unwrap() < 10.0, "{printed}");
     assert_eq!([metric("shared"), metric("most")], [1.0, 8.0]);
     assert!((0.0..10.0).contains(&metric("staleness_seconds")));
     assert_eq!(page(&hosts[0])["needed"], true);
@@ -198,10 +202,10 @@ fn reports_scope_of_reserve() {
     assert!(out.contains("8 by the fleet, "), "{out}");
 
     redis.kill();
-    let told = eventually("it goes by this host", || {
+    let printed = eventually("it goes by this host", || {
         Some(reserve(&hosts[0])).filter(|reserve| reserve["shared"] == false)
     });
-    assert_eq!([&told["most"], &told["elsewhere"]], [&json!(8), &Value::Null], "{told}");
+    assert_eq!([&printed["most"], &printed["elsewhere"]], [&json!(8), &Value::Null], "{printed}");
     assert_eq!([metric("shared"), metric("staleness_seconds")], [0.0, 0.0]);
     assert!(hosts[0].run("fleet").contains("web      this host"));
     assert!(hosts[0].run("status").contains("8 by this host"));

@@ -27,10 +27,13 @@ fn serves_front_page_as_one_locked_down_file() {
     }
     let nonce =
         |head: &str| head.split("script-src 'nonce-").nth(1).unwrap().split('\'').next().unwrap().to_owned();
-    let said = nonce(&first.head);
-    assert_eq!((said.len(), first.body.matches(&format!("nonce=\"{said}\"")).count()), (32, 2));
+    let nonce_of_first = nonce(&first.head);
+    assert_eq!(
+        (nonce_of_first.len(), first.body.matches(&format!("nonce=\"{nonce_of_first}\"")).count()),
+        (32, 2)
+    );
     let second = get(&daemon, "/");
-    assert_ne!(said, nonce(&second.head), "nobody knows the next one");
+    assert_ne!(nonce_of_first, nonce(&second.head), "nobody knows the next one");
     assert!(first.body.contains("<noscript><meta http-equiv=\"refresh\""), "it goes on without a script");
     assert_eq!(ask(&daemon, "HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").body, "");
     assert_eq!(post(&daemon, "/", "").status, 405);

@@ -215,20 +215,24 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
     for (number, ((answer, decision), line)) in traffic.answers.iter().zip(&decisions).zip(judged).enumerate()
     {
         let verdict = names[usize::try_from(answer[2].as_u64().unwrap()).unwrap()];
-        let said = format!("{number}: {answer} {decision} {line}");
-        assert_eq!((&decision["verdict"], &line["verdict"]), (&json!(verdict), &json!(verdict)), "{said}");
-        let told = ["rule", "limit", "window_us", "remaining", "reset_us"].map(|field| &decision[field]);
-        assert_eq!(told, [&answer[3], &answer[4], &answer[5], &answer[6], &answer[7]], "{said}");
+        let expected = format!("{number}: {answer} {decision} {line}");
+        assert_eq!(
+            (&decision["verdict"], &line["verdict"]),
+            (&json!(verdict), &json!(verdict)),
+            "{expected}"
+        );
+        let recorded = ["rule", "limit", "window_us", "remaining", "reset_us"].map(|field| &decision[field]);
+        assert_eq!(recorded, [&answer[3], &answer[4], &answer[5], &answer[6], &answer[7]], "{expected}");
     }
     let seen = |verdict: &str| decisions.iter().filter(|decision| decision["verdict"] == verdict).count();
     assert!(["allow", "limit", "shed", "deny"].iter().all(|verdict| seen(verdict) > 1), "{decisions:?}");
 
     let text = fs::read_to_string(&recording.trace).unwrap();
     assert!(!text.contains(CANARY), "{text}");
-    for told in
+    for recorded in
         ["\"POST\"", "\"/v1/users/7\"", "10.1.1.7", "\"banned\"", "\"critical\"", "loop_lag", "\"/healthz\""]
     {
-        assert!(text.contains(told), "{told}: {text}");
+        assert!(text.contains(recorded), "{recorded}: {text}");
     }
     // Equal values have equal hashes, and different values different ones.
     let users: Vec<_> = recording

@@ -46,11 +46,11 @@ fn sets_unusable_files_aside_and_reports_them() {
         assert_eq!(fs::read_to_string(&aside).unwrap(), text);
         let status = get(&daemon, "/status").json();
         assert_eq!(status["state"]["bad"][file], 1);
-        let told = format!("`{file}` of the state directory was unusable at the start");
-        assert!(status["warnings"].to_string().contains(&told), "{status:#}");
+        let expected = format!("`{file}` of the state directory was unusable at the start");
+        assert!(status["warnings"].to_string().contains(&expected), "{status:#}");
         // `doctor` reads the status and the files.
         let (_, output, _) = outcome_of(&daemon.doctor(&[]));
-        assert!(output.contains(&told), "{output}");
+        assert!(output.contains(&expected), "{output}");
         assert!(output.contains(&format!("rm {}", aside.display())), "{output}");
         let switched = post(&daemon, "/switch", "{\"rule\": \"api/per-user\", \"mode\": \"shadow\"}");
         assert_eq!((switched.status, &switched.json()["warning"]), (200, &Value::Null), "it is kept");

@@ -17,7 +17,7 @@ fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
 }
 
 /// Starts a second daemon in the directory of the first, in another mode.
-fn beside(first: &Daemon, name: &str, settings: &str) -> Process {
+fn start_second(first: &Daemon, name: &str, settings: &str) -> Process {
     let file = first.plan.path("second.yaml");
     std::fs::write(&file, format!("rules: rules\nmode: shadow\n{settings}\n")).unwrap();
     let mut command = Command::new(BINARY);
@@ -36,7 +36,7 @@ fn await_status(socket: &Path) -> Value {
 #[test]
 fn commands_reach_the_daemon_of_the_named_socket() {
     let first = Plan::new().start();
-    let _second = beside(&first, "u.sock", "");
+    let _second = start_second(&first, "u.sock", "");
     assert_eq!(await_status(&first.plan.path("u.sock"))["mode"], "shadow");
     assert_eq!(await_status(&first.socket())["mode"], "enforce");
     // A command changes only the named daemon.
@@ -80,7 +80,7 @@ fn refuses_start_when_admin_socket_taken() {
     let first = Plan::new().start();
     let admin = first.plan.path("t.admin.sock");
     let taken = "admin: {socket: t.admin.sock}";
-    let mut second = beside(&first, "u.sock", taken);
+    let mut second = start_second(&first, "u.sock", taken);
     assert_eq!(second.exit_code(), Some(75));
     let log = std::fs::read_to_string(first.plan.path("log-2")).unwrap();
     for words in ["the admin socket is taken", "t.admin.sock", "help: "] {

@@ -149,8 +149,8 @@ fn reads_cgroup_mounted_from_container_root() {
 fn unreadable_usage_yields_no_sample() {
     let unreadable = [None];
     // No process, a missing one, and ones whose group is not mounted here.
-    let mut nobody = Machine::new(&[("cpu_quota", SignalSource::CpuQuota)], None);
-    assert_eq!(nobody.sample(), unreadable);
+    let mut without_process = Machine::new(&[("cpu_quota", SignalSource::CpuQuota)], None);
+    assert_eq!(without_process.sample(), unreadable);
     let mut gone = Machine::new(&[("cpu_quota", SignalSource::CpuQuota)], Some(7));
     assert_eq!(gone.sample(), unreadable);
     for groups in ["0::/../other\n", "0::/elsewhere\n", "1:name=systemd:/\n", "", "nonsense"] {

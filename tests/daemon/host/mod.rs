@@ -4,7 +4,7 @@ mod braking;
 mod cost;
 mod cpu_quota;
 mod live;
+mod logging;
 mod machine;
 mod netlink;
 mod pressure;
-mod telling;

@@ -25,7 +25,7 @@ shed:
 const USERS: u64 = 50;
 
 /// Acquires, releases, forgets, abandons and disconnects until `is_over`.
-fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, asked: &AtomicU64) {
+fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, requests: &AtomicU64) {
     for connection in 1.. {
         let mut wire = daemon.session(number, json!({"pool": "web", "connection": connection}));
         for id in 1..40_u64 {
@@ -33,7 +33,7 @@ fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, asked: &AtomicU64) 
                 return;
             }
             one(&mut wire, connection, id);
-            asked.fetch_add(1, Ordering::Relaxed);
+            requests.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -62,12 +62,12 @@ fn leases(daemon: &Daemon) -> Value {
 /// Runs the load; returns ten samples of the daemon's memory in KiB.
 fn soak(seconds: u64) -> Vec<u64> {
     let daemon = Plan::new().with_state().rules("api.yaml", RULES).start();
-    let (is_over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (is_over, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut resident = Vec::new();
     thread::scope(|threads| {
         for number in 1..5 {
-            let (daemon, is_over, asked) = (&daemon, &is_over, &asked);
-            threads.spawn(move || client(daemon, number, is_over, asked));
+            let (daemon, is_over, requests) = (&daemon, &is_over, &requests);
+            threads.spawn(move || client(daemon, number, is_over, requests));
         }
         let (begin, span) = (read_boot_nanos(), seconds * 1_000_000_000);
         for tenth in 1..=10 {
@@ -78,7 +78,7 @@ fn soak(seconds: u64) -> Vec<u64> {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    eprintln!("{} requests in {seconds} s, resident KiB: {resident:?}", asked.load(Ordering::Relaxed));
+    eprintln!("{} requests in {seconds} s, resident KiB: {resident:?}", requests.load(Ordering::Relaxed));
     // Each lease has ended by a release, a report, its expiry or the end of its session.
     eventually("no lease is left", || (leases(&daemon) == json!(0)).then_some(()));
     // No permit is in use.
@@ -86,8 +86,8 @@ fn soak(seconds: u64) -> Vec<u64> {
     for user in 0..USERS {
         let reply = wire.ask(&json!([4, 1, "api", [["user", format!("u{user}")]], 1, null, {"all": true}]));
         let limits = reply[11].as_array().unwrap();
-        let places = limits.iter().find(|limit| limit[0] == "at-once").unwrap();
-        assert_eq!(places[3], json!(3), "u{user}: {reply}");
+        let permits = limits.iter().find(|limit| limit[0] == "at-once").unwrap();
+        assert_eq!(permits[3], json!(3), "u{user}: {reply}");
     }
     let log = daemon.log();
     assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");

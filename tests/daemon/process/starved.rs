@@ -91,6 +91,6 @@ fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
 
 fn has_slices() -> bool {
     // Use a new thread, as the slice stays.
-    let asked = thread::spawn(|| request_short_slice().and_then(|()| read_slice()));
-    asked.join().unwrap().is_ok_and(|slice| !slice.is_zero())
+    let result = thread::spawn(|| request_short_slice().and_then(|()| read_slice()));
+    result.join().unwrap().is_ok_and(|slice| !slice.is_zero())
 }

@@ -30,7 +30,7 @@ fn this_user() -> u32 {
 }
 
 /// Every op that names a domain.
-fn asks(domain: &str) -> [Value; 5] {
+fn five_requests(domain: &str) -> [Value; 5] {
     [
         json!([1, 11, domain, [["user", "u1"]]]),
         json!([3, 13, domain, [["user", "u1"]]]),
@@ -51,7 +51,7 @@ fn denies_closed_domain_and_keeps_connection() {
     // Being root or the daemon's own user gives no access.
     let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}, open: {{}}}}", mine + 1));
     let mut wire = daemon.greeted();
-    for ask in asks("api") {
+    for ask in five_requests("api") {
         match ask[1].as_u64() {
             Some(id) => assert_turned_away(&wire.ask(&ask), id, mine),
             // A request without an id gets no reply: the next reply is the ping's.
@@ -87,7 +87,7 @@ fn opens_domain_to_listed_users_only() {
         let reply = mine.ask(&json!([3, 1, "api", [["user", "u1"]]]));
         assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(left)), "{reply}");
     }
-    let replies = other_user(&daemon, &asks("api"));
+    let replies = other_user(&daemon, &five_requests("api"));
     assert_eq!(replies.len(), 4, "{replies:#?}");
     for (reply, id) in replies.iter().zip([11, 13, 14, 15]) {
         assert_turned_away(reply, id, OTHER);
@@ -108,8 +108,11 @@ fn warns_of_listed_domain_without_rules() {
     assert!(!daemon.log().contains("domain `api`"), "{}", daemon.log());
     let check =
         Command::new(super::daemon::BINARY).arg("check").arg(daemon.plan.path("tidegate.yaml")).output();
-    let said = String::from_utf8(check.unwrap().stdout).unwrap();
-    assert!(said.contains("no rules belong to the domain `apj`") && said.contains("2 warnings"), "{said}");
+    let printed = String::from_utf8(check.unwrap().stdout).unwrap();
+    assert!(
+        printed.contains("no rules belong to the domain `apj`") && printed.contains("2 warnings"),
+        "{printed}"
+    );
 }
 
 /// Sends requests from a process of another user; returns all replies.

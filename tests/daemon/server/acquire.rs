@@ -11,7 +11,7 @@ use serde_json::json;
 use super::daemon::{Daemon, Plan, Process, eventually};
 use super::shell::{command, run, text};
 use super::wire::verdict_of;
-use super::work::{daemon, places};
+use super::work::{daemon, free_permits};
 
 /// Runs a command under a lease of a login; returns its exit code and standard error.
 fn login(daemon: &Daemon, work: &[&str]) -> (Option<i32>, String) {
@@ -43,9 +43,9 @@ fn exits_with_status_of_its_command() {
     assert_eq!(login(&daemon, &["sh", "-c", "kill -KILL $$"]), (Some(128 + 9), String::new()));
     assert_eq!(left(&daemon), 0);
     let proof = daemon.plan.path("proof");
-    let (code, said) = login(&daemon, &["touch", proof.to_str().unwrap()]);
+    let (code, printed) = login(&daemon, &["touch", proof.to_str().unwrap()]);
     assert_eq!(code, Some(75));
-    assert!(said.starts_with("limit  failures: 0 of 2 left, try again in "), "{said}");
+    assert!(printed.starts_with("limit  failures: 0 of 2 left, try again in "), "{printed}");
     assert!(!proof.exists(), "what is refused is not run");
 }
 
@@ -72,9 +72,9 @@ fn frees_lease_of_killed_acquire() {
     let mut watcher = daemon.greeted();
     // The child keeps the standard streams but not the connection.
     let acquired = start(&daemon.socket(), &["user=u"], "sleep 0.2");
-    eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
+    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
     acquired.signal(libc::SIGKILL);
-    eventually("its place is free", || (places(&mut watcher, "u") == 2).then_some(()));
+    eventually("its place is free", || (free_permits(&mut watcher, "u") == 2).then_some(()));
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn paced_command_waits_until_interrupted() {
     let proof = daemon.plan.path("proof");
     let script = format!("touch {}", proof.display());
     let mut waiting = start(&daemon.socket(), &["job=mail", "user=u"], &script);
-    eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
+    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
     waiting.signal(libc::SIGINT);
     assert_eq!(waiting.exit_code(), Some(128 + 2));
-    assert_eq!((places(&mut watcher, "u"), proof.exists()), (2, false));
+    assert_eq!((free_permits(&mut watcher, "u"), proof.exists()), (2, false));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn command_outlives_killed_daemon() {
     let go = daemon.plan.path("go");
     let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 5", go.display());
     let mut acquired = start(&daemon.socket(), &["user=u"], &script);
-    eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
+    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
     daemon.process.signal(libc::SIGKILL);
     // Longer than two renewals.
     sleep(Duration::from_millis(800));
@@ -153,5 +153,5 @@ fn exits_as_shell_when_command_cannot_run() {
         let output = acquire(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
     }
-    assert_eq!(places(&mut daemon.greeted(), "u"), 2);
+    assert_eq!(free_permits(&mut daemon.greeted(), "u"), 2);
 }

@@ -34,8 +34,8 @@ fn refuses_connections_above_maximum_until_one_closes() {
         }
         wires.iter_mut().for_each(Wire::assert_served);
         daemon.await_log(&[words]);
-        let told = daemon.log().matches(words).count();
-        assert_eq!(told, 1, "told once, not for each: {}", daemon.log());
+        let count = daemon.log().matches(words).count();
+        assert_eq!(count, 1, "told once, not for each: {}", daemon.log());
         let [first, second, third] = wires;
         // Any closed connection frees its slot.
         drop(first);

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::daemon::{Daemon, eventually};
 use super::msgpack::frame;
 use super::wire::hello;
-use super::work::{acquire, daemon, lease_of, places};
+use super::work::{acquire, daemon, free_permits, lease_of};
 
 /// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ fn frees_leases_of_connections_cut_at_any_byte() {
             }
             drop(wire);
             eventually(&format!("both places are free, {leaves:?} at byte {cut}"), || {
-                (places(&mut watcher, "u") == 2).then_some(())
+                (free_permits(&mut watcher, "u") == 2).then_some(())
             });
         }
     }
@@ -69,7 +69,7 @@ def connect(session):
 /// A process that runs this script; when dropped, its standard input ends, and with it its children.
 struct Script {
     process: Child,
-    said: String,
+    first_line: String,
 }
 
 impl Script {
@@ -78,9 +78,9 @@ impl Script {
         command.args(["-c", &format!("{CONNECT}{rest}")]).arg(daemon.socket());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        Script { process, said }
+        let mut first_line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut first_line).unwrap();
+        Script { process, first_line }
     }
 }
 
@@ -102,14 +102,14 @@ fn drops_connections_of_processes_exited_before_accept() {
     daemon.process.signal(libc::SIGSTOP);
     drop(waited_for);
     let mut crowd = Script::start(&daemon, "for n in range(100): connect(n)\nprint('gone', flush=True)");
-    assert_eq!(crowd.said, "gone\n");
+    assert_eq!(crowd.first_line, "gone\n");
     assert!(crowd.process.wait().unwrap().success());
     daemon.process.signal(libc::SIGCONT);
-    let places = eventually("both places are free", || {
-        let free = ["u", "v"].map(|user| places(&mut watcher, user));
+    let free_permits = eventually("both places are free", || {
+        let free = ["u", "v"].map(|user| free_permits(&mut watcher, user));
         (free[0] == 2).then_some(free)
     });
-    assert_eq!(places, [2, 1], "the end of a process is not waited for");
+    assert_eq!(free_permits, [2, 1], "the end of a process is not waited for");
     eventually("none of 100 connections is left", || {
         let open = |kind| daemon.process.descriptors_of(kind);
         (open("socket") < 20 && open("pidfd") <= 1).then_some(())
@@ -152,11 +152,11 @@ fn distinguishes_processes_with_reused_pid() {
     daemon.process.signal(libc::SIGSTOP);
     let script = Script::start(&daemon, SAME_NUMBER);
     daemon.process.signal(libc::SIGCONT);
-    let Ok(number) = script.said.trim().parse() else {
-        eprintln!("SKIPPED: a process cannot be given a number here: {}", script.said.trim());
+    let Ok(number) = script.first_line.trim().parse() else {
+        eprintln!("SKIPPED: a process cannot be given a number here: {}", script.first_line.trim());
         return;
     };
-    eventually("the place of the first is free", || (places(&mut watcher, "u") == 1).then_some(()));
+    eventually("the place of the first is free", || (free_permits(&mut watcher, "u") == 1).then_some(()));
     kill_process(Pid::from_raw(number).unwrap(), Signal::KILL).unwrap();
-    eventually("the place of the second is free", || (places(&mut watcher, "u") == 2).then_some(()));
+    eventually("the place of the second is free", || (free_permits(&mut watcher, "u") == 2).then_some(()));
 }

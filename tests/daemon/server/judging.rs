@@ -80,8 +80,8 @@ fn checks_and_charges_rule_in_its_unit() {
     wire.send(&json!([5, null, "all", org, {"tokens": -1_000}]));
     let reply = ask(&mut wire, org, json!({"tokens": 100}), json!({}));
     assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(0)));
-    let nobody = json!([["nothing", "o"]]);
-    assert_eq!(wire.ask(&json!([5, 9, "all", nobody, 1])), json!([2, 9, false]), "no rule matched");
+    let unmatched = json!([["nothing", "o"]]);
+    assert_eq!(wire.ask(&json!([5, 9, "all", unmatched, 1])), json!([2, 9, false]), "no rule matched");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::daemon::eventually;
 use super::wire::{error_of, verdict_of};
-use super::work::{acquire, daemon, lease_of, places};
+use super::work::{acquire, daemon, free_permits, lease_of};
 
 #[test]
 fn lease_holds_permit_until_released() {
@@ -24,12 +24,12 @@ fn lease_holds_permit_until_released() {
     assert_eq!(wire.ask(&json!([2, 5, first, 0])), json!([2, 5, true]));
     assert_eq!(wire.ask(&json!([2, 6, first, 0])), json!([2, 6, false]), "a second time: nothing changes");
     assert_eq!(wire.ask(&json!([6, 7, first])), json!([2, 7, false]));
-    assert_eq!(places(&mut wire, "u"), 1);
+    assert_eq!(free_permits(&mut wire, "u"), 1);
     // Without an id there is no reply: the next is the ping's.
     wire.send(&json!([2, null, second, 2]));
     wire.send(&json!([2, null, second, 2]));
     wire.assert_served();
-    assert_eq!(places(&mut wire, "u"), 2);
+    assert_eq!(free_permits(&mut wire, "u"), 2);
     for never in [0, 1, 4_711, i64::MAX.unsigned_abs()] {
         assert_eq!(wire.ask(&json!([2, 8, never])), json!([2, 8, false]));
         assert_eq!(wire.ask(&json!([6, 9, never])), json!([2, 9, false]));
@@ -44,7 +44,7 @@ fn paced_request_holds_lease_from_grant() {
     lease_of(&wire.ask(&mail));
     let waiting = wire.ask(&mail);
     assert_eq!(verdict_of(&waiting), 3, "{waiting}");
-    assert_eq!(places(&mut wire, "u"), 0);
+    assert_eq!(free_permits(&mut wire, "u"), 0);
     assert_eq!(wire.ask(&json!([2, 2, lease_of(&waiting), 0])), json!([2, 2, true]));
 }
 
@@ -126,5 +126,5 @@ fn applies_requests_sent_before_hangup() {
     drop(wire);
     daemon.process.signal(libc::SIGCONT);
     assert_eq!(other.ask(&super::wire::hello_of(7, json!({})))[0], 0);
-    eventually("both places are free", || (places(&mut other, "u") == 2).then_some(()));
+    eventually("both places are free", || (free_permits(&mut other, "u") == 2).then_some(()));
 }

@@ -112,14 +112,14 @@ fn socket_path_always_exists_while_two_daemons_compete() {
 fn refuses_start_when_unlocked_listener_has_path() {
     let plan = Plan::new();
     let listener = UnixListener::bind(plan.socket()).unwrap();
-    let (code, said) = refused(&plan);
-    assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains("another process is listening here"), "{said}");
+    let (code, error) = refused(&plan);
+    assert_eq!(code, Some(75), "{error}");
+    assert!(error.contains("another process is listening here"), "{error}");
     // Its queue may be so full that a connect would block.
     let _waiting: Vec<_> =
         std::iter::repeat_with(|| connect_without_waiting(&plan.socket())).map_while(|c| c).collect();
-    let (code, said) = refused(&plan);
-    assert_eq!(code, Some(75), "{said}");
+    let (code, error) = refused(&plan);
+    assert_eq!(code, Some(75), "{error}");
     drop(listener);
     plan.start().greeted().assert_served();
 }
@@ -135,10 +135,10 @@ fn leaves_non_socket_at_path() {
     let plan = Plan::new();
     let in_the_way = plan.socket();
     fs::write(&in_the_way, "precious").unwrap();
-    let (code, said) = refused(&plan);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("something that is not a socket is in the way"), "{said}");
-    assert!(said.contains(in_the_way.to_str().unwrap()), "{said}");
+    let (code, error) = refused(&plan);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("something that is not a socket is in the way"), "{error}");
+    assert!(error.contains(in_the_way.to_str().unwrap()), "{error}");
     assert_eq!(fs::read_to_string(&in_the_way).unwrap(), "precious");
     fs::remove_file(&in_the_way).unwrap();
     fs::create_dir(&in_the_way).unwrap();
@@ -158,8 +158,8 @@ fn leaves_planted_symlink_and_its_target() {
     fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
     for target in [&precious, &plan.path("nothing"), &plan.path("other")] {
         symlink(target, plan.socket()).unwrap();
-        let (code, said) = refused(&plan);
-        assert_eq!(code, Some(1), "{said}");
+        let (code, error) = refused(&plan);
+        assert_eq!(code, Some(1), "{error}");
         assert_eq!(fs::read_link(plan.socket()).unwrap(), *target);
         assert!(!plan.path("nothing").exists());
         fs::remove_file(plan.socket()).unwrap();
@@ -168,9 +168,9 @@ fn leaves_planted_symlink_and_its_target() {
     // A link as the lock file.
     fs::remove_file(plan.path("t.sock.lock")).unwrap();
     symlink(&precious, plan.path("t.sock.lock")).unwrap();
-    let (code, said) = refused(&plan);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("t.sock.lock"), "{said}");
+    let (code, error) = refused(&plan);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("t.sock.lock"), "{error}");
     let metadata = fs::symlink_metadata(&precious).unwrap();
     assert_eq!(
         (fs::read_to_string(&precious).unwrap().as_str(), metadata.mode() & 0o777),
@@ -186,9 +186,9 @@ fn clears_temporary_path_only_if_socket() {
     let precious = plan.path("precious");
     fs::write(&precious, "precious").unwrap();
     fs::write(&birth, "precious too").unwrap();
-    let (code, said) = refused(&plan);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("t.soc~"), "{said}");
+    let (code, error) = refused(&plan);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("t.soc~"), "{error}");
     assert_eq!(fs::read_to_string(&birth).unwrap(), "precious too");
     fs::remove_file(&birth).unwrap();
     symlink(&precious, &birth).unwrap();

@@ -59,8 +59,8 @@ fn never_reveals_client_values_or_secrets() {
         wire.end_writing();
         assert!(!wire.hear_all().is_empty(), "{bytes:02x?}");
         // Other clients get only their own values.
-        let heard = bystander.ask(&json!([3, 9, "api", [["user", "u1"]], 9])).to_string();
-        assert!(!heard.contains(CANARY), "{heard}");
+        let reply = bystander.ask(&json!([3, 9, "api", [["user", "u1"]], 9])).to_string();
+        assert!(!reply.contains(CANARY), "{reply}");
     }
     assert_pages_reveal_nothing(&daemon);
     for first in [

@@ -117,13 +117,16 @@ fn doctor_reports_open_domain_used_by_several_users() {
     std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let daemon = plan.start();
     let doctor = || outcome_of(&daemon.doctor(&[])).1;
-    let asks = [json!([3, 1, "pay", [["user", "u"]]]), json!([3, 1, "closed", [["user", "u"]]])];
-    asks.iter().for_each(|ask| drop(daemon.greeted().ask(ask)));
+    let requests = [json!([3, 1, "pay", [["user", "u"]]]), json!([3, 1, "closed", [["user", "u"]]])];
+    requests.iter().for_each(|ask| drop(daemon.greeted().ask(ask)));
     let alone = doctor();
     assert!(alone.contains("it answers") && !alone.contains("several ask"), "{alone}");
-    other_user(&daemon, &[asks[0].clone(), asks[1].clone(), json!([3, 1, "no-such", [["user", "u"]]])]);
-    let told = doctor();
-    let said = format!("`pay` is open to every user, and several ask about it: {mine}, 65534");
-    assert!(told.contains(&said), "{told}");
-    assert!(!told.contains("`closed` is open") && !told.contains("no-such"), "{told}");
+    other_user(
+        &daemon,
+        &[requests[0].clone(), requests[1].clone(), json!([3, 1, "no-such", [["user", "u"]]])],
+    );
+    let printed = doctor();
+    let expected = format!("`pay` is open to every user, and several ask about it: {mine}, 65534");
+    assert!(printed.contains(&expected), "{printed}");
+    assert!(!printed.contains("`closed` is open") && !printed.contains("no-such"), "{printed}");
 }

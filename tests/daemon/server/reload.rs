@@ -130,9 +130,9 @@ fn logs_unchanged_rules_on_sighup_only() {
     replace(&file, &version(9));
     await_limit(&daemon, Some(9));
     eventually("what changed is told", || (count(&daemon, "read again") == 2).then_some(()));
-    for asked in 2..10 {
+    for requests in 2..10 {
         daemon.process.signal(libc::SIGHUP);
-        eventually("it is read again", || (count(&daemon, "nothing changed") == asked).then_some(()));
+        eventually("it is read again", || (count(&daemon, "nothing changed") == requests).then_some(()));
     }
     daemon.greeted().assert_served();
 }

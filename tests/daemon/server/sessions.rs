@@ -9,7 +9,7 @@ use tidegate::clock::read_boot_nanos;
 use super::daemon::eventually;
 use super::msgpack::frame;
 use super::wire::{error_of, hello_of, verdict_of};
-use super::work::{Forks, Holder, acquire, daemon, lease_of, places};
+use super::work::{Forks, Holder, acquire, daemon, free_permits, lease_of};
 
 #[test]
 fn only_connections_of_session_release_its_leases() {
@@ -22,10 +22,10 @@ fn only_connections_of_session_release_its_leases() {
         assert_eq!(other.ask(&json!([2, 2, lease, 0])), json!([2, 2, false]));
         assert_eq!(other.ask(&json!([6, 3, lease])), json!([2, 3, false]));
     }
-    assert_eq!(places(&mut taker, "u"), 1);
+    assert_eq!(free_permits(&mut taker, "u"), 1);
     assert_eq!(mate.ask(&json!([6, 4, lease])), json!([2, 4, true]));
     assert_eq!(mate.ask(&json!([2, 5, lease, 0])), json!([2, 5, true]));
-    assert_eq!(places(&mut taker, "u"), 2);
+    assert_eq!(free_permits(&mut taker, "u"), 2);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn closed_connection_frees_only_abandoned_requests() {
     assert_eq!(other.ask(&report)[6], 1, "it ends before the request is judged");
     for _ in 0..10 {
         sleep(Duration::from_millis(10));
-        assert_eq!(places(&mut other, "u"), 1);
+        assert_eq!(free_permits(&mut other, "u"), 1);
     }
     assert_eq!(other.ask(&json!([2, 2, kept, 0])), json!([2, 2, true]));
 }
@@ -60,12 +60,14 @@ fn frees_leases_when_session_does_not_reconnect() {
     drop((comes_back, stays_away));
     sleep(Duration::from_secs(1));
     let mut comes_back = daemon.session(1, json!({}));
-    assert_eq!((places(&mut watcher, "back"), places(&mut watcher, "away")), (1, 1));
-    eventually("the places of who stays away are free", || (places(&mut watcher, "away") == 2).then_some(()));
+    assert_eq!((free_permits(&mut watcher, "back"), free_permits(&mut watcher, "away")), (1, 1));
+    eventually("the places of who stays away are free", || {
+        (free_permits(&mut watcher, "away") == 2).then_some(())
+    });
     assert!(read_boot_nanos() - left >= 5_000_000_000, "before its time");
     eventually("its process is let go", || (watched() == 0).then_some(()));
     // A reconnected session keeps its leases, also long after.
-    assert_eq!(places(&mut watcher, "back"), 1);
+    assert_eq!(free_permits(&mut watcher, "back"), 1);
     assert_eq!(comes_back.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
 }
 
@@ -77,10 +79,10 @@ fn frees_leases_of_killed_process_while_child_has_socket() {
     let open_before = open();
     let holder = Holder::start(&daemon, 7, "u", Forks::After);
     let mut mate = daemon.session(7, json!({}));
-    assert_eq!(places(&mut watcher, "u"), 0);
+    assert_eq!(free_permits(&mut watcher, "u"), 0);
     holder.process.signal(libc::SIGKILL);
     // The child lives, so no connection has closed, and the leases would expire much later.
-    eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
+    eventually("its places are free", || (free_permits(&mut watcher, "u") == 2).then_some(()));
     // A connection of a closed session is useless: its requests would get no leases.
     mate.assert_ended();
     drop(mate);
@@ -98,7 +100,7 @@ fn ignores_pid_unconfirmed_by_kernel() {
     assert_eq!(holder.process.exit_code(), Some(0));
     assert_eq!(daemon.process.descriptors_of("pidfd"), 0);
     sleep(Duration::from_millis(100));
-    assert_eq!(places(&mut watcher, "u"), 0, "the end of another process ends nothing here");
+    assert_eq!(free_permits(&mut watcher, "u"), 0, "the end of another process ends nothing here");
 }
 
 #[test]
@@ -111,18 +113,18 @@ fn ends_abandoned_request_before_and_after_grant() {
     // A report with HELLO, before the grant.
     let reply = late.ask(&json!([1, 30, "work", [["user", "u"]], 1, null, {"idem": "x"}]));
     assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{reply}");
-    assert_eq!(places(&mut other, "u"), 2);
+    assert_eq!(free_permits(&mut other, "u"), 2);
     // Its idempotency key is forgotten: the same key makes a new request.
     let again = json!([1, 40, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
     lease_of(&late.ask(&again));
-    assert_eq!(places(&mut other, "u"), 1);
+    assert_eq!(free_permits(&mut other, "u"), 1);
     // A report after the grant, with a CHARGE; reports on other connections or sessions have no effect.
     for elsewhere in [json!([[3, 40]]), json!([[1, 41]])] {
         assert_eq!(other.ask(&reports(2, elsewhere))[6], 1);
     }
     assert_eq!(daemon.session(9, json!({})).ask(&reports(2, json!([[1, 40]])))[6], 1);
     other.send(&json!([5, null, "nowhere", [], 1, {"abandoned": [[1, 40]]}]));
-    assert_eq!(places(&mut other, "u"), 2);
+    assert_eq!(free_permits(&mut other, "u"), 2);
     // A report is used up by its grant: the same id can be used again.
     lease_of(&late.ask(&acquire(30, "u")));
 }
@@ -141,7 +143,7 @@ fn returns_grant_whose_reply_cannot_be_written() {
     let mut wire = wire;
     wire.send_bytes(&[frame(&acquire(1, "u")), frame(&acquire(2, "u"))].concat());
     wire.assert_ended();
-    eventually("both are free", || (places(&mut mate, "u") == 2).then_some(()));
+    eventually("both are free", || (free_permits(&mut mate, "u") == 2).then_some(()));
     // The session stays connected: nothing else frees the permits within a minute.
     mate.assert_served();
 }

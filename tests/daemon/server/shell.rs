@@ -35,15 +35,15 @@ fn hit_exits_with_0_until_limit_then_75() {
     for left in (0..5).rev() {
         let output = run(&socket, &["hit", "api", "user=u1", "method=POST"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let said = text(&output.stdout);
-        assert!(said.starts_with(&format!("allow  per-user: {left} of 5 left")), "{said}");
+        let printed = text(&output.stdout);
+        assert!(printed.starts_with(&format!("allow  per-user: {left} of 5 left")), "{printed}");
         assert!(output.stderr.is_empty(), "{output:?}");
     }
     let output = run(&socket, &["hit", "api", "user=u1"]);
     assert_eq!(output.status.code(), Some(75), "{output:?}");
-    let said = text(&output.stdout);
-    assert!(said.starts_with("limit  per-user: 0 of 5 left, try again in "), "{said}");
-    assert!(said.contains("\nhelp   https://example.com/limits\n"), "{said}");
+    let printed = text(&output.stdout);
+    assert!(printed.starts_with("limit  per-user: 0 of 5 left, try again in "), "{printed}");
+    assert!(printed.contains("\nhelp   https://example.com/limits\n"), "{printed}");
     let output = run(&socket, &["hit", "api", "user=u2", "--cost", "6"]);
     assert_eq!(output.status.code(), Some(75));
     assert!(text(&output.stdout).contains("never"), "{output:?}");
@@ -56,13 +56,13 @@ fn peek_charges_nothing_and_prints_json() {
     for _ in 0..7 {
         let output = run(&socket, &["peek", "api", "user=u1", "--all", "--format", "json"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(
-            (&said["verdict"], &said["rule"], &said["remaining"]),
+            (&printed["verdict"], &printed["rule"], &printed["remaining"]),
             (&json!("allow"), &json!("per-user"), &json!(5))
         );
-        assert_eq!(said["all"][0][0], "per-user");
-        assert_eq!(said["degraded"], false);
+        assert_eq!(printed["all"][0][0], "per-user");
+        assert_eq!(printed["degraded"], false);
     }
     run(&socket, &["hit", "api", "user=u1", "--cost", "5"]);
     let output = run(&socket, &["peek", "api", "user=u1"]);
@@ -93,15 +93,18 @@ fn allows_without_daemon_unless_on_failure_refuse() {
     let socket = plan.socket();
     let output = run(&socket, &["hit", "api", "user=u1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let said = text(&output.stderr);
-    assert!(said.contains("allow, without an answer") && said.contains("is the daemon running?"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(
+        printed.contains("allow, without an answer") && printed.contains("is the daemon running?"),
+        "{printed}"
+    );
     assert!(output.stdout.is_empty());
     let output = run(&socket, &["hit", "api", "user=u1", "--on-failure", "refuse"]);
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     assert!(text(&output.stderr).contains("refuse, without an answer"), "{output:?}");
     let output = run(&socket, &["hit", "api", "user=u1", "--format", "json"]);
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&said["verdict"], &said["degraded"]), (&json!("allow"), &json!(true)));
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&printed["verdict"], &printed["degraded"]), (&json!("allow"), &json!(true)));
     // A stale socket.
     drop(UnixListener::bind(&socket).unwrap());
     let output = run(&socket, &["hit", "api", "user=u1"]);
@@ -121,14 +124,14 @@ fn waits_for_stopped_daemon_until_timeout() {
 
 /// Accepts one connection like a daemon that drains for an upgrade: it greets, reads no request, and is
 /// replaced at its path by `next` before it sends GOODBYE.
-fn leaves_for(next: &Path, place: &Path) -> JoinHandle<()> {
-    let listener = UnixListener::bind(place).unwrap();
-    let (next, place) = (next.to_owned(), place.to_owned());
+fn exits_for(next: &Path, link: &Path) -> JoinHandle<()> {
+    let listener = UnixListener::bind(link).unwrap();
+    let (next, link) = (next.to_owned(), link.to_owned());
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         assert!(stream.read(&mut [0; 4_096]).unwrap() > 0, "HELLO");
-        fs::remove_file(&place).unwrap();
-        std::os::unix::fs::symlink(next, place).unwrap();
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(next, link).unwrap();
         let info =
             json!({"server": "t", "boot": 1, "connection": 1, "frame_bytes_max": 16_384, "mode": "enforce"});
         let words = [json!([0, 0, 1, info]), json!([4, null, "draining"])];
@@ -139,17 +142,17 @@ fn leaves_for(next: &Path, place: &Path) -> JoinHandle<()> {
 #[test]
 fn resends_unread_request_to_next_daemon() {
     let daemon = daemon();
-    let place = daemon.plan.path("leaving.sock");
+    let link = daemon.plan.path("leaving.sock");
     let questions: [&[&str]; 2] = [
         &["hit", "api", "user=u1", "--on-failure", "refuse"],
         &["acquire", "api", "user=u1", "--on-failure", "refuse", "--", "true"],
     ];
     for question in questions {
-        let leaving = leaves_for(&daemon.socket(), &place);
-        let output = run(&place, question);
+        let leaving = exits_for(&daemon.socket(), &link);
+        let output = run(&link, question);
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{output:?}");
         leaving.join().unwrap();
-        fs::remove_file(&place).unwrap();
+        fs::remove_file(&link).unwrap();
     }
     let peeked = run(&daemon.socket(), &["peek", "api", "user=u1"]);
     assert!(text(&peeked.stdout).contains("3 of 5 left"), "each was heard once: {peeked:?}");
@@ -201,12 +204,12 @@ fn bench_peeks_by_default() {
         let load = ["bench", "api", "user=u1", "--time", "200ms", "--connections", "2", "--in-flight", "7"];
         let output = run(&socket, &[&load, arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let said = text(&output.stdout).to_owned();
+        let printed = text(&output.stdout).to_owned();
         assert!(
-            ["2 connections × 7 in flight", "p50", "p99", "max"].iter().all(|word| said.contains(word)),
-            "{said}"
+            ["2 connections × 7 in flight", "p50", "p99", "max"].iter().all(|word| printed.contains(word)),
+            "{printed}"
         );
-        said.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        printed.split_whitespace().next().unwrap().parse::<u64>().unwrap()
     };
     assert!(answers(&[]) >= 14);
     let peeked = run(&socket, &["peek", "api", "user=u1"]);

@@ -37,7 +37,7 @@ pub(crate) fn lease_of(reply: &Value) -> u64 {
 }
 
 /// The free permits of a user.
-pub(crate) fn places(wire: &mut Wire, user: &str) -> u64 {
+pub(crate) fn free_permits(wire: &mut Wire, user: &str) -> u64 {
     let reply = wire.ask(&json!([4, 4_712, "work", [["user", user]]]));
     assert_eq!((&reply[3], &reply[4]), (&json!("at-once"), &json!(2)), "{reply}");
     reply[6].as_u64().unwrap()

@@ -9,13 +9,13 @@ use super::http::metric;
 use super::restarts::{allowed, end, plan, state};
 
 /// Asserts that the daemon serves and logs one line with these words.
-fn serves_and_says(plan: Plan, words: &[&str]) -> Plan {
+fn serves_and_logs(plan: Plan, words: &[&str]) -> Plan {
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
     daemon.await_log(words);
     let (plan, log) = end(daemon);
-    let said = log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
-    assert_eq!(said, 1, "{log}");
+    let count = log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+    assert_eq!(count, 1, "{log}");
     plan
 }
 
@@ -29,7 +29,7 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
     let mut plan = plan();
     for damage in ["first", "second"] {
         fs::write(state(&plan).join("tables"), damage).unwrap();
-        plan = serves_and_says(plan, &["ERROR", "of no use: it is not a tidegate snapshot", "begin anew"]);
+        plan = serves_and_logs(plan, &["ERROR", "of no use: it is not a tidegate snapshot", "begin anew"]);
         assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), damage.as_bytes());
         fs::remove_file(state(&plan).join("tables")).unwrap();
     }
@@ -42,12 +42,12 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     fs::write(&tables, &bytes).unwrap();
-    let plan = serves_and_says(plan, &["ERROR", "it is damaged"]);
+    let plan = serves_and_logs(plan, &["ERROR", "it is damaged"]);
     assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), bytes);
     fs::write(state(&plan).join("hash-key"), [1; 16]).unwrap();
-    let plan = serves_and_says(plan, &["ERROR", "another hash key"]);
+    let plan = serves_and_logs(plan, &["ERROR", "another hash key"]);
     fs::remove_file(state(&plan).join("hash-key")).unwrap();
-    serves_and_says(plan, &["ERROR", "another hash key"]);
+    serves_and_logs(plan, &["ERROR", "another hash key"]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn survives_file_or_link_in_place_of_directory() {
     let plan = often(plan());
     fs::remove_dir(state(&plan)).unwrap();
     fs::write(state(&plan), "a file").unwrap();
-    let plan = serves_and_says(plan, &["WARN", "cannot be written", "Not a directory"]);
+    let plan = serves_and_logs(plan, &["WARN", "cannot be written", "Not a directory"]);
     fs::remove_file(state(&plan)).unwrap();
     fs::create_dir(state(&plan)).unwrap();
     fs::write(plan.path("victim"), "untouched").unwrap();
@@ -198,8 +198,8 @@ fn logs_full_disk_once_and_retries() {
     daemon.await_log(&["can be written again"]);
     assert!(inside("tables").exists());
     assert_eq!(allowed(&mut wire, "another", 6), 5);
-    let said = daemon.log().matches("cannot be written").count();
-    assert_eq!(said, 1, "{}", daemon.log());
+    let count = daemon.log().matches("cannot be written").count();
+    assert_eq!(count, 1, "{}", daemon.log());
     daemon.killed();
 }
 

@@ -43,26 +43,26 @@ fn hit(wire: &mut Wire, k: &str) -> bool {
 
 /// The decision of a refused key, and the bounds of the end of its wait on the boot-time clock.
 #[derive(Clone, Debug)]
-struct Told {
+struct Refusal {
     k: &'static str,
     /// The verdict, the rule, its limit and its remaining units.
     words: Vec<Value>,
     ends: (u64, u64),
 }
 
-impl Told {
-    fn hear(wire: &mut Wire, k: &'static str) -> Told {
+impl Refusal {
+    fn of_key(wire: &mut Wire, k: &'static str) -> Refusal {
         let begun = read_boot_nanos();
         let reply = wire.ask(&request(4, k));
-        let heard = read_boot_nanos();
+        let answered = read_boot_nanos();
         assert_eq!(verdict_of(&reply), 1, "{k} is refused: {reply}");
         let words = [2, 3, 4, 6].map(|at| reply[at].clone()).to_vec();
         let wait = reply[8].as_u64().unwrap() * 1_000;
         // A wait is rounded up to 1 µs.
-        Told { k, words, ends: (begun + wait - 1_000, heard + wait) }
+        Refusal { k, words, ends: (begun + wait - 1_000, answered + wait) }
     }
 
-    fn assert_same(&self, later: &Told) {
+    fn assert_same(&self, later: &Refusal) {
         assert_eq!(self.words, later.words, "{}", self.k);
         // Overrides by operators are stored in Unix time, which is sampled four times per second; on a busy
         // machine the wall clock is known to within some milliseconds.
@@ -72,11 +72,11 @@ impl Told {
     }
 }
 
-fn all_told(wire: &mut Wire) -> Vec<Told> {
-    STILL.map(|k| Told::hear(wire, k)).into()
+fn all_refusals(wire: &mut Wire) -> Vec<Refusal> {
+    STILL.map(|k| Refusal::of_key(wire, k)).into()
 }
 
-fn assert_unmoved(before: &[Told], after: &[Told]) {
+fn assert_unmoved(before: &[Refusal], after: &[Refusal]) {
     before.iter().zip(after).for_each(|(before, after)| before.assert_same(after));
 }
 
@@ -89,8 +89,8 @@ fn exhaust(daemon: &Daemon) {
     verb(daemon, "/block", &json!({"rule": "api/by-hand", "key": {"u": "x"}, "for_s": 1_200}));
 }
 
-fn verb(daemon: &Daemon, path: &str, asked: &Value) {
-    let answer = post(daemon, path, &asked.to_string());
+fn verb(daemon: &Daemon, path: &str, fields: &Value) {
+    let answer = post(daemon, path, &fields.to_string());
     assert_eq!((answer.status, &answer.json()["warning"]), (200, &Value::Null), "{}", answer.body);
 }
 
@@ -122,13 +122,13 @@ fn set_while_it_runs(seconds: i64) {
     let daemon = plan.start();
     let mut wire = daemon.greeted();
     exhaust(&daemon);
-    let (before, started) = (all_told(&mut wire), status(&daemon)["started"].clone());
+    let (before, started) = (all_refusals(&mut wire), status(&daemon)["started"].clone());
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = read_boot_nanos();
     assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
     verb(&daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
     step(&daemon, &mut clock, seconds);
-    assert_unmoved(&before, &all_told(&mut wire));
+    assert_unmoved(&before, &all_refusals(&mut wire));
     let status = status(&daemon);
     assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
     assert_eq!(status["started"], started);
@@ -168,7 +168,7 @@ fn set_while_it_is_away(seconds: i64) {
     let (plan, mut clock) = early_in_an_hour();
     let daemon = plan.start();
     exhaust(&daemon);
-    let before = all_told(&mut daemon.greeted());
+    let before = all_refusals(&mut daemon.greeted());
     let held = of_session(&daemon, 1).ask(&request(1, "at-once"));
     assert_eq!(verdict_of(&held), 0);
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
@@ -180,7 +180,7 @@ fn set_while_it_is_away(seconds: i64) {
     eventually("orders are written again", || (kept() != first).then_some(()));
     let daemon = daemon.stopped().start();
     daemon.await_log(&["taken up"]);
-    assert_unmoved(&before, &all_told(&mut daemon.greeted()));
+    assert_unmoved(&before, &all_refusals(&mut daemon.greeted()));
     assert!(hit(&mut daemon.greeted(), "switched"), "the switch is still there");
     let plan = daemon.stopped();
     clock.step(seconds);
@@ -188,8 +188,11 @@ fn set_while_it_is_away(seconds: i64) {
     daemon.await_log(&["taken up"]);
     let mut wire = of_session(&daemon, 1);
     // Operators' overrides end by the wall clock: the step decides whether they have expired.
-    let by_hand = |told: &[Told]| told.iter().filter(|told| told.k != "by-hand").cloned().collect::<Vec<_>>();
-    let after: Vec<Told> = by_hand(&before).iter().map(|told| Told::hear(&mut wire, told.k)).collect();
+    let by_hand = |refusals: &[Refusal]| {
+        refusals.iter().filter(|refusals| refusals.k != "by-hand").cloned().collect::<Vec<_>>()
+    };
+    let after: Vec<Refusal> =
+        by_hand(&before).iter().map(|refusals| Refusal::of_key(&mut wire, refusals.k)).collect();
     assert_unmoved(&by_hand(&before), &after);
     let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
     assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");

@@ -90,18 +90,18 @@ fn reads_damaged_switches_whole_or_not_at_all() {
 }
 
 /// A document of another version, with a valid checksum.
-pub(crate) fn document(version: u32, said: &str) -> String {
+pub(crate) fn document(version: u32, content: &str) -> String {
     use std::hash::Hasher;
     let mut hasher = siphasher::sip128::SipHasher13::new();
-    hasher.write(said.as_bytes());
+    hasher.write(content.as_bytes());
     let sum = siphasher::sip128::Hasher128::finish128(&hasher).as_u128();
-    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{said}}}"#)
+    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{content}}}"#)
 }
 
-fn read_foreign(said: &str) -> SwitchesRead {
+fn read_foreign(content: &str) -> SwitchesRead {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
-    fs::write(&path, document(7, said)).unwrap();
+    fs::write(&path, document(7, content)).unwrap();
     read_orders(&path, now(0, 0)).unwrap()
 }
 
@@ -154,9 +154,9 @@ fn reads_other_version_without_becoming_stricter() {
         (r#"{"switches":[[]],"blocks":3}"#, vec![], 0, 2),
         ("{}", vec![], 0, 0),
     ];
-    for (said, switches, blocks, not_understood) in table {
-        let read = read_foreign(&said.replace("BLOCK", block).replace("NARROW", &narrow_block));
+    for (content, switches, blocks, not_understood) in table {
+        let read = read_foreign(&content.replace("BLOCK", block).replace("NARROW", &narrow_block));
         let found = (read.orders.switches, read.orders.blocks.len(), read.not_understood, read.version);
-        assert_eq!(found, (switches, blocks, not_understood, 7), "{said}");
+        assert_eq!(found, (switches, blocks, not_understood, 7), "{content}");
     }
 }

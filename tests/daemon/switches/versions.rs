@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use super::commands::{plan, restart, verdict};
 use super::daemon::Daemon;
 use super::kept::document;
-use super::office::{plan, restart, verdict};
 
 #[test]
 fn keeps_switches_of_another_version() {
@@ -15,8 +15,8 @@ fn keeps_switches_of_another_version() {
     // A later version, with an unknown field.
     let path = plan.path("state/switches");
     let ours = fs::read_to_string(&path).unwrap();
-    let said = ours.split_once("\"orders\":").unwrap().1.strip_suffix('}').unwrap();
-    let later = said.replace("\"switches\":[", "\"quotas\":[7],\"switches\":[");
+    let content = ours.split_once("\"orders\":").unwrap().1.strip_suffix('}').unwrap();
+    let later = content.replace("\"switches\":[", "\"quotas\":[7],\"switches\":[");
     let later = document(2, &later);
     fs::write(&path, &later).unwrap();
     let daemon = plan.start();

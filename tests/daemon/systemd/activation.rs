@@ -69,10 +69,10 @@ fn commands_reach_daemon_of_passed_socket() {
     // Another daemon owns another socket at the path.
     fs::rename(&path, plan.path("away.sock")).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let (code, said) = status();
+    let (code, printed) = status();
     assert!(
-        code == Some(1) && said.contains(&format!(" serves a socket that was at {}, ", path.display())),
-        "{said}"
+        code == Some(1) && printed.contains(&format!(" serves a socket that was at {}, ", path.display())),
+        "{printed}"
     );
     fs::rename(plan.path("away.sock"), &path).unwrap();
     assert_eq!(status().0, Some(0));

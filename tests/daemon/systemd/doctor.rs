@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::Value;
 
 use super::daemon::{Daemon, Plan, finding};
-use super::tools::said;
+use super::tools::output_text;
 
 fn started() -> Daemon {
     let plan = Plan::new();
@@ -24,9 +24,9 @@ fn doctor_finds_nothing_on_healthy_daemon() {
     for what in
         ["settings", "rules", "socket", "daemon", "admin socket", "mode", "open files", "state", "clock"]
     {
-        assert!(finding(&output, what).starts_with("well "), "{}", said(&output));
+        assert!(finding(&output, what).starts_with("well "), "{}", output_text(&output));
     }
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
     let json: Value = serde_json::from_slice(&daemon.doctor(&["--json"]).stdout).unwrap();
     assert_eq!(json["well"], true, "{json}");
     let findings = json["findings"].as_array().unwrap();
@@ -36,15 +36,15 @@ fn doctor_finds_nothing_on_healthy_daemon() {
 #[test]
 fn doctor_probes_scheduler() {
     let daemon = started();
-    let told = finding(&daemon.doctor(&[]), "scheduler");
+    let text = finding(&daemon.doctor(&[]), "scheduler");
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
     let is_new = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default()) >= (6, 12);
     // A newer kernel grants the slice; with an older one or a system call filter, the report has the reason.
-    let got = told.starts_with("well ") && told.contains("100µs and got it");
+    let got = text.starts_with("well ") && text.contains("100µs and got it");
     let not =
-        told.starts_with("look ") && (told.contains("mend: nothing must") || told.contains("sched_setattr"));
-    assert!(if is_new { got || told.contains("sched_setattr") } else { not }, "{told}");
+        text.starts_with("look ") && (text.contains("mend: nothing must") || text.contains("sched_setattr"));
+    assert!(if is_new { got || text.contains("sched_setattr") } else { not }, "{text}");
 }
 
 #[test]
@@ -53,29 +53,29 @@ fn doctor_explains_missing_access_of_user() {
     // Only the owner may search the test's directory.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let output = daemon.doctor(&["--as", "64321"]);
-    let told = finding(&output, "socket");
+    let text = finding(&output, "socket");
     assert!(
-        told.starts_with("WRONG") && told.contains("cannot look into") && told.contains("chmod o+x"),
-        "{told}"
+        text.starts_with("WRONG") && text.contains("cannot look into") && text.contains("chmod o+x"),
+        "{text}"
     );
     assert_eq!(output.status.code(), Some(1));
     // The user may search it, and is not in the group.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let told = finding(&daemon.doctor(&["--as", "64321"]), "socket");
+    let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
     let is_root = rustix::process::geteuid().is_root();
     // No advice to join the group of root.
     let mend = if is_root { "socket.group" } else { "usermod -aG" };
-    assert!(told.contains("mode 0660") && told.contains(mend) && !told.contains("-aG root"), "{told}");
+    assert!(text.contains("mode 0660") && text.contains(mend) && !text.contains("-aG root"), "{text}");
     // Not even the group may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o600)).unwrap();
-    let told = finding(&daemon.doctor(&["--as", "64321"]), "socket");
-    assert!(told.contains("let its group write"), "{told}");
+    let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
+    assert!(text.contains("let its group write"), "{text}");
     // Every user may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).unwrap();
-    let told = finding(&daemon.doctor(&["--as", "64321"]), "socket");
-    assert!(told.starts_with("look ") && told.contains("everybody on this host"), "{told}");
-    let told = finding(&daemon.doctor(&["--as", "nobody-of-that-name"]), "user");
-    assert!(told.starts_with("WRONG") && told.contains("there is no user"), "{told}");
+    let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
+    assert!(text.starts_with("look ") && text.contains("everybody on this host"), "{text}");
+    let text = finding(&daemon.doctor(&["--as", "nobody-of-that-name"]), "user");
+    assert!(text.starts_with("WRONG") && text.contains("there is no user"), "{text}");
 }
 
 #[test]
@@ -86,31 +86,31 @@ fn doctor_reports_broken_rules_and_stopped_daemon() {
         "domain: api\nlimits: [{name: a, key: [], rat: 1/s}]\n",
     )
     .unwrap();
-    let told = finding(&daemon.doctor(&[]), "rules");
-    assert!(told.starts_with("WRONG") && told.contains("tidegate check"), "{told}");
+    let text = finding(&daemon.doctor(&[]), "rules");
+    assert!(text.starts_with("WRONG") && text.contains("tidegate check"), "{text}");
     // A state directory that others may search.
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
-    let told = finding(&daemon.doctor(&[]), "state");
-    assert!(told.contains("others can look into it") && told.contains("chmod 0700"), "{told}");
+    let text = finding(&daemon.doctor(&[]), "state");
+    assert!(text.contains("others can look into it") && text.contains("chmod 0700"), "{text}");
     fs::remove_dir_all(daemon.plan.path("state")).unwrap();
     assert!(finding(&daemon.doctor(&[]), "state").contains("install -d -m 0700"));
     // Settings with which the daemon would not start.
     let settings = daemon.plan.path("tidegate.yaml");
     let good = fs::read_to_string(&settings).unwrap();
     fs::write(&settings, format!("{good}mode: sometimes\n")).unwrap();
-    let told = finding(&daemon.doctor(&[]), "settings");
-    assert!(told.starts_with("WRONG") && told.contains("sometimes") && told.contains("enforce"), "{told}");
+    let text = finding(&daemon.doctor(&[]), "settings");
+    assert!(text.starts_with("WRONG") && text.contains("sometimes") && text.contains("enforce"), "{text}");
     fs::write(&settings, &good).unwrap();
     // A stopped daemon, and one that has exited.
     daemon.process.signal(libc::SIGSTOP);
-    let told = finding(&daemon.doctor(&[]), "daemon");
-    assert!(told.starts_with("WRONG") && told.contains("does not answer"), "{told}");
+    let text = finding(&daemon.doctor(&[]), "daemon");
+    assert!(text.starts_with("WRONG") && text.contains("does not answer"), "{text}");
     daemon.process.signal(libc::SIGCONT);
     daemon.process.signal(libc::SIGTERM);
     daemon.process.exit_code();
     let output = daemon.doctor(&[]);
-    assert!(finding(&output, "daemon").contains("is the daemon running?"), "{}", said(&output));
-    assert!(finding(&output, "socket").contains("systemctl start"), "{}", said(&output));
+    assert!(finding(&output, "daemon").contains("is the daemon running?"), "{}", output_text(&output));
+    assert!(finding(&output, "socket").contains("systemctl start"), "{}", output_text(&output));
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -119,11 +119,11 @@ fn doctor_warns_of_low_file_limit_and_shadow_mode() {
     let plan = Plan::new().settings("mode: shadow").shell("ulimit -n 200; exec \"$@\"");
     let daemon = plan.start();
     let output = daemon.doctor(&[]);
-    let told = finding(&output, "open files");
+    let text = finding(&output, "open files");
     assert!(
-        told.starts_with("look ") && told.contains("may open 200") && told.contains("LimitNOFILE="),
-        "{told}"
+        text.starts_with("look ") && text.contains("may open 200") && text.contains("LimitNOFILE="),
+        "{text}"
     );
-    let told = finding(&output, "mode");
-    assert!(told.contains("shadow: no request is refused") && told.contains("mode: enforce"), "{told}");
+    let text = finding(&output, "mode");
+    assert!(text.contains("shadow: no request is refused") && text.contains("mode: enforce"), "{text}");
 }

@@ -4,33 +4,34 @@ use std::collections::HashMap;
 use std::process::Command;
 
 use super::daemon::BINARY;
-use super::tools::{project, said};
+use super::tools::{output_text, project};
 
 #[test]
 fn runs_and_restarts_under_systemd() {
     let mut script = Command::new("bash");
     script.arg(project("tests/daemon/systemd/outside.sh")).arg(BINARY).arg(project(""));
     let output = script.output().unwrap();
-    let said = said(&output);
+    let output_text = output_text(&output);
     if output.status.code() == Some(77) {
-        eprintln!("skipped: {}", said.lines().last().unwrap_or_default());
+        eprintln!("skipped: {}", output_text.lines().last().unwrap_or_default());
         return;
     }
-    let facts: HashMap<&str, &str> = said.lines().filter_map(|line| line.split_once('=')).collect();
-    let fact = |name: &str| facts.get(name).copied().unwrap_or_else(|| panic!("no `{name}` in\n{said}"));
+    let facts: HashMap<&str, &str> = output_text.lines().filter_map(|line| line.split_once('=')).collect();
+    let fact =
+        |name: &str| facts.get(name).copied().unwrap_or_else(|| panic!("no `{name}` in\n{output_text}"));
     for (name, expected) in EXPECTED {
-        assert_eq!(fact(name), *expected, "{name} in\n{said}");
+        assert_eq!(fact(name), *expected, "{name} in\n{output_text}");
     }
-    assert!(fact("outsider").contains("Permission denied (os error 13)"), "{said}");
-    assert!(fact("peer").starts_with("allow  no rule"), "{said}");
+    assert!(fact("outsider").contains("Permission denied (os error 13)"), "{output_text}");
+    assert!(fact("peer").starts_with("allow  no rule"), "{output_text}");
     for name in ["other_peer", "narrow_peer"] {
-        assert!(fact(name).contains("not open to user"), "{name} in\n{said}");
+        assert!(fact(name).contains("not open to user"), "{name} in\n{output_text}");
     }
-    assert!(fact("tries").parse::<u32>().unwrap() > 3, "{said}");
+    assert!(fact("tries").parse::<u32>().unwrap() > 3, "{output_text}");
     // Refused, or without effect.
-    assert_ne!(fact("may_connect_elsewhere"), "yes", "{said}");
+    assert_ne!(fact("may_connect_elsewhere"), "yes", "{output_text}");
     // The kernel may have no pressure data; if it has, the daemon reads them.
-    assert_ne!(facts.get("reads_pressure"), Some(&"no"), "{said}");
+    assert_ne!(facts.get("reads_pressure"), Some(&"no"), "{output_text}");
 }
 
 const EXPECTED: &[(&str, &str)] = &[

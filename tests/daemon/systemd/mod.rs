@@ -5,7 +5,7 @@ use crate::{daemon, http, wire};
 mod activation;
 mod doctor;
 mod manager;
+mod notify;
 mod secrets;
-mod telling;
 mod tools;
 mod units;

@@ -19,7 +19,7 @@ pub(crate) fn run(program: &Path, arguments: &[&str]) -> Output {
 }
 
 /// Standard output and standard error.
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn output_text(output: &Output) -> String {
     [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy).concat()
 }
 

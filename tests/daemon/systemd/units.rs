@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::daemon::BINARY;
-use super::tools::{program, project, run, said};
+use super::tools::{output_text, program, project, run};
 
 /// Writes the units to a directory, with the binary of this build.
 fn units(directory: &Path) -> [String; 2] {
@@ -23,12 +23,12 @@ fn units_pass_systemd_verification() {
     let [service, socket] = units(directory.path());
     let output = run(&analyze, &["verify", &service, &socket]);
     // systemd may warn of other units of this machine.
-    let said_of_ours = said(&output).lines().filter(|line| line.contains("tidegate")).count();
-    assert!(output.status.success() && said_of_ours == 0, "{}", said(&output));
+    let reported_lines = output_text(&output).lines().filter(|line| line.contains("tidegate")).count();
+    assert!(output.status.success() && reported_lines == 0, "{}", output_text(&output));
     // A broken unit must be reported.
     fs::write(&service, fs::read_to_string(&service).unwrap().replace("Type=notify", "Type=notified"))
         .unwrap();
-    assert!(said(&run(&analyze, &["verify", &service, &socket])).contains("notified"));
+    assert!(output_text(&run(&analyze, &["verify", &service, &socket])).contains("notified"));
 }
 
 #[test]
@@ -38,13 +38,13 @@ fn units_pass_security_threshold() {
     let [service, _] = units(directory.path());
     // The threshold is in tenths.
     let output = run(&analyze, &["security", "--offline=true", "--threshold=15", "--no-pager", &service]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     // The drop-in of docs/operate.md for a Redis on another host.
     let remote =
         fs::read_to_string(&service).unwrap().replace("[Install]", "IPAddressAllow=192.0.2.7\n\n[Install]");
     fs::write(&service, remote).unwrap();
     let output = run(&analyze, &["security", "--offline=true", "--threshold=16", "--no-pager", &service]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn sysusers_and_tmpfiles_create_user_and_directory() {
     let at = format!("--root={}", root.path().display());
     if let Some(sysusers) = program("systemd-sysusers") {
         let made = run(&sysusers, &[&at, project("systemd/sysusers.d/tidegate.conf").to_str().unwrap()]);
-        assert!(made.status.success(), "{}", said(&made));
+        assert!(made.status.success(), "{}", output_text(&made));
         let users = fs::read_to_string(root.path().join("etc/passwd")).unwrap();
         assert!(users.starts_with("tidegate:") && users.contains(":/usr/sbin/nologin"), "{users}");
         assert!(fs::read_to_string(root.path().join("etc/group")).unwrap().starts_with("tidegate:"));
@@ -70,7 +70,7 @@ fn sysusers_and_tmpfiles_create_user_and_directory() {
     // Process only this file, below this root, without effects on the machine.
     let configuration = project("systemd/tmpfiles.d/tidegate.conf");
     let made = run(&tmpfiles, &["--create", &at, configuration.to_str().unwrap()]);
-    assert!(made.status.success(), "{}", said(&made));
+    assert!(made.status.success(), "{}", output_text(&made));
     let directory = fs::metadata(root.path().join("run/tidegate")).unwrap();
     use std::os::unix::fs::MetadataExt;
     assert_eq!(directory.mode() & 0o777, 0o755);

@@ -178,12 +178,12 @@ fn flood_of_one_user_keeps_latency_of_another() {
         let flood = Flood::start(&flooded, connections, &hit_of(bytes));
         for wire in &mut here {
             let [flooded, idle] = round_trips([wire, &mut there]);
-            let told = format!(
+            let report = format!(
                 "{connections} connections, frames of {bytes} bytes, {threads} threads: \
                  {flooded} ns, beside {idle} ns"
             );
-            eprintln!("{told}");
-            assert!(flooded < RATIO_MAX * idle, "{told}");
+            eprintln!("{report}");
+            assert!(flooded < RATIO_MAX * idle, "{report}");
         }
         flood.end();
         // The log has no late heartbeat.
@@ -201,9 +201,9 @@ fn flood_of_new_connections_keeps_latency_of_open_ones() {
     let floods: Vec<_> = (0..2).map(|_| Flood::run(&flooded, VISITS, &[])).collect();
     let [flooded, idle] = round_trips([&mut here, &mut there]);
     let visits: u64 = floods.into_iter().map(Flood::end).sum();
-    let told = format!("{flooded} ns among {visits} visits of another, beside {idle} ns");
-    eprintln!("{told}");
-    assert!(visits > 0 && flooded < RATIO_MAX * idle, "{told}");
+    let report = format!("{flooded} ns among {visits} visits of another, beside {idle} ns");
+    eprintln!("{report}");
+    assert!(visits > 0 && flooded < RATIO_MAX * idle, "{report}");
 }
 
 #[test]

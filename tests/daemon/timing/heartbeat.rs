@@ -11,27 +11,27 @@ use super::fairness::{Flood, hit_of, is_root, open_plan};
 /// A daemon with the shortest watchdog interval, and the socket of its messages.
 fn watched() -> (Daemon, UnixDatagram) {
     let plan = open_plan("1");
-    let ear = UnixDatagram::bind(plan.path("notify")).unwrap();
-    ear.set_nonblocking(true).unwrap();
+    let notify_socket = UnixDatagram::bind(plan.path("notify")).unwrap();
+    notify_socket.set_nonblocking(true).unwrap();
     let mut command = plan.command("log");
     command.env("NOTIFY_SOCKET", plan.path("notify")).env("WATCHDOG_USEC", "100000");
     let daemon = Daemon { process: Process::start(&mut command), plan };
     daemon.await_log(&[" serving "]);
-    (daemon, ear)
+    (daemon, notify_socket)
 }
 
 /// The watchdog messages of a daemon, and the longest gap between them.
 #[derive(Default)]
-struct Heard {
+struct Received {
     beats: u32,
     last: Option<u64>,
     longest: u64,
 }
 
-impl Heard {
-    fn listen(&mut self, ear: &UnixDatagram) {
+impl Received {
+    fn listen(&mut self, notify_socket: &UnixDatagram) {
         let mut word = [0; 4_096];
-        while let Ok(bytes) = ear.recv(&mut word) {
+        while let Ok(bytes) = notify_socket.recv(&mut word) {
             if word[..bytes].windows(10).any(|part| part == b"WATCHDOG=1") {
                 let now = read_boot_nanos();
                 self.beats += 1;
@@ -48,18 +48,18 @@ fn flood_of_one_user_keeps_heartbeat() {
     }
     let (flooded, twin) = (watched(), watched());
     let flood = Flood::start(&flooded.0, 200, &hit_of(110));
-    let mut heard = [Heard::default(), Heard::default()];
+    let mut received = [Received::default(), Received::default()];
     let begin = read_boot_nanos();
     // Discard earlier messages.
-    [&flooded, &twin].into_iter().for_each(|(_, ear)| Heard::default().listen(ear));
-    while read_boot_nanos() - begin < 1_500_000_000 || heard[1].beats < 5 {
+    [&flooded, &twin].into_iter().for_each(|(_, notify_socket)| Received::default().listen(notify_socket));
+    while read_boot_nanos() - begin < 1_500_000_000 || received[1].beats < 5 {
         std::thread::sleep(Duration::from_millis(1));
-        for (heard, (_, ear)) in heard.iter_mut().zip([&flooded, &twin]) {
-            heard.listen(ear);
+        for (received, (_, notify_socket)) in received.iter_mut().zip([&flooded, &twin]) {
+            received.listen(notify_socket);
         }
     }
     assert!(flood.end() > 100, "it was a flood");
-    let [here, there] = heard;
+    let [here, there] = received;
     eprintln!(
         "{} beats and {} ns apart at most, {} and {} of the idle one",
         here.beats, here.longest, there.beats, there.longest

@@ -39,7 +39,7 @@ fn tell(plan: &WorkPlan) -> Seen {
 }
 
 #[test]
-fn hosts_that_hear_redis_never_have_more_at_once_and_use_most_of_it() {
+fn connected_hosts_stay_within_maximum_and_use_most_of_it() {
     let (hosts, loads): (u32, &[u32]) = if is_short() { (10, &[1_500]) } else { (100, &[700, 1_500]) };
     for shape in [Shape::Even, Shape::Zipf] {
         for &load in loads {
@@ -53,7 +53,7 @@ fn hosts_that_hear_redis_never_have_more_at_once_and_use_most_of_it() {
 }
 
 #[test]
-fn permits_of_many_leases_are_renewed_in_parts() {
+fn renews_permits_of_many_leases_in_batches() {
     let plan = plan(1, Shape::Even, 1_500);
     let base = Plan { ms: 4_000, burst: 800, rate: 800, ..plan.base };
     let seen = tell(&WorkPlan { service_ms: 1_000, base, ..plan });
@@ -62,7 +62,7 @@ fn permits_of_many_leases_are_renewed_in_parts() {
 }
 
 #[test]
-fn a_redis_that_forgot_everything_gives_nothing_away_before_all_have_said_what_they_have() {
+fn flushed_redis_grants_no_permit_before_all_hosts_report() {
     let mut plan = WorkPlan { when_down: Fallback::Refuse, ..plan(10, Shape::Even, 1_500) };
     plan.base = Plan { ms: 8_000, burst: 100, rate: 1_000, ..plan.base };
     plan.base.faults.outages.push(Outage { from_ms: 2_000, to_ms: 2_300, empty: true, later_ms: 0 });
@@ -73,7 +73,7 @@ fn a_redis_that_forgot_everything_gives_nothing_away_before_all_have_said_what_t
 }
 
 #[test]
-fn leases_of_an_outage_beyond_the_maximum_are_not_replaced_after_it() {
+fn excess_leases_of_an_outage_are_not_replaced() {
     let mut plan = WorkPlan { when_down: Fallback::Local, ..plan(10, Shape::Even, 3_000) };
     plan.base = Plan { ms: 8_000, burst: 100, rate: 1_000, ..plan.base };
     plan.base.faults.outages.push(Outage { from_ms: 2_000, to_ms: 4_000, empty: false, later_ms: 0 });
@@ -89,7 +89,7 @@ fn few(max: u32, shape: Shape, load: u32, asks: bool) -> WorkPlan {
 }
 
 #[test]
-fn where_there_are_few_what_waits_for_a_place_gets_it() {
+fn pending_requests_use_few_permits_fully() {
     for shape in [Shape::Even, Shape::OneHot] {
         for load in [300, 1_500] {
             if !is_short() {

@@ -45,7 +45,7 @@ fn plan(seed: u64) -> WorkPlan {
 
 /// Selected by `SEED` and `RUNS`; one run takes as long as ten token runs.
 #[test]
-fn nothing_is_in_progress_beyond_the_most_but_under_hosts_that_were_cut_off() {
+fn only_hosts_in_outage_exceed_maximum_concurrency() {
     let all = each_seed(seed()..seed() + runs().div_ceil(10), plan, run);
     let sum = |of: fn(&Seen) -> u64| all.iter().map(of).sum::<u64>();
     let (begun, waited) = (sum(|seen| seen.begun), sum(|seen| seen.waited));

@@ -19,7 +19,7 @@ const MOST: f64 = 0.8 * 1.05;
 /// Row of the table: twice the other load that fits, a crashed host, a Redis outage of a minute and a clock
 /// half a minute ahead.
 #[test]
-fn what_is_kept_back_stays_free_whatever_happens() {
+fn reserve_stays_free_under_all_faults() {
     for seed in seeds() {
         println!("SEED={seed}");
         let faults = [
@@ -88,7 +88,7 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
 /// Half of the hosts are nearly idle: the other half uses their slots and returns them on demand, before any
 /// slot is used twice.
 #[test]
-fn what_some_hosts_do_not_need_others_use() {
+fn busy_hosts_use_slots_of_idle_hosts() {
     let mut world = World::new(2, 2_000, Faults::default()).with_hosts(&[100; 10]);
     let half = |busy: usize| move |number: usize| if (number < 5) == (busy == 0) { 2.0 } else { 0.02 };
     world.run_strictly(20_000, half(0));
@@ -109,7 +109,7 @@ fn what_some_hosts_do_not_need_others_use() {
 /// Two small hosts, one of them idle: in any order of heartbeats, the other borrows all but the idle host's
 /// minimum within seconds, and keeps it.
 #[test]
-fn what_is_lent_is_there_within_seconds() {
+fn borrows_idle_slots_within_seconds() {
     for seed in 0..if is_short() { 6 } else { 20 } {
         let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[20, 4]);
         let busy = |number: usize| if number == 0 { 3.0 } else { 0.0 };
@@ -129,7 +129,7 @@ fn what_is_lent_is_there_within_seconds() {
 
 /// The next heartbeat replaces one that was executed although its reply was lost.
 #[test]
-fn a_lost_reply_leaves_nothing_behind() {
+fn lost_reply_has_no_lasting_effect() {
     let faults = Faults { lost: 300, ..Faults::default() };
     let mut world = World::new(3, 2_000, faults).with_hosts(&[100; 3]);
     world.run(3_000, |_| 2.0);
@@ -144,7 +144,7 @@ fn a_lost_reply_leaves_nothing_behind() {
 /// A replica that lacks the last second takes over: double use ends once all hosts have sent heartbeats and
 /// leases have ended.
 #[test]
-fn a_replica_that_lacks_a_second_is_made_up_for() {
+fn recovers_after_failover_to_stale_replica() {
     for seed in 0..if is_short() { 4 } else { 10 } {
         let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[100; 4]);
         let half = |busy: usize| move |number: usize| if (number < 2) == (busy == 0) { 2.0 } else { 0.02 };
@@ -159,7 +159,7 @@ fn a_replica_that_lacks_a_second_is_made_up_for() {
 
 /// A daemon whose identity a later daemon took over detects it and ignores the reply.
 #[test]
-fn who_has_the_name_of_another_is_told() {
+fn detects_takeover_of_its_identity() {
     let mut store = Store::default();
     let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
     let mut beat = |daemon: &mut Host, ms: u64| {
@@ -183,7 +183,7 @@ fn who_has_the_name_of_another_is_told() {
 
 /// The clock of Redis steps forward and back.
 #[test]
-fn a_clock_of_redis_that_is_set_makes_nothing_of_nothing() {
+fn clock_step_of_redis_creates_no_slots() {
     let mut world = World::new(5, 2_000, Faults::default()).with_hosts(&[100; 4]);
     let half = |number: usize| if number < 2 { 2.0 } else { 0.02 };
     for ahead in [30_000_000, -30_000_000, 0] {
@@ -199,7 +199,7 @@ fn a_clock_of_redis_that_is_set_makes_nothing_of_nothing() {
 
 /// A pool without rules no longer counts on any host.
 #[test]
-fn a_pool_that_is_gone_says_so_until_it_is_heard() {
+fn reports_removed_pool_until_acknowledged() {
     let mut world = World::new(4, 2_000, Faults::default()).with_hosts(&[100; 2]);
     world.run(3_000, |_| 0.0);
     assert_eq!(world.slots_known(0), 200);

@@ -36,6 +36,6 @@ fn run_one(seed: u64) {
 
 /// Selected by `SEED` and `RUNS`.
 #[test]
-fn nothing_that_is_kept_back_is_used_twice() {
+fn reserve_is_never_used_twice() {
     each_seed(seed()..seed() + (runs() / 20).max(5), |seed| seed, |seed| run_one(*seed));
 }

@@ -55,7 +55,7 @@ fn series(version: &[u64; 3]) -> &[u64] {
 }
 
 #[test]
-fn no_version_that_is_known_to_be_broken_is_locked() {
+fn locks_no_known_broken_version() {
     let lock = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock");
     let lock = std::fs::read_to_string(lock).unwrap();
     assert!(lock.contains("name = \"tokio\"\n"), "packages are found");
@@ -64,7 +64,7 @@ fn no_version_that_is_known_to_be_broken_is_locked() {
 }
 
 #[test]
-fn a_broken_version_is_found() {
+fn finds_a_broken_version() {
     let table = [
         ("bytes", "1.11.0", false),
         ("bytes", "1.11.1", true),

@@ -102,7 +102,7 @@ fn every_failure_mode_names_a_test_that_exists() {
 }
 
 #[test]
-fn missing_guards_are_found() {
+fn finds_missing_guards() {
     let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
     let files = [
         file("tests/daemon/server/caps.rs", "fn keeps_places() {}"),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_texts_are_left_out() {
+    fn skips_comments_and_strings() {
         for text in [
             "a // unsafe",
             "a /* unsafe /* unsafe */ unsafe */",
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_name_a_room_is_seen() {
+    fn finds_every_way_to_name_a_room() {
         type Case = (&'static str, &'static str, &'static [(&'static str, usize)]);
         let table: &[Case] = &[
             ("server/a.rs", "use crate::engine;", &[("engine", 1)]),

@@ -131,7 +131,7 @@ fn lines_that_say(tokens: &[Token], words: &[&str]) -> Vec<usize> {
 }
 
 #[test]
-fn what_the_design_rules_out_is_found() {
+fn finds_each_forbidden_use() {
     let long = "\n".repeat(LINES_MAX + 1);
     let table: &[(&str, &str, &str)] = &[
         (

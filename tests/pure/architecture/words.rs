@@ -62,7 +62,7 @@ fn comments_name_their_subjects() {
 }
 
 #[test]
-fn finds_banned_words_in_comments_alone() {
+fn finds_banned_words_only_in_comments() {
     let file = |text: &str| [("server/a.rs".to_owned(), text.to_owned())];
     assert_eq!(faults(&file("let nobody = \"whoever\"; // The host returns tokens.\n")), [""; 0]);
     let banned = faults(&file("fn a() {}\n/// Whoever asks waits.\n"));

@@ -28,7 +28,7 @@ fn names(domain: &Domain) -> String {
 
 /// Trap: that service reads files in no fixed order.
 #[test]
-fn patterns_of_later_files_come_later() {
+fn orders_patterns_by_file() {
     let [one, other] =
         [file(&["key: k, value: 'a*', !", "key: x, !"]), file(&["key: k, value: '*', !", "key: y, !"])];
     let (_directory, loaded) = load(&[("b.yaml", &other), ("a.yaml", &one)]);
@@ -40,7 +40,7 @@ fn patterns_of_later_files_come_later() {
 }
 
 #[test]
-fn limits_and_nodes_of_all_files_are_numbered_apart() {
+fn numbers_limits_and_nodes_of_all_files_separately() {
     let limits = "domain: api\nlimits: [{name: a, key: [], rate: 1/s}]\n";
     let both = format!("{}limits: [{{name: b, key: [], rate: 2/s, burst: 1}}]\n", file(&["key: y, !"]));
     let (_directory, loaded) =
@@ -57,7 +57,7 @@ fn limits_and_nodes_of_all_files_are_numbered_apart() {
 
 /// The entries of lists are numbered behind the nodes.
 #[test]
-fn nodes_stand_between_rules_and_lists() {
+fn numbers_nodes_between_rules_and_lists() {
     let lists = "domain: api
 exempt: [{name: probes, match: {path: /healthz}}]
 deny: [{name: bots, match: {agent: bot}}]
@@ -77,7 +77,7 @@ limits: [{name: a, key: [], rate: 1/s}]
 
 /// Descriptors merge only at the top level: the same text in two files is an error.
 #[test]
-fn the_top_of_a_tree_is_of_one_file() {
+fn rejects_top_level_node_in_two_files() {
     let [one, other] = [
         file(&["key: x, value: y, descriptors: [{key: a, !}]"]),
         file(&["key: z, !", "key: x_y, descriptors: [{key: b, !}]"]),
@@ -99,7 +99,7 @@ fn the_top_of_a_tree_is_of_one_file() {
 }
 
 #[test]
-fn what_one_file_replaces_another_may_name() {
+fn replaces_limit_named_in_another_file() {
     let one = "domain: api\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: b}]}}]\n";
     let other =
         "domain: api\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1, name: b}}]\n";
@@ -111,7 +111,7 @@ fn what_one_file_replaces_another_may_name() {
 }
 
 #[test]
-fn a_rule_and_a_node_have_no_name_in_common() {
+fn rejects_rule_and_node_of_one_name() {
     let limits = "domain: api\nlimits:\n- {name: x.y, key: [], rate: 1/s}\n";
     let tree = file(&["key: x, descriptors: [{key: y, !}]"]);
     let (_directory, loaded) = load(&[("a.yaml", limits), ("b.yaml", &tree)]);
@@ -125,7 +125,7 @@ fn a_rule_and_a_node_have_no_name_in_common() {
 
 /// Generated names: equal ones get a digest of their path.
 #[test]
-fn two_nodes_have_no_name_in_common() {
+fn gives_nodes_distinct_names() {
     let tree = file(&[
         "key: x, descriptors: [{key: y, !}]",
         "key: x.y, !",

@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(crate::cases(150))]
 
     #[test]
-    fn the_tree_finds_what_the_description_gives(
+    fn tree_matches_reference_lookup(
         nodes in level(3),
         descriptors in prop::collection::vec(sent(), 1..12),
     ) {
@@ -154,7 +154,7 @@ fn tree(descriptors: &[&str]) -> String {
 }
 
 #[test]
-fn values_are_texts_and_compared_whole() {
+fn compares_values_as_whole_texts() {
     // `value: ""` means no value: the bare key.
     check(&tree(&["key: a, value: '', !"]), &[("a=", "a"), ("a=x", "a")]);
     check(&tree(&["key: a, value: ~, !"]), &[("a=", "a"), ("a=x", "a")]);
@@ -202,7 +202,7 @@ fn values_are_texts_and_compared_whole() {
 
 /// Matches a value longer than a request can carry, without a panic.
 #[test]
-fn a_long_value() {
+fn matches_value_longer_than_a_request() {
     let long = "x".repeat(3_000);
     let nodes = tree(&[&format!("key: k, value: {long}, !"), "key: k, value: 'y*z', !", "key: k, !"]);
     let name = format!("k_{}~", "x".repeat(244));
@@ -217,7 +217,7 @@ fn a_long_value() {
 
 /// The maximum depth of a request.
 #[test]
-fn sixteen_entries() {
+fn matches_sixteen_entries() {
     let mut text = "domain: api\ndescriptors:\n".to_owned();
     for depth in 0..16 {
         let indent = "  ".repeat(depth);
@@ -235,7 +235,7 @@ fn sixteen_entries() {
 }
 
 #[test]
-fn of_many_patterns_the_first_that_fits_is_found() {
+fn first_matching_pattern_wins() {
     let node = |pattern: &str| {
         format!("- {{key: k, value: '{pattern}', rate_limit: {{unit: day, requests_per_unit: 1}}}}\n")
     };

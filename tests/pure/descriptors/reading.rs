@@ -21,7 +21,7 @@ fn limited(rate_limit: &str) -> String {
 }
 
 #[test]
-fn units_are_fixed_lengths() {
+fn units_have_fixed_lengths() {
     let table = [
         ("{unit: second, requests_per_unit: 1}", Some((1, 1))),
         ("{unit: minute, requests_per_unit: 20}", Some((20, 60))),
@@ -61,7 +61,7 @@ fn units_are_fixed_lengths() {
 
 /// Trap: `shadow_mode` is a field beside `rate_limit`, and is not inherited.
 #[test]
-fn shadow_is_of_one_node() {
+fn shadow_mode_is_not_inherited() {
     let domain = domain(
         "
 domain: api
@@ -81,7 +81,7 @@ descriptors:
 }
 
 #[test]
-fn a_node_without_a_limit_is_no_rule() {
+fn node_without_limit_is_no_rule() {
     let domain = domain(
         "
 domain: api
@@ -103,7 +103,7 @@ descriptors:
 
 /// A file of that service may be empty, or nearly so.
 #[test]
-fn a_tree_of_nothing() {
+fn accepts_empty_tree() {
     for text in [
         "domain: api\n",
         "domain: api\ndescriptors:\n",
@@ -119,7 +119,7 @@ fn a_tree_of_nothing() {
 
 /// Every field of that service; anchors and merges are YAML.
 #[test]
-fn every_field() {
+fn reads_every_field() {
     let text = "
 domain: api
 descriptors:
@@ -150,7 +150,7 @@ descriptors:
 
 /// Long names are cut, and still differ.
 #[test]
-fn a_name_fits_a_reply() {
+fn cuts_long_names_to_distinct_ones() {
     let long = "é".repeat(200);
     let node = |value: &str| format!("  - {{key: k, value: {value}, rate_limit: {{unlimited: true}}}}\n");
     let domain = domain(&format!(
@@ -166,7 +166,7 @@ fn a_name_fits_a_reply() {
 
 /// The example in `config/rules` behaves as its comments describe.
 #[test]
-fn the_example() {
+fn example_tree_behaves_as_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rules/messaging.yaml");
     let text = std::fs::read_to_string(path).unwrap();
     assert_eq!(read_text(path, &text).problems, []);
@@ -198,7 +198,7 @@ fn the_example() {
 
 /// The example on the page about trees loads.
 #[test]
-fn the_page() {
+fn tree_of_the_page_loads() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/descriptors.md")).unwrap();
     let example = page.split("```").find_map(|part| part.strip_prefix("yaml\n")).unwrap();
     assert_eq!(read_text("page.yaml", example).problems, []);
@@ -206,7 +206,7 @@ fn the_page() {
 }
 
 #[test]
-fn key_of_a_rule_has_the_entries_that_count_apart() {
+fn rule_key_has_the_counted_entries() {
     let tree = "
 domain: api
 limits:

@@ -24,7 +24,7 @@ fn check(text: &str, requests: &[(&str, &str)]) {
 }
 
 #[test]
-fn each_descriptor_hits_its_node() {
+fn each_descriptor_matches_its_node() {
     let tree = "
 domain: api
 limits:
@@ -84,7 +84,7 @@ descriptors:
 ";
 
 #[test]
-fn a_limit_replaces_others_of_the_same_request() {
+fn limit_replaces_others_of_its_request() {
     check(
         REPLACES,
         &[
@@ -107,7 +107,7 @@ fn a_limit_replaces_others_of_the_same_request() {
 
 /// Trap: replacement has no order.
 #[test]
-fn what_is_replaced_still_replaces() {
+fn replaced_limit_still_replaces() {
     check(
         REPLACES,
         &[
@@ -124,7 +124,7 @@ fn what_is_replaced_still_replaces() {
 
 /// Trap: an unlimited node replaces others and is never replaced.
 #[test]
-fn unlimited_ones_and_replacing() {
+fn unlimited_node_replaces_and_is_never_replaced() {
     check(
         REPLACES,
         &[
@@ -138,7 +138,7 @@ fn unlimited_ones_and_replacing() {
 
 /// An empty name is no name: no node refers to it.
 #[test]
-fn limits_without_a_name_are_never_replaced() {
+fn unnamed_limits_are_never_replaced() {
     let tree = "
 domain: api
 descriptors:

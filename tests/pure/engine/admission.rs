@@ -10,7 +10,7 @@ use tidegate::engine::{Cost, Descriptors, Engine, EngineAnswer, EngineOptions, O
 use tidegate::rules::Mode;
 
 #[test]
-fn a_peek_changes_creates_and_counts_nothing() {
+fn peek_has_no_effect() {
     let engine = engine(vec![rule("per-user", &["user"], 1, 2)]);
     let mut decider = engine.decider();
     for _ in 0..10 {
@@ -25,7 +25,7 @@ fn a_peek_changes_creates_and_counts_nothing() {
 }
 
 #[test]
-fn a_mode_for_all_is_milder_than_any_rule() {
+fn daemon_mode_overrides_stricter_rule_mode() {
     for (mode, allowed) in [(Mode::Enforce, 1), (Mode::Shadow, 5), (Mode::Disabled, 5)] {
         let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
         engine.install_rules(api(vec![rule("per-user", &["user"], 1, 1)]));
@@ -37,7 +37,7 @@ fn a_mode_for_all_is_milder_than_any_rule() {
 }
 
 #[test]
-fn what_no_rule_is_about_passes_and_is_counted() {
+fn allows_and_counts_unmatched_requests() {
     let engine = engine(vec![matching(rule("posts", &["user"], 1, 1), "method", &["POST"])]);
     let mut decider = engine.decider();
     for attributes in
@@ -57,7 +57,7 @@ fn what_no_rule_is_about_passes_and_is_counted() {
 }
 
 #[test]
-fn keys_are_apart_by_rule_and_by_every_value() {
+fn separates_keys_by_rule_and_values() {
     let engine = engine(vec![rule("a", &["x", "y"], 1, 1), rule("b", &["x"], 1, 100)]);
     let mut decider = engine.decider();
     // The same letters, split differently, are another key.
@@ -69,7 +69,7 @@ fn keys_are_apart_by_rule_and_by_every_value() {
 }
 
 #[test]
-fn a_panic_while_judging_hurts_nobody_else() {
+fn panic_in_one_check_leaves_others_intact() {
     if !cfg!(debug_assertions) {
         eprintln!("skipped: only a debug build can be made to panic");
         return;
@@ -90,7 +90,7 @@ fn a_panic_while_judging_hurts_nobody_else() {
 }
 
 #[test]
-fn no_interleaving_admits_too_much() {
+fn no_interleaving_exceeds_the_limit() {
     // Four threads, one shared counter and one per user, with the clock stopped: exactly the burst is
     // allowed.
     let (global, of_user, users) = (2_000_u32, 300_u32, 8);
@@ -120,7 +120,7 @@ fn no_interleaving_admits_too_much() {
 }
 
 #[test]
-fn keys_as_good_as_new_are_swept_away_and_tables_shrink() {
+fn sweeps_full_keys_and_shrinks_tables() {
     let engine = engine(vec![rule("per-user", &["user"], 1, 2)]);
     let mut decider = engine.decider();
     let empty = engine.memory_bytes();
@@ -171,7 +171,7 @@ fn decision_lists_the_check_of_each_rule_that_matched() {
 }
 
 #[test]
-fn a_sweep_forgives_nobody() {
+fn sweep_keeps_limited_keys() {
     let engine = engine(vec![rule("per-user", &["user"], 1, 10)]);
     let mut decider = engine.decider();
     let users: Vec<String> = (0..1_000).map(|user| format!("u{user}")).collect();
@@ -187,7 +187,7 @@ fn a_sweep_forgives_nobody() {
 }
 
 #[test]
-fn a_block_is_not_swept_with_its_key() {
+fn sweep_keeps_blocks() {
     let mut bench = Bench::new("  - {name: login, key: [account], rate: 2/min, burst: 2, block: 10min}\n");
     bench.check(&[
         (0, "account=a", 2, "allow login 0/2"),

@@ -7,7 +7,7 @@ fn texts(callers: &[tidegate::engine::Caller]) -> Vec<Option<&str>> {
 }
 
 #[test]
-fn the_greedy_stand_out_and_are_named_only_where_the_rule_allows() {
+fn ranks_refused_callers_and_names_them_if_shown() {
     let rules = "  - {name: shown, key: [user, org], rate: 5/h, show_keys: [org]}\n\
                  \x20 - {name: hidden, key: [user], rate: 1000/s, mode: shadow, candidate: {rate: 1/h}}\n";
     let mut bench = Bench::new(rules);
@@ -32,7 +32,7 @@ fn the_greedy_stand_out_and_are_named_only_where_the_rule_allows() {
 }
 
 #[test]
-fn what_may_no_longer_be_shown_is_forgotten_and_all_fades() {
+fn drops_names_once_hidden_and_halves_counts() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h, show_keys: [user]}\n");
     bench.check(&[(0, "user=u", 1, "allow a 0/1"), (0, "user=u", 1, "limit a 0/1 after 3600000000")]);
     assert_eq!(texts(&bench.engine.top_callers("api", "a").refused), [Some("user=u")]);
@@ -50,7 +50,7 @@ fn what_may_no_longer_be_shown_is_forgotten_and_all_fades() {
 }
 
 #[test]
-fn no_caller_stands_out_where_each_came_once() {
+fn ranks_no_caller_among_single_requests() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/s}\n");
     for turn in 0..262_144u64 {
         bench.ask(turn, super::bench::Ask::hit(&format!("user=u{turn}"), 1));

@@ -94,7 +94,7 @@ pub(super) fn windowed(name: &str, count: u32) -> Rule {
 }
 
 #[test]
-fn a_key_calls_once_and_passes_what_it_is_granted() {
+fn key_requests_sync_once_and_admits_its_grant() {
     for rules in
         [vec![shared("all", 100, 100)], vec![shared("all", 100, 100), rule("own", &["user"], 1_000, 1_000)]]
     {
@@ -111,7 +111,7 @@ fn a_key_calls_once_and_passes_what_it_is_granted() {
 }
 
 #[test]
-fn hosts_with_the_same_secret_know_a_key_by_the_same_name() {
+fn hosts_with_one_secret_derive_one_key_digest() {
     let (mut a, mut b) = (Host::new(1, vec![shared("all", 9, 9)]), Host::new(2, vec![shared("all", 9, 9)]));
     a.hit("u1", 0);
     b.hit("u1", 0);
@@ -122,7 +122,7 @@ fn hosts_with_the_same_secret_know_a_key_by_the_same_name() {
 }
 
 #[test]
-fn a_local_rule_that_refuses_leaves_the_share_as_it_was_and_the_other_way_round() {
+fn refusal_by_share_or_local_rule_charges_neither() {
     let mut host = Host::new(1, vec![shared("all", 100, 100), rule("own", &["user"], 1, 1)]);
     host.hit("u1", 0);
     let key = host.calls()[0];
@@ -138,7 +138,7 @@ fn a_local_rule_that_refuses_leaves_the_share_as_it_was_and_the_other_way_round(
 }
 
 #[test]
-fn looking_leaves_no_trace_and_shadow_refuses_nothing() {
+fn peek_charges_nothing_and_shadow_refuses_nothing() {
     let mut host = Host::new(1, vec![shared("all", 100, 100)]);
     let seen = ask(&mut host.decider, Op::Peek, &[("user", "u1")], 1, at_millis(0));
     assert_eq!(seen.verdict, Verdict::Limit);
@@ -150,7 +150,7 @@ fn looking_leaves_no_trace_and_shadow_refuses_nothing() {
 }
 
 #[test]
-fn a_key_that_is_let_go_is_swept_and_one_in_touch_is_not() {
+fn sweeps_untracked_keys_only() {
     let mut host = Host::new(1, vec![shared("all", 100, 100)]);
     host.hit("u1", 0);
     let key = host.calls()[0];
@@ -167,7 +167,7 @@ fn a_key_that_is_let_go_is_swept_and_one_in_touch_is_not() {
 }
 
 #[test]
-fn cut_off_it_limits_by_itself() {
+fn limits_locally_in_an_outage() {
     let mut host = Host::new(1, vec![shared("all", 100, 100)]);
     host.standing.set_hosts(4);
     host.standing.set_redis_reachable(false);
@@ -177,7 +177,7 @@ fn cut_off_it_limits_by_itself() {
 }
 
 #[test]
-fn a_refusal_never_says_that_there_was_enough() {
+fn refusal_never_reports_remaining_above_cost() {
     // The last level from Redis is far above the cost, but this host still has too few tokens.
     let asking = |share: share::ShareQuota| share.with_remote_checks(share::RemoteCheckWait::Always);
     for (rules, is_asking) in [
@@ -235,7 +235,7 @@ fn share_follows_charges_and_refunds_after_the_fact() {
 }
 
 #[test]
-fn reset_of_a_window_is_its_end_by_this_host_until_redis_says_more() {
+fn window_reset_is_local_until_redis_reports() {
     let mut host = Host::new(1, vec![windowed("all", 9)]);
     let reset = |host: &mut Host, millis: u64| {
         let attributes = [("user", "u1")];
@@ -266,7 +266,7 @@ fn reset_of_a_window_is_its_end_by_this_host_until_redis_says_more() {
 }
 
 #[test]
-fn operators_see_the_share_of_a_key() {
+fn reports_share_of_a_key() {
     let mut bench = Bench::new("  - {name: own, key: [u], rate: 1/s}\n");
     bench.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
     bench.reload(
@@ -308,7 +308,7 @@ fn operators_see_the_share_of_a_key() {
 }
 
 #[test]
-fn key_within_its_credit_makes_no_call() {
+fn key_within_credit_requests_no_sync() {
     let Some(Quota::FleetBudget(quota)) = shared("all", 100, 100).limit.quota().cloned() else {
         panic!("no share")
     };
@@ -322,7 +322,7 @@ fn key_within_its_credit_makes_no_call() {
 }
 
 #[test]
-fn flood_of_new_keys_leaves_borrowed_tokens() {
+fn flood_of_new_keys_keeps_borrowed_tokens() {
     let mut host = Host::with_memory(1, vec![shared("all", 100, 100)], 256 << 10);
     for user in 0..100 {
         host.hit(&format!("u{user}"), 0);

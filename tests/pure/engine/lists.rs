@@ -13,7 +13,7 @@ limits:
 ";
 
 #[test]
-fn what_is_exempt_is_not_judged_and_goes_before_what_is_denied() {
+fn exempt_request_skips_rules_and_precedes_deny() {
     let mut bench = Bench::of(Mode::Enforce, RULES);
     bench.check(&[
         (0, "path=/healthz agent=Bot", 1, "allow probes"),
@@ -30,7 +30,7 @@ fn what_is_exempt_is_not_judged_and_goes_before_what_is_denied() {
 }
 
 #[test]
-fn a_daemon_that_refuses_nothing_denies_nothing() {
+fn daemon_in_shadow_denies_nothing() {
     let mut bench = Bench::of(Mode::Shadow, RULES);
     bench.check(&[
         (0, "agent=Bot", 1, "allow [shadow bots]"),
@@ -40,7 +40,7 @@ fn a_daemon_that_refuses_nothing_denies_nothing() {
 }
 
 #[test]
-fn a_denial_in_shadow_is_noted_and_what_comes_behind_it_judges() {
+fn shadow_denial_is_noted_and_later_rules_decide() {
     let mut bench = Bench::of(
         Mode::Enforce,
         "\
@@ -61,7 +61,7 @@ limits:
 }
 
 #[test]
-fn passes_and_notes_what_is_over_a_quota_mode_node() {
+fn quota_mode_node_allows_and_notes_excess() {
     let file = "domain: api\ndescriptors:\n\
         - {key: plan, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
         - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}\n";

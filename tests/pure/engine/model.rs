@@ -159,7 +159,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
 
 proptest! {
     #[test]
-    fn the_engine_does_what_the_design_says(
+    fn engine_matches_reference_model(
         specs in spec::specs(),
         start in 0..100_000_000_000_u64,
         utc in prop_oneof![Just(0_u64), 0..2_000_000_000_000_000_000_u64],

@@ -27,7 +27,7 @@ fn asked(mode: Mode, domain: &str, attributes: &str) -> [String; 3] {
 }
 
 #[test]
-fn refuses_what_no_rule_can_count() {
+fn refuses_cost_above_any_quota() {
     for (attributes, expected) in [
         ("a=1", "limit large 4294967295/4294967295 never"),
         ("a=1 s=1", "limit large 4294967295/4294967295 never [shadow tried]"),
@@ -45,7 +45,7 @@ fn refuses_what_no_rule_can_count() {
 
 /// A single rule has a code path of its own.
 #[test]
-fn refuses_what_a_rule_alone_would_count_to_the_last() {
+fn single_rule_refuses_cost_above_its_quota() {
     for algorithm in ["fixed_window", "token_bucket"] {
         let file = format!(
             "domain: api\nlimits: [{{name: all, key: [a], algorithm: {algorithm}, rate: 4294967295/h}}]\n"
@@ -58,7 +58,7 @@ fn refuses_what_a_rule_alone_would_count_to_the_last() {
 }
 
 #[test]
-fn refuses_nothing_in_shadow_or_disabled() {
+fn allows_oversized_cost_in_shadow_or_disabled() {
     for (mode, expected) in [(Mode::Shadow, "allow [shadow large]"), (Mode::Disabled, "allow")] {
         assert_eq!(asked(mode, "api", "a=1"), [expected; 3]);
         assert_eq!(asked(mode, "api", "other=1"), ["allow"; 3]);

@@ -101,7 +101,7 @@ fn at_once(name: &str, max: u32) -> Rule {
 }
 
 #[test]
-fn leases_start_on_granted_permits_and_release_them_here() {
+fn leases_use_and_free_granted_permits() {
     let mut host = Host::new(vec![at_once("work", 9)]);
     assert_eq!([host.begin(0), host.begin(0)], [None; 2]);
     let key = host.key(0);
@@ -131,7 +131,7 @@ fn refusal_has_a_retry_after_as_on_one_host() {
 }
 
 #[test]
-fn refusal_by_one_rule_leaves_the_other_as_it_was() {
+fn refusal_by_one_rule_charges_no_other() {
     let mut host = Host::new(vec![at_once("work", 9), rule("own", &["user"], 1, 1)]);
     assert_eq!(host.begin(0), None);
     let key = host.key(0);
@@ -151,7 +151,7 @@ fn ended_session_frees_its_permits() {
 }
 
 #[test]
-fn shadow_goes_by_the_last_reply_and_reports_its_leases() {
+fn shadow_uses_last_reply_and_reports_leases() {
     let mut host = Host::new(vec![in_mode(at_once("work", 9), Mode::Shadow)]);
     assert!(host.shortfalls(Op::Acquire, None, 0).is_none(), "it delays no request");
     assert_eq!(host.ask(Op::Acquire, at_millis(0)).0, Verdict::Allow);
@@ -169,14 +169,14 @@ fn shadow_goes_by_the_last_reply_and_reports_its_leases() {
 }
 
 #[test]
-fn peek_leaves_no_trace() {
+fn peek_charges_no_permit() {
     let mut host = Host::new(vec![at_once("work", 9)]);
     assert_eq!(host.ask(Op::Peek, at_millis(0)).0, Verdict::Allow, "nothing is known yet");
     assert_eq!((host.calls().len(), host.engine.keys()), (0, 0));
 }
 
 #[test]
-fn smaller_maximum_holds_at_once_and_ends_no_lease() {
+fn lowered_maximum_applies_at_once_and_ends_no_lease() {
     let mut host = Host::new(vec![at_once("work", 9)]);
     let key = host.key(0);
     host.grant(&key, 5, 1);
@@ -257,7 +257,7 @@ impl Host {
 type Came = (Verdict, Option<u64>);
 
 #[test]
-fn request_without_a_permit_waits_and_takes_the_granted_one() {
+fn pending_request_uses_granted_permit() {
     let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse), rule("own", &["user"], 2, 2)]);
     let shortfalls = host.shortfalls(Op::Acquire, None, 0).unwrap();
     let [need] = shortfalls.needs.as_slice() else { panic!("{shortfalls:?}") };
@@ -280,7 +280,7 @@ fn request_without_a_permit_waits_and_takes_the_granted_one() {
 }
 
 #[test]
-fn request_without_an_answer_in_time_is_decided_by_the_fallback() {
+fn timed_out_request_uses_fallback() {
     for (when_down, allowed) in
         [(Fallback::Refuse, 0), (Fallback::Share, 9), (Fallback::Local, 9), (Fallback::Allow, 10)]
     {
@@ -295,7 +295,7 @@ fn request_without_an_answer_in_time_is_decided_by_the_fallback() {
 }
 
 #[test]
-fn repeated_request_is_granted_once() {
+fn retried_request_is_granted_once() {
     let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
     let repeat = Some(IdempotencyKey { session: b"s", user: 1, name: b"n" });
     let shortfalls = host.shortfalls(Op::Acquire, repeat, 0).unwrap();
@@ -310,7 +310,7 @@ fn repeated_request_is_granted_once() {
 }
 
 #[test]
-fn operators_see_the_permits_of_a_key_and_of_a_rule() {
+fn reports_permits_of_key_and_rule() {
     let mut host = Host::new(vec![at_once("work", 9), rule("own", &["user"], 9, 9)]);
     let engine = Arc::clone(&host.engine);
     let of = |rule: &str, attributes: &[(&str, &str)], millis: u64| {
@@ -338,7 +338,7 @@ fn operators_see_the_permits_of_a_key_and_of_a_rule() {
 }
 
 #[test]
-fn key_is_tracked_while_it_has_permits_or_leases() {
+fn tracks_key_while_it_has_permits_or_leases() {
     let mut host = Host::new(vec![at_once("work", 9)]);
     let key = host.key(0);
     let limits = host.engine.fleet_concurrency_limits();
@@ -359,7 +359,7 @@ fn key_is_tracked_while_it_has_permits_or_leases() {
 }
 
 #[test]
-fn permits_and_leases_of_other_hosts_stay_known_where_memory_is_full() {
+fn keeps_permits_and_leases_when_memory_is_full() {
     let mut host = Host::with_memory(vec![at_once("work", 9)], 64 << 10);
     for user in 0..1_024 {
         let user = format!("u{user}");
@@ -377,7 +377,7 @@ fn permits_and_leases_of_other_hosts_stay_known_where_memory_is_full() {
 }
 
 #[test]
-fn key_of_a_fleet_limit_takes_more_bytes_than_one_of_a_host() {
+fn fleet_key_uses_more_bytes_than_host_key() {
     let fleet = at_once("fleet", 3);
     let quota = Quota::Concurrency(ConcurrencyQuota::new(NonZeroU32::new(3).unwrap()));
     let host = Rule { limit: Limit::new(quota), ..rule("host", &["user"], 1, 1) };

@@ -32,7 +32,7 @@ fn left(bench: &mut Bench, micros: u64, attributes: &str) -> String {
 }
 
 #[test]
-fn a_bare_negative_amount_is_refused_unless_trusted() {
+fn rejects_bare_negative_amount_unless_trusted() {
     let mut bench = Bench::new(RULES);
     bench.check(&[(0, "u=1", 10, "allow a 0/10")]);
     for amount in [Amount::Requests(-1), Amount::Units(&vec![("requests", -1), ("tokens", 3)])] {
@@ -44,7 +44,7 @@ fn a_bare_negative_amount_is_refused_unless_trusted() {
 }
 
 #[test]
-fn a_grant_and_a_charge_are_refunded_once_by_their_idem() {
+fn refunds_grant_and_charge_once_by_idempotency_key() {
     let mut bench = Bench::new(RULES);
     assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");
     assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(4), by(7, "c"), None), Ok(true));
@@ -70,7 +70,7 @@ fn a_grant_and_a_charge_are_refunded_once_by_their_idem() {
 }
 
 #[test]
-fn a_refund_that_is_repeated_is_done_once_and_answered_alike() {
+fn retried_refund_applies_once_with_same_reply() {
     let mut bench = Bench::new(RULES);
     assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");
     for _ in 0..3 {
@@ -83,7 +83,7 @@ fn a_refund_that_is_repeated_is_done_once_and_answered_alike() {
 }
 
 #[test]
-fn an_idem_is_known_for_sixty_seconds_and_a_refund_never_fills_above_full() {
+fn idempotency_key_lasts_sixty_seconds_and_refund_stops_at_full() {
     let mut bench = Bench::new("  - {name: a, key: [u], rate: 1/s, burst: 10}\n");
     for user in ["u=1", "u=2"] {
         let name = if user == "u=1" { "one" } else { "two" };
@@ -95,7 +95,7 @@ fn an_idem_is_known_for_sixty_seconds_and_a_refund_never_fills_above_full() {
 }
 
 #[test]
-fn work_is_refunded_by_its_lease_while_it_lasts() {
+fn refunds_by_lease_while_it_lasts() {
     let rules = "  - {name: a, key: [u], rate: 10/h}\n  - {name: t, key: [u], unit: tokens, rate: 100/h}\n";
     let mut bench = Bench::new(rules);
     let (mine, other) = (session(&bench, 7), session(&bench, 7));
@@ -128,7 +128,7 @@ fn work_is_refunded_by_its_lease_while_it_lasts() {
 }
 
 #[test]
-fn a_rule_that_gives_back_at_the_end_gives_back_once() {
+fn refund_on_release_applies_once() {
     let rules = "  - {name: a, key: [u], rate: 10/h, refund_on: ok}\n  - {name: b, key: [u], rate: 20/h}\n";
     let mut bench = Bench::new(rules);
     let mine = session(&bench, 7);
@@ -141,7 +141,7 @@ fn a_rule_that_gives_back_at_the_end_gives_back_once() {
 }
 
 #[test]
-fn what_was_not_charged_is_not_refunded() {
+fn refunds_no_uncharged_request() {
     let mut bench = Bench::new(RULES);
     bench.check(&[(0, "u=1", 8, "allow a 2/10")]);
     let refused = bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) });
@@ -153,7 +153,7 @@ fn what_was_not_charged_is_not_refunded() {
 }
 
 #[test]
-fn of_thousands_of_units_sixteen_can_be_refunded() {
+fn refunds_at_most_sixteen_units() {
     let mut bench = Bench::new("  - {name: t, key: [u], unit: u0, rate: 100/h}\n");
     let mine = session(&bench, 7);
     let names: Vec<String> = (0..4_000).map(|number| format!("u{number}")).collect();
@@ -169,7 +169,7 @@ fn of_thousands_of_units_sixteen_can_be_refunded() {
 }
 
 #[test]
-fn what_was_refused_and_counted_is_not_refunded() {
+fn refunds_no_counted_refusal() {
     let rules = "  - {name: a, key: [u], algorithm: fixed_window, rate: 10/h, refused: counted}\n";
     let mut bench = Bench::new(rules);
     bench.check(&[(0, "u=1", 8, "allow a 2/10")]);
@@ -180,7 +180,7 @@ fn what_was_refused_and_counted_is_not_refunded() {
 }
 
 #[test]
-fn what_no_rule_had_counted_is_not_refunded_by_a_later_one() {
+fn later_rule_refunds_no_earlier_request() {
     let mut bench = Bench::of(Mode::Enforce, "domain: api\nconcurrency:\n  - {name: w, key: [u], max: 9}\n");
     let mine = session(&bench, 7);
     bench.acquire(0, "u=1", Cost::Requests(6), &mine, by(7, "g")).unwrap();
@@ -193,7 +193,7 @@ fn what_no_rule_had_counted_is_not_refunded_by_a_later_one() {
 }
 
 #[test]
-fn a_lease_past_its_end_is_not_refunded_though_nobody_has_swept_it() {
+fn expired_lease_is_not_refunded_before_sweep() {
     let rules =
         "  - {name: a, key: [u], rate: 10/h}\nconcurrency:\n  - {name: w, key: [u], max: 9, expires: 5s}\n";
     let mut bench = Bench::new(rules);
@@ -206,7 +206,7 @@ fn a_lease_past_its_end_is_not_refunded_though_nobody_has_swept_it() {
 }
 
 #[test]
-fn a_charge_says_whether_a_rule_was_there() {
+fn charge_reports_whether_a_rule_matched() {
     let mut bench = Bench::new("  - {name: a, key: [u], rate: 10/min}\n");
     assert!(bench.charge(0, "u=1", 1));
     assert!(!bench.charge(0, "v=1", 1));

@@ -5,7 +5,7 @@ use super::engines;
 
 /// Rules before and after; usage of one key before; the reply for that key one second later.
 #[test]
-fn state_is_kept_as_far_as_it_can_be_compared() {
+fn keeps_comparable_state_across_reload() {
     let table = [
         // A bucket keeps its time until full, cut to the new burst.
         ("rate: 1/s, burst: 10", "rate: 1/s, burst: 10", 10, "allow a 1/10"),
@@ -62,7 +62,7 @@ fn state_is_kept_as_far_as_it_can_be_compared() {
 }
 
 #[test]
-fn a_cut_bucket_waits_no_longer_than_the_new_burst() {
+fn reduced_bucket_waits_at_most_the_new_burst() {
     let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 10}\n");
     bench.check(&[(0, "", 10, "allow a 0/10")]);
     bench.reload("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
@@ -74,7 +74,7 @@ fn a_cut_bucket_waits_no_longer_than_the_new_burst() {
 }
 
 #[test]
-fn a_bucket_whose_rule_was_away_is_cut_when_it_comes_back() {
+fn clamps_bucket_of_a_rule_that_returns() {
     let check = |away: &str, back: &str| {
         let mut bench = Bench::new("  - {name: a, key: [u], rate: 1/s, burst: 10}\n");
         bench.check(&[(0, "u=1 v=1", 10, "allow a 0/10")]);
@@ -94,7 +94,7 @@ fn a_bucket_whose_rule_was_away_is_cut_when_it_comes_back() {
 }
 
 #[test]
-fn a_candidate_that_was_away_is_cut_when_it_comes_back() {
+fn clamps_bucket_of_a_candidate_that_returns() {
     let rule = |candidate: &str| format!("  - {{name: a, key: [], rate: 100/s{candidate}}}\n");
     let mut bench = Bench::new(&rule(", candidate: {rate: 1/s, burst: 10}"));
     bench.check(&[(0, "", 10, "allow a 90/100")]);
@@ -105,7 +105,7 @@ fn a_candidate_that_was_away_is_cut_when_it_comes_back() {
 }
 
 #[test]
-fn debt_is_kept_over_a_reload_of_other_rules() {
+fn keeps_debt_when_other_rules_reload() {
     let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
     assert!(bench.charge(0, "", 10));
     bench.reload(
@@ -115,7 +115,7 @@ fn debt_is_kept_over_a_reload_of_other_rules() {
 }
 
 #[test]
-fn a_key_that_nobody_touched_over_many_changes_keeps_its_time() {
+fn idle_key_keeps_its_level_over_many_reloads() {
     let rules = |burst: u32| format!("  - {{name: a, key: [], rate: 1/min, burst: {burst}}}\n");
     let mut bench = Bench::new(&rules(100));
     bench.check(&[(0, "", 7, "allow a 93/100")]);
@@ -127,7 +127,7 @@ fn a_key_that_nobody_touched_over_many_changes_keeps_its_time() {
 }
 
 #[test]
-fn a_block_and_what_is_elastic_are_kept_when_numbers_change() {
+fn keeps_block_and_elastic_state_when_quota_changes() {
     let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 2, block: 1h}\n");
     bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 1, "limit a 0/2 after 3600000000")]);
     bench.reload("  - {name: a, key: [], rate: 3/s, burst: 2, block: 1h}\n");
@@ -146,7 +146,7 @@ fn a_block_and_what_is_elastic_are_kept_when_numbers_change() {
 }
 
 #[test]
-fn a_rule_that_counts_by_something_else_starts_fresh() {
+fn changed_key_starts_fresh() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h}\n");
     bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
     bench.reload("  - {name: a, key: [org], rate: 1/h}\n");
@@ -154,7 +154,7 @@ fn a_rule_that_counts_by_something_else_starts_fresh() {
 }
 
 #[test]
-fn replaced_rules_are_in_use_until_each_thread_has_decided_by_the_new_ones() {
+fn replaced_rules_stay_until_each_thread_uses_new_ones() {
     let engine = engines::engine(vec![engines::rule("a", &[], 1, 1)]);
     let mut deciders = [engine.decider(), engine.decider()];
     let replaced = engine.install_rules(engines::api(vec![engines::rule("b", &[], 1, 1)]));

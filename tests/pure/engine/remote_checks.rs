@@ -78,7 +78,7 @@ fn returned(host: &Host, key: &SharedKey) -> (u32, Option<u64>) {
 }
 
 #[test]
-fn granted_request_passes_and_leaves_nothing() {
+fn granted_request_spends_all_its_tokens() {
     for mut host in each_kind() {
         let waiting = shortfalls(&mut host, 3, 0).unwrap();
         let [need] = waiting.needs.as_slice() else { panic!("{waiting:?}") };
@@ -95,7 +95,7 @@ fn granted_request_passes_and_leaves_nothing() {
 }
 
 #[test]
-fn refusal_of_redis_holds_for_its_time() {
+fn refusal_by_redis_lasts_its_retry_time() {
     let mut host = each_kind().into_iter().next().unwrap();
     let waiting = shortfalls(&mut host, 3, 0).unwrap();
     let refused = reply(&host, 0, |reply| {
@@ -108,7 +108,7 @@ fn refusal_of_redis_holds_for_its_time() {
 }
 
 #[test]
-fn untaken_need_tells_what_is_left() {
+fn uncharged_check_updates_known_level() {
     for (level, verdict) in [(0, Verdict::Limit), (3_000_000, Verdict::Allow)] {
         let mut host = each_kind().into_iter().next().unwrap();
         let waiting = shortfalls(&mut host, 3, 0).unwrap();
@@ -120,7 +120,7 @@ fn untaken_need_tells_what_is_left() {
 }
 
 #[test]
-fn unused_tokens_return_with_the_time_of_their_payment() {
+fn refund_carries_time_of_its_charge() {
     for (mut host, of_window) in each_kind().into_iter().zip([false, true]) {
         let both = [shortfalls(&mut host, 3, 0).unwrap(), shortfalls(&mut host, 3, 0).unwrap()];
         let key = both[0].needs[0].key;
@@ -140,7 +140,7 @@ fn unused_tokens_return_with_the_time_of_their_payment() {
 }
 
 #[test]
-fn missed_reply_falls_back_as_the_rule_says() {
+fn missed_reply_uses_configured_fallback() {
     for (when_down, first, second) in [
         (Fallback::Allow, Verdict::Allow, Verdict::Allow),
         (Fallback::Local, Verdict::Allow, Verdict::Allow),
@@ -169,7 +169,7 @@ fn missed_reply_falls_back_as_the_rule_says() {
 }
 
 #[test]
-fn tokens_of_a_missed_reply_are_free_once_another_rule_refuses() {
+fn refusal_by_another_rule_frees_fallback_tokens() {
     let mut host = each_kind().into_iter().next().unwrap();
     let waiting = shortfalls(&mut host, 3, 0).unwrap();
     assert_eq!(resume(&mut host, 3, RemoteCheckResult::TimedOut(&waiting), 1).0, Verdict::Allow);

@@ -11,7 +11,7 @@ fn named(attributes: &'static str, cost: u32, session: &'static [u8], name: &'st
 }
 
 #[test]
-fn a_repeat_gets_the_same_grant_and_costs_nothing() {
+fn retry_gets_same_grant_without_charge() {
     let mut bench = Bench::new(RULES);
     let first = named("u=1", 1, b"s", b"x");
     for micros in [0, S, 59 * S] {
@@ -24,7 +24,7 @@ fn a_repeat_gets_the_same_grant_and_costs_nothing() {
 }
 
 #[test]
-fn other_names_sessions_users_and_ops_are_other_requests() {
+fn separates_idempotency_keys_by_session_user_and_op() {
     let mut bench = Bench::new(RULES);
     let first = named("u=1", 1, b"s", b"x");
     assert_eq!(bench.ask(0, first), "allow a 1/2");
@@ -39,7 +39,7 @@ fn other_names_sessions_users_and_ops_are_other_requests() {
 }
 
 #[test]
-fn the_same_name_for_something_else_is_a_conflict() {
+fn same_key_for_another_request_conflicts() {
     let mut bench = Bench::new(RULES);
     assert_eq!(bench.ask(0, named("u=1", 1, b"s", b"x")), "allow a 1/2");
     assert_eq!(bench.ask(0, named("u=1", 2, b"s", b"x")), "conflict");
@@ -48,7 +48,7 @@ fn the_same_name_for_something_else_is_a_conflict() {
 }
 
 #[test]
-fn refusals_are_not_remembered() {
+fn remembers_no_refusal() {
     let mut bench = Bench::new(RULES);
     bench.check(&[(0, "u=1", 2, "allow a 0/2")]);
     let late = named("u=1", 1, b"s", b"x");
@@ -58,7 +58,7 @@ fn refusals_are_not_remembered() {
 }
 
 #[test]
-fn a_wait_is_repeated_less_what_has_passed() {
+fn retry_gets_remaining_wait() {
     let mut bench = Bench::new("  - {name: a, key: [u], algorithm: leaky_bucket, rate: 1/s, queue: 5}\n");
     bench.check(&[(0, "u=1", 3, "allow a 3/6")]);
     let waiting = named("u=1", 1, b"s", b"x");
@@ -68,7 +68,7 @@ fn a_wait_is_repeated_less_what_has_passed() {
 }
 
 #[test]
-fn what_is_remembered_is_forgotten_and_bounded() {
+fn remembered_grants_expire_and_are_bounded() {
     let mut bench = Bench::new(RULES);
     for number in 0..30_000u32 {
         let name = format!("n{number}");

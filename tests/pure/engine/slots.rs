@@ -31,7 +31,7 @@ fn passed(totals: &Totals) -> BTreeMap<&str, u64> {
 }
 
 #[test]
-fn a_new_rule_has_a_series_of_its_own_whatever_was_there_before() {
+fn new_rule_gets_its_own_series() {
     let mut bench = Bench::new(&rule(0));
     let mut others = 0;
     for number in 0..NAMES {
@@ -59,7 +59,7 @@ fn a_new_rule_has_a_series_of_its_own_whatever_was_there_before() {
 }
 
 #[test]
-fn a_slot_is_not_given_away_while_somebody_looks_at_a_ruling_that_counts_there() {
+fn keeps_slot_while_a_rule_set_uses_it() {
     let mut bench = Bench::new(&rule(0));
     ask(&mut bench, 0);
     let looked_at = bench.engine.in_force();
@@ -77,7 +77,7 @@ fn a_slot_is_not_given_away_while_somebody_looks_at_a_ruling_that_counts_there()
 }
 
 #[test]
-fn rules_in_force_keep_their_slots_and_those_past_the_bound_share_one() {
+fn current_rules_keep_slots_and_excess_rules_share_one() {
     let all: String = (0..NAMES).map(rule).collect();
     let mut bench = Bench::new(&all);
     bench.check(&[(0, "", 1, "allow n0 99/100")]);

@@ -108,7 +108,7 @@ fn times() -> u64 {
 }
 
 #[test]
-fn more_buckets_make_fewer_mistakes() {
+fn more_buckets_reduce_error() {
     println!("seed {SEED}; wrong decisions per million (let through + held back), most in a minute");
     for load in LOADS {
         println!("{}:", load.name);
@@ -127,7 +127,7 @@ fn more_buckets_make_fewer_mistakes() {
 }
 
 #[test]
-fn who_stays_far_below_the_limit_never_meets_a_mistake() {
+fn no_error_far_below_the_limit() {
     let load = Load { name: "all at 20 %", percents: &[20], burst_max: 1, counted: false };
     assert_eq!(mistakes(load, 1, 100, SEED).per_million(), 0);
 }

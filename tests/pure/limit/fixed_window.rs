@@ -29,7 +29,7 @@ fn take(key: &mut FixedWindowState, quota: &FixedWindowQuota, now: Now, cost: u3
 }
 
 #[test]
-fn time_has_two_ends() {
+fn decides_at_both_ends_of_time() {
     // Before 1970 a window lasts from its first request; the last of all never ends.
     let second = quota(1, SECOND, WindowAlign::Utc);
     let mut key = FixedWindowState::default();
@@ -46,7 +46,7 @@ fn time_has_two_ends() {
 }
 
 #[test]
-fn began_and_count_restore_the_window() {
+fn restores_window_from_start_and_count() {
     let quota = quota(5, SECOND, WindowAlign::First);
     let now = at(5_000_000_000, 0);
     let mut key = FixedWindowState::default();
@@ -57,7 +57,7 @@ fn began_and_count_restore_the_window() {
 }
 
 #[test]
-fn quotas_with_the_same_windows_share_their_states() {
+fn quotas_of_equal_windows_share_states() {
     let zone = |name| WindowAlign::Zone(jiff::tz::TimeZone::get(name).unwrap());
     let quotas = [
         quota(5, DAY, WindowAlign::Utc),
@@ -82,7 +82,7 @@ fn quotas_with_the_same_windows_share_their_states() {
 }
 
 #[test]
-fn a_state_fits_beside_a_digest_in_28_bytes() {
+fn state_and_digest_fit_28_bytes() {
     assert_eq!((size_of::<FixedWindowState>(), align_of::<FixedWindowState>()), (12, 4));
 }
 
@@ -90,7 +90,7 @@ proptest! {
     #![proptest_config(crate::cases(80))]
 
     #[test]
-    fn no_step_of_the_wall_clock_makes_a_wait_longer_than_the_window(
+    fn clock_step_bounds_wait_by_window(
         count in 0_u32..20, nanos in prop::sample::select(vec![SECOND, 6 * 3_600 * SECOND, DAY, 3 * DAY]),
         align in prop::sample::select(vec![WindowAlign::Utc, WindowAlign::First]),
         steps in prop::collection::vec((0..1_000_u64, 0_u32..22, any::<i64>()), 150),

@@ -53,7 +53,7 @@ fn check(align: &WindowAlign, period: WindowPeriod, lines: &[(&str, &str, f64)])
 }
 
 #[test]
-fn a_descriptor_trees_weeks_turn_on_thursday_and_its_months_have_30_days() {
+fn descriptor_weeks_start_on_thursday_and_months_last_30_days() {
     let days = |days| WindowPeriod::Nanos(days * DAY);
     check(&WindowAlign::Epoch, days(7), &[("2026-11-22T00:00:00Z", "2026-11-26T00:00:00Z", 168.0)]);
     for month in [days(30), WindowPeriod::Months(1)] {
@@ -73,7 +73,7 @@ fn a_descriptor_trees_weeks_turn_on_thursday_and_its_months_have_30_days() {
 }
 
 #[test]
-fn a_day_without_a_midnight_begins_with_its_first_instant() {
+fn day_without_midnight_starts_at_its_first_instant() {
     let day = WindowPeriod::Nanos(DAY);
     // São Paulo put its clocks forward at midnight: 2018-11-04 began at 1:00, and 2018-02-17 had 25 hours.
     check(
@@ -136,7 +136,7 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
 }
 
 #[test]
-fn a_key_whose_window_is_over_knows_the_length_of_the_next() {
+fn ended_window_reports_length_of_the_next() {
     let quota = FixedWindowQuota::new(5, WindowPeriod::Months(1), WindowAlign::Utc).unwrap();
     let mut key = FixedWindowState::default();
     key.charge(&quota, Now::at_nanos(unix("2026-02-10T00:00:00Z")), 5);
@@ -205,7 +205,7 @@ proptest! {
     #![proptest_config(crate::cases(1_000))]
 
     #[test]
-    fn windows_are_those_that_a_calendar_shows(
+    fn windows_match_calendar(
         name in proptest::sample::select(&ZONES[..]),
         period in prop_oneof![
             Just(WindowPeriod::Nanos(SECOND)), Just(WindowPeriod::Nanos(HOUR)), Just(WindowPeriod::Nanos(7 * HOUR)), Just(WindowPeriod::Nanos(DAY)),
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn windows_follow_one_another_without_a_gap(
+    fn windows_are_contiguous(
         name in proptest::sample::select(&ZONES[..]), start in 0_u64..4_000_000_000,
         period in prop_oneof![Just(WindowPeriod::Nanos(7 * HOUR)), Just(WindowPeriod::Nanos(DAY)), Just(WindowPeriod::Months(1))],
     ) {

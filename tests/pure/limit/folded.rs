@@ -115,7 +115,7 @@ impl Both {
 
 proptest! {
     #[test]
-    fn folded_it_is_the_same_share(
+    fn compact_share_matches_full_share(
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
         asks in prop::sample::select(vec![RemoteCheckWait::Never, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::OnMiss]),
         is_window in any::<bool>(),
@@ -160,7 +160,7 @@ proptest! {
 }
 
 #[test]
-fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse() {
+fn admits_borrowed_tokens_until_report_due_or_expiry() {
     let (quota, standing) = shared(100, 100, 0);
     let mut both = Both::fresh(&quota, at(0));
     let settle = |both: &mut Both, now: Timestamp, low: u32| {
@@ -201,7 +201,7 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
 }
 
 #[test]
-fn credit_is_used_at_once_until_somebody_is_to_be_told() {
+fn admits_on_credit_until_report_due() {
     // All of 120 over three hosts: 40 for each.
     let (quota, _) = shared(100, 120, 1_000);
     let mut both = Both::fresh(&quota, at(0));
@@ -262,7 +262,7 @@ fn levels_are_equal_at_every_nanosecond() {
 }
 
 #[test]
-fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
+fn admissions_before_sharing_are_no_credit() {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
     let quota = ShareQuota::new(bucket, 1_000, Fallback::Share);
     let mut both = Both::fresh(&quota, at(0));
@@ -281,7 +281,7 @@ fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
 }
 
 #[test]
-fn what_it_takes_is_what_is_said() {
+fn heap_bytes_match_stated_maximum() {
     let (quota, _) = shared(100, 100, 0);
     let mut both = Both::fresh(&quota, at(0));
     assert_eq!(both.folded.heap_bytes(), 0);

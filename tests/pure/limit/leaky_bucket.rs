@@ -78,7 +78,7 @@ proptest! {
     #![proptest_config(crate::cases(80))]
 
     #[test]
-    fn exact_rates_decide_as_fractions_do(trace in traces()) {
+    fn exact_rates_match_fractions(trace in traces()) {
         let rate = trace.quota.bucket().rate();
         prop_assume!(rate.rounding_parts_on(TickScale::for_rate(rate)).is_none());
         // Time is in 1/count nanoseconds, of which a unit takes `period`.
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn places_are_an_interval_apart_in_the_order_of_arrival(trace in traces()) {
+    fn spaces_requests_by_interval_in_order_of_arrival(trace in traces()) {
         let (scale, rate) = (trace.quota.bucket().scale(), trace.quota.bucket().rate());
         let mut free = 0;
         for (nanos, cost, _, key, outcome, start) in run(&trace) {
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wait_is_enough_and_not_a_microsecond_too_long(trace in traces()) {
+    fn retry_after_is_exact_to_the_microsecond(trace in traces()) {
         let quota = trace.quota;
         for (nanos, cost, max_wait, key, outcome, _) in run(&trace) {
             let again = |micros: u64| {
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn of_two_rules_neither_starts_two_works_too_close(
+    fn two_rules_keep_both_intervals(
         a in (1_u32..130, 1_u64..100, 0_u32..9), b in (1_u32..130, 1_u64..100, 0_u32..9),
         steps in proptest::collection::vec((0..SECOND, 1_u32..4), 1..80),
     ) {
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_overflows(
+    fn never_overflows(
         count in 1_u32..1_000_000, period in prop_oneof![Just(1_u64), Just(366 * 86_400)], queue in any::<u32>(),
         steps in proptest::collection::vec((any::<u64>(), any::<u32>(), any::<u32>(), any::<Option<u64>>()), 1..40),
     ) {

@@ -37,7 +37,7 @@ fn holding(held: u32, in_use: u32) -> Permits {
 }
 
 #[test]
-fn no_lease_starts_without_a_permit_and_no_permit_outlives_its_hold() {
+fn leases_need_permits_and_permits_expire() {
     let (quota, _) = quota(Fallback::Refuse);
     assert_eq!(quota.usable(None, at(0)), 0);
     let permits = holding(4, 0);
@@ -61,7 +61,7 @@ fn limits_one_host_before_it_joins() {
 }
 
 #[test]
-fn falls_back_in_an_outage_and_while_answers_are_late() {
+fn falls_back_in_outage_and_while_replies_are_late() {
     for (when_down, hosts, fresh, expired) in [
         (Fallback::Refuse, 3, 4, 0),
         (Fallback::Share, 3, 4, 3),
@@ -86,7 +86,7 @@ fn falls_back_in_an_outage_and_while_answers_are_late() {
 }
 
 #[test]
-fn falls_back_for_the_request_without_an_answer_alone() {
+fn falls_back_only_for_the_unanswered_request() {
     for (when_down, part) in
         [(Fallback::Refuse, 0), (Fallback::Share, 3), (Fallback::Local, 10), (Fallback::Allow, u32::MAX)]
     {
@@ -100,7 +100,7 @@ fn falls_back_for_the_request_without_an_answer_alone() {
 }
 
 #[test]
-fn part_of_the_host_holds_where_requests_do_not_wait() {
+fn uses_share_of_host_without_remote_checks() {
     for (hosts, part) in [(2, 5), (3, 3), (20, 1)] {
         let (quota, standing) = quota(Fallback::Refuse);
         let quota = quota.without_remote_checks().with_wait_max(Duration::from_millis(20));
@@ -111,7 +111,7 @@ fn part_of_the_host_holds_where_requests_do_not_wait() {
 }
 
 #[test]
-fn returned_permits_are_not_used_while_the_report_is_on_its_way() {
+fn uses_no_returned_permit_before_the_reply() {
     let (quota, _) = quota(Fallback::Refuse);
     let mut permits = holding(6, 2);
     assert!(permits.reserve(2, at(9)));
@@ -123,7 +123,7 @@ fn returned_permits_are_not_used_while_the_report_is_on_its_way() {
 }
 
 #[test]
-fn permit_is_not_returned_while_its_request_is_judged() {
+fn returns_no_permit_reserved_for_a_request() {
     let (quota, _) = quota(Fallback::Refuse);
     for is_taken in [false, true] {
         let mut permits = holding(2, 0);
@@ -139,7 +139,7 @@ fn permit_is_not_returned_while_its_request_is_judged() {
 }
 
 #[test]
-fn late_reply_brings_nothing() {
+fn late_reply_grants_no_permit() {
     let (quota, _) = quota(Fallback::Refuse);
     let mut permits = holding(2, 0);
     permits.apply_reply(&reply(5, 1, 100), 0, at(2_000));
@@ -167,7 +167,7 @@ fn requests_a_sync_for_a_lease_without_permit_and_for_an_idle_permit() {
 }
 
 #[test]
-fn idle_permit_is_not_used_again_while_leases_exceed_permits() {
+fn uses_no_idle_permit_while_leases_exceed_permits() {
     let (quota, _) = quota(Fallback::Refuse);
     for (free, passes) in [(0, true), (-1, false)] {
         let mut permits = holding(3, 3);
@@ -179,7 +179,7 @@ fn idle_permit_is_not_used_again_while_leases_exceed_permits() {
 }
 
 #[test]
-fn late_answer_is_taken_for_a_refusal_where_no_permit_was_free() {
+fn timeout_counts_as_refusal_when_no_permit_was_free() {
     for (when_down, passes) in [(Fallback::Share, false), (Fallback::Local, true)] {
         let (quota, _) = quota(when_down);
         let mut permits = holding(2, 2);
@@ -190,7 +190,7 @@ fn late_answer_is_taken_for_a_refusal_where_no_permit_was_free() {
 }
 
 #[test]
-fn stops_tracking_only_without_permits_and_leases() {
+fn untracks_only_without_permits_and_leases() {
     let mut permits = holding(2, 1);
     assert!(!permits.stop_tracking(0, at(10)), "it has permits");
     assert!(!permits.stop_tracking(1, at(5_000)), "a lease is in progress");
@@ -205,7 +205,7 @@ fn stops_tracking_only_without_permits_and_leases() {
 }
 
 #[test]
-fn refuses_by_itself_for_a_while_after_a_refusal() {
+fn refuses_locally_for_a_time_after_refusal() {
     let (quota, _) = quota(Fallback::Refuse);
     let mut permits = Permits::none_of(1);
     permits.report(0, at(0));
@@ -225,7 +225,7 @@ fn refuses_by_itself_for_a_while_after_a_refusal() {
 }
 
 #[test]
-fn reserved_permit_is_kept_for_its_request() {
+fn keeps_reserved_permit_for_its_request() {
     let (quota, _) = quota(Fallback::Refuse);
     let mut permits = holding(2, 1);
     assert!(permits.reserve(1, at(2)) && !permits.reserve(1, at(2)), "one is idle");

@@ -298,7 +298,7 @@ proptest! {
     #![proptest_config(crate::cases(400))]
 
     #[test]
-    fn decides_as_its_definition(trace in any_trace()) {
+    fn decides_as_defined(trace in any_trace()) {
         let Subject { definition, limit, is_exact, .. } = trace.subject;
         prop_assume!(is_exact);
         run(&trace, |now, cost, key, charged| {
@@ -309,7 +309,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wait_is_enough_and_not_a_microsecond_too_long(trace in any_trace()) {
+    fn retry_after_is_exact_to_the_microsecond(trace in any_trace()) {
         run(&trace, |now, cost, key, _| match key.judge(now, cost) {
             Outcome::Later(Micros(wait)) => {
                 assert!(key.passes(after(now, wait * 1_000), cost), "{cost} after {wait} µs");
@@ -321,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn remaining_is_what_passes_and_reset_when_it_grows(trace in any_trace()) {
+    fn remaining_cost_passes_and_reset_is_next_increase(trace in any_trace()) {
         run(&trace, |now, _, key, _| {
             let level = key.level(now);
             let remaining = u32::try_from(level.remaining).unwrap();
@@ -341,7 +341,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_overflows(
+    fn never_overflows(
         key in extreme_keys(),
         steps in prop::collection::vec((
             prop_oneof![any::<u64>(), Just(0), Just(u64::MAX)],

@@ -72,7 +72,7 @@ fn level_of_refusal_shows_less_than_the_cost() {
 }
 
 #[test]
-fn refuses_numbers_that_cannot_be_kept() {
+fn rejects_unrepresentable_numbers() {
     use WindowAlign::{Epoch, First, Utc};
     let (nanos, months) = (WindowPeriod::Nanos, WindowPeriod::Months);
     let rate = |count, period| Rate::new(count, period).unwrap();

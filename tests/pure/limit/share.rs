@@ -81,7 +81,7 @@ fn drain(share: &mut ShareState, quota: &ShareQuota, now: Timestamp) -> u32 {
 }
 
 #[test]
-fn what_is_granted_passes_and_lapses() {
+fn granted_tokens_pass_and_expire() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
     assert!(!ask(&mut share, &quota, at(0), 1), "nothing is in hand and nothing may be owed");
@@ -97,7 +97,7 @@ fn what_is_granted_passes_and_lapses() {
 }
 
 #[test]
-fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
+fn two_replies_grant_both_and_expire_with_older_report() {
     // The later request is answered first, or last.
     for order in [[0, 500], [500, 0]] {
         let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
@@ -116,7 +116,7 @@ fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
 }
 
 #[test]
-fn budget_keeps_the_number_under_which_it_joined() {
+fn budget_keeps_its_number() {
     let (quota, standing) = shared(100, 100, 0, 10, Fallback::Share);
     quota.join(&standing, 8);
     assert_eq!(quota.budget(), Some(7));
@@ -136,7 +136,7 @@ fn windows_of(count: u32, credit: u16) -> ShareQuota {
 }
 
 #[test]
-fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
+fn spent_window_refuses_without_remote_check() {
     for credit in [0, 100] {
         let quota = of_windows(credit);
         let mut share = ShareState::fresh(&quota, at(0));
@@ -162,7 +162,7 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
 }
 
 #[test]
-fn shared_windows_turn_where_those_of_one_host_do() {
+fn fleet_windows_end_with_host_windows() {
     const DAY: u64 = 86_400 * SECOND;
     let every =
         |slots, seconds: u64, origin| WindowSchedule::Every { slots, step: seconds * 1_000_000, origin };
@@ -237,7 +237,7 @@ fn stops_tracking_only_without_tokens() {
 }
 
 #[test]
-fn window_names_its_edges() {
+fn reports_edges_of_window() {
     let minute = windows_of(7, 0);
     let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
     let sliding = ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap();
@@ -279,7 +279,7 @@ fn level_of_window_refills_at_next_increase() {
 }
 
 #[test]
-fn what_others_hold_of_a_window_is_asked_for_again() {
+fn requests_sync_while_others_hold_window_tokens() {
     let quota = of_windows(0);
     let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
@@ -292,7 +292,7 @@ fn what_others_hold_of_a_window_is_asked_for_again() {
 }
 
 #[test]
-fn what_is_brought_is_kept_until_who_waited_is_judged() {
+fn keeps_granted_tokens_until_pending_request_is_decided() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Local);
     let quota = quota.with_remote_checks(RemoteCheckWait::Always);
     let mut share = ShareState::fresh(&quota, at(0));
@@ -341,7 +341,7 @@ fn requests_wait_for_remote_checks_as_configured() {
 }
 
 #[test]
-fn fallback_of_the_rule_holds_in_an_outage_and_while_remote_checks_time_out() {
+fn uses_fallback_in_outage_and_while_checks_time_out() {
     let table =
         [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
     for (when_down, admitted) in table {
@@ -364,7 +364,7 @@ fn fallback_of_the_rule_holds_in_an_outage_and_while_remote_checks_time_out() {
 }
 
 #[test]
-fn refunds_grant_of_request_that_no_longer_waits() {
+fn refunds_grant_of_abandoned_request() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let quota = quota.with_remote_checks(RemoteCheckWait::Always);
     let mut share = ShareState::fresh(&quota, at(0));
@@ -408,7 +408,7 @@ fn absurd_waits_refuse_a_key_for_one_window_at_most() {
 }
 
 #[test]
-fn an_answer_that_comes_too_late_brings_nothing() {
+fn late_reply_grants_nothing() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
@@ -417,7 +417,7 @@ fn an_answer_that_comes_too_late_brings_nothing() {
 }
 
 #[test]
-fn what_lapses_is_told_once() {
+fn reports_expired_tokens_once() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let lent = || {
         let mut share = ShareState::fresh(&quota, at(0));
@@ -448,7 +448,7 @@ fn what_lapses_is_told_once() {
 }
 
 #[test]
-fn what_was_refused_after_the_clock_was_read_is_not_charged() {
+fn never_charges_refusal_after_clock_reading() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(3));
     assert!(!ask(&mut share, &quota, at(3), 1));
@@ -457,7 +457,7 @@ fn what_was_refused_after_the_clock_was_read_is_not_charged() {
 }
 
 #[test]
-fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
+fn credit_is_part_of_burst_and_charged_when_reported() {
     // A tenth of 1 000 over 10 hosts: ten for each.
     let (quota, _) = shared(1_000, 1_000, 100, 10, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
@@ -479,7 +479,7 @@ fn debt_above_half_the_credit_requests_sync() {
 }
 
 #[test]
-fn credit_that_nobody_was_told_of_is_forgiven_at_its_part_of_the_rate() {
+fn unreported_debt_refills_at_share_of_rate() {
     // A tenth of 1 000/s over 10 hosts: ten a second.
     let (quota, _) = shared(1_000, 1_000, 100, 10, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
@@ -491,7 +491,7 @@ fn credit_that_nobody_was_told_of_is_forgiven_at_its_part_of_the_rate() {
 }
 
 #[test]
-fn where_a_host_has_less_than_one_token_it_may_owe_one() {
+fn host_share_below_one_token_may_owe_one() {
     let (quota, _) = shared(10, 10, 100, 100, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
     assert_eq!(drain(&mut share, &quota, at(0)), 1);
@@ -504,7 +504,7 @@ fn where_a_host_has_less_than_one_token_it_may_owe_one() {
 }
 
 #[test]
-fn gives_no_credit_below_one_unit_where_budget_is_in_whole_units() {
+fn whole_unit_credit_is_zero_below_one_unit() {
     for (hosts, by_default, in_whole_units) in [(1, 1, 1), (2, 1, 0)] {
         let (quota, _) = shared(10, 10, 100, hosts, Fallback::Share);
         let passes = |quota: &ShareQuota| drain(&mut ShareState::fresh(quota, at(0)), quota, at(0));
@@ -516,7 +516,7 @@ fn gives_no_credit_below_one_unit_where_budget_is_in_whole_units() {
 }
 
 #[test]
-fn what_was_charged_once_is_not_charged_again_and_passes_while_redis_has_enough() {
+fn charged_credit_passes_again_while_redis_has_tokens() {
     // A tenth of 100 over 8 hosts is one token, which is forgiven after three quarters of an hour.
     let hour = Rate::new(100, 3_600 * SECOND).unwrap();
     let hourly = token_bucket::TokenBucketQuota::new(hour, 100).unwrap();
@@ -539,7 +539,7 @@ fn what_was_charged_once_is_not_charged_again_and_passes_while_redis_has_enough(
 }
 
 #[test]
-fn one_that_is_owed_where_a_host_has_less_than_one_is_told_at_once() {
+fn reports_single_owed_token_at_once() {
     let (quota, _) = shared(10, 10, 100, 8, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
     assert!(ask(&mut share, &quota, at(0), 1));
@@ -550,7 +550,7 @@ fn one_that_is_owed_where_a_host_has_less_than_one_is_told_at_once() {
 }
 
 #[test]
-fn cut_off_each_host_has_its_part_and_owes_it_afterwards() {
+fn outage_share_becomes_debt_after_outage() {
     let (quota, standing) = shared(100, 100, 100, 4, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
     standing.set_redis_reachable(false);
@@ -562,7 +562,7 @@ fn cut_off_each_host_has_its_part_and_owes_it_afterwards() {
 }
 
 #[test]
-fn a_part_begins_with_what_was_last_known_to_be_left() {
+fn outage_share_starts_from_last_known_level() {
     let (quota, standing) = shared(100, 100, 100, 4, Fallback::Share);
     let mut share = synced(&quota, settled(3, 0, 40 * MICRO, at(0)));
     standing.set_redis_reachable(false);
@@ -578,7 +578,7 @@ fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
 }
 
 #[test]
-fn after_an_outage_a_host_owes_what_it_admitted_and_not_what_was_gone_before() {
+fn debt_after_outage_excludes_earlier_charges() {
     let (quota, standing, mut share) = daily(4);
     standing.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 2, "half of what was left");
@@ -593,7 +593,7 @@ fn after_an_outage_a_host_owes_what_it_admitted_and_not_what_was_gone_before() {
 }
 
 #[test]
-fn what_is_paid_by_an_answer_that_comes_late_is_not_owed_again() {
+fn late_reply_settles_debt_once() {
     let (quota, standing, mut share) = daily(8);
     share.charge_debt(&quota, at(0), 3, 10);
     assert_eq!(share.report(&quota, at(0), 0).0.debt, 3);
@@ -606,7 +606,7 @@ fn what_is_paid_by_an_answer_that_comes_late_is_not_owed_again() {
 }
 
 #[test]
-fn what_is_earned_in_an_outage_is_owed_by_nobody() {
+fn outage_refill_is_no_debt() {
     let (quota, standing) = shared(100, 100, 0, 4, Fallback::Share);
     let mut share = synced(&quota, settled(0, 0, 0, at(0)));
     standing.set_redis_reachable(false);
@@ -618,7 +618,7 @@ fn what_is_earned_in_an_outage_is_owed_by_nobody() {
 }
 
 #[test]
-fn an_outage_after_an_outage_begins_where_the_first_one_ended() {
+fn second_outage_continues_from_the_first() {
     let (quota, standing, mut share) = daily(8);
     let admitted: Vec<u32> = (1..=3)
         .map(|turn| {
@@ -634,7 +634,7 @@ fn an_outage_after_an_outage_begins_where_the_first_one_ended() {
 }
 
 #[test]
-fn who_is_refused_for_want_of_an_answer_is_told_to_come_when_it_is_there() {
+fn retry_after_is_next_reply_unless_budget_is_spent() {
     let (quota, standing, share) = daily(4);
     let fresh = ShareState::fresh(&quota, at(0));
     let wait = |share: &ShareState| share.judge(&quota, at(0), 1);
@@ -646,7 +646,7 @@ fn who_is_refused_for_want_of_an_answer_is_told_to_come_when_it_is_there() {
 }
 
 #[test]
-fn a_wait_is_never_longer_than_the_window_whatever_redis_says() {
+fn bounds_wait_by_window_for_any_reply() {
     let (quota, _) = shared(10, 100, 0, 4, Fallback::Share);
     let share = synced(&quota, settled(0, 0, i64::MIN / 4, at(0)));
     let Outcome::Later(wait) = share.judge(&quota, at(1), 1) else { panic!("it is refused") };
@@ -657,7 +657,7 @@ fn a_wait_is_never_longer_than_the_window_whatever_redis_says() {
 proptest! {
     /// Before it joins a fleet it equals its bucket, request by request.
     #[test]
-    fn alone_it_is_its_bucket(
+    fn unshared_budget_equals_its_bucket(
         rate in 1u32..2_000, burst in 1u32..50, credit in 0u16..1_000,
         asked in prop::collection::vec((0u64..400, 0u32..60), 1..80),
     ) {
@@ -680,7 +680,7 @@ proptest! {
     /// Under any grants, reports, refunds and losses, admissions are covered by grants, or by debt within the
     /// credit of this host.
     #[test]
-    fn admitted_is_granted_or_owed(
+    fn admissions_are_granted_or_owed(
         burst in 1u32..400, credit in 0u16..300, hosts in 1u32..20,
         steps in prop::collection::vec((0u64..700, 1u32..6, 0u32..12, any::<bool>(), -50i64..400), 1..120),
     ) {
@@ -757,7 +757,7 @@ proptest! {
 
     /// In an outage all hosts together admit at most the budget, and one token each.
     #[test]
-    fn cut_off_hosts_together_keep_the_budget(
+    fn hosts_in_outage_keep_budget_together(
         hosts in 1u32..30, burst in 1u32..100, rate in 1u32..200,
         asked in prop::collection::vec((0u64..300, 0usize..30), 1..400),
     ) {

@@ -17,7 +17,7 @@ fn at_ms(millis: u64) -> Now {
 }
 
 #[test]
-fn another_count_meets_the_same_units() {
+fn changed_count_keeps_logged_units() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
     let mut log = SlidingLogState::default();
     for millis in 0..40 {
@@ -33,7 +33,7 @@ fn another_count_meets_the_same_units() {
 }
 
 #[test]
-fn keeps_units_apart_up_to_the_larger_count() {
+fn separates_units_up_to_larger_count() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
     for (kept, remaining) in [(0, 20), (2, 20), (31, 47), (50, 47), (u32::MAX, 47)] {
         let mut log = SlidingLogState::default();
@@ -46,7 +46,7 @@ fn keeps_units_apart_up_to_the_larger_count() {
 }
 
 #[test]
-fn a_key_takes_what_was_promised() {
+fn bytes_per_key_within_stated_bounds() {
     // A slot of the table: digest, state, a control byte, at a fill of 7/8.
     let resident = |heap_bytes: usize| (16 + size_of::<SlidingLogState>() + 1) * 8 / 7 + heap_bytes;
     for (count, bytes_max) in [(3, 88), (500, 12_000), (COUNT_MAX, 160_000)] {

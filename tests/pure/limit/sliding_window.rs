@@ -14,7 +14,7 @@ fn at_ms(millis: u64) -> Now {
 }
 
 #[test]
-fn counts_restore_the_window() {
+fn restores_window_from_counts() {
     for buckets in [1, 6, 60] {
         let quota = quota(100, 60 * SECOND, buckets);
         let mut window = SlidingWindowState::default();
@@ -35,7 +35,7 @@ fn counts_restore_the_window() {
 }
 
 #[test]
-fn a_key_takes_what_was_promised() {
+fn bytes_per_key_within_stated_bounds() {
     // A slot of the table: digest, state, a control byte, at a fill of 7/8.
     let slot = (16 + size_of::<SlidingWindowState>() + 1) * 8 / 7;
     for (buckets, bytes_max) in [(1, 48), (2, 80), (6, 96), (60, 320)] {

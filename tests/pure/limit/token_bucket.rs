@@ -19,7 +19,7 @@ fn scale(ticks: u8) -> TickScale {
 }
 
 #[test]
-fn ticks_wrap_unnoticed() {
+fn decides_across_tick_wrap() {
     // 3 ticks a nanosecond wrap after 194 years, far below the end of time.
     let quota = quota(3, SECOND, 3);
     let wrap = u64::MAX / 3;
@@ -36,7 +36,7 @@ fn ticks_wrap_unnoticed() {
 }
 
 #[test]
-fn scales_meet_in_their_least_common_multiple() {
+fn common_scale_is_least_common_multiple() {
     let table = [
         (1, 1, Some(1)),
         (3, 7, Some(21)),
@@ -51,7 +51,7 @@ fn scales_meet_in_their_least_common_multiple() {
 }
 
 #[test]
-fn arrival_restores_the_bucket() {
+fn restores_bucket_from_arrival_time() {
     let (quota, now) = (quota(100, SECOND, 20), Timestamp::from_nanos(SECOND));
     let (_, charged) = GcraState::full(quota.scale(), now).judge(&quota, now, 7);
     let restored = GcraState::from_arrival(charged.arrival());
@@ -59,7 +59,7 @@ fn arrival_restores_the_bucket() {
 }
 
 #[test]
-fn a_rate_is_exact_on_every_multiple_of_its_scale() {
+fn rate_is_exact_on_multiples_of_its_scale() {
     let thirds = Rate::new(3, SECOND).unwrap();
     for ticks in 1..=128 {
         assert_eq!(thirds.rounding_parts_on(scale(ticks)).is_none(), ticks % 3 == 0, "{ticks}");
@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(crate::cases(80))]
 
     #[test]
-    fn rescaled_keys_fill_when_they_would_have((quota, key, at) in keys(), to in 1_u8..=128) {
+    fn rescaling_keeps_fill_time((quota, key, at) in keys(), to in 1_u8..=128) {
         let (from, to) = (quota.scale(), scale(to));
         let was = until_full(key, from, to, at);
         let is = until_full(key.rescale(from, to, at), to, from, at);
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_shortens_and_never_lengthens((quota, key, at) in keys(), burst in 1_u32..1_000) {
+    fn clamping_never_lengthens_wait((quota, key, at) in keys(), burst in 1_u32..1_000) {
         let small = TokenBucketQuota::new(quota.rate(), burst).unwrap();
         let is = key.clamp_to(&small, at).ticks_until_full(quota.scale(), at);
         let empty = GcraState::full(small.scale(), at).charge_debt(&small, at, burst, 0).ticks_until_full(small.scale(), at);
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn the_circle_is_never_passed(
+    fn debt_never_wraps_around(
         steps in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<bool>()), 1..50), at in any::<u64>(),
     ) {
         // The slowest rate on the finest scale: a unit is a quarter of the range. At any debt, a clock that
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn in_any_span_at_most_burst_plus_rate_passes(trace in requests(token_buckets())) {
+    fn any_span_admits_at_most_burst_plus_rate(trace in requests(token_buckets())) {
         // Also at a rounded rate.
         let mut passed: Vec<(u64, u32)> = Vec::new();
         let (mut burst, mut rate) = (0, Rate::new(1, SECOND).unwrap());
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rounded_rate_is_slow_by_at_most_one_part_in_100_000(count in 1_u32..1_200_000, seconds in 1_u64..100) {
+    fn rounded_rate_is_at_most_1_in_100_000_slow(count in 1_u32..1_200_000, seconds in 1_u64..100) {
         let rate = Rate::new(count, seconds * SECOND).unwrap();
         let quota = TokenBucketQuota::new(rate, 1_000).unwrap();
         let exact_nanos = 1_000 * u128::from(rate.period_nanos()) / u128::from(count);

@@ -4,7 +4,7 @@
 use super::support::{RULES, replay};
 
 #[test]
-fn a_bad_line_stops_with_its_number() {
+fn stops_at_bad_line_with_its_number() {
     let good = r#"{"t": 1, "domain": "api", "descriptors": [["user", "u1"]], "id": 1}"#;
     let table = [
         (r#"{"t": 0.5, "domain": "api", "descriptors": []}"#, "line 3: `t` is 0.5, before the line above"),
@@ -29,7 +29,7 @@ fn check(good: &str, table: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_bounds_of_the_socket_hold() {
+fn enforces_bounds_of_the_socket() {
     let good = r#"{"t": 1, "domain": "api", "descriptors": [["user", "u1"]], "id": 1}"#;
     let hit = |rest: &str| format!(r#"{{"t": 1, "domain": "api", "descriptors": {rest}}}"#);
     let pairs = |count: usize| format!("[{}]", vec![r#""user", "u""#; count].join(", "));
@@ -73,7 +73,7 @@ fn the_bounds_of_the_socket_hold() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_a_bad_line() {
+fn rejects_line_with_invalid_utf8() {
     let files = super::support::Files::new(&[("api.yaml", RULES)]);
     std::fs::write(files.path("trace.jsonl"), b"{\"t\": 1, \"domain\": \"\xff\", \"descriptors\": []}\n")
         .unwrap();

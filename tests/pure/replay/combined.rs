@@ -37,7 +37,7 @@ fn log() -> String {
 }
 
 #[test]
-fn garbage_is_counted_and_the_rest_is_judged_in_order_of_time() {
+fn counts_garbage_and_decides_the_rest_by_time() {
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log())]);
     let output =
         files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml", "--decisions", "-"]);
@@ -77,7 +77,7 @@ api/failures       1        1             0        1
 }
 
 #[test]
-fn strict_stops_at_the_first_line_that_cannot_be_read() {
+fn strict_stops_at_first_unreadable_line() {
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log())]);
     let output = files.replay(&["access.log", "--format", "combined", "--strict", "--rules", "api.yaml"]);
     assert_eq!(output.status.code(), Some(1));
@@ -92,7 +92,7 @@ fn strict_stops_at_the_first_line_that_cannot_be_read() {
 }
 
 #[test]
-fn the_domain_is_the_only_one_or_is_said() {
+fn requires_domain_unless_only_one() {
     let rules = |domain: &str| format!("domain: {domain}\nlimits:\n  - {{name: all, key: [], rate: 1/s}}\n");
     let files = Files::new(&[
         ("rules/a.yaml", &rules("api")),
@@ -134,7 +134,7 @@ fn the_domain_is_the_only_one_or_is_said() {
 }
 
 #[test]
-fn a_long_line_is_garbage_and_a_long_value_is_not() {
+fn long_line_is_garbage_but_long_value_is_cut() {
     let long = line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, &"x".repeat(1 << 20));
     let agent =
         line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, &format!("Bot{}", "x".repeat(5_000)));
@@ -146,7 +146,7 @@ fn a_long_line_is_garbage_and_a_long_value_is_not() {
 }
 
 #[test]
-fn a_log_of_any_length_is_put_in_order() {
+fn sorts_log_of_any_length() {
     // Every second line is thirty seconds late, as if its request had taken that long.
     let second = |second: u32| format!("12:{:02}:{:02} +0000", second / 60, second % 60);
     let log: String = (30..3_000)
@@ -164,7 +164,7 @@ fn a_log_of_any_length_is_put_in_order() {
 }
 
 #[test]
-fn so_many_lines_wait_for_late_ones_and_no_more() {
+fn bounds_lines_held_for_sorting() {
     let busy = line("192.0.2.1", "-", "12:00:10 +0000", "GET / HTTP/1.1", 200, "-");
     let late = line("192.0.2.1", "-", "12:00:05 +0000", "GET / HTTP/1.1", 200, "-");
     for (lines, is_late) in [(65_000, false), (66_000, true)] {
@@ -180,7 +180,7 @@ fn so_many_lines_wait_for_late_ones_and_no_more() {
 }
 
 #[test]
-fn the_example_of_the_page_prints_what_the_page_says() {
+fn docs_example_prints_documented_output() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/replay.md")).unwrap();
     let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
     let [log, rules, tables @ ..] = blocks.as_slice() else { panic!("a log and rules stand first") };

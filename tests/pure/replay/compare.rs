@@ -29,7 +29,7 @@ fn trace() -> String {
 }
 
 #[test]
-fn a_side_by_side_table_and_what_changed() {
+fn compare_prints_both_results_and_changes() {
     let files = Files::new(&[("api.yaml", RULES), ("other/api.yaml", OTHER), ("trace.jsonl", &trace())]);
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "other"]);
     assert!(output.status.success());
@@ -52,7 +52,7 @@ api/new               -      5   +5        -      3   +3             -      0   
 }
 
 #[test]
-fn decisions_are_those_of_the_rules() {
+fn compare_prints_decisions_of_first_rules() {
     let files = Files::new(&[("api.yaml", RULES), ("other.yaml", OTHER)]);
     let alone = files.replay_input(
         &trace().replace("nowhere", "api.yaml"),
@@ -65,7 +65,7 @@ fn decisions_are_those_of_the_rules() {
 }
 
 #[test]
-fn requests_that_the_other_rules_let_through_are_told_by_the_rule_that_refused() {
+fn groups_newly_allowed_requests_by_refusing_rule() {
     let trace: String = (0..20).map(|_| hit("0", "u1")).collect();
     let loose = RULES.replace("burst: 3", "burst: 15");
     let files = Files::new(&[("api.yaml", RULES), ("loose.yaml", &loose), ("trace.jsonl", &trace)]);
@@ -88,7 +88,7 @@ api/per-address       0      0    =        0      0    =
 }
 
 #[test]
-fn the_same_rules_change_nothing() {
+fn equal_rules_change_nothing() {
     // Time passes before both.
     let trace = trace() + &hit("100", "u1");
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &trace)]);
@@ -104,7 +104,7 @@ fn the_same_rules_change_nothing() {
 }
 
 #[test]
-fn other_rules_with_errors_are_told_and_nothing_is_played() {
+fn rejects_other_rules_with_errors_before_replay() {
     let files =
         Files::new(&[("api.yaml", RULES), ("bad.yaml", "domain: api\nlimits: [{}]\n"), ("trace.jsonl", "")]);
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "bad.yaml"]);

@@ -3,7 +3,7 @@
 use super::support::{RULES, decisions, replay};
 
 #[test]
-fn a_decision_has_every_key_and_t_and_id_as_written() {
+fn decision_has_every_key_with_t_and_id_unchanged() {
     let trace = r#"{"t": 0, "op": "hello", "session": "w1", "pool": "web", "slots": 16}
 {"t": 0.50, "op": "acquire", "id": "a1", "session": "w1", "domain": "api", "descriptors": [["user", "u1"]], "cost": 1, "priority": "post", "idem": "x", "queued_us": 0, "max_wait_us": 0}
 {"t": 0.9, "op": "release", "id": "a1", "outcome": "ok"}
@@ -15,7 +15,7 @@ fn a_decision_has_every_key_and_t_and_id_as_written() {
 }
 
 #[test]
-fn time_is_that_of_the_trace() {
+fn uses_time_of_the_trace() {
     // A burst of three, the fourth waits half a second to the microsecond; a peek takes no units.
     let lines = [
         ("1732186800", "hit", "allow", 0),
@@ -47,7 +47,7 @@ fn time_is_that_of_the_trace() {
 }
 
 #[test]
-fn a_gap_of_years_is_no_work() {
+fn skips_gap_of_years() {
     let trace = r#"{"t": 0, "domain": "api", "descriptors": [["user", "u1"]], "cost": 3}
 {"t": 4000000000.5, "domain": "api", "descriptors": [["user", "u1"]], "cost": 3}
 "#;
@@ -55,7 +55,7 @@ fn a_gap_of_years_is_no_work() {
 }
 
 #[test]
-fn shadow_rules_are_noted_and_units_are_judged_apart() {
+fn notes_shadow_rules_and_decides_units_separately() {
     let trace = r#"{"t": 0, "domain": "api", "descriptors": [["ip", "192.0.2.1"]]}
 {"t": 0, "domain": "api", "descriptors": [["ip", "192.0.2.1"]], "cost": {"tokens": 9, "requests": 1}}
 {"t": 0, "domain": "api", "descriptors": [["ip", "192.0.2.1"]], "cost": {"tokens": 9}}
@@ -70,14 +70,14 @@ fn shadow_rules_are_noted_and_units_are_judged_apart() {
 }
 
 #[test]
-fn rules_with_errors_are_told_and_nothing_is_played() {
+fn rejects_rules_with_errors_before_replay() {
     let output = replay("domain: api\nlimits:\n  - {name: a, key: [user], rate: 1/sec}\n", "", &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("unknown unit `sec`"));
 }
 
 #[test]
-fn a_seed_changes_no_verdict() {
+fn seed_changes_no_verdict() {
     let trace: String = (0..2_000)
         .map(|n| {
             format!(

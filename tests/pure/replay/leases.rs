@@ -40,7 +40,7 @@ fn told(trace: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn work_that_nobody_ends_is_over_at_its_time_and_not_before() {
+fn unreleased_lease_expires_on_time() {
     let trace = [
         acquire("0.5", "a", "u", "export"),
         acquire("60.499999999", "b", "u", "export"),
@@ -57,7 +57,7 @@ fn work_that_nobody_ends_is_over_at_its_time_and_not_before() {
 }
 
 #[test]
-fn what_ends_well_is_given_back_and_a_release_counts_once() {
+fn refunds_successes_and_counts_release_once() {
     let login = |t: &str, id: &str| acquire(t, id, "ann", "login");
     let trace = [
         login("0", "a"),
@@ -78,7 +78,7 @@ fn what_ends_well_is_given_back_and_a_release_counts_once() {
 }
 
 #[test]
-fn a_session_that_said_bye_holds_nothing() {
+fn bye_ends_leases_of_the_session() {
     let hello = r#"{"t": 0, "op": "hello", "session": "w", "pool": "web", "slots": 4}"#.to_owned() + "\n";
     let trace = [
         hello.clone(),
@@ -94,7 +94,7 @@ fn a_session_that_said_bye_holds_nothing() {
 }
 
 #[test]
-fn sessions_say_the_same_of_themselves_and_ids_stand_once() {
+fn rejects_changed_sessions_and_repeated_ids() {
     let hello = |t: &str, rest: &str| format!(r#"{{"t": {t}, "op": "hello", "session": "w"{rest}}}"#) + "\n";
     let table = [
         (
@@ -123,7 +123,7 @@ fn sessions_say_the_same_of_themselves_and_ids_stand_once() {
 }
 
 #[test]
-fn more_work_than_a_session_may_hold_is_let_through_and_told() {
+fn allows_and_counts_leases_above_session_maximum() {
     let trace: String = (0..1_030).map(|n| acquire("0", &format!("{n}"), &format!("u{n}"), "x")).collect();
     let output = replay(RULES, &trace, &["--decisions", "-"]);
     assert!(output.status.success());

@@ -9,7 +9,7 @@ fn reload(t: &str, rules: &str) -> String {
 }
 
 #[test]
-fn reloaded_rules_judge_what_comes_after_and_their_paths_start_from_the_trace() {
+fn reload_applies_to_later_lines_with_paths_relative_to_trace() {
     let trace = [
         hit("0", "u1"),
         hit("0", "u1"),
@@ -39,7 +39,7 @@ api/per-address       0        0             0        0
 }
 
 #[test]
-fn a_failed_reload_keeps_the_rules_and_says_so() {
+fn failed_reload_keeps_rules_and_reports() {
     let bad = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/sec}\n";
     let table = [
         ("bad.yaml", "unknown unit `sec`", "their domains stay as they are"),
@@ -58,7 +58,7 @@ fn a_failed_reload_keeps_the_rules_and_says_so() {
 }
 
 #[test]
-fn a_reload_swaps_each_domain_on_its_own() {
+fn reload_swaps_each_domain_separately() {
     let mail = |rate: &str| format!("domain: mail\nlimits:\n  - {{name: all, key: [], rate: {rate}}}\n");
     let mailed = r#"{"t": 0, "domain": "mail", "descriptors": []}"#.to_owned() + "\n";
     let trace = [mailed.clone(), reload("0", "other"), mailed, hit("0", "u1")].concat();
@@ -75,7 +75,7 @@ fn a_reload_swaps_each_domain_on_its_own() {
 }
 
 #[test]
-fn a_trace_on_standard_input_reloads_from_where_it_is_run() {
+fn reload_paths_of_piped_trace_start_at_current_directory() {
     let files = Files::new(&[("api.yaml", RULES), ("tight.yaml", TIGHT)]);
     let trace = [reload("0", "tight.yaml"), hit("0", "u1"), hit("0", "u1")].concat();
     let output = files.replay_input(&trace, &["-", "--rules", "api.yaml"]);

@@ -21,7 +21,7 @@ fn row(summary: &str, rule: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_steps_of_each_rule_add_up_to_the_summary() {
+fn steps_of_each_rule_sum_to_summary() {
     let rules = RULES.replace("burst: 3", "burst: 3, warn_at: 50%");
     let mut trace = String::new();
     for second in 0..2_000 {
@@ -61,7 +61,7 @@ fn the_steps_of_each_rule_add_up_to_the_summary() {
 }
 
 #[test]
-fn a_known_spread_is_told_with_the_limit_in_it() {
+fn report_shows_known_spread_and_limit() {
     // The first of a hundred callers sends one request in its minute, the last a hundred; then each sends
     // one.
     let rules = "domain: api\nlimits: [{name: per-user, key: [user], rate: 10/min}]\n";
@@ -86,7 +86,7 @@ fn a_known_spread_is_told_with_the_limit_in_it() {
 }
 
 #[test]
-fn whatever_a_trace_says_is_text() {
+fn report_escapes_hostile_trace() {
     let hostile =
         r#"</bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>' onload='\" x=\"&amp;"#;
     let rules = RULES.replace("per-user", "\"<b>per & user\"");
@@ -108,7 +108,7 @@ fn whatever_a_trace_says_is_text() {
 }
 
 #[test]
-fn two_sets_stand_beside_each_other_on_the_same_scales() {
+fn compares_two_rule_sets_on_equal_scales() {
     let stricter = RULES.replace("rate: 2/s, burst: 3", "rate: 1/s, burst: 1");
     let trace: String =
         (0..40).map(|place| hit(&format!("{}", place / 8), &format!("u{}", place % 3))).collect();
@@ -127,7 +127,7 @@ fn two_sets_stand_beside_each_other_on_the_same_scales() {
 }
 
 #[test]
-fn a_trace_is_not_replaced_by_what_is_said_of_it() {
+fn never_overwrites_trace_with_output() {
     let trace = hit("0", "u1");
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &trace)]);
     for option in ["--decisions", "--report"] {
@@ -139,7 +139,7 @@ fn a_trace_is_not_replaced_by_what_is_said_of_it() {
 }
 
 #[test]
-fn a_path_that_cannot_be_written_is_told_before_anything_is_played() {
+fn rejects_unwritable_path_before_replay() {
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &hit("0", "u1")), ("there/file", "")]);
     for (path, wrong) in
         [("nowhere/out.html", "No such file"), ("there", "this is no file"), ("/dev/null", "this is no file")]
@@ -160,7 +160,7 @@ fn a_path_that_cannot_be_written_is_told_before_anything_is_played() {
 }
 
 #[test]
-fn an_empty_trace_and_one_that_ends_early_have_a_page() {
+fn reports_empty_and_interrupted_traces() {
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", "")]);
     let (page, _) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
     assert!(page.contains("nothing was played") && page.contains("0 lines over 0s"), "{page}");

@@ -57,7 +57,7 @@ fn shed(decisions: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn a_step_to_full_load_is_shed_after_the_tick_at_which_the_law_says_so() {
+fn sheds_step_to_full_load_at_controller_tick() {
     let times = ["28", "28.999999999", "29", "30"];
     let trace = hello("0", "w", "web", 2) + &work("0", "w", 2) + &times.map(|t| peeks(t, "w")).concat();
     let told = decisions(WORKERS, &trace);
@@ -71,7 +71,7 @@ fn a_step_to_full_load_is_shed_after_the_tick_at_which_the_law_says_so() {
 }
 
 #[test]
-fn work_that_nobody_ends_is_idle_from_its_own_time_on() {
+fn expired_leases_count_as_idle() {
     // No line stands between the end of the leases, at 60 s, and the peeks.
     let trace = |t: &str| hello("0", "w", "web", 2) + &work("0", "w", 2) + &peeks(t, "w");
     let shed_at = |t: &str| shed(&decisions(WORKERS, &trace(t))).concat();
@@ -81,7 +81,7 @@ fn work_that_nobody_ends_is_idle_from_its_own_time_on() {
 }
 
 #[test]
-fn a_gap_changes_nothing_that_comes_after_it() {
+fn gap_changes_no_later_decision() {
     let trace = |filler: bool| {
         let mut trace = hello("0.1", "w", "web", 2) + &work("0.1", "w", 2) + &hello("0.1", "j", "jobs", 3);
         // Shedding of the second pool starts at another time.
@@ -114,7 +114,7 @@ fn a_gap_changes_nothing_that_comes_after_it() {
 }
 
 #[test]
-fn a_pool_is_known_as_it_was_before_anything_watched_over_it() {
+fn pool_state_predates_its_shedding_rule() {
     let trace = |filler: bool| {
         let mut trace = hello("0.1", "w", "web", 2) + &hello("0.1", "j", "jobs", 3) + &work("0.1", "j", 3);
         if filler {
@@ -147,7 +147,7 @@ fn fill(from: u32, to: u32) -> String {
 }
 
 #[test]
-fn a_trace_that_goes_on_fifty_years_later_is_no_work() {
+fn skips_gap_of_fifty_years() {
     let far = "1732186800.5";
     let trace = hello("0", "w", "web", 2)
         + &work("0", "w", 2)
@@ -164,7 +164,7 @@ fn a_trace_that_goes_on_fifty_years_later_is_no_work() {
 }
 
 #[test]
-fn what_waited_too_long_is_shed_by_its_age() {
+fn sheds_aged_requests() {
     let asked = |kind: &str, queued: u64| {
         let rest = format!(r#", "queued_us": {queued}"#);
         ask("1", "hit", "w", &format!(r#""kind", "{kind}""#), &rest)
@@ -181,7 +181,7 @@ fn what_waited_too_long_is_shed_by_its_age() {
 }
 
 #[test]
-fn the_shed_are_counted_apart_from_the_limited() {
+fn counts_shed_and_limited_separately() {
     // Each caller once: within its limit. Then again: over it, which applies although the host is full.
     let hits = |t: &str| peeks(t, "w").replace("peek", "hit");
     let trace = hello("0", "w", "web", 2) + &work("0", "w", 2) + &hits("50") + &hits("50");

@@ -28,7 +28,7 @@ fn known() -> String {
 }
 
 #[test]
-fn a_known_spread_has_known_limits() {
+fn suggests_expected_limits_for_known_spread() {
     let files = Files::new(&[("trace.jsonl", &known())]);
     // Of 200 callers the 198th sends two. The excess is refused: 20 - 2 and 90 - 2 of 506, in one burst.
     let expected = "\
@@ -56,7 +56,7 @@ user-per-min-max  100/min    100        0          0 %                0         
 }
 
 #[test]
-fn the_strictest_that_refuses_little_enough_is_shown() {
+fn suggests_strictest_limit_within_refusal_target() {
     let files = Files::new(&[("trace.jsonl", &known())]);
     let of = |share: &str| {
         let told = printed(&suggest(&files, &["trace.jsonl", "--refuse-at-most", share]));
@@ -99,7 +99,7 @@ fn would_refuse(summary: &str) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn what_is_said_to_be_refused_is_what_a_replay_of_the_written_rules_refuses() {
+fn predicted_refusals_match_replay_of_written_rules() {
     let standing = "domain: api\nlimits: [{name: standing, key: [ip], rate: 20/min}]\n";
     for (seed, beside) in [(1, false), (2, true)] {
         let files = Files::new(&[("trace.jsonl", &drawn(seed)), ("rules/api.yaml", standing)]);
@@ -134,7 +134,7 @@ fn what_is_said_to_be_refused_is_what_a_replay_of_the_written_rules_refuses() {
 }
 
 #[test]
-fn mistakes_are_told_with_what_to_do() {
+fn reports_bad_arguments_with_help() {
     let one: String = (0..30).map(|second| hit(&second.to_string(), "u1")).collect();
     let two = hit("0", "u1") + &hit("1", "u2");
     let domains = hit("0", "u1") + &hit("1", "u2").replace("api", "web");
@@ -185,7 +185,7 @@ fn mistakes_are_told_with_what_to_do() {
 }
 
 #[test]
-fn names_and_costs_that_are_odd_are_written_so_that_they_can_be_read() {
+fn quotes_unusual_names_and_costs_in_rules() {
     let name = r#"a\"b] #<é>"#;
     let domain = r#"d\"e #"#;
     let line = |t: u32, user: u32, cost: u64| {

@@ -3,7 +3,7 @@
 use super::support::{Files, RULES, hit, replay, said};
 
 #[test]
-fn every_rule_has_a_row() {
+fn prints_row_for_every_rule() {
     let rules = RULES.to_owned() + "  - {name: quiet, key: [nothing], rate: 1/s}\n";
     let trace = [
         hit("0", "u1"),
@@ -34,7 +34,7 @@ api/quiet             0        0             0        0
 }
 
 #[test]
-fn rules_stand_in_file_order_and_numbers_stand_apart() {
+fn prints_rules_in_file_order_with_separated_columns() {
     let files = Files::new(&[
         (
             "rules/b.yaml",
@@ -55,7 +55,7 @@ api/a       1 234        0             0        1
 }
 
 #[test]
-fn ops_without_effect_let_time_pass_and_charges_are_no_requests() {
+fn counts_no_charge_or_ineffective_op_as_request() {
     let trace = r#"{"t": 0, "op": "hello", "session": "w1", "pool": "web", "slots": 16}
 {"t": 1, "op": "acquire", "id": {"n": 1}, "session": "w1", "domain": "api", "descriptors": [["user", "u1"]]}
 {"t": 1, "op": "renew", "id": {"n": 1}}
@@ -80,7 +80,7 @@ api/per-address       0        0             0        0
 }
 
 #[test]
-fn ids_are_known_by_their_text() {
+fn distinguishes_ids_by_text() {
     let lines = |ids: &[&str]| -> String {
         let line =
             |id: &&str| format!(r#"{{"t": 0, "id": {id}, "domain": "api", "descriptors": []}}"#) + "\n";
@@ -97,7 +97,7 @@ fn ids_are_known_by_their_text() {
 }
 
 #[test]
-fn an_empty_trace_is_no_failure() {
+fn empty_trace_succeeds() {
     let output = replay(RULES, "\n\n", &[]);
     assert!(output.status.success());
     assert!(said(&output).starts_with("0 lines over 0s: 0 allowed, 0 limited\nrule"), "{}", said(&output));

@@ -10,7 +10,7 @@ fn items(count: usize, item: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn refuses_more_than_a_file_may_have() {
+fn rejects_excess_entries_of_a_file() {
     let deep = format!("domain: {}{}\n", "[".repeat(100), "]".repeat(100));
     errors("rules.yaml", &deep, &[(1, 49, "recursion limit", "nest less")]);
     let rule = |fields: &str| format!("domain: api\nlimits:\n- {{name: a, {fields}}}\n");
@@ -76,7 +76,7 @@ fn refuses_more_than_a_file_may_have() {
 }
 
 #[test]
-fn an_endless_line_is_cut_around_the_place() {
+fn cuts_long_line_around_the_span() {
     let many =
         (0..2_000).map(|number| format!("{{name: r{number}, key: [], rate: {number}}}")).collect::<Vec<_>>();
     let text = format!("{{domain: api, limits: [{}]}}", many.join(", "));

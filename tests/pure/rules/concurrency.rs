@@ -18,7 +18,7 @@ fn most(limit: &Limit) -> String {
 }
 
 #[test]
-fn rules_stand_in_file_order_with_the_limits_and_share_their_fields() {
+fn keeps_file_order_with_limits_and_shared_fields() {
     let text = "domain: api\nconcurrency:\n- {name: a, match: {job: export}, key: [{attribute: org, lowercase: true}], max: 2, mode: shadow, \
                 help: see, advertise: false, warn_at: 50%, show_keys: [org], scope: host}\nlimits:\n- {name: b, key: [], rate: 1/s}\n";
     let loaded = warnings("rules.yaml", text, &[]);
@@ -34,7 +34,7 @@ fn rules_stand_in_file_order_with_the_limits_and_share_their_fields() {
 }
 
 #[test]
-fn a_table_has_a_column_for_the_most() {
+fn table_has_column_for_max() {
     let load = |table: &str| {
         let directory = tempfile::tempdir().unwrap();
         let rules = "domain: api\nconcurrency:\n- {name: a, key: [org], max: 2, overrides_file: t.csv}\n";

@@ -8,7 +8,7 @@ const BEFORE: &str = "\
 ";
 
 #[test]
-fn nothing_of_a_file_does_anything_to_the_log() {
+fn escapes_and_cuts_file_text_in_log() {
     let long = format!("[{}]", (0..200).map(|n| format!("m{n}")).collect::<Vec<_>>().join(", "));
     let lines = |value: &str| {
         let [one, other] = ["POST", value].map(|value| BEFORE.replace("POST", value));

@@ -44,14 +44,14 @@ const API_BROKEN: &[u8] = b"domain: api\nlimits: [\n";
 const NO_DOMAIN: &[u8] = b"limits:\n- {name: x, key: [], rate: 1/s}\n";
 
 #[test]
-fn files_are_read_in_the_order_of_their_names() {
+fn reads_files_in_order_of_name() {
     check(&[("b.yaml", API_B), ("a.yaml", API_A), ("c.yaml", WEB_C)], "api: a b; web: c", &[], &[]);
     check(&[("10.yaml", API_B), ("9.yaml", API_A)], "api: b a", &[], &[]);
     check(&[("a.yaml", WEB_C), ("b.yaml", API_A)], "web: c; api: a", &[], &[]);
 }
 
 #[test]
-fn only_files_that_end_in_yaml_are_read() {
+fn reads_only_yaml_files() {
     let yml = "a file that ends in `.yml` is not read (let its name end in `.yaml`)";
     check(&[("a.yaml", API_A), ("b.yml", API_BAD)], "api: a", &[], &[yml]);
     check(&[("a.yaml", API_A), ("b.YAML", API_BAD)], "api: a", &[], &["ends in `.YAML` is not read"]);
@@ -65,7 +65,7 @@ fn only_files_that_end_in_yaml_are_read() {
 }
 
 #[test]
-fn a_domain_is_whole_or_absent_and_the_others_load() {
+fn drops_domain_with_errors_and_loads_others() {
     let unit = "unknown unit `sec`";
     check(&[("a.yaml", API_A), ("b.yaml", API_BAD), ("c.yaml", WEB_C)], "web: c", &["api"], &[unit]);
     check(&[("a.yaml", API_BAD), ("b.yaml", API_A), ("c.yaml", WEB_C)], "web: c", &["api"], &[unit]);
@@ -93,7 +93,7 @@ fn a_domain_is_whole_or_absent_and_the_others_load() {
 }
 
 #[test]
-fn names_are_unique_over_the_files_of_a_domain() {
+fn rejects_duplicate_names_in_a_domain() {
     let second = "b.yaml:3:10: error: a second rule named `a` in the domain `api` (give it another name; the first is at";
     check(&[("a.yaml", API_A), ("b.yaml", API_A), ("c.yaml", WEB_C)], "web: c", &["api"], &[second]);
     let web_a = b"domain: web\nlimits:\n- {name: a, key: [], rate: 1/s}\n";
@@ -101,7 +101,7 @@ fn names_are_unique_over_the_files_of_a_domain() {
 }
 
 #[test]
-fn a_warning_between_two_files_shows_the_line() {
+fn warning_across_files_shows_the_line() {
     let api_d = b"domain: api\nlimits:\n\n- {name: d, key: [], rate: 2/s}\n";
     check(
         &[("a.yaml", API_A), ("b.yaml", api_d)],
@@ -112,7 +112,7 @@ fn a_warning_between_two_files_shows_the_line() {
 }
 
 #[test]
-fn marks_and_line_ends_of_other_systems_are_no_errors() {
+fn accepts_byte_order_mark_and_crlf() {
     let marked = [b"\xef\xbb\xbf", API_A].concat();
     check(&[("a.yaml", &marked)], "api: a", &[], &[]);
     let wrong = [b"\xef\xbb\xbf", API_BROKEN].concat();
@@ -122,7 +122,7 @@ fn marks_and_line_ends_of_other_systems_are_no_errors() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_problem_and_no_panic() {
+fn reports_unreadable_files_without_panic() {
     let loaded = read(Path::new("/nowhere/at/all"));
     let told = loaded.problems[0].to_string();
     assert!(told.starts_with("/nowhere/at/all: error: cannot read the rules"), "{told}");
@@ -148,13 +148,13 @@ fn what_cannot_be_read_is_a_problem_and_no_panic() {
 }
 
 #[test]
-fn one_file_is_read_whatever_its_name() {
+fn reads_single_file_of_any_name() {
     let directory = directory(&[("rules.txt", API_A)]);
     assert_eq!(shown(&read(&directory.path().join("rules.txt"))), "api: a");
 }
 
 #[test]
-fn what_has_an_effect_through_another_domain_is_not_warned_of() {
+fn no_warning_when_another_domain_uses_it() {
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     let told = || {
@@ -172,7 +172,7 @@ fn what_has_an_effect_through_another_domain_is_not_warned_of() {
 }
 
 #[test]
-fn a_pool_is_shed_once() {
+fn rejects_pool_shed_in_two_domains() {
     let directory = tempfile::tempdir().unwrap();
     for domain in ["a", "b"] {
         let text = format!(
@@ -190,7 +190,7 @@ fn a_pool_is_shed_once() {
 }
 
 #[test]
-fn a_rule_knows_where_it_stands_and_keeps_its_help() {
+fn rule_keeps_span_and_help() {
     let loaded = read_text(
         "api.yaml",
         "domain: api\nlimits:\n  - key: []\n    name: a\n    rate: 1/s\n    help: https://example.com/limits\n",
@@ -201,7 +201,7 @@ fn a_rule_knows_where_it_stands_and_keeps_its_help() {
 }
 
 #[test]
-fn thousands_of_rules_load() {
+fn loads_thousands_of_rules() {
     let mut text = "domain: api\nlimits:\n".to_owned();
     for number in 0..2_000 {
         text.push_str(&format!("  - name: rule-{number}\n    match: {{path: /v1/{number}, method: [GET, POST]}}\n    key: [user]\n    rate: {}/s\n", number + 1));
@@ -212,7 +212,7 @@ fn thousands_of_rules_load() {
 }
 
 #[test]
-fn a_condition_knows_its_line_and_is_the_same_on_another() {
+fn conditions_differing_in_line_only_are_equal() {
     let rule = |gap: &str| {
         let text = format!(
             "domain: api\nlimits:\n- name: a\n{gap}  match:\n    m: x\n    n:\n    - y\n  key: []\n  rate: 1/s\n"

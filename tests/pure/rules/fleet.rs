@@ -19,7 +19,7 @@ fn rule(fields: &str) -> Rule {
 }
 
 #[test]
-fn the_nearest_that_says_a_scope_says_it() {
+fn nearest_scope_setting_wins() {
     use Scope::{Fleet, Host};
     let table = [
         (None, None, None, None, Host),
@@ -56,7 +56,7 @@ fn the_nearest_that_says_a_scope_says_it() {
 }
 
 #[test]
-fn scope_of_all_domains_holds_for_nodes_of_a_tree() {
+fn global_scope_applies_to_tree_nodes() {
     let tree = "domain: api\ndescriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 5}}]\n";
     let scopes = Scopes { all: Scope::Fleet, ..Scopes::default() };
     let loaded = read_text_scoped("rules.yaml", tree, &scopes);
@@ -79,7 +79,7 @@ fn reads_wait_by_its_former_name() {
 }
 
 #[test]
-fn rules_of_a_host_and_of_the_fleet_are_not_compared() {
+fn host_and_fleet_rules_are_not_compared() {
     let two = |one: &str, other: &str| {
         let text = format!(
             "domain: api\nlimits:\n- {{name: a, key: [u], rate: 10/s{one}}}\n- {{name: b, key: [u], rate: 20/s{other}}}\n"
@@ -101,7 +101,7 @@ fn past(fields: &str, hosts: u32) -> (OnMiss, u32, u16) {
 }
 
 #[test]
-fn a_bound_is_stated_for_every_size_of_fleet() {
+fn states_bound_for_every_fleet_size() {
     use OnMiss::{Admit, Ask, Refuse};
     for fields in
         ["rate: 1000/s", "rate: 10/h", "rate: 5/s, fleet: {on_miss: ask}", "rate: 5/s, fleet: {mode: exact}"]
@@ -129,7 +129,7 @@ fn at_once(fields: &str) -> Rule {
 }
 
 #[test]
-fn work_at_once_is_shared_and_nothing_begins_without_a_place() {
+fn fleet_scope_applies_to_max_and_its_overrides() {
     let rule = at_once(
         "max: 40, scope: fleet, fleet: {on_redis_down: refuse}, overrides: [{match: {p: x}, max: 7}]",
     );
@@ -154,7 +154,7 @@ fn work_at_once_is_shared_and_nothing_begins_without_a_place() {
 }
 
 #[test]
-fn what_becomes_of_work_without_a_place_is_what_the_rule_says() {
+fn on_miss_setting_decides_requests_without_permit() {
     let of = |on_miss: &str, hosts| {
         let rule = at_once(&format!("max: 40, scope: fleet, fleet: {{on_miss: {on_miss}}}"));
         let quota = rule.limit.quota().unwrap().clone();
@@ -180,7 +180,7 @@ fn what_becomes_of_work_without_a_place_is_what_the_rule_says() {
 }
 
 #[test]
-fn a_tiny_budget_is_doubted() {
+fn warns_of_tiny_budget() {
     let doubt = |fields: &str, hosts| {
         let rule = rule(&format!("scope: fleet, {fields}"));
         let quota = rule.limit.quota().unwrap();

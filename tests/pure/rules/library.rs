@@ -103,7 +103,7 @@ const D_FOR_C: &[&str] =
     &["web/d: added: key [], algorithm token_bucket, rate 1/s, burst 1, mode enforce", "web/c: removed"];
 
 #[test]
-fn a_domain_with_errors_keeps_its_last_good_rules_and_the_others_are_swapped() {
+fn failed_domain_keeps_last_good_rules_and_others_swap() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
     let start =
         Expected { domains: "api: a; web: c", changes: &["api: new, 1 rule", "web: new, 1 rule"], ..FINE };
@@ -127,7 +127,7 @@ fn a_domain_with_errors_keeps_its_last_good_rules_and_the_others_are_swapped() {
 }
 
 #[test]
-fn a_domain_that_never_had_good_rules_has_none() {
+fn domain_without_good_rules_has_none() {
     let mut bench = Bench::new(&[("a.yaml", API_BAD), ("c.yaml", WEB_C)]);
     let changes = ["web: new, 1 rule"];
     bench.reads(&Expected { domains: "web: c", changes: &changes, without: &["api"], ..FINE });
@@ -137,7 +137,7 @@ fn a_domain_that_never_had_good_rules_has_none() {
 }
 
 #[test]
-fn one_bad_file_keeps_the_whole_domain() {
+fn one_bad_file_keeps_old_rules_of_its_domain() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B)]);
     bench.reads(&Expected { domains: "api: a b", changes: &["api: new, 2 rules"], ..FINE });
     // The first file is good and new, the second one bad: nothing of the first may take effect.
@@ -152,7 +152,7 @@ fn one_bad_file_keeps_the_whole_domain() {
 }
 
 #[test]
-fn a_file_that_does_not_say_its_domain_counts_for_the_one_it_had() {
+fn unparsable_file_counts_for_its_former_domain() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B), ("c.yaml", WEB_C)]);
     bench.library.read();
     bench.write("b.yaml", "%%%");
@@ -168,7 +168,7 @@ fn a_file_that_does_not_say_its_domain_counts_for_the_one_it_had() {
 }
 
 #[test]
-fn a_new_file_without_a_domain_stops_everything_until_it_is_mended() {
+fn new_file_without_domain_stops_all_swaps_until_fixed() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
     bench.library.read();
     bench.write("n.yaml", "- what is this");
@@ -181,7 +181,7 @@ fn a_new_file_without_a_domain_stops_everything_until_it_is_mended() {
 }
 
 #[test]
-fn at_the_start_the_others_load() {
+fn loads_other_domains_at_start() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("n.yaml", "- what is this")]);
     let reading = bench.reads(&Expected { domains: "api: a", changes: &["api: new, 1 rule"], ..FINE });
     assert!(!reading.is_good());
@@ -196,7 +196,7 @@ fn at_the_start_the_others_load() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_listed_changes_nothing() {
+fn unlistable_directory_changes_nothing() {
     let mut bench = Bench::new(&[("a.yaml", API_A)]);
     bench.library.read();
     let away = bench.path("away");
@@ -218,7 +218,7 @@ fn a_directory_that_cannot_be_listed_changes_nothing() {
 }
 
 #[test]
-fn one_file_is_read_again_with_the_tables_it_names() {
+fn rereads_file_with_its_tables() {
     let bench = Bench::new(&[("rules.txt", API_A), ("rows.csv", "1"), ("other.csv", "1"), ("notes.txt", "")]);
     let mut bench = Bench { library: Library::new(&bench.path("rules.txt")), ..bench };
     bench.library.read();
@@ -238,7 +238,7 @@ fn one_file_is_read_again_with_the_tables_it_names() {
 }
 
 #[test]
-fn outdated_is_what_holds_something_else() {
+fn outdated_means_changed_contents() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("rows.csv", "1"), (".hidden", "1")]);
     assert!(bench.library.is_outdated(), "never read");
     bench.library.read();
@@ -273,7 +273,7 @@ fn outdated_is_what_holds_something_else() {
 }
 
 #[test]
-fn what_did_not_change_is_shared() {
+fn shares_unchanged_domains() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
     bench.library.read();
     let (api, web) = (bench.domain("api"), bench.domain("web"));
@@ -300,7 +300,7 @@ fn what_did_not_change_is_shared() {
 }
 
 #[test]
-fn no_half_of_one_version_is_put_together_with_half_of_another() {
+fn never_mixes_two_versions() {
     let bench = Bench::new(&[]);
     let swap = |number: u32| {
         let version = bench.path(&format!("..{number}"));

@@ -33,7 +33,7 @@ fn matching(domain: &Domain, attributes: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn entries_come_behind_the_rules_exempt_before_deny_each_in_the_order_of_the_files() {
+fn orders_exempt_before_deny_after_rules() {
     let loaded = read_files(&[
         "domain: api\ndeny:\n- {name: d1, match: {u: [x, y]}, help: no}\nexempt:\n- {name: e1, match: {u: x}}\n",
         "domain: api\nexempt: [{name: e2, match: {u: 'x*'}}]\ndeny: [{name: d2, match: {v: {present: true}}}]\nlimits: [{name: a, key: [u], rate: 1/s}]\n",
@@ -59,7 +59,7 @@ fn entries_come_behind_the_rules_exempt_before_deny_each_in_the_order_of_the_fil
 type Asking<'t> = (Option<&'t str>, &'t [(&'t str, &'t str)], &'t str);
 
 #[test]
-fn the_priority_of_a_request_is_what_it_asks_for_else_the_first_that_matches_else_the_last() {
+fn priority_is_requested_or_first_match_or_last() {
     let loaded = read_files(&[
         "domain: api\nprioritize:\n- {match: {mode: test}, priority: test}\n- {match: {path: '/v1/*'}, priority: critical}\n",
         "domain: api\npriorities: [critical, post, get, test]\n",
@@ -89,7 +89,7 @@ fn the_priority_of_a_request_is_what_it_asks_for_else_the_first_that_matches_els
 }
 
 #[test]
-fn priorities_stand_once_in_a_domain() {
+fn rejects_second_priorities_section() {
     let loaded = read_files(&[
         "domain: api\npriorities: [a, b]\n",
         "domain: web\npriorities: [c]\n",
@@ -108,7 +108,7 @@ fn priorities_stand_once_in_a_domain() {
 }
 
 #[test]
-fn an_entry_without_conditions_matches_every_request() {
+fn entry_without_conditions_matches_every_request() {
     let domain = good("domain: api\nexempt: [{name: e}]\n");
     assert_eq!(matching(&domain, &[]), "-e");
 }

@@ -77,7 +77,7 @@ fn rules(fields: &str) -> Vec<Rule> {
 }
 
 #[test]
-fn a_window_knows_whose_midnight_it_ends_at() {
+fn window_ends_at_midnight_of_its_zone() {
     let quota = |fields: &str| match rule(fields).limit.quota().unwrap() {
         Quota::FixedWindow(quota) => quota.clone(),
         other => panic!("{other:?}"),
@@ -94,7 +94,7 @@ fn a_window_knows_whose_midnight_it_ends_at() {
 }
 
 #[test]
-fn overrides_have_numbers_and_equal_ones_share_them() {
+fn equal_overrides_share_one_number() {
     let rule = rule(
         "rate: 10/s, burst: 50, over: {soft: 10%}, max_debt: 7, overrides: [\
          {match: {p: a}, rate: 20/s}, {match: {p: b}, rate: unlimited}, {match: {p: c}, rate: 20/s}, \
@@ -111,7 +111,7 @@ fn overrides_have_numbers_and_equal_ones_share_them() {
 }
 
 #[test]
-fn all_rates_of_a_rule_are_on_one_scale() {
+fn all_rates_of_a_rule_share_one_scale() {
     let scales = |fields: &str| -> Vec<TickScale> {
         let rule = rule(fields);
         let quotas = rule.limit.allowances.iter().flatten().flat_map(|allowance| match &allowance.over {
@@ -141,7 +141,7 @@ fn all_rates_of_a_rule_are_on_one_scale() {
 }
 
 #[test]
-fn a_candidate_is_a_rule_by_name() {
+fn candidate_is_a_named_rule() {
     let rule = |mode: &str| format!("  - {{name: a, key: [], rate: 9/h, candidate: {{rate: 1/h}}{mode}}}\n");
     for (mode, of_candidate) in
         [("", Mode::Shadow), (", mode: shadow", Mode::Shadow), (", mode: disabled", Mode::Disabled)]

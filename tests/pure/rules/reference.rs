@@ -105,7 +105,7 @@ fn phrase(of: &Value) -> String {
 }
 
 #[test]
-fn the_table_in_the_docs_is_the_one_that_is_read_by() {
+fn docs_table_matches_parser() {
     let docs = fs::read_to_string(path("docs/rules.md")).unwrap();
     let (before, rest) = docs.split_once(START).expect("the docs have a mark before the table");
     let (_, after) = rest.split_once(END).expect("the docs have a mark behind the table");
@@ -113,12 +113,12 @@ fn the_table_in_the_docs_is_the_one_that_is_read_by() {
 }
 
 #[test]
-fn the_schema_is_the_one_that_is_read_by() {
+fn schema_matches_parser() {
     keep("config/rules.schema.json", &format!("{:#}\n", schema()));
 }
 
 #[test]
-fn every_field_is_described() {
+fn describes_every_field() {
     for row in field_table().lines().skip(2) {
         let cells: Vec<_> = row.split(" | ").collect();
         assert_eq!(cells.len(), 5, "{row}");
@@ -130,7 +130,7 @@ fn every_field_is_described() {
 }
 
 #[test]
-fn the_examples_are_valid() {
+fn examples_match_schema() {
     let mut files = 0;
     for entry in fs::read_dir(path("config/rules")).unwrap() {
         let file = entry.unwrap().path();
@@ -146,7 +146,7 @@ fn the_examples_are_valid() {
 }
 
 #[test]
-fn the_schema_sees_slips() {
+fn schema_rejects_typos() {
     let limits = |fields: &str| format!("limits:\n- {{{fields}}}\n");
     let table: &[(&str, bool)] = &[
         ("name: a, key: [], rate: 1/s", true),
@@ -193,7 +193,7 @@ fn the_schema_sees_slips() {
 }
 
 #[test]
-fn the_schema_sees_slips_in_concurrency_and_shed() {
+fn schema_rejects_typos_in_concurrency_and_shed() {
     let table: &[(&str, bool)] = &[
         ("concurrency: [{name: a, key: [], max: 1}]", true),
         ("concurrency: [{name: a, key: [], max: unlimited, expires: 2h, candidate: {max: 2}}]", true),

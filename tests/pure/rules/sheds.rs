@@ -9,7 +9,7 @@ use tidegate::rules::shed::{FleetReserve, Workers};
 use super::quotas::quota;
 
 #[test]
-fn priorities_may_stand_in_another_file() {
+fn accepts_priorities_in_another_file() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     write("a.yaml", "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: low}}]\n");
@@ -35,7 +35,7 @@ fn priorities_may_stand_in_another_file() {
 }
 
 #[test]
-fn the_four_limiters_are_those_that_were_published() {
+fn example_matches_four_published_limiters() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rules/four-limiters.yaml");
     let loaded = tidegate::rules::read(&path);
     assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);

@@ -35,7 +35,7 @@ fn check(fields: &str, table: &str, allowances: &str, requests: &[(&[(&str, &str
 }
 
 #[test]
-fn a_table_says_what_each_key_may_use() {
+fn table_sets_quota_of_each_key() {
     let user = [("user", "ann")];
     let other = [("user", "ben")];
     check(USER, "user,rate\nann,5/s\n", "1/s burst 1 | 5/s burst 5", &[(&user, 1), (&other, 0)]);
@@ -63,7 +63,7 @@ fn a_table_says_what_each_key_may_use() {
 }
 
 #[test]
-fn a_key_of_several_attributes_is_compared_as_it_is_counted() {
+fn compares_keys_of_several_attributes_as_counted() {
     let fields = "key: [{attribute: account, lowercase: true}, {attribute: ip, ipv6_prefix: 64}], rate: 1/s, \
                   algorithm: sliding_log";
     check(
@@ -80,7 +80,7 @@ fn a_key_of_several_attributes_is_compared_as_it_is_counted() {
 }
 
 #[test]
-fn rows_come_before_the_list_and_the_list_before_the_rule() {
+fn rows_precede_list_and_list_precedes_rule() {
     check(
         "key: [user], rate: 1/s, overrides: [{match: {plan: gold}, rate: 10/s}, {match: {user: 'a*'}, rate: 20/s}]",
         "user,rate\nann,5/s\n",
@@ -96,7 +96,7 @@ fn rows_come_before_the_list_and_the_list_before_the_rule() {
 }
 
 #[test]
-fn a_table_serves_the_candidate_as_well() {
+fn table_applies_to_candidate() {
     let loaded = load(
         "key: [user], rate: 1/s, candidate: {algorithm: sliding_log, rate: 2/s}",
         b"user,rate,burst\nann,5/s,9\nben,unlimited,\n",
@@ -108,7 +108,7 @@ fn a_table_serves_the_candidate_as_well() {
 }
 
 #[test]
-fn every_bad_row_is_told_and_a_hundred_are_enough() {
+fn reports_up_to_a_hundred_bad_rows() {
     let loaded = load(USER, b"user,rate\nann,5\nben,5/s\ncleo,-5/s\n,5/s\n");
     let lines: Vec<_> = loaded.problems.iter().map(|problem| problem.position.line).collect();
     assert_eq!(lines, [2, 4, 5]);
@@ -119,7 +119,7 @@ fn every_bad_row_is_told_and_a_hundred_are_enough() {
 }
 
 #[test]
-fn a_table_that_cannot_be_read_is_an_error_of_its_rule() {
+fn unreadable_table_is_an_error_of_its_rule() {
     let directory = tempfile::tempdir().unwrap();
     let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/s, overrides_file: t.csv}\n";
     fs::write(directory.path().join("rules.yaml"), rules).unwrap();
@@ -142,7 +142,7 @@ fn a_table_that_cannot_be_read_is_an_error_of_its_rule() {
 /// A hundred thousand partners load in half a second with the optimized program, in at most 200 bytes each.
 /// The time is printed, not asserted.
 #[test]
-fn a_hundred_thousand_rows_are_small() {
+fn bounds_memory_of_a_hundred_thousand_rows() {
     const ROWS: usize = 100_000;
     let mut table = "org,user,rate,burst\n".to_owned();
     for number in 0..ROWS {

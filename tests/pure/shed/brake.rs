@@ -38,7 +38,7 @@ fn changes(slots: u32, stretches: &[(u64, Reading)]) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn a_standing_queue_puts_it_on_and_two_seconds_without_one_take_it_off() {
+fn brakes_on_standing_queue_until_two_seconds_without() {
     let table: &[Case<'_>] = &[
         (16, &[(900_000, queue(15))], &[]),
         (16, &[(5_000, queue(16))], &[(1_000, true)]),
@@ -83,7 +83,7 @@ fn a_standing_queue_puts_it_on_and_two_seconds_without_one_take_it_off() {
 }
 
 #[test]
-fn readings_far_apart_show_no_standing_queue() {
+fn sparse_samples_show_no_standing_queue() {
     let mut brake = Brake::new();
     for seconds in [0, 2, 4, 6, 3_606] {
         assert!(!brake.tick(at_millis(seconds * 1_000), Some(500), None, 16), "{seconds}");
@@ -93,7 +93,7 @@ fn readings_far_apart_show_no_standing_queue() {
 }
 
 #[test]
-fn the_queue_that_stands_grows_with_the_slots() {
+fn queue_threshold_grows_with_slots() {
     let table = [(0, 2), (1, 2), (4, 2), (5, 2), (6, 3), (7, 3), (8, 8), (16, 16), (u32::MAX, u32::MAX)];
     for (slots, least) in table {
         assert_eq!(queue_min(slots), least, "{slots} slots");
@@ -101,7 +101,7 @@ fn the_queue_that_stands_grows_with_the_slots() {
 }
 
 #[test]
-fn a_band_is_its_share_of_the_slots_rounded_up() {
+fn band_is_share_of_slots_rounded_up() {
     // Slots, thousandths, usable slots.
     let table = [
         (100, 700, 70),

@@ -11,7 +11,7 @@ use crate::rng::Rng;
 const ROTATE: Duration = Duration::from_secs(600);
 
 #[test]
-fn within_one_rotation_every_caller_changes_once_and_they_change_evenly() {
+fn callers_redraw_once_per_rotation_and_evenly() {
     let mut random = Rng::new(7);
     let phases: Vec<u64> = (0..20_000).map(|_| random.word()).collect();
     for start in [0, 1, 599_999, 86_400_000, 1_790_000_000_000_u64] {
@@ -29,7 +29,7 @@ fn within_one_rotation_every_caller_changes_once_and_they_change_evenly() {
 }
 
 #[test]
-fn odd_rotations_do_no_harm() {
+fn accepts_extreme_rotations() {
     let late = tidegate::clock::Timestamp::from_nanos(u64::MAX);
     for rotate in [Duration::ZERO, Duration::from_nanos(1), ROTATE, Duration::MAX] {
         for phase in [0, u64::MAX] {
@@ -40,7 +40,7 @@ fn odd_rotations_do_no_harm() {
 }
 
 #[test]
-fn nothing_refuses_nobody_and_one_refuses_everybody() {
+fn probability_zero_sheds_none_and_one_sheds_all() {
     const HALF: u64 = 1 << 63;
     // Draw, probability, whether it is refused.
     let table = [
@@ -64,7 +64,7 @@ fn nothing_refuses_nobody_and_one_refuses_everybody() {
 
 proptest! {
     #[test]
-    fn a_rotation_later_everybody_has_drawn_once_more(nanos in 0..u64::MAX / 2, phase in any::<u64>(), rotate in 1_u64..1 << 62) {
+    fn epoch_advances_once_per_rotation(nanos in 0..u64::MAX / 2, phase in any::<u64>(), rotate in 1_u64..1 << 62) {
         let at = tidegate::clock::Timestamp::from_nanos(nanos);
         let rotate = Duration::from_nanos(rotate);
         prop_assert_eq!(draw_epoch(at.after(rotate), phase, rotate), draw_epoch(at, phase, rotate) + 1);
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn who_is_refused_stays_so_as_the_chance_grows(draw in any::<u64>(), chance in 0.0..1.0_f64, more in 0.0..1.0_f64) {
+    fn shed_callers_stay_shed_as_probability_grows(draw in any::<u64>(), chance in 0.0..1.0_f64, more in 0.0..1.0_f64) {
         prop_assert!(!is_refused(draw, chance) || is_refused(draw, chance + more));
     }
 }

@@ -27,7 +27,7 @@ fn traffic(heavy: &mut HeavyCallers, seed: u64, permille: u64, others: u64) -> (
 }
 
 #[test]
-fn a_caller_of_six_in_a_hundred_is_found_and_one_of_one_is_not() {
+fn finds_caller_of_six_percent_and_not_of_one() {
     let seed = 1;
     for others in [200, 5_000, u64::MAX - 1] {
         let (noted, found, wrongly) = traffic(&mut HeavyCallers::new(), seed, 60, others);
@@ -42,7 +42,7 @@ fn a_caller_of_six_in_a_hundred_is_found_and_one_of_one_is_not() {
 
 /// In turns, so that shares are steady: six in a hundred are always found, one in a hundred never.
 #[test]
-fn the_edge_lies_at_five_in_a_hundred() {
+fn heavy_threshold_is_five_percent() {
     for (every, is_found) in [(16, true), (100, false), (33, false)] {
         let mut heavy = HeavyCallers::new();
         let mut others = 1;
@@ -62,7 +62,7 @@ fn the_edge_lies_at_five_in_a_hundred() {
 }
 
 #[test]
-fn nobody_is_heavy_before_there_is_something_to_compare_with() {
+fn no_caller_is_heavy_before_minimum_count() {
     let mut heavy = HeavyCallers::new();
     for _ in 1..REQUESTS_MIN {
         assert!(!heavy.count_request(9));
@@ -71,7 +71,7 @@ fn nobody_is_heavy_before_there_is_something_to_compare_with() {
 }
 
 #[test]
-fn who_was_heavy_is_forgotten() {
+fn heavy_callers_fade() {
     let mut heavy = HeavyCallers::new();
     heavy.halve_counts(at_millis(500));
     for _ in 0..1_000 {
@@ -99,7 +99,7 @@ fn who_was_heavy_is_forgotten() {
 }
 
 #[test]
-fn who_takes_over_a_place_goes_on_from_its_count() {
+fn replacement_inherits_count() {
     let mut heavy = HeavyCallers::new();
     for caller in (1..=64).chain(1..=64) {
         heavy.count_request(caller);
@@ -112,7 +112,7 @@ fn who_takes_over_a_place_goes_on_from_its_count() {
 }
 
 #[test]
-fn a_late_halving_does_not_put_off_the_next() {
+fn late_halving_does_not_delay_the_next() {
     let mut heavy = HeavyCallers::new();
     heavy.halve_counts(at_millis(0));
     for _ in 0..126 {
@@ -124,6 +124,6 @@ fn a_late_halving_does_not_put_off_the_next() {
 }
 
 #[test]
-fn it_is_small() {
+fn stays_small() {
     assert!(size_of::<HeavyCallers>() <= 800, "{}", size_of::<HeavyCallers>());
 }

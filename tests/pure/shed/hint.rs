@@ -7,7 +7,7 @@ use tidegate::clock::Micros;
 use tidegate::shed::hint::{with_jitter, workers_base};
 
 #[test]
-fn a_hint_lies_between_half_and_one_and_a_half() {
+fn hint_is_half_to_one_and_a_half() {
     let second = Duration::from_secs(1);
     let table = [
         (second, 0, 500_000),
@@ -26,7 +26,7 @@ fn a_hint_lies_between_half_and_one_and_a_half() {
 }
 
 #[test]
-fn the_more_is_shed_the_longer_the_hint() {
+fn hint_grows_with_shed_probability() {
     let table = [
         (0.0, 10.0),
         (0.1, 15.0),

@@ -36,7 +36,7 @@ proptest! {
     #![proptest_config(crate::cases(120))]
 
     #[test]
-    fn the_severity_stays_in_range_and_moves_slowly(
+    fn severity_stays_in_range_and_moves_slowly(
         steps in proptest::collection::vec((reading(), elapsed()), 1..300), leak in 0.0..0.002_f64,
     ) {
         let law = Controller { leak, ..EXACT };
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn no_numbers_make_it_panic_or_lose_its_number(
+    fn any_numbers_keep_severity_finite(
         law in any_law(), steps in proptest::collection::vec((reading(), elapsed()), 1..30),
     ) {
         let mut severity = SlowSeverity::at_rest(&law);
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn short_steps_and_long_ones_come_to_the_same(
+    fn step_length_does_not_change_severity(
         readings in proptest::collection::vec(proptest::option::weighted(0.8, 0.0..1.0_f64), 1..100), parts in 1_u32..9,
     ) {
         let (mut whole, mut parted) = (SlowSeverity::at_rest(&EXACT), SlowSeverity::at_rest(&EXACT));
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn chances_rise_with_the_severity_and_fall_with_importance(
+    fn probability_rises_with_severity_and_falls_with_importance(
         s in -1.0..1.0_f64, more in 0.0..1.0_f64, sheddable in 0_usize..20, place in 0_usize..20,
     ) {
         let is = chance(s, sheddable, place);
@@ -102,13 +102,13 @@ proptest! {
     }
 
     #[test]
-    fn no_severity_makes_a_chance_panic(s in any::<f64>(), sheddable in any::<usize>(), place in any::<usize>()) {
+    fn probability_accepts_any_severity(s in any::<f64>(), sheddable in any::<usize>(), place in any::<usize>()) {
         prop_assert!((0.0..=1.0).contains(&chance(s, sheddable, place)));
     }
 }
 
 #[test]
-fn what_is_not_a_number_refuses_nobody() {
+fn nan_sheds_no_request() {
     assert_eq!(chance(f64::NAN, 3, 0).to_bits(), 0.0_f64.to_bits());
     assert_eq!(chance(f64::INFINITY, 3, 3).to_bits(), 0.0_f64.to_bits());
 }

@@ -12,7 +12,7 @@ use tidegate::shed::queue_age::is_too_old;
 type Map = &'static [(u32, u16)];
 
 #[test]
-fn a_mapping_is_straight_between_its_points_and_level_outside() {
+fn mapping_interpolates_between_points_and_is_flat_outside() {
     let queue: Map = &[(4, 0), (8, 700), (16, 800), (64, 1_000)];
     let table: &[(Map, u32, f64)] = &[
         (queue, 0, 0.0),
@@ -39,7 +39,7 @@ fn a_mapping_is_straight_between_its_points_and_level_outside() {
 }
 
 #[test]
-fn what_other_hosts_do_leaves_the_rest_of_the_fleets_part() {
+fn maximum_here_is_fleet_part_less_other_hosts() {
     // Slots and other requests elsewhere, slots here, the reserve, and the maximum for this host.
     let table = [
         (0, 0, 100, 200, 80),
@@ -62,7 +62,7 @@ fn what_other_hosts_do_leaves_the_rest_of_the_fleets_part() {
 }
 
 #[test]
-fn what_waited_longer_than_its_bound_is_too_old() {
+fn request_older_than_bound_is_too_old() {
     let bound = Duration::from_millis(500);
     let table = [
         (0, false),
@@ -81,7 +81,7 @@ fn what_waited_longer_than_its_bound_is_too_old() {
 
 proptest! {
     #[test]
-    fn a_mapping_stays_within_its_points(
+    fn mapping_stays_within_its_points(
         map in proptest::collection::vec((any::<u32>(), 0_u16..=1_000), 1..10), reading in any::<u32>(), is_sorted in any::<bool>(),
     ) {
         let mut map = map;
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn the_reserve_is_exact(slots in any::<u32>(), reserve in 0_u16..=1_000) {
+    fn reserve_is_exact(slots in any::<u32>(), reserve in 0_u16..=1_000) {
         let exact = u64::from(slots) * u64::from(1_000 - reserve);
         let most = u64::from(FleetSums::default().noncritical_max_here(slots, reserve)) * 1_000;
         prop_assert!(most <= exact && exact < most + 1_000);

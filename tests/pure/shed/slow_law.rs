@@ -29,7 +29,7 @@ pub(crate) fn near(is: f64, expected: f64, what: &str) {
 }
 
 #[test]
-fn at_full_load_from_rest_all_is_refused_after_148_seconds() {
+fn full_load_sheds_all_after_148_seconds() {
     // Seconds, s, and the probabilities for four sheddable priorities and for three.
     let table: &[(u32, f64, [f64; 4], [f64; 3])] = &[
         (0, -0.233_33, [0.0; 4], [0.0; 3]),
@@ -62,7 +62,7 @@ fn at_full_load_from_rest_all_is_refused_after_148_seconds() {
 }
 
 #[test]
-fn each_utilization_has_its_slope() {
+fn slope_depends_on_utilization() {
     // Utilization, severity for each second, seconds for 0 to 1 or from 1 to 0, seconds between rest and 0.
     let table: &[(f64, f64, u32, f64)] = &[
         (0.81, 0.000_417, 2_400, 560.0),
@@ -103,7 +103,7 @@ fn each_utilization_has_its_slope() {
 }
 
 #[test]
-fn between_good_and_bad_it_holds_or_leaks() {
+fn holds_or_leaks_between_good_and_bad() {
     for utilization in [0.70, 0.75, 0.80] {
         let mut severity = SlowSeverity::at_rest(&EXACT);
         let before = run(&mut severity, &EXACT, Some(1.0), 58);
@@ -120,7 +120,7 @@ fn between_good_and_bad_it_holds_or_leaks() {
 }
 
 #[test]
-fn without_a_reading_it_holds_for_thirty_seconds_and_then_recovers() {
+fn holds_thirty_seconds_without_sample_then_recovers() {
     for none in [None, Some(f64::NAN), Some(f64::INFINITY), Some(f64::NEG_INFINITY)] {
         let mut severity = SlowSeverity::at_rest(&EXACT);
         let full = run(&mut severity, &EXACT, Some(1.0), 148);
@@ -137,7 +137,7 @@ fn without_a_reading_it_holds_for_thirty_seconds_and_then_recovers() {
 }
 
 #[test]
-fn the_thirty_seconds_end_within_a_step() {
+fn hold_ends_within_a_step() {
     let mut severity = SlowSeverity::at_rest(&EXACT);
     run(&mut severity, &EXACT, Some(1.0), 148);
     for _ in 0..60 {
@@ -147,7 +147,7 @@ fn the_thirty_seconds_end_within_a_step() {
 }
 
 #[test]
-fn a_machine_that_slept_learns_two_seconds() {
+fn sleep_counts_as_two_seconds() {
     let mut severity = SlowSeverity::at_rest(&EXACT);
     let before = severity.value();
     severity.step(&EXACT, Some(1.0), Duration::from_secs(3_600));
@@ -161,7 +161,7 @@ fn a_machine_that_slept_learns_two_seconds() {
 }
 
 #[test]
-fn a_law_that_changes_keeps_the_severity_within_its_own_range() {
+fn changed_controller_clamps_severity() {
     let deep = Controller { after: 60.0, ..EXACT };
     let mut severity = SlowSeverity::at_rest(&deep);
     near(severity.value(), -0.5, "deeper");

@@ -38,7 +38,7 @@ fn near(is: Option<f64>, expected: f64, by: f64) {
 }
 
 #[test]
-fn until_there_has_been_slot_time_nothing_is_known() {
+fn no_mean_without_slot_time() {
     let mut sums = Sums::default();
     assert_eq!(sums.over(), None);
     for _ in 0..100 {
@@ -59,7 +59,7 @@ fn until_there_has_been_slot_time_nothing_is_known() {
 }
 
 #[test]
-fn readings_close_together_lose_no_time() {
+fn close_samples_lose_no_time() {
     let mut sums = Sums::default();
     for _ in 0..1_200 {
         sums.pass(10, 0, 1);
@@ -75,7 +75,7 @@ fn readings_close_together_lose_no_time() {
 }
 
 #[test]
-fn a_reading_out_of_order_or_a_sum_that_falls_is_harmless() {
+fn ignores_reordered_samples_and_falling_sums() {
     let mut sums = Sums::default();
     for _ in 0..40 {
         sums.pass(250, 1, 2);
@@ -90,7 +90,7 @@ fn a_reading_out_of_order_or_a_sum_that_falls_is_harmless() {
 }
 
 #[test]
-fn it_is_small() {
+fn stays_small() {
     assert!(size_of::<UtilizationWindow>() <= 2_304, "{}", size_of::<UtilizationWindow>());
 }
 
@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(crate::cases(80))]
 
     #[test]
-    fn it_is_the_exact_mean_whenever_the_readings_come(
+    fn is_exact_mean_for_any_sample_times(
         stretches in proptest::collection::vec((prop_oneof![9 => 200_u64..3_000, 1 => 3_000..9_000_000_u64], 0_u32..40, 0_u32..40), 2..120),
     ) {
         let mut sums = Sums::default();

@@ -72,7 +72,7 @@ fn later_switch_of_host_and_fleet_applies() {
 }
 
 #[test]
-fn host_returns_to_enforce_beside_fleet_switch_of_everything() {
+fn host_enforces_despite_fleet_switch_of_everything() {
     let mut bench = host(9);
     let everything = |mode, said, by| switch(Target::Daemon, mode, said, by);
     // Of a rule alone: a switch of everything to enforce is then the same as none.
@@ -176,7 +176,7 @@ fn fleet_block_refuses_one_key_on_every_host_with_the_secret() {
 }
 
 #[test]
-fn rejects_fleet_commands_for_unknown_rules_and_hosts_alone() {
+fn rejects_fleet_commands_without_rule_key_or_fleet() {
     let bench = host(9);
     let ok = bench.engine.preview_switch(&switch(rule(), Mode::Shadow, 1, FLEET)).unwrap();
     assert_eq!(ok.configured_mode, Some(Mode::Enforce));

@@ -7,7 +7,7 @@ use super::office::{Ask, Office, ms, s};
 const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
 
 #[test]
-fn a_release_after_its_time_is_too_late_also_before_anybody_has_looked() {
+fn release_after_expiry_is_late_before_sweep() {
     let mut office = Office::new(TWO);
     let session = office.session(1, 0, s(0));
     let lease = office.acquire(&session, s(0), "a=b").lease;
@@ -17,7 +17,7 @@ fn a_release_after_its_time_is_too_late_also_before_anybody_has_looked() {
 }
 
 #[test]
-fn the_longest_of_the_rules_that_match_counts_and_else_a_minute() {
+fn longest_matching_expiry_applies_or_one_minute() {
     let rules = "concurrency:\n- {name: short, match: {a: b}, key: [], max: 9, expires: 5s}\n\
                  - {name: long, match: {c: d}, key: [], max: 9, expires: 3h}\n";
     let mut office = Office::new(rules);
@@ -34,7 +34,7 @@ fn the_longest_of_the_rules_that_match_counts_and_else_a_minute() {
 }
 
 #[test]
-fn a_session_without_a_connection_is_waited_for() {
+fn waits_for_session_without_connection() {
     let mut office = Office::new(TWO);
     let first = office.connection(1, 0, 1, s(0));
     let lease = office.acquire(&first, s(0), "a=b").lease;
@@ -57,7 +57,7 @@ fn a_session_without_a_connection_is_waited_for() {
 }
 
 #[test]
-fn a_session_without_a_name_ends_with_its_connection() {
+fn unnamed_session_ends_with_connection() {
     let mut office = Office::new(TWO);
     let session = office.session(0, 0, s(0));
     office.acquire(&session, s(0), "a=b");
@@ -67,7 +67,7 @@ fn a_session_without_a_name_ends_with_its_connection() {
 }
 
 #[test]
-fn a_session_keeps_to_its_user_its_pool_and_its_slots() {
+fn session_keeps_user_pool_and_slots() {
     let office = Office::new(TWO);
     office.session(1, 4, s(0));
     let opening =
@@ -81,7 +81,7 @@ fn a_session_keeps_to_its_user_its_pool_and_its_slots() {
 }
 
 #[test]
-fn what_was_given_up_on_ends_before_and_after_its_grant() {
+fn abandoned_request_ends_before_and_after_grant() {
     let rules = format!("limits:\n- {{name: rate, key: [], rate: 9/h}}\n{TWO}");
     let mut office = Office::new(&rules);
     let session = office.connection(1, 0, 7, s(0));
@@ -110,7 +110,7 @@ fn what_was_given_up_on_ends_before_and_after_its_grant() {
 }
 
 #[test]
-fn a_session_holds_so_many_leases_and_no_more() {
+fn bounds_leases_of_a_session() {
     let mut office = Office::new("limits: []\n");
     let session = office.session(1, 0, s(0));
     let leases: Vec<_> = (0..1_024).map(|_| office.acquire(&session, s(0), "a=b").lease).collect();
@@ -125,7 +125,7 @@ fn a_session_holds_so_many_leases_and_no_more() {
 }
 
 #[test]
-fn a_user_holds_so_many_leases_and_no_more() {
+fn bounds_leases_of_a_user() {
     let mut office = Office::new("limits: []\n");
     for number in 1..=16 {
         let session = office.session(number, 0, s(0));
@@ -141,7 +141,7 @@ fn a_user_holds_so_many_leases_and_no_more() {
 }
 
 #[test]
-fn numbers_tell_nothing_about_the_next() {
+fn lease_numbers_are_unpredictable() {
     let mut office = Office::new("limits: []\n");
     let session = office.session(1, 0, s(0));
     let numbers: Vec<u64> = (0..500).map(|_| office.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
@@ -158,7 +158,7 @@ fn numbers_tell_nothing_about_the_next() {
 }
 
 #[test]
-fn what_is_named_and_not_held_is_counted_by_what_it_is() {
+fn counts_unknown_leases_by_cause() {
     let mut office = Office::new(TWO);
     let (session, other) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
     let counted = |office: &Office| {

@@ -8,7 +8,7 @@ use super::office::{Ask, Office, s};
 const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
 
 #[test]
-fn never_more_than_the_most_at_once_and_a_place_goes_back_once() {
+fn stays_within_maximum_and_frees_permit_once() {
     let mut office = Office::new(EXPORTS);
     let session = office.session(1, 0, s(0));
     let first = office.acquire(&session, s(0), "org=a");
@@ -30,7 +30,7 @@ fn never_more_than_the_most_at_once_and_a_place_goes_back_once() {
 }
 
 #[test]
-fn a_request_takes_one_place_whatever_it_costs() {
+fn request_of_any_cost_takes_one_permit() {
     let mut office = Office::new(EXPORTS);
     let session = office.session(1, 0, s(0));
     for cost in [0, 500] {
@@ -41,7 +41,7 @@ fn a_request_takes_one_place_whatever_it_costs() {
 }
 
 #[test]
-fn a_hit_is_never_in_progress_and_a_peek_takes_nothing() {
+fn hit_and_peek_take_no_permit() {
     let mut office = Office::new(&format!("limits:\n- {{name: per-org, key: [org], rate: 9/h}}\n{EXPORTS}"));
     let session = office.session(1, 0, s(0));
     let hit = office.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
@@ -59,7 +59,7 @@ fn a_hit_is_never_in_progress_and_a_peek_takes_nothing() {
 }
 
 #[test]
-fn rates_and_places_are_taken_together_or_not_at_all() {
+fn charges_rate_and_permit_together_or_neither() {
     let rules = "limits:\n- {name: per-org, key: [org], rate: 3/h}\n\
                  concurrency:\n- {name: one, key: [org], max: 1}\n- {name: all, key: [], max: 2}\n";
     let mut office = Office::new(rules);
@@ -83,7 +83,7 @@ fn rates_and_places_are_taken_together_or_not_at_all() {
 }
 
 #[test]
-fn a_rate_speaks_before_a_place() {
+fn rate_is_checked_before_concurrency() {
     let rules = "concurrency:\n- {name: one, key: [org], max: 1}\n\
                  limits:\n- {name: per-org, key: [org], rate: 1/h}\n";
     let mut office = Office::new(rules);
@@ -96,7 +96,7 @@ fn a_rate_speaks_before_a_place() {
 }
 
 #[test]
-fn shadows_and_candidates_hold_places_of_what_was_granted_alone() {
+fn shadow_rules_count_permits_of_granted_requests_only() {
     let rules = "concurrency:\n- {name: dark, key: [org], max: 1, mode: shadow}\n\
                  - {name: lit, key: [org], max: 3, candidate: {max: 2}}\n";
     let mut office = Office::new(rules);
@@ -118,7 +118,7 @@ fn shadows_and_candidates_hold_places_of_what_was_granted_alone() {
 }
 
 #[test]
-fn overrides_give_other_numbers() {
+fn overrides_change_max() {
     let rules = "concurrency:\n- name: exports\n  key: [org]\n  max: 1\n  overrides:\n  \
                  - {match: {plan: big}, max: 2}\n  - {match: {plan: own}, max: unlimited}\n";
     let mut office = Office::new(rules);
@@ -134,7 +134,7 @@ fn overrides_give_other_numbers() {
 }
 
 #[test]
-fn a_reload_keeps_leases_and_new_work_waits_until_there_are_fewer() {
+fn reload_keeps_leases_and_refuses_until_below_maximum() {
     let mut office = Office::new("concurrency:\n- {name: exports, key: [org], max: 3}\n");
     let session = office.session(1, 0, s(0));
     let leases: Vec<_> = (0..3).map(|_| office.acquire(&session, s(0), "org=a").lease).collect();
@@ -153,7 +153,7 @@ fn a_reload_keeps_leases_and_new_work_waits_until_there_are_fewer() {
 }
 
 #[test]
-fn every_grant_of_an_acquire_has_a_lease_whoever_grants_it() {
+fn every_granted_acquire_has_a_lease() {
     let rules = "exempt:\n- {name: probes, match: {path: /healthz}}\ndeny:\n- {name: bots, match: {bot: yes}}\n\
                  limits:\n- {name: dark, key: [user], rate: 1/h, mode: shadow}\n\
                  - {name: paced, key: [host], algorithm: leaky_bucket, rate: 1/s, queue: 3}\n";
@@ -178,7 +178,7 @@ fn every_grant_of_an_acquire_has_a_lease_whoever_grants_it() {
 }
 
 #[test]
-fn what_ends_well_is_refunded_where_the_rule_says_so() {
+fn refunds_successful_requests_if_configured() {
     let rules = "limits:\n- {name: failures, key: [account], rate: 3/h, refund_on: ok, candidate: {rate: 1/h}}\n\
                  - {name: all, key: [account], rate: 100/h}\n";
     let mut office = Office::new(rules);
@@ -200,7 +200,7 @@ fn what_ends_well_is_refunded_where_the_rule_says_so() {
 }
 
 #[test]
-fn a_refund_finds_its_rule_after_a_reload_and_leaves_alone_what_it_cannot_compare() {
+fn refund_after_reload_applies_to_comparable_rules_only() {
     let rules = |window: &str| {
         format!(
             "limits:\n- {{name: w, key: [a], algorithm: fixed_window, rate: 2/{window}, refund_on: ok}}\n"

@@ -212,7 +212,7 @@ proptest! {
     #![proptest_config(crate::cases(100))]
 
     #[test]
-    fn leases_rules_and_pools_agree_with_a_map(events in prop::collection::vec(event(), 0..200)) {
+    fn leases_rules_and_pools_match_reference_model(events in prop::collection::vec(event(), 0..200)) {
         let office = Office::new(RULES);
         let sessions = (0..SLOTS.len()).map(|session| Model::open(&office, session, 0)).collect();
         let mut model = Model { office, sessions, held: HashMap::new(), now: 0 };

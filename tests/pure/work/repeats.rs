@@ -11,7 +11,7 @@ fn named<'a>(name: &'a [u8], attributes: &'a str) -> Ask<'a> {
 }
 
 #[test]
-fn a_repeat_of_an_acquire_has_the_same_lease_as_long_as_it_lives() {
+fn retried_acquire_gets_same_lease_while_alive() {
     let mut office = Office::new(EXPORTS);
     let session = office.session(1, 0, s(0));
     let ask = named(b"x", "org=a");
@@ -26,7 +26,7 @@ fn a_repeat_of_an_acquire_has_the_same_lease_as_long_as_it_lives() {
 }
 
 #[test]
-fn a_repeat_has_the_lease_of_the_first_also_where_nothing_is_limited() {
+fn retry_gets_same_lease_without_matching_rule() {
     let rules = "exempt:\n- {name: probes, match: {path: /healthz}}\ndeny:\n- {name: bots, match: {bot: yes}}\n\
                  limits:\n- {name: per-user, key: [user], rate: 1/min}\n";
     for (mode, attributes, line) in [
@@ -62,7 +62,7 @@ fn a_repeat_has_the_lease_of_the_first_also_where_nothing_is_limited() {
 }
 
 #[test]
-fn a_domain_without_rules_knows_repeats_too() {
+fn domain_without_rules_recognizes_retries() {
     let mut office = Office::new(EXPORTS);
     office.engine.install_rules(Vec::<Domain>::new());
     let session = office.session(1, 0, s(0));
@@ -74,7 +74,7 @@ fn a_domain_without_rules_knows_repeats_too() {
 }
 
 #[test]
-fn a_lease_whose_time_has_come_lives_no_more_also_before_anybody_has_looked() {
+fn expired_lease_is_not_reused_before_sweep() {
     let mut office = Office::new("concurrency:\n- {name: short, key: [org], max: 2, expires: 5s}\n");
     let session = office.session(1, 0, s(0));
     let first = office.ask(&session, s(0), named(b"x", "org=a"));
@@ -84,7 +84,7 @@ fn a_lease_whose_time_has_come_lives_no_more_also_before_anybody_has_looked() {
 }
 
 #[test]
-fn a_repeat_is_granted_to_who_holds_all_that_may_be_held() {
+fn retry_is_granted_at_lease_maximum() {
     let mut office = Office::new(EXPORTS);
     let session = office.session(1, 0, s(0));
     let first = office.ask(&session, s(0), named(b"x", "org=a"));

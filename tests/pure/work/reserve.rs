@@ -41,7 +41,7 @@ fn reports_slots_leases_and_refusals_since_the_last_report() {
 }
 
 #[test]
-fn follows_reply_for_its_time_and_gives_back_borrowed_slots_first() {
+fn follows_reply_until_expiry_and_returns_borrowed_slots_first() {
     let sums = FleetSums { slots: 20, critical: 1, noncritical: 3 };
     // The maximum in the reply; then leases of lower priorities at each time, where this host alone has
     // eight.
@@ -72,7 +72,7 @@ fn follows_reply_for_its_time_and_gives_back_borrowed_slots_first() {
 }
 
 #[test]
-fn slots_that_came_since_the_reply_are_its_own() {
+fn slots_added_since_reply_stay_local() {
     let mut office = Office::new(RULES);
     let session = office.session(1, 10, s(0));
     let sums = FleetSums { slots: 20, critical: 0, noncritical: 0 };

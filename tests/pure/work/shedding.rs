@@ -14,7 +14,7 @@ fn ask<'a>(attributes: &'a str, priority: &'a str) -> Ask<'a> {
 }
 
 #[test]
-fn other_work_never_takes_what_is_kept_back() {
+fn noncritical_requests_never_use_the_reserve() {
     let mut office = Office::new(&rules("fleet: {reserve: 20%, for: critical}"));
     let session = office.session(1, 100, s(0));
     for number in 0..80 {
@@ -38,7 +38,7 @@ fn other_work_never_takes_what_is_kept_back() {
 }
 
 #[test]
-fn exempt_work_counts_by_its_importance_and_is_never_refused() {
+fn exempt_requests_count_by_priority_and_are_never_shed() {
     let exempt = "exempt:\n- {name: probes, match: {path: /healthz}}\n";
     let mut office = Office::new(&format!("{exempt}{}", rules("fleet: {reserve: 50%}")));
     let session = office.session(1, 4, s(0));
@@ -67,7 +67,7 @@ fn exempt_work_counts_by_its_importance_and_is_never_refused() {
 }
 
 #[test]
-fn a_look_and_a_hit_take_no_place_but_see_whether_there_is_one() {
+fn peek_and_hit_take_no_slot_but_need_a_free_one() {
     let mut office = Office::new(&rules("fleet: {reserve: 50%}"));
     let session = office.session(1, 2, s(0));
     for op in [Op::Hit, Op::Peek, Op::Hit] {
@@ -80,7 +80,7 @@ fn a_look_and_a_hit_take_no_place_but_see_whether_there_is_one() {
 }
 
 #[test]
-fn what_has_waited_too_long_is_refused_by_importance() {
+fn sheds_aged_requests_by_priority() {
     let mut office = Office::new(&rules("queue_age: {others: 500ms, critical: 2500ms}"));
     let session = office.session(1, 0, s(0));
     let table = [
@@ -118,7 +118,7 @@ fn run(office: &mut Office, session: &Session, from: u64, to: u64, busy: u32) {
 }
 
 #[test]
-fn a_look_leaves_no_trace_before_the_slow_law() {
+fn peek_does_not_affect_workers_controller() {
     for exact in ["{leak: 0}", "{stripe_exact: true}"] {
         let told = |looks: bool| {
             let mut office = Office::new(&rules(&format!("workers: {exact}")));
@@ -150,7 +150,7 @@ fn a_look_leaves_no_trace_before_the_slow_law() {
 }
 
 #[test]
-fn who_is_shed_is_shed_again_and_few_others_are_not() {
+fn shed_caller_is_shed_again() {
     let mut office = Office::new(&rules("workers: {}"));
     let session = office.session(1, 10, s(0));
     office.engine.tick(s(0));
@@ -209,7 +209,7 @@ fn controller_follows_its_configured_numbers() {
 }
 
 #[test]
-fn one_who_makes_up_most_of_it_is_shed_by_request() {
+fn heavy_caller_is_shed_per_request() {
     let mut office = Office::new(&rules("workers: {}"));
     let session = office.session(1, 10, s(0));
     office.engine.tick(s(0));
@@ -230,7 +230,7 @@ fn one_who_makes_up_most_of_it_is_shed_by_request() {
 }
 
 #[test]
-fn a_shadow_part_notes_and_lets_pass() {
+fn shadow_controller_notes_and_allows() {
     let mut office = Office::new(&rules("fleet: {reserve: 50%, mode: shadow}, queue_age: {mode: shadow}"));
     let session = office.session(1, 2, s(0));
     office.ask(&session, s(0), ask("user=a", "get"));
@@ -244,7 +244,7 @@ fn a_shadow_part_notes_and_lets_pass() {
 }
 
 #[test]
-fn a_limit_of_ones_own_speaks_before_a_full_host() {
+fn rule_limit_precedes_full_host() {
     let text =
         format!("limits:\n- {{name: per-user, key: [user], rate: 1/h}}\n{}", rules("fleet: {reserve: 90%}"));
     let mut office = Office::new(&text);
@@ -259,7 +259,7 @@ fn a_limit_of_ones_own_speaks_before_a_full_host() {
 }
 
 #[test]
-fn the_brake_reads_the_queue_and_leaves_critical_work_alone() {
+fn brake_sheds_noncritical_requests_on_standing_queue() {
     let mut office =
         Office::new(&rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"));
     let session = office.session(1, 10, s(0));
@@ -283,7 +283,7 @@ fn the_brake_reads_the_queue_and_leaves_critical_work_alone() {
 }
 
 #[test]
-fn other_pools_and_unknown_slots_are_left_alone() {
+fn ignores_other_pools_and_unknown_slots() {
     let mut office = Office::new(&rules("fleet: {reserve: 90%}, workers: {}, brake: {bands: [1%, 1%, 1%]}"));
     let unknown = office.session(1, 0, s(0));
     for _ in 0..20 {
@@ -295,7 +295,7 @@ fn other_pools_and_unknown_slots_are_left_alone() {
 }
 
 #[test]
-fn what_is_elastic_passes_while_the_pool_has_room() {
+fn elastic_requests_pass_while_pool_has_room() {
     let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
     let mut office = Office::new(&format!("{limits}{}", rules("workers: {}")));
     let session = office.session(1, 10, s(0));
@@ -311,7 +311,7 @@ fn what_is_elastic_passes_while_the_pool_has_room() {
 }
 
 #[test]
-fn a_pool_that_a_signal_says_is_full_has_no_room_for_what_is_elastic() {
+fn full_signal_stops_elastic_requests() {
     let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
     for (counts, permille, line) in [
         ("true", 950, "limit per-user 0/1"),
@@ -331,7 +331,7 @@ fn a_pool_that_a_signal_says_is_full_has_no_room_for_what_is_elastic() {
 }
 
 #[test]
-fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
+fn workers_controller_sheds_none_without_slots() {
     for counts in ["false", "true"] {
         let mut office = Office::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
         let session = office.session(1, 10, s(0));
@@ -348,7 +348,7 @@ fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
 }
 
 #[test]
-fn pending_request_takes_no_place_and_is_shed_before_it_asks_redis() {
+fn pending_request_takes_no_slot_and_is_shed_before_remote_check() {
     let limits = "limits:\n- {name: all, key: [user], rate: 9/h, scope: fleet, fleet: {mode: exact}}\n";
     let mut office = Office::new("");
     office.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);

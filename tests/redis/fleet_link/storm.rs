@@ -12,7 +12,7 @@ use super::{echo, options};
 const DAEMONS: usize = 50;
 
 #[tokio::test(start_paused = true)]
-async fn fifty_daemons_reconnect_apart() {
+async fn fifty_daemons_spread_reconnects() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     // Accepts and closes each connection, as a proxy without its Redis does.

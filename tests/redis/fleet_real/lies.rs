@@ -93,7 +93,7 @@ fn is_restored(redis: &Redis) -> bool {
 }
 
 #[test]
-fn host_rules_limit_whatever_redis_says() {
+fn host_rules_limit_for_any_redis_reply() {
     let redis = Redis::start(&[]);
     let host = deceived(&redis);
     await_version(&host, 2);
@@ -237,7 +237,7 @@ fn hosts_choose_the_same_of_two_documents_of_one_version() {
 }
 
 #[test]
-fn other_secret_neither_reads_nor_replaces_overrides() {
+fn host_with_other_secret_neither_reads_nor_replaces_overrides() {
     let redis = Redis::start(&[]);
     let host = plan(&redis.url(), RULES, "").start();
     let other = plan(&redis.url(), RULES, "");

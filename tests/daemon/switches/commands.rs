@@ -34,10 +34,10 @@ fn limited(daemon: &Daemon, user: &str) -> Wire {
 fn switch_command_applies_to_next_request() {
     let daemon = plan().start();
     let mut wire = limited(&daemon, "u1");
-    let said = daemon.run("switch per-user disabled --for 30m");
+    let printed = daemon.run("switch per-user disabled --for 30m");
     assert!(
-        said.starts_with("api/per-user: disabled until 2") && said.contains("its file says enforce"),
-        "{said}"
+        printed.starts_with("api/per-user: disabled until 2") && printed.contains("its file says enforce"),
+        "{printed}"
     );
     assert_eq!(verdict(&mut wire, "u1"), 0);
     let listed = daemon.run("switch");
@@ -49,13 +49,13 @@ fn switch_command_applies_to_next_request() {
     assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: back to what its file says\n");
     assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: was not switched\n");
     assert_eq!(verdict(&mut wire, "u1"), 1);
-    let said = daemon.run("switch --all shadow");
-    assert_eq!(said, "everything: shadow until it is cleared; the settings say enforce\n");
+    let printed = daemon.run("switch --all shadow");
+    assert_eq!(printed, "everything: shadow until it is cleared; the settings say enforce\n");
     assert_eq!(verdict(&mut wire, "u1"), 0);
     let mut late = daemon.connect();
     assert_eq!(late.ask(&super::wire::hello())[3]["mode"], "shadow", "who comes now is told");
-    let said = daemon.run("switch per-user enforce");
-    assert!(said.contains("but the whole daemon is in shadow, so this is too"), "{said}");
+    let printed = daemon.run("switch per-user enforce");
+    assert!(printed.contains("but the whole daemon is in shadow, so this is too"), "{printed}");
     daemon.run("switch --all enforce");
     assert_eq!(verdict(&mut wire, "u1"), 1);
     // Each change is logged with its user.
@@ -84,8 +84,8 @@ fn rejects_impossible_switches_with_help() {
         ("reset per-user", 1, "and what is given is nothing"),
     ];
     for (arguments, code, expected) in table {
-        let told = daemon.fail(arguments, code);
-        assert!(told.contains(expected), "{arguments}: {told}");
+        let count = daemon.fail(arguments, code);
+        assert!(count.contains(expected), "{arguments}: {count}");
     }
     let answer = post(&daemon, "/switch", "{\"rule\": \"per-user\", \"mode\": \"shadow\", \"until\": 5}");
     assert!(answer.status == 400 && answer.error().contains("unknown field `until`"), "{}", answer.body);
@@ -96,8 +96,8 @@ fn rejects_impossible_switches_with_help() {
 fn blocks_and_resets_key_without_logging_it() {
     let daemon = plan().start();
     let mut wire = daemon.greeted();
-    let said = daemon.run("block per-user user=canary-7431 --for 1h");
-    assert!(said.starts_with("api/per-user: this key is refused until 2"), "{said}");
+    let printed = daemon.run("block per-user user=canary-7431 --for 1h");
+    assert!(printed.starts_with("api/per-user: this key is refused until 2"), "{printed}");
     let reply = wire.ask(&hit(1, "canary-7431"));
     let retry = reply[8].as_u64().unwrap();
     assert!(reply[2] == 1 && retry <= 3_600_000_000 && retry > 3_500_000_000, "{reply}");
@@ -113,8 +113,8 @@ fn blocks_and_resets_key_without_logging_it() {
     (0..5).for_each(|_| assert_eq!(verdict(&mut wire, "canary-7431"), 0));
     daemon.run("block per-user user=canary-7431 --for 1h");
     let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
-    for (place, text) in [("log", daemon.log()), ("file", kept), ("page", switches(&daemon).to_string())] {
-        assert!(!text.contains("canary"), "the {place} names the key: {text}");
+    for (origin, text) in [("log", daemon.log()), ("file", kept), ("page", switches(&daemon).to_string())] {
+        assert!(!text.contains("canary"), "the {origin} names the key: {text}");
     }
     daemon.await_log(&["blocked the key ", " of api/per-user until 2"]);
 }
@@ -146,8 +146,8 @@ fn disable_file_allows_all_while_present() {
         is(1);
         std::os::unix::fs::chown(&file, Some(0), Some(0)).unwrap();
         is(0);
-        let told = daemon.log().matches("belongs neither to root").count();
-        assert_eq!(told, 1, "once");
+        let count = daemon.log().matches("belongs neither to root").count();
+        assert_eq!(count, 1, "once");
     } else {
         println!("not root: whose file it is was not tried");
     }

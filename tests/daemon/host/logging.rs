@@ -49,22 +49,22 @@ fn logs_each_cause_and_its_end_once() {
         let mut machine = Machine::new(&[("stall", SignalSource::CpuPressure)], None);
         let samples = |machine: &mut Machine, count| (0..count).for_each(|_| drop(machine.sample()));
         samples(&mut machine, 30);
-        let told = journal.lines();
-        assert_eq!(told.len(), 1, "{told:?}");
+        let lines = journal.lines();
+        assert_eq!(lines.len(), 1, "{lines:?}");
         for part in ["WARN", "pool=web", "signal=stall", "proc/pressure/cpu", "boot a kernel", "psi=1"] {
-            assert!(told[0].contains(part), "{part}: {told:?}");
+            assert!(lines[0].contains(part), "{part}: {lines:?}");
         }
         machine.write("proc/pressure/cpu", "some total=1\n");
         samples(&mut machine, 30);
-        let told = journal.lines();
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("pressure is sampled from this file"), "{told:?}");
-        assert!(told[1].contains("INFO") && told[1].contains("this signal is sampled again"), "{told:?}");
+        let lines = journal.lines();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("pressure is sampled from this file"), "{lines:?}");
+        assert!(lines[1].contains("INFO") && lines[1].contains("this signal is sampled again"), "{lines:?}");
         machine.write("proc/pressure/cpu", "some\n");
         samples(&mut machine, 30);
-        let told = journal.lines();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("unexpected content"), "{told:?}");
+        let lines = journal.lines();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("unexpected content"), "{lines:?}");
     });
 }
 
@@ -77,8 +77,8 @@ fn throttles_log_of_flapping_signal() {
             machine.write("proc/pressure/cpu", text);
             machine.sample();
         }
-        let told = journal.lines();
-        assert!((3..=11).contains(&told.len()), "{told:?}");
+        let lines = journal.lines();
+        assert!((3..=11).contains(&lines.len()), "{lines:?}");
     });
 }
 
@@ -98,8 +98,8 @@ fn logs_help_for_each_cause() {
         listen_to(|journal| {
             let mut machine = Machine::new(&[("it", source.clone())], None);
             assert_eq!(machine.sample(), [None], "{source:?}");
-            let told = journal.lines().concat();
-            assert!(told.contains(what) && told.contains(mend), "{source:?}: {told}");
+            let lines = journal.lines().concat();
+            assert!(lines.contains(what) && lines.contains(mend), "{source:?}: {lines}");
         });
     }
 }

@@ -12,13 +12,13 @@ use super::http::get;
 use super::wire::PATIENCE;
 
 /// The manager's end of its socket.
-struct Ear(UnixDatagram);
+struct NotifySocket(UnixDatagram);
 
-impl Ear {
-    fn beside(plan: &Plan) -> Ear {
-        let ear = UnixDatagram::bind(plan.path("notify")).unwrap();
-        ear.set_read_timeout(Some(PATIENCE)).unwrap();
-        Ear(ear)
+impl NotifySocket {
+    fn bind(plan: &Plan) -> NotifySocket {
+        let notify_socket = UnixDatagram::bind(plan.path("notify")).unwrap();
+        notify_socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        NotifySocket(notify_socket)
     }
 
     fn next(&self) -> Vec<String> {
@@ -38,14 +38,15 @@ impl Ear {
     fn rest(&self) -> Vec<String> {
         self.0.set_nonblocking(true).unwrap();
         let mut bytes = [0; 4_096];
-        let heard = std::iter::from_fn(|| self.0.recv(&mut bytes).ok().map(|count| bytes[..count].to_vec()));
-        let heard = heard.map(|message| String::from_utf8(message).unwrap()).collect();
+        let messages =
+            std::iter::from_fn(|| self.0.recv(&mut bytes).ok().map(|count| bytes[..count].to_vec()));
+        let messages = messages.map(|message| String::from_utf8(message).unwrap()).collect();
         self.0.set_nonblocking(false).unwrap();
-        heard
+        messages
     }
 }
 
-fn told(plan: &Plan, watchdog: Option<Duration>) -> Command {
+fn notifying_daemon(plan: &Plan, watchdog: Option<Duration>) -> Command {
     let mut command = plan.command("log");
     command.env("NOTIFY_SOCKET", plan.path("notify"));
     if let Some(watchdog) = watchdog {
@@ -57,33 +58,33 @@ fn told(plan: &Plan, watchdog: Option<Duration>) -> Command {
 #[test]
 fn notifies_systemd_of_ready_reload_and_stop() {
     let plan = Plan::new();
-    let ear = Ear::beside(&plan);
-    let process = Process::start(&mut told(&plan, None));
+    let notify_socket = NotifySocket::bind(&plan);
+    let process = Process::start(&mut notifying_daemon(&plan, None));
     let mut daemon = Daemon { process, plan };
-    ear.next_with("READY=1");
+    notify_socket.next_with("READY=1");
     // READY=1 means ready at once.
     daemon.greeted().assert_served();
     // A requested reload. systemd 253 and later identify the request by the time stamp.
     let before = read_monotonic_micros();
     daemon.process.signal(libc::SIGHUP);
-    let reloading = ear.next_with("RELOADING=1");
+    let reloading = notify_socket.next_with("RELOADING=1");
     let stamp = reloading.iter().find_map(|line| line.strip_prefix("MONOTONIC_USEC=")).expect("a stamp");
     let stamp: u64 = stamp.parse().unwrap();
     assert!(before <= stamp && stamp <= read_monotonic_micros(), "{reloading:?}");
-    ear.next_with("READY=1");
-    assert_eq!(ear.next_with("STATUS="), ["STATUS=serving: 1 rules in 1 domains"]);
+    notify_socket.next_with("READY=1");
+    assert_eq!(notify_socket.next_with("STATUS="), ["STATUS=serving: 1 rules in 1 domains"]);
     // Rules with errors: it continues and reports them.
     std::fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
     daemon.process.signal(libc::SIGHUP);
-    ear.next_with("RELOADING=1");
-    ear.next_with("READY=1");
-    let status = ear.next_with("STATUS=");
+    notify_socket.next_with("RELOADING=1");
+    notify_socket.next_with("READY=1");
+    let status = notify_socket.next_with("STATUS=");
     assert!(status[0].contains("the files have ERRORS"), "{status:?}");
     daemon.process.signal(libc::SIGTERM);
-    ear.next_with("STOPPING=1");
+    notify_socket.next_with("STOPPING=1");
     assert_eq!(daemon.process.exit_code(), Some(0));
     // Without WATCHDOG_USEC there are no watchdog messages.
-    assert!(ear.rest().iter().all(|message| !message.contains("WATCHDOG")));
+    assert!(notify_socket.rest().iter().all(|message| !message.contains("WATCHDOG")));
 }
 
 #[test]
@@ -91,18 +92,18 @@ fn notifies_systemd_of_ready_reload_and_stop() {
 fn notifies_watchdog_only_while_all_threads_decide() {
     let mut plan = Plan::new();
     plan.arguments = vec!["--threads".into(), "2".into()];
-    let ear = Ear::beside(&plan);
-    let process = Process::start(&mut told(&plan, Some(Duration::from_secs(1))));
+    let notify_socket = NotifySocket::bind(&plan);
+    let process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_secs(1))));
     let daemon = Daemon { process, plan };
     for _ in 0..3 {
-        ear.next_with("WATCHDOG=1");
+        notify_socket.next_with("WATCHDOG=1");
     }
     // One of the two threads hangs within a decision.
     let mut wires = [daemon.greeted(), daemon.greeted()];
     wires[0].send(&json!([3, 2, "api", [["user", "u1", "debug-stall", "5000"]]]));
     let line = daemon.await_log(&["WARN", "these threads do not answer: the watchdog is not notified"]);
     assert!(line.contains("threads=\"decide-0\"") || line.contains("threads=\"decide-1\""), "{line}");
-    ear.rest();
+    notify_socket.rest();
     // The daemon is not ready either.
     let thread = line.split('"').nth(1).unwrap();
     let words = format!("the thread `{thread}` does not answer");
@@ -113,11 +114,11 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     // Decisions of the other thread cause no message.
     wires[1].assert_served();
     wires[0].hear().expect("an answer after all");
-    let meanwhile = ear.rest();
+    let meanwhile = notify_socket.rest();
     let pings = meanwhile.iter().filter(|message| message.contains("WATCHDOG")).count();
     // The thread may just have finished its own probe.
     assert!(pings <= 1, "{meanwhile:?}");
-    ear.next_with("WATCHDOG=1");
+    notify_socket.next_with("WATCHDOG=1");
     daemon.await_log(&["INFO", "every thread works again"]);
     eventually("it is ready", || (get(&daemon, "/readyz").status == 200).then_some(()));
 }
@@ -126,18 +127,18 @@ fn notifies_watchdog_only_while_all_threads_decide() {
 fn serves_when_service_manager_does_not_listen() {
     // The socket does not exist.
     let plan = Plan::new();
-    let mut process = Process::start(&mut told(&plan, Some(Duration::from_millis(200))));
+    let mut process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_millis(200))));
     eventually("it serves", || std::os::unix::net::UnixStream::connect(plan.socket()).ok());
     super::wire::Wire::greeted(&plan.socket()).assert_served();
     process.signal(libc::SIGTERM);
     assert_eq!(process.exit_code(), Some(0));
     // The receiver never reads: the kernel buffers some messages, then a sender would block.
     let plan = Plan::new();
-    let ear = Ear::beside(&plan);
+    let notify_socket = NotifySocket::bind(&plan);
     let sender = UnixDatagram::unbound().unwrap();
     sender.set_nonblocking(true).unwrap();
     while sender.send_to(b"X=1", plan.path("notify")).is_ok() {}
-    let process = Process::start(&mut told(&plan, Some(Duration::from_millis(200))));
+    let process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_millis(200))));
     let mut daemon = Daemon { process, plan };
     daemon.await_log(&[" serving "]);
     daemon.greeted().assert_served();
@@ -145,5 +146,5 @@ fn serves_when_service_manager_does_not_listen() {
     daemon.await_log(&["the rules were read again"]);
     daemon.greeted().assert_served();
     daemon.stop();
-    drop(ear);
+    drop(notify_socket);
 }

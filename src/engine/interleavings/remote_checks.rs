@@ -1,6 +1,6 @@
 //! Pending requests with remote checks, in parallel with a return of unused tokens.
 
-use super::{SECOND, beside, check, engine_without_rules, rules};
+use super::{SECOND, check, engine_without_rules, rules, run_concurrently};
 use crate::clock::Now;
 use crate::engine::remote_check::{CheckReply, RemoteCheckResult, Shortfalls};
 use crate::engine::{Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Request, SharedKey, Verdict};
@@ -70,7 +70,8 @@ fn judged(
     }
     let giving = Arc::clone(engine);
     works.push(Box::new(move || (0, give_back(&giving, &key) + give_back(&giving, &key))));
-    let (passed, back) = beside(works).into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let (passed, back) =
+        run_concurrently(works).into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     (passed, back, give_back(engine, &key))
 }
 
