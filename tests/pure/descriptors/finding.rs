@@ -124,7 +124,7 @@ fn written(nodes: &[Node], depth: usize, out: &mut String) {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(150))]
+    #![proptest_config(crate::cases(100))]
 
     #[test]
     fn the_tree_finds_what_the_description_gives(

@@ -158,6 +158,8 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
 }
 
 proptest! {
+    #![proptest_config(crate::cases(150))]
+
     #[test]
     fn the_engine_does_what_the_design_says(
         specs in spec::specs(),

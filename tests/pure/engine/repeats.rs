@@ -70,7 +70,7 @@ fn a_wait_is_repeated_less_what_has_passed() {
 #[test]
 fn what_is_remembered_is_forgotten_and_bounded() {
     let mut bench = Bench::new(RULES);
-    for number in 0..30_000u32 {
+    for number in 0..10_000u32 {
         let name = format!("n{number}");
         let attributes = format!("u={number}");
         let ask = Ask {
