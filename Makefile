@@ -138,6 +138,7 @@ nightly-sources:
 
 nightly-tests:
 	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} TREES=$${TREES:-20000} STOPS=$${STOPS:-200} \
+	  FUZZ_MUTATIONS=$${FUZZ_MUTATIONS:-20} TIMES=$${TIMES:-4} \
 	  cargo test --profile nightly --locked --no-fail-fast
 
 nightly-interleavings:

@@ -28,14 +28,14 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: [Target; 11] = [
-    Target { name: "access_logs", check: traces::check_access_log, mutations: 200 },
+    Target { name: "access_logs", check: traces::check_access_log, mutations: 100 },
     Target { name: "conversations", check: conversations::check, mutations: 200 },
-    Target { name: "fleet_overrides", check: fleet_overrides::check, mutations: 500 },
-    Target { name: "fleet_sync", check: fleet_sync::check, mutations: 200 },
+    Target { name: "fleet_overrides", check: fleet_overrides::check, mutations: 200 },
+    Target { name: "fleet_sync", check: fleet_sync::check, mutations: 80 },
     Target { name: "frames", check: frames::check, mutations: 5_000 },
-    Target { name: "override_rows", check: override_rows::check, mutations: 300 },
+    Target { name: "override_rows", check: override_rows::check, mutations: 100 },
     Target { name: "redis_replies", check: redis_replies::check, mutations: 5_000 },
-    Target { name: "rules", check: rules::check, mutations: 500 },
+    Target { name: "rules", check: rules::check, mutations: 250 },
     Target { name: "settings", check: settings::check, mutations: 500 },
     Target { name: "snapshots", check: snapshots::check, mutations: 300 },
     Target { name: "traces", check: traces::check, mutations: 200 },

@@ -209,6 +209,12 @@ impl Engine {
         }
     }
 
+    /// Whether any key of a share or of permits requested a sync and was not taken yet.
+    #[must_use]
+    pub fn has_due_keys(&self) -> bool {
+        self.shards.has_due_keys()
+    }
+
     /// Reports the state of a key and returns up to `back` borrowed tokens with it. Returns the report and
     /// the number of all returned tokens; `None` if the key has no state.
     #[must_use]

@@ -158,6 +158,11 @@ impl Shards {
         take_set_bits(&self.shares_due)
     }
 
+    /// Whether a shard is marked for a sync.
+    pub(super) fn has_due_keys(&self) -> bool {
+        self.shares_due.load(Ordering::Relaxed) | self.permits_due.load(Ordering::Relaxed) != 0
+    }
+
     pub(super) fn mark_permits_due(&self, key: &Digest) {
         self.permits_due.fetch_or(1 << self.index_for(key), Ordering::Relaxed);
     }

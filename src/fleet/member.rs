@@ -126,6 +126,15 @@ impl HostMember {
         true
     }
 
+    /// Whether a tick would make no command now and end no remote check.
+    #[must_use]
+    pub fn is_quiet(&self, now: Timestamp) -> bool {
+        let is_due = || self.sync.next() <= now || self.permits.next() <= now;
+        !self.engine.has_due_keys()
+            && self.remote_checks.is_idle()
+            && !(self.status.is_redis_reachable() && is_due())
+    }
+
     /// Makes the commands due now.
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.sync.tick(&self.engine, now, out);

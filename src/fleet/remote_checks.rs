@@ -180,6 +180,12 @@ impl PendingChecks {
         }
     }
 
+    /// Whether no check is pending and no payment unanswered.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.checks.is_empty() && self.queues.is_empty() && !self.has_commands()
+    }
+
     /// Whether any payment is unanswered.
     #[must_use]
     pub fn has_commands(&self) -> bool {

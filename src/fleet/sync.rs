@@ -198,7 +198,7 @@ impl Sync {
             .buckets
             .iter()
             .zip(&self.waiting)
-            .any(|(bucket, waiting)| bucket.has_room(IN_FLIGHT_MAX) && !waiting.is_empty());
+            .any(|(bucket, waiting)| !waiting.is_empty() && bucket.has_room(IN_FLIGHT_MAX));
         if is_room_for_waiting { Timestamp::ORIGIN } else { self.key_table.next() }
     }
 

@@ -258,7 +258,8 @@ impl Host {
     /// do nothing.
     pub(crate) fn is_due(&self, us: u64) -> bool {
         // Each tick checks the timeouts of pending requests.
-        self.asks || self.now(us).at >= self.next
+        let now = self.now(us).at;
+        self.asks || now >= self.next || !self.member.is_quiet(now)
     }
 
     /// Returns the commands due now.
@@ -278,7 +279,7 @@ impl Host {
             }));
         }
         self.member.tick(now, &mut self.out);
-        self.next = self.member.sync().next().min(self.link.next(true, timeout));
+        self.next = self.link.next(true, timeout);
         &mut self.out
     }
 

@@ -25,11 +25,11 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(prop_oneof![3 => keys, 1 => sweep], 1..25)
 }
 
-/// One case per 500 requested, as a trace has thousands of requests. The macro would take the number in
-/// `PROPTEST_CASES`, whatever its configuration.
+/// Few cases, and one per 500 requested, as a trace has tens of thousands of requests. The macro would take
+/// the number in `PROPTEST_CASES`, whatever its configuration.
 fn config() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
-    let cases = asked.map_or(10, |cases| (cases / 500).max(10));
+    let cases = asked.map_or(4, |cases| (cases / 500).max(10));
     ProptestConfig { cases, source_file: Some(file!()), ..ProptestConfig::default() }
 }
 

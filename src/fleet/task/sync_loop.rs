@@ -35,6 +35,7 @@ pub(super) struct SyncLoop {
     keeps_reserve: bool,
     servers: Option<Servers>,
     pause: Duration,
+    ticked: Timestamp,
     overrides: Exchange,
     changes: mpsc::Receiver<OverrideChange>,
     arrivals: mpsc::Receiver<Arrival>,
@@ -82,6 +83,7 @@ impl SyncLoop {
             keeps_reserve: false,
             servers: None,
             pause: PAUSE_SHORT,
+            ticked: Timestamp::ORIGIN,
             overrides,
             changes,
             arrivals,
@@ -139,6 +141,11 @@ impl SyncLoop {
 
     fn tick(&mut self) {
         let now = self.clock.now();
+        // Most iterations have nothing to send.
+        if now.at.since(self.ticked) < CHECK_EVERY && self.member.is_quiet(now.at) {
+            return;
+        }
+        self.ticked = now.at;
         if !self.connect(now) {
             return;
         }
@@ -438,6 +445,9 @@ const MUCH_A_MILLI: u128 = 4;
 
 /// How often to check for shared budgets.
 const IDLE: Duration = Duration::from_millis(500);
+
+/// How often to check connections, heartbeats, versions and overrides while no key is due.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 

@@ -124,7 +124,7 @@ fn written(nodes: &[Node], depth: usize, out: &mut String) {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(150))]
+    #![proptest_config(crate::cases(100))]
 
     #[test]
     fn tree_matches_reference_lookup(

@@ -158,6 +158,8 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
 }
 
 proptest! {
+    #![proptest_config(crate::cases(150))]
+
     #[test]
     fn engine_matches_reference_model(
         specs in spec::specs(),

@@ -40,7 +40,11 @@ fn work(t: &str, session: &str, pieces: u32) -> String {
 
 /// A peek of each caller at one time, without a change.
 fn peeks(t: &str, session: &str) -> String {
-    (0..CALLERS).map(|n| ask(t, "peek", session, &format!(r#""user", "u{n}""#), "")).collect()
+    peeks_of(CALLERS, t, session)
+}
+
+fn peeks_of(callers: usize, t: &str, session: &str) -> String {
+    (0..callers).map(|n| ask(t, "peek", session, &format!(r#""user", "u{n}""#), "")).collect()
 }
 
 /// The number of callers shed at each time, as `T: N`.
@@ -100,7 +104,7 @@ fn gap_changes_no_later_decision() {
             // The window of 8 s fills, then the severity rises to zero: a shift by a second shows.
             for quarter in [0, 3, 4, 6] {
                 let t = format!("{}.{:02}", at + 37 + quarter / 4, quarter % 4 * 25);
-                trace += &(peeks(&t, "w") + &peeks(&t, "j"));
+                trace += &(peeks_of(200, &t, "w") + &peeks_of(200, &t, "j"));
             }
             at += 41;
         }

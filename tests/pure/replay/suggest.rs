@@ -74,7 +74,7 @@ fn drawn(mut seed: u64) -> String {
         (seed >> 33) % bound
     };
     let (mut trace, mut millis) = (String::new(), 0);
-    for _ in 0..2_500 {
+    for _ in 0..1_200 {
         millis += below(60) * below(10);
         let user = below(300) * below(300) / 300;
         let (seconds, millis, ip) = (millis / 1_000, millis % 1_000, below(25));
