@@ -152,7 +152,7 @@ fn keys_beyond_what_fits_are_heard_in_turn() {
     let mut talk = Talk::new(seed());
     let tenants = tenants(KEYS);
     // The limit of commands in flight is too low to sync each key as often as it is due.
-    talk.slow_us = 50_000;
+    talk.slow_us = 100_000;
     let demand = |host: &mut Host, us: u64| {
         for (number, tenant) in tenants.iter().enumerate() {
             if us / 2_000 % 25 == number as u64 % 25 {
@@ -183,6 +183,8 @@ fn keys_that_wait_in_vain_are_not_forgotten() {
             talk.slow_us = [0, 20_000, 900_000][random.below(3) as usize];
             let of_thousand = [0, 1, 20, 1_000][random.below(4) as usize];
             let every_us = [2_000, 100_000, 700_000][random.below(3) as usize];
+            // All keys at each tick would only take time: a key that waits does not wait more.
+            let every_us = if of_thousand == 1_000 { every_us.max(20_000) } else { every_us };
             talk.go_on(700, |host, us| {
                 if us.is_multiple_of(every_us) {
                     tenants.iter().filter(|_| random.below(1_000) < of_thousand).for_each(|tenant| {
@@ -210,7 +212,7 @@ fn keys_that_wait_in_vain_are_not_forgotten() {
 }
 
 #[test]
-fn thousands_of_keys_that_call_in_one_turn_are_all_heard() {
+fn keys_that_all_call_in_one_turn_are_heard() {
     for lost in [0, 300] {
         all_at_once(seed(), lost);
     }
@@ -236,4 +238,5 @@ fn keys_that_wait_go_with_their_rule() {
     assert_eq!(talk.host.member.sync().keys(), 0, "keys that wait for ever");
 }
 
-const KEYS: usize = 3_000;
+/// Three times what fits in flight.
+const KEYS: usize = 1_500;
