@@ -147,7 +147,7 @@ nightly-interleavings:
 
 nightly-measured:
 	cargo test --profile nightly --locked --no-fail-fast --test daemon --test memory -- --ignored --nocapture
-	SEEDS=$${SEEDS:-20} cargo test --profile nightly --locked --test shedding -- --ignored
+	SEEDS=$${SEEDS:-20} cargo test --profile nightly --locked --test shedding -- --include-ignored
 
 nightly-fleet:
 	RUNS=$${FLEET_RUNS:-100000} cargo test --profile nightly --locked --test fleet -- --include-ignored

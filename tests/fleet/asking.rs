@@ -11,7 +11,7 @@ use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Rule};
 
 use crate::host::{Asking, Host, Judged, own_rule, position};
-use crate::plan::{Plan as FleetPlan, Shape, draws, is_short, seed};
+use crate::plan::{Plan as FleetPlan, Shape, draws, is_short, runs, seed};
 use crate::random::Random;
 use crate::store::Store;
 use crate::windows::{Kind, like};
@@ -102,17 +102,22 @@ fn run(plan: &Plan) -> Seen {
                     numbers += 1;
                     events.insert((at, numbers), (host, number, event));
                 }
-                Event::Back(command, reply) => hosts[host].answered(number, &command, reply, us),
+                Event::Back(command, reply) => {
+                    hosts[host].answered(number, &command, reply, us);
+                    assert!(hosts[host].out.is_empty(), "no answer makes a host ask at once");
+                }
                 Event::Lost => hosts[host].timed_out(number, us),
             }
         }
-        assert!(hosts.iter().all(|host| host.out.is_empty()), "no answer makes a host ask at once");
         let arrivals = plan.per_second / 2_000 + u32::from(random.below(2_000) < plan.per_second % 2_000);
         let arrivals = if is_over { 0 } else { arrivals };
         let asked_by: Vec<usize> = (0..arrivals).map(|_| random.below(plan.hosts) as usize).collect();
         for (number, host) in hosts.iter_mut().enumerate() {
             host.answers(&tenants, us).iter().for_each(|(_, judged)| seen.count(*judged, us));
-            for _ in asked_by.iter().filter(|asked| **asked == number) {
+            for asked in &asked_by {
+                if *asked != number {
+                    continue;
+                }
                 match host.ask(request(random.below(1_000) < plan.own), &tenants, us) {
                     Some(judged) => seen.count(judged, us),
                     None => seen.asked += 1,
@@ -120,6 +125,9 @@ fn run(plan: &Plan) -> Seen {
             }
             if us % 10_000 == (number as u64 * 500) % 10_000 {
                 host.member.tick(host.now(us), &mut host.out);
+            }
+            if host.out.is_empty() {
+                continue;
             }
             for command in host.take_commands() {
                 numbers += 1;
@@ -271,7 +279,7 @@ fn drawn(seed: u64) -> Plan {
 
 #[test]
 fn admissions_are_charged_despite_lost_and_late_commands() {
-    let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
+    let runs = if is_short() { 16 } else { runs() };
     let mut used = (0.0, 0.0);
     for seed in seed()..seed() + runs {
         let plan = drawn(seed);
@@ -312,7 +320,7 @@ fn hundred_hosts_admit_a_daily_budget_once() {
 /// Covers a budget without refill, under lost, late and abandoned checks and refusals by another rule.
 #[test]
 fn admitted_tokens_are_charged_and_unused_ones_return() {
-    let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
+    let runs = if is_short() { 16 } else { runs() };
     let (mut missed, mut admitted) = (0, 0);
     for seed in seed()..seed() + runs {
         let plan = drawn(seed);

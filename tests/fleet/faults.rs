@@ -5,10 +5,10 @@ use crate::windows::Kind;
 use crate::world::run;
 
 fn outage(hosts: u32, seconds: u64, empty: bool) -> Plan {
-    let from_ms = 20_000;
+    let from_ms = if is_short() { 8_000 } else { 20_000 };
     let outages = vec![Outage { from_ms, to_ms: from_ms + seconds * 1_000, empty, later_ms: 0 }];
     let faults = Faults { outages, ..Faults::default() };
-    Plan { ms: from_ms + seconds * 1_000 + 20_000, faults, ..Plan::cell(hosts, Shape::Even, 2_000) }
+    Plan { ms: 2 * from_ms + seconds * 1_000, faults, ..Plan::cell(hosts, Shape::Even, 2_000) }
 }
 
 fn check_outage(hosts: u32, seconds: u64, empty: bool) {
@@ -32,7 +32,7 @@ fn check_outage(hosts: u32, seconds: u64, empty: bool) {
 fn splits_budget_in_outage_and_settles_after_it() {
     if is_short() {
         check_outage(10, 5, true);
-        return check_outage(10, 20, false);
+        return check_outage(10, 12, false);
     }
     for (seconds, empty) in [(5, false), (5, true), (60, false), (60, true)] {
         check_outage(10, seconds, empty);
@@ -65,13 +65,13 @@ fn staggered_reconnects_lend_no_token_twice() {
 fn lost_replies_admit_no_uncharged_token() {
     // At these loads each host always has many commands in flight; a host with few enters an outage soon at
     // this loss rate.
-    let loads: &[u32] = if is_short() { &[10_000] } else { &[5_000, 10_000] };
+    let (hosts, loads): (u32, &[u32]) = if is_short() { (10, &[5_000]) } else { (20, &[5_000, 10_000]) };
     for (credit, load) in
         [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))
     {
         let faults = Faults { lost: 300, ..Faults::default() };
         let ms = if is_short() { 3_000 } else { 20_000 };
-        let cell = Plan::cell(20, Shape::Even, load);
+        let cell = Plan::cell(hosts, Shape::Even, load);
         let plan = Plan { credit, tenants: 16, audited: true, ms, faults, ..cell };
         let world = run(&plan);
         let seen = world.measure.seen();
@@ -117,10 +117,10 @@ fn tokens_of_a_crashed_host_stay_spent() {
 
 #[test]
 fn flushed_redis_grants_no_token_twice() {
-    let fleets: &[u32] = if is_short() { &[10] } else { &[10, 100] };
+    let (fleets, load): (&[u32], u32) = if is_short() { (&[10], 4_000) } else { (&[10, 100], 10_000) };
     for &hosts in fleets {
         let faults = Faults { flushes_ms: vec![10_000, 13_000], ..Faults::default() };
-        let plan = Plan { ms: 20_000, faults, ..Plan::cell(hosts, Shape::Even, 10_000) };
+        let plan = Plan { ms: 20_000, faults, ..Plan::cell(hosts, Shape::Even, load) };
         let seen = run(&plan).measure.seen();
         println!("{hosts} hosts: {seen}");
         assert!(seen.excess <= 0.2 * f64::from(plan.burst), "{seen}: {plan:#?}");

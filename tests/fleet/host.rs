@@ -1,5 +1,6 @@
 //! Simulates one host: its engine, sync and clock.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use foldhash::HashMap;
@@ -61,6 +62,8 @@ pub(crate) struct Host {
     pending: HashMap<u64, ScriptCommand>,
     /// Time of the next due tick, unless a request or reply arrives earlier.
     next: Timestamp,
+    /// The last result of [`Host::has`] and its time, until the next action.
+    known: Cell<Option<(u64, (u64, u64))>>,
     pub(crate) out: Vec<ScriptCommand>,
     secret: SecretDigest,
     /// Pending requests.
@@ -124,6 +127,7 @@ impl Host {
             has_heard,
             pending,
             next,
+            known: Cell::new(None),
             out,
             secret: SecretDigest::of_secret(&[secret]),
             waiting,
@@ -143,7 +147,7 @@ impl Host {
     }
 
     pub(crate) fn set_wall_clock(&mut self, utc: i64) {
-        self.next = Timestamp::ORIGIN;
+        self.acts();
         self.utc = utc;
     }
 
@@ -163,7 +167,18 @@ impl Host {
 
     /// Returns tokens held and tokens owed.
     pub(crate) fn has(&self, us: u64) -> (u64, u64) {
-        self.member.sync().in_hand(&self.engine, self.now(us))
+        if let Some((_, has)) = self.known.get().filter(|(at, _)| *at == us) {
+            return has;
+        }
+        let has = self.member.sync().in_hand(&self.engine, self.now(us));
+        self.known.set(Some((us, has)));
+        has
+    }
+
+    /// Makes the next tick due, since something happens.
+    fn acts(&mut self) {
+        self.next = Timestamp::ORIGIN;
+        self.known.set(None);
     }
 
     /// Decides a request; returns whether it may start.
@@ -185,6 +200,9 @@ impl Host {
     /// Returns the pending requests that were decided.
     pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(Asking, Judged)> {
         let mut answers = Vec::new();
+        if self.waiting.is_empty() {
+            return answers;
+        }
         for (parked, brought) in self.waiting.take_ready(self.now(us)) {
             let (asking, shortfalls) = (parked.what, parked.shortfalls);
             let (result, may_wait) = match brought {
@@ -207,7 +225,7 @@ impl Host {
         us: u64,
     ) -> Result<Judged, Arc<Shortfalls>> {
         let now = self.now(us);
-        self.next = Timestamp::ORIGIN;
+        self.acts();
         let attributes = [("tenant", tenant), ("job", "j")];
         let attributes = if is_held { &attributes[..] } else { &attributes[..1] };
         let request = Request {
@@ -265,6 +283,7 @@ impl Host {
     /// Returns the commands due now.
     pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<ScriptCommand> {
         let now = self.now(us);
+        self.known.set(None);
         let timeout = self.member.sync().timeout();
         self.link.is_cut_off(true, timeout, now.at);
         self.member.set_heard(self.link.is_linked(), now.at);
@@ -289,14 +308,14 @@ impl Host {
 
     pub(crate) fn sent(&mut self, number: u64, command: ScriptCommand, us: u64) {
         let now = self.now(us);
-        self.next = Timestamp::ORIGIN;
+        self.acts();
         self.link.sent(now.at);
         self.pending.insert(number, command);
     }
 
     pub(crate) fn answered(&mut self, number: u64, command: &ScriptCommand, reply: ScriptReply, us: u64) {
         let now = self.now(us);
-        self.next = Timestamp::ORIGIN;
+        self.acts();
         // The connection of a command that timed out was closed.
         if self.pending.remove(&number).is_none() {
             return;
@@ -323,7 +342,7 @@ impl Host {
     /// Handles the timeout of a command if it is still pending.
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
-        self.next = Timestamp::ORIGIN;
+        self.acts();
         let before = self.member.sync().counts().unanswered;
         let command = self.pending.remove(&number);
         match &command {

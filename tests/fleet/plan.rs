@@ -250,7 +250,7 @@ pub(crate) fn runs() -> u64 {
     std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(12)
 }
 
-/// Returns whether `RUNS` is unset.
+/// Returns whether `RUNS` is unset: runs are shorter then, with fewer hosts.
 pub(crate) fn is_short() -> bool {
     std::env::var_os("RUNS").is_none()
 }

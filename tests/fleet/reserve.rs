@@ -4,6 +4,7 @@
 mod cases;
 mod random_runs;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,9 @@ const STRAYS: u32 = 10;
 /// Critical load, as a portion of the capacity of the slots.
 const CRITICAL: f64 = 0.08;
 
+/// Between heartbeats and replies a limit drops with time, and rises after ten seconds: it is read this often.
+const LIMIT_READ_MS: u64 = 10;
+
 /// Redis clock at the start, µs.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
 
@@ -66,6 +70,8 @@ struct Host {
     pending: Vec<(u64, Heartbeat)>,
     /// Heartbeats sent.
     said: Vec<Heartbeat>,
+    /// Its limit of other leases and when that was read, until its next heartbeat or reply.
+    limit: Cell<Option<(u64, u32)>>,
 }
 
 struct World {
@@ -117,6 +123,7 @@ impl Host {
             at_work: [0; 2],
             pending: Vec::new(),
             said: Vec::new(),
+            limit: Cell::new(None),
         }
     }
 
@@ -150,7 +157,13 @@ impl Host {
 
     /// Returns its limit of other leases or the leases in progress, whichever is larger.
     fn reach(&self, ms: u64) -> u32 {
-        self.view(ms).reserve.unwrap().noncritical_max.unwrap().max(self.at_work[1])
+        let known = self.limit.get().filter(|(read, _)| ms < read + LIMIT_READ_MS);
+        let (_, limit) = known.unwrap_or_else(|| {
+            let limit = self.view(ms).reserve.unwrap().noncritical_max.unwrap();
+            self.limit.set(Some((ms, limit)));
+            (ms, limit)
+        });
+        limit.max(self.at_work[1])
     }
 
     /// Returns whether it counts the slots of other hosts.
@@ -164,6 +177,7 @@ impl Host {
         if !self.link.takes_beat(at) {
             return None;
         }
+        self.limit.set(None);
         let (seq, pools) = self.reserves.report(&self.engine, at);
         let beat =
             Heartbeat { host: self.name, epoch: self.life, seq, pools, secret: SecretDigest::default() };
@@ -305,6 +319,7 @@ impl World {
                     };
                     host.pending.retain(|(pending, _)| *pending != number);
                     host.link.heard(at);
+                    host.limit.set(None);
                     let is_taken = host.reserves.apply_reply(beat, &reply, &host.engine);
                     assert!(!is_taken, "nobody else goes by its name");
                 }

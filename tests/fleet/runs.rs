@@ -3,7 +3,7 @@
 use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;
-use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, runs, seed};
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_short, runs, seed};
 use crate::table::check_bounds;
 use crate::world::{Looks, run, run_looking};
 
@@ -48,7 +48,8 @@ fn plan(seed: u64) -> Plan {
 /// Selected by `SEED` and `RUNS`.
 #[test]
 fn keeps_bounds_and_conserves_tokens() {
-    each_seed(seed()..seed() + runs(), plan, |plan| {
+    let runs = if is_short() { 8 } else { runs() };
+    each_seed(seed()..seed() + runs, plan, |plan| {
         let world = run(plan);
         let seen = world.measure.seen();
         world.audit.as_ref().unwrap().check(seen.admitted);

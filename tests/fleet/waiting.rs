@@ -28,6 +28,10 @@ impl<W> Waiting<W> {
         Waiting(Vec::new())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Parks a request.
     pub(crate) fn park(
         &mut self,

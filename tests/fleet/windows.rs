@@ -163,7 +163,7 @@ fn uses_most_of_every_window() {
                 (Shape::Zipf, 2_000, 100),
             ];
             for (shape, load, credit) in loads.into_iter().take(if is_short() { 2 } else { 4 }) {
-                let rate = 1_000 * period_s as u32;
+                let rate = if is_short() { 500 } else { 1_000 } * period_s as u32;
                 let plan = Plan {
                     rate,
                     burst: rate,

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::claims::Claim;
+use crate::judge::is_full;
 use crate::plan::{CRITICAL, EVENT, GET, PRIORITIES, Plan, Service, TEST};
 use crate::real::{Parts, Setting};
 use crate::record::Run;
@@ -36,15 +37,15 @@ fn extra(name: &'static str, plan: Plan, claims: fn(&Run) -> Vec<Claim>) -> Case
 }
 
 pub(crate) fn slow_loop_alone() -> Vec<Case> {
-    let plan = Plan::step(0.55, 1.5, LONG, 300);
-    let published = case("1.5×, slow loop alone, leak 0", plan.clone(), |run| {
-        alone(run, Claim::at_most("reversals", 1.0, run.reversals(&event(LONG))))
+    let plan = Plan::step(0.55, 1.5, long(), 300);
+    let published = extra("1.5×, slow loop alone, leak 0", plan.clone(), |run| {
+        alone(run, Claim::at_most("reversals", 1.0, run.reversals(&event(long()))))
     });
     // A leak parks u at 0.8, where bursts of long work raise s more than the leak lowers it: sometimes one
     // reversal more under lognormal service.
     let leaking = case("1.5×, slow loop alone, leak 1/1800", plan, |run| {
         let claim = if run.plan.service == Service::Lognormal { reported } else { Claim::at_most };
-        alone(run, claim("reversals", 1.0, run.reversals(&event(LONG))))
+        alone(run, claim("reversals", 1.0, run.reversals(&event(long()))))
     });
     vec![Case { parts: Parts::Workers, leaks: false, ..published }, Case { parts: Parts::Workers, ..leaking }]
 }
@@ -54,10 +55,10 @@ fn alone(run: &Run, reversals: Claim) -> Vec<Claim> {
     let mut claims = vec![
         Claim::at_least("first shed after, s", 29.0, shed),
         Claim::at_most("first shed within, s", 40.0, shed),
-        Claim::at_most("queue empty and u < 0.9, s", 130.0, run.cleared_after(&event(LONG))),
+        Claim::at_most("queue empty and u < 0.9, s", 130.0, run.cleared_after(&event(long()))),
         Claim::report_low("critical in the first 180 s", run.critical(&early())),
-        Claim::at_least("critical after 180 s", 0.999, run.critical(&late(LONG))),
-        Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
+        Claim::at_least("critical after 180 s", 0.999, run.critical(&late(long()))),
+        Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(long())) / run.plan.capacity()),
         reversals,
         Claim::at_most("u is shown wrong by", 1e-9, run.utilization_off),
     ];
@@ -66,7 +67,7 @@ fn alone(run: &Run, reversals: Claim) -> Vec<Claim> {
 }
 
 pub(crate) fn step() -> Vec<Case> {
-    let plan = |load| Plan::step(0.55, load, LONG, 300);
+    let plan = |load| Plan::step(0.55, load, long(), 300);
     vec![
         case("1.5×", plan(1.5), |run| stepped(run, 0.99, 60.0)),
         case("3×", plan(3.0), |run| stepped(run, 0.97, 45.0)),
@@ -78,11 +79,11 @@ pub(crate) fn step() -> Vec<Case> {
 fn stepped(run: &Run, critical: f64, first: f64) -> Vec<Claim> {
     let mut claims = vec![
         Claim::at_least("critical in the first 180 s", critical, run.critical(&early())),
-        Claim::report_low("critical after 180 s", run.critical(&late(LONG))),
-        Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
-        Claim::at_most("queue", 512.0, run.queue_max(&event(LONG))),
+        Claim::report_low("critical after 180 s", run.critical(&late(long()))),
+        Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(long())) / run.plan.capacity()),
+        Claim::at_most("queue", 512.0, run.queue_max(&event(long()))),
         Claim::at_most("first shed by the slow loop within, s", first, run.slow_loop_after()),
-        Claim::report("reversals", run.reversals(&event(LONG))),
+        Claim::report("reversals", run.reversals(&event(long()))),
         Claim::report("brake came on, times", run.brakings as f64),
     ];
     claims.extend(recovery(run));
@@ -90,7 +91,7 @@ fn stepped(run: &Run, critical: f64, first: f64) -> Vec<Claim> {
 }
 
 fn recovery(run: &Run) -> [Claim; 2] {
-    let (end, gone) = (EVENT + LONG, run.plan.end());
+    let (end, gone) = (EVENT + long(), run.plan.end());
     [
         Claim::at_most("s ≤ 0 after the load's end, s", 270.0, run.recovered_after(&(end..gone))),
         Claim::at_most("s rises again by", 0.0, run.steepest_rise(&(end + 20..gone))),
@@ -98,17 +99,21 @@ fn recovery(run: &Run) -> [Claim; 2] {
 }
 
 pub(crate) fn far_too_much() -> Vec<Case> {
-    vec![case("8×", Plan::step(0.55, 8.0, 300, 60), |run| {
+    vec![case("8×", Plan::step(0.55, 8.0, if is_full() { 300 } else { 230 }, 10), |run| {
         vec![
             Claim::at_least("critical in the first 180 s", 0.60, run.critical(&early())),
-            Claim::at_least("critical after 180 s", 0.999, run.critical(&late(300))),
-            Claim::report_low("goodput, of capacity", run.goodput(&late(300)) / run.plan.capacity()),
+            Claim::at_least("critical after 180 s", 0.999, run.critical(&late(overload(run)))),
+            Claim::report_low(
+                "goodput, of capacity",
+                run.goodput(&late(overload(run))) / run.plan.capacity(),
+            ),
         ]
     })]
 }
 
 pub(crate) fn no_overload() -> Vec<Case> {
-    let plan = |workers, load| Plan { workers, ..Plan::level(load, 1_200) };
+    let span = if is_full() { 1_200 } else { 600 };
+    let plan = |workers, load| Plan { workers, ..Plan::level(load, span) };
     let nothing: fn(&Run) -> Vec<Claim> = |run| {
         let claim = if run.plan.service == Service::Lognormal { reported } else { Claim::at_most };
         vec![claim("refused", 0.0, run.all_refused())]
@@ -126,7 +131,7 @@ pub(crate) fn no_overload() -> Vec<Case> {
         case("16 workers at 0.70", plan(16, 0.70), nothing),
         extra("32 workers at 0.55", plan(32, 0.55), nothing),
         extra("32 workers at 0.65", plan(32, 0.65), nothing),
-        case("32 workers at 0.70", plan(32, 0.70), nothing),
+        extra("32 workers at 0.70", plan(32, 0.70), nothing),
         case("4 workers at 0.60", plan(4, 0.60), small),
         extra("4 workers at 0.70", plan(4, 0.70), small),
     ]
@@ -137,24 +142,24 @@ fn reported(what: &'static str, _bound: f64, seen: f64) -> Claim {
 }
 
 pub(crate) fn one_priority() -> Vec<Case> {
-    let plan = |load| Plan { mix: [0.04, 0.03, 0.90, 0.03], ..Plan::step(0.55, load, LONG, 60) };
+    let plan = |load| Plan { mix: [0.04, 0.03, 0.90, 0.03], ..Plan::step(0.55, load, long(), 60) };
     let steady: fn(&Run) -> Vec<Claim> = |run| {
         vec![
-            Claim::at_most("reversals", 1.0, run.reversals(&event(LONG))),
-            Claim::at_most("sd(s) after 240 s", 0.02, run.severity_spread(&(EVENT + 240..EVENT + LONG))),
-            Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
+            Claim::at_most("reversals", 1.0, run.reversals(&event(long()))),
+            Claim::at_most("sd(s) after 240 s", 0.02, run.severity_spread(&(EVENT + 240..EVENT + long()))),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(long())) / run.plan.capacity()),
         ]
     };
     vec![case("90 % GET, 3×", plan(3.0), steady), extra("90 % GET, 6×", plan(6.0), steady)]
 }
 
 pub(crate) fn retry_storm() -> Vec<Case> {
-    let plan = Plan { retries: 3, ..Plan::step(0.55, 1.2, LONG, 60) };
+    let plan = Plan { retries: 3, ..Plan::step(0.55, 1.2, long(), 60) };
     vec![case("1.2×, 3 retries", plan, |run| {
         vec![
-            Claim::at_least("critical", 0.995, run.critical(&event(LONG))),
-            Claim::at_least("critical, by tries", 0.995, run.critical_by_tries(&event(LONG))),
-            Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
+            Claim::at_least("critical", 0.995, run.critical(&event(long()))),
+            Claim::at_least("critical, by tries", 0.995, run.critical_by_tries(&event(long()))),
+            Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(long())) / run.plan.capacity()),
         ]
     })]
 }
@@ -169,43 +174,44 @@ pub(crate) fn pulse() -> Vec<Case> {
 }
 
 pub(crate) fn slow_service() -> Vec<Case> {
-    let slower = Some((EVENT, EVENT + LONG, 3.0));
-    vec![case("service 3 times slower", Plan { slower, ..Plan::step(0.55, 0.55, LONG, 60) }, |run| {
+    let slower = Some((EVENT, EVENT + long(), 3.0));
+    vec![case("service 3 times slower", Plan { slower, ..Plan::step(0.55, 0.55, long(), 60) }, |run| {
         let capacity = run.plan.capacity() / 3.0;
         vec![
-            Claim::at_least("critical", 0.985, run.critical(&event(LONG))),
-            Claim::at_least("goodput, of the new capacity", 0.65, run.goodput(&late(LONG)) / capacity),
+            Claim::at_least("critical", 0.985, run.critical(&event(long()))),
+            Claim::at_least("goodput, of the new capacity", 0.65, run.goodput(&late(long())) / capacity),
         ]
     })]
 }
 
 pub(crate) fn mostly_critical() -> Vec<Case> {
-    let plan = Plan { mix: [0.90, 0.05, 0.04, 0.01], ..Plan::step(0.55, 1.5, LONG, 60) };
+    let plan = Plan { mix: [0.90, 0.05, 0.04, 0.01], ..Plan::step(0.55, 1.5, long(), 60) };
     vec![case("90 % critical, 1.5×", plan, |run| {
         vec![
-            Claim::at_least("critical", 0.70, run.critical(&event(LONG))),
-            Claim::at_least("goodput, of capacity", 0.95, run.goodput(&late(LONG)) / run.plan.capacity()),
+            Claim::at_least("critical", 0.70, run.critical(&event(long()))),
+            Claim::at_least("goodput, of capacity", 0.95, run.goodput(&late(long())) / run.plan.capacity()),
         ]
     })]
 }
 
 pub(crate) fn stuck() -> Vec<Case> {
-    let load = vec![(EVENT, 0.55), (EVENT + 300, 1.5), (EVENT + 300 + 900, 0.76)];
-    vec![case("1.5×, then 0.76", Plan { workers: 64, load, ..Plan::level(0.55, 0) }, |run| {
-        let after = run.recovered_after(&(EVENT + 300..run.plan.end()));
+    let (workers, span) = if is_full() { (64, 300) } else { (16, 120) };
+    let load = vec![(EVENT, 0.55), (EVENT + span, 1.5), (EVENT + span + 900, 0.76)];
+    vec![case("1.5×, then 0.76", Plan { workers, load, ..Plan::level(0.55, 0) }, |run| {
+        let after = run.recovered_after(&(EVENT + overload(run)..run.plan.end()));
         vec![Claim::at_most("s ≤ 0 after, s", 900.0, after)]
     })]
 }
 
 pub(crate) fn pauses() -> Vec<Case> {
-    let plan = Plan { pauses: true, ..Plan::step(0.55, 3.0, LONG, 60) };
+    let plan = Plan { pauses: true, ..Plan::step(0.55, 3.0, long(), 60) };
     vec![case("3×, clients pause for 50 ms", plan, |run| {
-        let all = event(LONG);
+        let all = event(long());
         vec![
             Claim::at_least("critical", 0.97, run.critical(&all)),
             Claim::at_least("critical in the first 180 s", 0.97, run.critical(&early())),
             Claim::at_most("u is shown wrong by", 1e-9, run.utilization_off),
-            Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(long())) / run.plan.capacity()),
         ]
     })]
 }
@@ -236,7 +242,7 @@ pub(crate) fn quota() -> Vec<Case> {
 /// Effect of each part on the first three minutes and afterwards.
 pub(crate) fn apart() -> Vec<Case> {
     let about: fn(&Run) -> Vec<Claim> = |run| {
-        let load = late(run.plan.load[1].0 - EVENT);
+        let load = late(overload(run));
         vec![
             Claim::report_low("critical in the first 180 s", run.critical(&early())),
             Claim::report_low("critical after 180 s", run.critical(&load)),
@@ -251,7 +257,7 @@ pub(crate) fn apart() -> Vec<Case> {
         (Parts::WorkersAge, ["1.5×, and queue age", "3×, and queue age", "8×, and queue age"]),
         (Parts::All, ["1.5×, all three", "3×, all three", "8×, all three"]),
     ];
-    let loads = [(1.5, LONG), (3.0, LONG), (8.0, 300)];
+    let loads = [(1.5, long()), (3.0, long()), (8.0, 300)];
     let all = parts.into_iter().flat_map(|(parts, names)| {
         names.into_iter().zip(loads).map(move |(name, (load, span))| Case {
             parts,
@@ -259,6 +265,11 @@ pub(crate) fn apart() -> Vec<Case> {
         })
     });
     all.collect()
+}
+
+/// Returns the duration of the overload of a run, in seconds.
+fn overload(run: &Run) -> u64 {
+    run.plan.load[1].0 - EVENT
 }
 
 fn event(span: u64) -> Range<u64> {
@@ -273,6 +284,9 @@ fn late(span: u64) -> Range<u64> {
     EVENT + 180..EVENT + span
 }
 
-/// Duration of an overload, in seconds.
-const LONG: u64 = 600;
+/// Returns the duration of an overload, in seconds.
+fn long() -> u64 {
+    if is_full() { 600 } else { 300 }
+}
+
 const _: () = assert!(PRIORITIES.len() == TEST + 1, "the least important is the last");

@@ -42,16 +42,20 @@ fn seeds() -> u64 {
     std::env::var("SEEDS").map_or(1, |text| text.parse().expect("SEEDS is a number"))
 }
 
+/// Returns whether `SEEDS` is set: overloads last longer then, and all cases run.
+pub(crate) fn is_full() -> bool {
+    std::env::var_os("SEEDS").is_some()
+}
+
 /// Runs a row, writes its table, and fails with it if a claim does not hold. With `SEEDS` it runs all cases
 /// under both kinds of service; else under the one with the most claims.
 pub(crate) fn row(name: &str, cases: &[Case]) {
     let mut lines = String::new();
     let mut holds = true;
-    let is_full = std::env::var_os("SEEDS").is_some();
     let services =
-        if is_full { &[Service::Lognormal, Service::Exponential][..] } else { &[Service::Exponential] };
+        if is_full() { &[Service::Lognormal, Service::Exponential][..] } else { &[Service::Exponential] };
     for &service in services {
-        for case in cases.iter().filter(|case| is_full || !case.is_extra) {
+        for case in cases.iter().filter(|case| is_full() || !case.is_extra) {
             let case = Case { plan: Plan { service, ..case.plan.clone() }, ..case.clone() };
             let by_seed = seen(&case, seeds());
             holds &= by_seed.iter().flatten().all(Claim::holds);

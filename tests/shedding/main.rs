@@ -1,6 +1,6 @@
 //! Tests load shedding in a closed loop: a host with workers, a backlog and impatient clients, in virtual
-//! time. Claims hold for every seed; `SEEDS=20` runs as many as the documentation states, and each row writes
-//! its table to `target/tmp/shedding/`.
+//! time. Claims hold for every seed; `SEEDS=20` runs as many as the documentation states, with longer overloads
+//! and all cases, and each row writes its table to `target/tmp/shedding/`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

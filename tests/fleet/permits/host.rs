@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{
-    ConnectionParams, Descriptors, EngineAnswer, Op, RemoteCheckResult, Request, Session, Verdict,
+    ConnectionParams, Descriptors, EngineAnswer, Op, RemoteCheckResult, Request, RuleName, Session, Verdict,
     WorkOutcome,
 };
 use tidegate::fleet::command::ScriptCommand;
@@ -26,8 +26,10 @@ pub(crate) struct WorkHost {
     waiting: Waiting<Wanted>,
     /// Send time of the last answered command, by key.
     heard: HashMap<[u8; 16], Timestamp>,
-    /// Hashed keys of the tenants.
+    /// Names of the tenants, and their hashed keys.
+    tenants: Vec<String>,
     keys: Vec<[u8; 16]>,
+    rule: RuleName,
     next_id: u64,
 }
 
@@ -64,12 +66,13 @@ impl WorkHost {
         let now = host.now(at_us);
         let session = host.engine.open_session(&opening, now).unwrap();
         let rule = host.engine.find_rule_name("api/exports").unwrap();
-        let key = |tenant: u32| {
-            let tenant = format!("t{tenant}");
-            host.engine.find_permits(&rule, &[("tenant", &tenant)], now).unwrap().unwrap().name
+        let tenants: Vec<_> = (0..plan.base.tenants).map(|tenant| format!("t{tenant}")).collect();
+        let key = |tenant: &String| {
+            host.engine.find_permits(&rule, &[("tenant", tenant)], now).unwrap().unwrap().name
         };
-        let keys = (0..plan.base.tenants).map(key).collect();
-        WorkHost { host, session, waiting: Waiting::new(), heard: HashMap::new(), keys, next_id: 0 }
+        let keys = tenants.iter().map(key).collect();
+        let (waiting, heard) = (Waiting::new(), HashMap::new());
+        WorkHost { host, session, waiting, heard, tenants, keys, rule, next_id: 0 }
     }
 
     /// Returns the permits that it holds.
@@ -85,9 +88,9 @@ impl WorkHost {
 
     /// Returns whether the key has more leases than permits here.
     fn is_beyond_hand(&self, tenant: u32, us: u64) -> bool {
-        let (engine, tenant) = (&self.host.engine, format!("t{tenant}"));
-        let rule = engine.find_rule_name("api/exports").unwrap();
-        let here = engine.find_permits(&rule, &[("tenant", &tenant)], self.host.now(us)).unwrap().unwrap();
+        let tenant = &self.tenants[tenant as usize];
+        let here = self.host.engine.find_permits(&self.rule, &[("tenant", tenant)], self.host.now(us));
+        let here = here.unwrap().unwrap();
         here.in_use > here.held
     }
 
@@ -109,9 +112,8 @@ impl WorkHost {
         us: u64,
     ) -> Came {
         let now = self.host.now(us);
-        let tenant = format!("t{}", work.tenant);
         // A request that its own host refuses has an additional attribute.
-        let attributes = [("tenant", tenant.as_str()), ("job", "j")];
+        let attributes = [("tenant", self.tenants[work.tenant as usize].as_str()), ("job", "j")];
         let attributes = if work.is_held { &attributes[..] } else { &attributes[..1] };
         self.next_id += 1;
         let request = Request {
@@ -141,6 +143,9 @@ impl WorkHost {
     /// connection.
     pub(crate) fn resume(&mut self, us: u64, leaves: impl FnMut() -> bool) -> Vec<(Wanted, Came)> {
         let mut came = Vec::new();
+        if self.waiting.is_empty() {
+            return came;
+        }
         self.waiting.forget(leaves);
         for (parked, brought) in self.waiting.take_ready(self.host.now(us)) {
             let (result, may_wait) = match brought {

@@ -351,7 +351,9 @@ impl World<'_> {
     }
 
     fn send_out(&mut self, number: u32, us: u64) {
-        let Some(host) = self.hosts[number as usize].as_mut() else { return };
+        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| !host.host.out.is_empty()) else {
+            return;
+        };
         let to = To { host: number, life: self.lives[number as usize] };
         let timeout = self.plan.base.timeout_us(host.host.member.sync().timeout());
         for command in host.host.take_commands() {

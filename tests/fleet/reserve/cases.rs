@@ -30,50 +30,53 @@ fn reserve_stays_free_under_all_faults() {
         let is_sound = seed % 3 == 0;
         let faults = faults[(seed % 3) as usize].clone();
         let round_trip_us = [500, 50_000, 200_000][(seed / 3 % 3) as usize];
-        let mut world = World::new(seed, round_trip_us, faults).with_hosts(&[100; 10]);
+        let hosts = if is_short() { 5 } else { 10 };
+        let mut world = World::new(seed, round_trip_us, faults).with_hosts(&vec![100; hosts]);
         whatever_happens(&mut world, is_sound);
     }
 }
 
 /// `is_sound`: no message is lost, late or doubled.
 fn whatever_happens(world: &mut World, is_sound: bool) {
-    world.run(20_000, |_| 2.0);
-    assert!(world.most(20_000) <= MOST, "{}", world.most(20_000));
+    let (settles_ms, out_ms) = if is_short() { (12_000, 20_000) } else { (20_000, 60_000) };
+    world.run(settles_ms, |_| 2.0);
+    assert!(world.most(settles_ms) <= MOST, "{}", world.most(settles_ms));
     assert!(world.mean(10_000) >= 0.78, "{}", world.mean(10_000));
 
     world.hosts[3].as_mut().unwrap().utc = 30_000_000_000;
     world.run(5_000, |_| 2.0);
     assert!(world.most(5_000) <= MOST);
 
-    assert_eq!(world.slots_known(0), 1_000);
-    world.kill(7);
+    let (dead, slots) = (world.hosts.len() - 1, u64::from(world.slots()));
+    assert_eq!(world.slots_known(0), slots);
+    world.kill(dead);
     let (mut gone, mut unknown) = (0, 0);
     for ms in 1..=6_000 {
         world.run(1, |_| 2.0);
-        let is_known = (0..10).any(|number| number != 7 && world.slots_known(number) > 900);
+        let is_known = (0..dead).any(|number| world.slots_known(number) > slots - 100);
         unknown = if is_known { ms } else { unknown };
-        gone = if world.answered > 900 { ms } else { gone };
+        gone = if world.answered > slots - 100 { ms } else { gone };
     }
     assert!(gone <= 4_000, "in the sums for {gone} ms after its death");
     assert!(!is_sound || unknown <= 4_000, "known for {unknown} ms after its death");
-    // With nine tenths of the slots, and the dead host's leases ended at once.
+    // Without its slots, and the dead host's leases ended at once.
     assert!(world.most(6_000) <= MOST, "{}", world.most(6_000));
 
     world.is_out = true;
     world.run(2_000, |_| 2.0);
     let heard = world.hosts.iter().flatten().filter(|host| host.goes_by_the_fleet(world.ms)).count();
-    assert_eq!(heard, 9);
+    assert_eq!(heard, dead);
     world.run(9_000, |_| 2.0);
     for host in world.hosts.iter().flatten() {
         assert!(!host.goes_by_the_fleet(world.ms), "the local rule within eleven seconds");
     }
-    world.run(49_000, |_| 2.0);
-    assert!(world.most(60_000) <= MOST, "{}", world.most(60_000));
-    assert!(world.mean(40_000) >= 0.78, "{}", world.mean(40_000));
+    world.run(out_ms - 11_000, |_| 2.0);
+    assert!(world.most(out_ms) <= MOST, "{}", world.most(out_ms));
+    assert!(world.mean(out_ms * 2 / 3) >= 0.78, "{}", world.mean(out_ms * 2 / 3));
     world.is_out = false;
-    world.run(20_000, |_| 2.0);
+    world.run(settles_ms, |_| 2.0);
     assert!(world.hosts.iter().flatten().all(|host| host.goes_by_the_fleet(world.ms)));
-    assert!(world.most(20_000) <= MOST, "{}", world.most(20_000));
+    assert!(world.most(settles_ms) <= MOST, "{}", world.most(settles_ms));
     assert!(world.mean(10_000) >= 0.78, "{}", world.mean(10_000));
 
     let (came, served) = world.critical;
@@ -91,11 +94,12 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
 fn busy_hosts_use_slots_of_idle_hosts() {
     let mut world = World::new(2, 2_000, Faults::default()).with_hosts(&[100; 10]);
     let half = |busy: usize| move |number: usize| if (number < 5) == (busy == 0) { 2.0 } else { 0.02 };
-    world.run_strictly(20_000, half(0));
+    let borrows_ms = if is_short() { 12_000 } else { 20_000 };
+    world.run_strictly(borrows_ms, half(0));
     // Five hosts use all of their slots, not four fifths.
     let used = 2.0 * world.mean(5_000);
     assert!(used >= 0.9, "{used}");
-    world.run_strictly(20_000, half(1));
+    world.run_strictly(borrows_ms, half(1));
     let used = 2.0 * world.mean(5_000);
     assert!(used >= 0.9, "{used}");
     // Now all hosts are busy.
@@ -145,7 +149,7 @@ fn lost_reply_has_no_lasting_effect() {
 /// leases have ended.
 #[test]
 fn recovers_after_failover_to_stale_replica() {
-    for seed in 0..if is_short() { 4 } else { 10 } {
+    for seed in 0..if is_short() { 2 } else { 10 } {
         let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[100; 4]);
         let half = |busy: usize| move |number: usize| if (number < 2) == (busy == 0) { 2.0 } else { 0.02 };
         world.run_strictly(5_000 + 100 * seed, half(0));

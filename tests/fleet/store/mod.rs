@@ -163,7 +163,8 @@ impl Store {
         let is_lost = other && head.born_us > 0;
         let results = command.requests.iter().map(|request| {
             let id = (head.bucket.number(), request.key);
-            let mut set = self.permits.get(&id).and_then(|kept| kept.at(now_us)).cloned().unwrap_or_default();
+            let kept = self.permits.remove(&id).filter(|kept| kept.at(now_us).is_some());
+            let mut set = kept.map(|kept| kept.value).unwrap_or_default();
             let result = set.serve(command.host, request, is_lost, now_us);
             self.permits.insert(id, Kept::new(set, now_us, permits::KEPT_MS));
             result
