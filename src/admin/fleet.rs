@@ -249,7 +249,7 @@ impl FleetPage {
             errors: by_name(view.errors.iter().copied()),
             outages: view.outages,
             overrides: fleet_overrides(admin),
-            overrides_rejected: by_name(view.overrides.rejected),
+            overrides_rejected: by_name(view.rejected_overrides()),
             lost: view.counts.lost,
             clamped: view.clamped,
             rules: fleet_rules(&admin.engine, view, now.at, &sums),

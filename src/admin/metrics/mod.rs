@@ -290,8 +290,7 @@ fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter("fleet_clamped", help, &fleet.clamped)?;
     let help = "Ignored fleet overrides: forged: the fleet secret does not authenticate the value in Redis; stale: of an older \
                 version; unreadable: no text or too long; unknown: an entry unknown to this version";
-    let rejected = fleet.overrides.rejected.iter().map(|(reason, count)| ([("reason", *reason)], *count));
-    sheet.counters("fleet_overrides_rejected", help, rejected)?;
+    sheet.counters_by("fleet_overrides_rejected", help, "reason", fleet.rejected_overrides())?;
     let help = "Version of the fleet overrides in force; 0: none";
     sheet.gauge("fleet_overrides_version", help, &fleet.overrides.version)?;
     let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
