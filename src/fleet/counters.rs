@@ -98,6 +98,20 @@ impl FleetView {
         FleetView { errors, ..FleetView::default() }
     }
 
+    /// Returns the number of hosts that may be cut off from Redis while the others share: this one, which knows of no
+    /// other then, or those that Redis misses.
+    #[must_use]
+    pub fn cut_off(&self) -> u32 {
+        // Before the first heartbeat no host is counted.
+        let is_counted = self.alive > 0;
+        match self.is_linked {
+            _ if !self.is_needed => 0,
+            true if is_counted => self.hosts.saturating_sub(self.alive),
+            true => 0,
+            false => u32::from(self.hosts > 1 || !is_counted),
+        }
+    }
+
     /// Returns the batches of cells, by outcome.
     #[must_use]
     pub fn batches(&self) -> [(&'static str, u64); 3] {

@@ -17,7 +17,7 @@ use tracing::error;
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
-use super::fleet::{FleetReading, FleetRuleStatus, fleet_rules};
+use super::fleet::{FleetReading, FleetRuleStatus, admitted_max, fleet_rules};
 use crate::clock::Now;
 use crate::engine::{InForce, PoolView, ReserveView, Totals};
 
@@ -299,6 +299,9 @@ fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     });
     let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis answers";
     sheet.gauges("fleet_bound_tokens", help, bounds)?;
+    let help = "Budgets that all hosts together may admit at most of one; above 1 while this host or others are cut off from \
+                Redis; 0: no budget is shared";
+    sheet.gauge("fleet_admitted_max_ratio", help, &admitted_max(&scrape.fleet_rules))?;
     reserves(scrape, sheet)
 }
 
