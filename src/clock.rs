@@ -58,6 +58,18 @@ impl Now {
     pub const fn at_nanos(nanos: u64) -> Now {
         Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: 0 }
     }
+
+    /// Converts a time to nanoseconds of Unix time, by the wall clock as it is now.
+    #[must_use]
+    pub fn to_unix_nanos(self, at: Timestamp) -> i64 {
+        i64::try_from(at.0).unwrap_or(i64::MAX).saturating_add(self.utc_offset_nanos)
+    }
+
+    /// Converts nanoseconds of Unix time; the origin for earlier times.
+    #[must_use]
+    pub fn from_unix_nanos(self, unix: i64) -> Timestamp {
+        Timestamp(u64::try_from(unix.saturating_sub(self.utc_offset_nanos)).unwrap_or(0))
+    }
 }
 
 /// A span in whole microseconds, as the protocol has it. Rounded up, so that waiting for it is always enough.

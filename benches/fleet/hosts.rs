@@ -14,8 +14,7 @@ use tidegate::engine::{
 };
 use tidegate::fleet::identity::Identity;
 use tidegate::fleet::link;
-use tidegate::fleet::overrides::OverridesKey;
-use tidegate::fleet::secrets::SecretDigest;
+use tidegate::fleet::secrets::{OverridesKey, SecretDigest};
 use tidegate::fleet::task::{FleetHandle, SyncPlan};
 use tidegate::rules::read_text;
 
@@ -171,7 +170,7 @@ impl Host {
             identity,
             marks,
             secret: SecretDigest::default(),
-            seal: OverridesKey::new(&[9; 32]),
+            overrides_key: OverridesKey::of_secret(&[9; 32]),
             keep: None,
         };
         let fleet = FleetHandle::start(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;

@@ -3,7 +3,8 @@
 use ring::hmac;
 use tidegate::clock::Now;
 use tidegate::engine::{FleetChange, Mode, RuleName, Switch, SwitchOrigin, Target};
-use tidegate::fleet::overrides::{DOCUMENT_BYTES_MAX, ENTRIES_MAX, OverridesDocument, OverridesKey};
+use tidegate::fleet::overrides::{DOCUMENT_BYTES_MAX, OverridesDocument};
+use tidegate::fleet::secrets::OverridesKey;
 use tidegate::rules::read_text;
 
 use super::rules::new_engine;
@@ -18,10 +19,10 @@ limits:
 
 /// Opens the bytes as a document with a forged MAC, and as one with a valid MAC.
 pub fn check(bytes: &[u8]) {
-    let seal = OverridesKey::new(&SECRET);
-    assert!(OverridesDocument::open(bytes, &seal).is_none(), "accepts a forged document");
+    let key = OverridesKey::of_secret(&SECRET);
+    assert!(OverridesDocument::open(bytes, &key).is_none(), "accepts a forged document");
     let document = [bytes, &mac(bytes)].concat();
-    let Some(document) = OverridesDocument::open(&document, &seal) else {
+    let Some(document) = OverridesDocument::open(&document, &key) else {
         assert!(bytes.len() < 8 || document.len() > DOCUMENT_BYTES_MAX, "rejects an authentic document");
         return;
     };
@@ -40,15 +41,11 @@ pub fn check(bytes: &[u8]) {
         engine.tick(now);
         drop((engine.fleet_switches(), engine.blocked_keys(), engine.switches()));
         for change in changes(now) {
-            let Ok(Some(next)) = OverridesDocument::after(Some(&document), &change, &[9; 16], &seal, now)
-            else {
-                continue;
-            };
-            assert!(next.version() > document.version() || document.version() == u64::MAX);
-            let reopened =
-                OverridesDocument::open(next.bytes(), &seal).expect("the next version is authentic");
+            let Ok(Some(next)) = document.after(&change, &[9; 16], &key, now) else { continue };
+            assert!(next.version > document.version || document.version == u64::MAX);
+            let reopened = OverridesDocument::open(&next.bytes, &key).expect("the next version is authentic");
             assert_eq!(reopened.overrides(now), next.overrides(now));
-            assert!(next.overrides(now).switches.len() <= ENTRIES_MAX);
+            assert!(next.bytes.len() <= DOCUMENT_BYTES_MAX);
         }
     }
     drop(standing);

@@ -106,6 +106,8 @@ pub(super) fn fleet_rules(
                 extra: bound.extra.into(),
                 quiet_permille: bound.quiet.into(),
             }),
+            admitted_max: Some(terms.admitted_max(fleet.hosts, fleet.cut_off()))
+                .filter(|max| max.is_finite()),
             places,
             version: (counts.version > 0).then_some(counts.version),
             keys: counts.keys,
@@ -118,6 +120,12 @@ pub(super) fn fleet_rules(
         })
     };
     engine.in_force().each().filter_map(status).collect()
+}
+
+/// Returns the most that all hosts together admit of any budget, in budgets; 0 without a shared budget.
+pub(crate) fn admitted_max(rules: &[FleetRuleStatus]) -> f64 {
+    let shared = rules.iter().filter(|rule| rule.shared);
+    shared.map(|rule| rule.admitted_max.unwrap_or(f64::INFINITY)).fold(0.0, f64::max)
 }
 
 /// The object of `GET /fleet`.
@@ -149,6 +157,8 @@ pub(crate) struct FleetSummary {
     pub(crate) linked: bool,
     pub(crate) hosts: u64,
     pub(crate) alive: u64,
+    /// Hosts that may be cut off from Redis while the others share.
+    pub(crate) cut_off: u64,
     pub(crate) overrides_version: u64,
     pub(crate) overrides_forged: bool,
     pub(crate) stale_s: Option<f64>,
@@ -192,6 +202,8 @@ pub(crate) struct FleetRuleStatus {
     pub(crate) rate: String,
     pub(crate) shared: bool,
     pub(crate) bound: Option<BoundStatus>,
+    /// The most that all hosts together admit while some are cut off, in budgets; `None`: without bound.
+    pub(crate) admitted_max: Option<f64>,
     /// Permits of a concurrency rule.
     pub(crate) places: Option<PermitsStatus>,
     pub(crate) version: Option<u64>,
@@ -249,7 +261,7 @@ impl FleetPage {
             errors: by_name(view.errors.iter().copied()),
             outages: view.outages,
             overrides: fleet_overrides(admin),
-            overrides_rejected: by_name(view.overrides.rejected),
+            overrides_rejected: by_name(view.rejected_overrides()),
             lost: view.counts.lost,
             clamped: view.clamped,
             rules: fleet_rules(&admin.engine, view, now.at, &sums),
@@ -270,6 +282,7 @@ impl From<&FleetReading> for FleetSummary {
             linked: view.is_linked,
             hosts: view.hosts.into(),
             alive: view.alive.into(),
+            cut_off: view.cut_off().into(),
             overrides_version: view.overrides.version,
             overrides_forged: view.overrides.is_forged,
             stale_s: fleet.staleness.map(|age| age.as_secs_f64()),

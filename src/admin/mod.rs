@@ -23,7 +23,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use answer::SAFETY;
-pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
+pub(crate) use fleet::{
+    FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus, admitted_max,
+};
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use listeners::{AdminSocket, Listeners};

@@ -13,7 +13,7 @@ use super::status::{held, name};
 use super::verbs::KeyArgs;
 use crate::admin::{
     FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
-    ReserveStatus,
+    ReserveStatus, admitted_max,
 };
 use crate::engine::ReserveView;
 use crate::trace::summary::{TextTable, count};
@@ -117,6 +117,7 @@ fn page(fleet: &FleetPage) -> String {
     });
     let secret = secret.unwrap_or_default();
     let mut parts = vec![format!("this host    {host}\nfleet        {}{secret}", in_a_line(&fleet.summary))];
+    parts.extend(partition(fleet));
     parts.extend(nodes(&fleet.nodes));
     parts.extend(rules(&fleet.rules));
     parts.extend(reserves(&fleet.reserves));
@@ -124,6 +125,24 @@ fn page(fleet: &FleetPage) -> String {
     parts.extend((!held.is_empty()).then(|| held.join("\n")));
     parts.extend(counts(fleet));
     parts.join("\n\n") + "\n"
+}
+
+/// Tells how much all hosts together may admit while some of them do not reach Redis.
+fn partition(fleet: &FleetPage) -> Option<String> {
+    let FleetSummary { linked, hosts, cut_off, .. } = fleet.summary;
+    let most = admitted_max(&fleet.rules);
+    if cut_off == 0 || most <= 1.0 {
+        return None;
+    }
+    let who = match linked {
+        true => format!("Redis misses {} of {} hosts: if they still run", count(cut_off), count(hosts)),
+        false => "this host does not reach Redis: if the others do".to_owned(),
+    };
+    let most = match most.is_finite() {
+        true => format!("at most {most:.2} times a budget"),
+        false => "without bound, by `on_redis_down: allow`".to_owned(),
+    };
+    Some(format!("partition    {who}, all together may admit {most}"))
 }
 
 fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {

@@ -13,8 +13,8 @@ use super::settings::Settings;
 use crate::clock::Clock;
 use crate::engine::{Engine, FleetStatus, HashKey};
 use crate::fleet::identity::Identity;
-use crate::fleet::overrides::{OverridesDocument, OverridesKey};
-use crate::fleet::secrets::SecretDigest;
+use crate::fleet::overrides::OverridesDocument;
+use crate::fleet::secrets::{OverridesKey, SecretDigest};
 use crate::fleet::task::{FleetHandle, StoreIdentity, SyncPlan};
 use crate::host::read_machine_marks;
 use crate::sys;
@@ -48,10 +48,10 @@ pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Option<Fle
     let (identity, keep) = identity(taken, &marks)?;
     let standing = taken.engine.join_fleet(hash_key(&secret));
     standing.set_hosts_at_least(settings.hosts_at_least);
-    let seal = OverridesKey::new(secret.bytes());
-    put_back_overrides(&seal, taken);
+    let overrides_key = OverridesKey::of_secret(secret.bytes());
+    put_back_overrides(&overrides_key, taken);
     let secret = SecretDigest::of_secret(secret.bytes());
-    Some(FleetStart { standing, plan: SyncPlan { link, identity, marks, secret, seal, keep } })
+    Some(FleetStart { standing, plan: SyncPlan { link, identity, marks, secret, overrides_key, keep } })
 }
 
 impl FleetStart {
@@ -71,9 +71,9 @@ impl FleetStart {
 }
 
 /// Restores the fleet overrides of the previous process; they hold until Redis has newer ones.
-fn put_back_overrides(seal: &OverridesKey, taken: &mut RestoredState) {
+fn put_back_overrides(key: &OverridesKey, taken: &mut RestoredState) {
     let Some(kept) = taken.fleet_overrides().and_then(|file| file.read()) else { return };
-    let Some(document) = OverridesDocument::open(&kept, seal) else { return taken.set_overrides_aside() };
+    let Some(document) = OverridesDocument::open(&kept, key) else { return taken.set_overrides_aside() };
     let overrides = document.overrides(taken.clock.now());
     for switch in &overrides.switches {
         info!(by = %switch.by, "still switched on all hosts: {} is {}", switch.target, switch.mode);

@@ -6,7 +6,6 @@
 use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
 use super::heartbeat::Heartbeat;
 use super::link::RedisCommand;
-use super::overrides::OverridesCommand;
 use super::permits::PermitCommand;
 use super::scripts;
 use super::version::VersionCommand;
@@ -31,8 +30,6 @@ pub enum ScriptCommand {
     Beat(Heartbeat),
     /// Asks for the version of a rule's quota.
     Version(VersionCommand),
-    /// Reads or replaces the fleet overrides.
-    Overrides(OverridesCommand),
 }
 
 impl ScriptCommand {
@@ -47,7 +44,6 @@ impl ScriptCommand {
             ScriptCommand::Permits(permits) => permits.encode(),
             ScriptCommand::Beat(beat) => beat.encode(),
             ScriptCommand::Version(version) => Ok(version.encode()),
-            ScriptCommand::Overrides(overrides) => Ok(overrides.encode()),
         }
     }
 
@@ -64,9 +60,7 @@ impl ScriptCommand {
             ScriptCommand::Sync(batch) => batch.head.bucket.tag(),
             ScriptCommand::Exact(payment) => payment.head.bucket.tag(),
             ScriptCommand::Permits(permits) => permits.head.bucket.tag(),
-            ScriptCommand::Beat(_) | ScriptCommand::Version(_) | ScriptCommand::Overrides(_) => {
-                OF_ALL.to_owned()
-            }
+            ScriptCommand::Beat(_) | ScriptCommand::Version(_) => OF_ALL.to_owned(),
         }
     }
 }

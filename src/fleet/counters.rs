@@ -2,13 +2,13 @@
 
 use super::command::Host;
 use super::link::{FailureClass, NodeStatus};
-use super::overrides::OverridesView;
 use super::remote_checks::RemoteCheckCounts;
 use super::secrets::SecretDigest;
 use super::sync::SyncCounts;
 use super::tally::BudgetCounters;
 use crate::clock::Timestamp;
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct FleetCounters {
     view: ArcSwap<FleetView>,
+    pub(super) overrides: Mutex<OverridesView>,
     /// The time of the last reply, in nanoseconds of the timeline; zero before the first.
     heard: AtomicU64,
 }
@@ -67,10 +68,25 @@ pub struct FleetView {
     pub tallies: Vec<(u64, BudgetCounters)>,
 }
 
+/// The state of the fleet overrides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OverridesView {
+    /// The version of the document in force; 0 without one.
+    pub version: u64,
+    /// Ignored values: not authenticated, older than the document in force, no document at all; and ignored entries.
+    pub rejected: [u64; 4],
+    /// Whether Redis recently had a value that no host of this fleet wrote.
+    pub is_forged: bool,
+}
+
 impl Default for FleetCounters {
     fn default() -> FleetCounters {
         let view = FleetView { hosts: 1, ..FleetView::new() };
-        FleetCounters { view: ArcSwap::from_pointee(view), heard: AtomicU64::new(0) }
+        FleetCounters {
+            view: ArcSwap::from_pointee(view),
+            overrides: Mutex::default(),
+            heard: AtomicU64::new(0),
+        }
     }
 }
 
@@ -82,11 +98,32 @@ impl FleetView {
         FleetView { errors, ..FleetView::default() }
     }
 
+    /// Returns the number of hosts that may be cut off from Redis while the others share: this one, which knows of no
+    /// other then, or those that Redis misses.
+    #[must_use]
+    pub fn cut_off(&self) -> u32 {
+        // Before the first heartbeat no host is counted.
+        let is_counted = self.alive > 0;
+        match self.is_linked {
+            _ if !self.is_needed => 0,
+            true if is_counted => self.hosts.saturating_sub(self.alive),
+            true => 0,
+            false => u32::from(self.hosts > 1 || !is_counted),
+        }
+    }
+
     /// Returns the batches of cells, by outcome.
     #[must_use]
     pub fn batches(&self) -> [(&'static str, u64); 3] {
         let SyncCounts { batches, unanswered, .. } = self.counts;
         [("answered", batches), ("unanswered", unanswered), ("undecodable", self.undecodable)]
+    }
+
+    /// Returns the ignored values and entries of the fleet overrides, by reason.
+    #[must_use]
+    pub fn rejected_overrides(&self) -> [(&'static str, u64); 4] {
+        let [forged, stale, unreadable, unknown] = self.overrides.rejected;
+        [("forged", forged), ("stale", stale), ("unreadable", unreadable), ("unknown", unknown)]
     }
 
     /// Returns the remote checks, by outcome.

@@ -8,45 +8,44 @@
 //! newer one. Expiry times are Unix time by this host's clock, independent of the clock of Redis. The
 //! document has no caller values: a block names its key by the digest that all hosts share.
 
-mod exchange;
-
-pub use exchange::OverridesView;
-pub(super) use exchange::{Exchange, OverrideChange};
-
-use super::command::Host;
-use super::link::RedisCommand;
-use super::reply::{Received, ReplyFault, ScriptReply};
+use super::command::{Host, OF_ALL};
+use super::counters::FleetCounters;
+use super::link::{LinkError, RedisLink};
 use super::scripts;
-use crate::clock::{Now, Timestamp};
-use crate::engine::{BlockedKey, FleetChange, FleetOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
-use ring::hmac;
+use super::secrets::{MAC_BYTES, OverridesKey};
+use super::task::OverrideChange;
+use crate::clock::{Clock, Now, Timestamp};
+use crate::engine::{
+    BlockedKey, Engine, FleetChange, FleetOverrides, Mode, RuleName, Switch, SwitchOrigin, Target,
+};
+use redis::Value;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
 
-/// The key that authenticates documents, derived from the fleet secret.
-#[derive(Clone)]
-pub struct OverridesKey(hmac::Key);
-
-/// An authenticated document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An authenticated document. The default has version 0 and no bytes: no operator has changed anything.
+#[derive(Debug, Default)]
 pub struct OverridesDocument {
-    bytes: Vec<u8>,
-    version: u64,
+    /// The bytes as stored in Redis.
+    pub bytes: Vec<u8>,
+    /// The document of the highest version is in force.
+    pub version: u64,
     entries: Vec<OverrideEntry>,
     /// Entries that this version of tidegate does not know.
     unknown: u64,
 }
 
-type OverrideName = (Box<str>, Box<str>);
-
-/// Times are µs of Unix time. A switch without a rule applies to everything.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Times are µs of Unix time; an author is a user of a host, by the first bytes of its identity.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum OverrideEntry {
     Switch {
-        #[serde(deserialize_with = "Option::deserialize")]
-        rule: Option<OverrideName>,
+        // These fields are required: without them an entry would mean everything, and forever.
+        #[serde(deserialize_with = "Target::deserialize")]
+        rule: Target,
         mode: Mode,
         #[serde(deserialize_with = "Option::deserialize")]
         until: Option<i64>,
@@ -54,98 +53,27 @@ enum OverrideEntry {
         by: (u32, [u8; 4]),
     },
     Block {
-        rule: OverrideName,
+        rule: RuleName,
         key: [u64; 2],
-        until: i64,
+        #[serde(deserialize_with = "Option::deserialize")]
+        until: Option<i64>,
         by: (u32, [u8; 4]),
     },
 }
 
-/// The document would exceed its limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "all hosts have {ENTRIES_MAX} fleet overrides, or {DOCUMENT_BYTES_MAX} bytes of them, and no more fit: clear what is not \
-     needed, or write it into the files"
-)]
-pub struct TooLong;
-
-/// A command that reads or replaces the document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverridesCommand {
-    /// The stamp of the value that this host last saw.
-    pub seen: String,
-    /// The new value, if any.
-    pub put: Option<Vec<u8>>,
-}
-
-/// The reply to [`OverridesCommand`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OverridesReply {
-    /// The value is unchanged since `seen`.
-    Same,
-    /// The value is another one; empty if absent.
-    Changed(Vec<u8>),
-    /// The new value was written.
-    Written,
-    /// The value is no string, or longer than any document.
-    Unreadable,
-}
-
-impl OverridesKey {
-    /// Derives the key from a fleet secret.
-    #[must_use]
-    pub fn new(secret: &[u8]) -> OverridesKey {
-        let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), PURPOSE);
-        OverridesKey(hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()))
-    }
-
-    fn document(&self, version: u64, entries: Vec<OverrideEntry>) -> Result<OverridesDocument, TooLong> {
-        let json = serde_json::to_vec(&entries).map_err(|_| TooLong)?;
-        let mut bytes = [&version.to_be_bytes()[..], &json].concat();
-        let mac = hmac::sign(&self.0, &[KEY, &bytes].concat());
-        bytes.extend(mac.as_ref());
-        let fits = bytes.len() <= DOCUMENT_BYTES_MAX && entries.len() <= ENTRIES_MAX;
-        let document = OverridesDocument { bytes, version, entries, unknown: 0 };
-        if fits { Ok(document) } else { Err(TooLong) }
-    }
-}
-
-impl fmt::Debug for OverridesKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seal(…)")
-    }
-}
-
 impl OverridesDocument {
-    /// Reads a document; `None` if the secret does not authenticate it.
+    /// Reads a document; `None` if the key does not authenticate it.
     #[must_use]
-    pub fn open(bytes: &[u8], seal: &OverridesKey) -> Option<OverridesDocument> {
-        let (body, mac) =
-            bytes.split_last_chunk::<MAC_BYTES>().filter(|_| bytes.len() <= DOCUMENT_BYTES_MAX)?;
-        let (version, json) = body.split_first_chunk::<8>()?;
-        let signed = [KEY, body].concat();
-        hmac::verify(&seal.0, &signed, mac).ok()?;
-        let found: Option<Vec<serde_json::Value>> = serde_json::from_slice(json).ok();
-        let (mut entries, mut unknown) = (Vec::new(), u64::from(found.is_none()));
-        for entry in found.unwrap_or_default() {
-            let entry = serde_json::from_value(entry).ok().filter(OverrideEntry::is_meant);
-            unknown += u64::from(entry.is_none());
-            entries.extend(entry);
-        }
-        let version = u64::from_be_bytes(*version);
-        Some(OverridesDocument { bytes: bytes.to_vec(), version, entries, unknown })
-    }
-
-    /// The bytes as stored in Redis.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Its version. The document of the highest version is in force.
-    #[must_use]
-    pub fn version(&self) -> u64 {
-        self.version
+    pub fn open(bytes: &[u8], key: &OverridesKey) -> Option<OverridesDocument> {
+        let body = key.verify(REDIS_KEY, bytes).filter(|_| bytes.len() <= DOCUMENT_BYTES_MAX)?;
+        let (version, json) = body.split_first_chunk()?;
+        // Anything but a list counts as one unknown entry.
+        let found = serde_json::from_slice(json).unwrap_or_else(|_| vec![serde_json::Value::Null]);
+        let known = found.iter().filter_map(|entry| OverrideEntry::deserialize(entry).ok());
+        let entries: Vec<_> = known.filter(OverrideEntry::is_valid).collect();
+        let unknown = (found.len() - entries.len()) as u64;
+        let (bytes, version) = (bytes.to_vec(), u64::from_be_bytes(*version));
+        Some(OverridesDocument { bytes, version, entries, unknown })
     }
 
     /// The overrides in force at `now`.
@@ -153,28 +81,21 @@ impl OverridesDocument {
     pub fn overrides(&self, now: Now) -> FleetOverrides {
         let mut overrides =
             FleetOverrides { document: self.bytes.as_slice().into(), ..FleetOverrides::default() };
+        let latest = now.at.after(LASTS_MAX);
         for entry in &self.entries {
-            match entry {
-                OverrideEntry::Switch { rule, mode, until, said, by } => {
-                    let until = until.map(|until| timestamp(until, now));
-                    // Only a wrong clock makes an expiry time beyond an operator's limit: ignore the switch.
-                    if until.is_none_or(|until| now.at < until && until <= now.at.after(LASTS_MAX)) {
-                        let (target, said) = (target(rule.as_ref()), timestamp(*said, now).min(now.at));
-                        overrides.switches.push(Switch {
-                            target,
-                            mode: *mode,
-                            until,
-                            set_at: said,
-                            by: by_fleet(*by),
-                        });
-                    }
+            let until = entry.end(now);
+            if until.is_some_and(|until| until <= now.at || until > latest) {
+                continue;
+            }
+            match entry.clone() {
+                OverrideEntry::Switch { rule: target, mode, said, by: (uid, host), .. } => {
+                    let set_at = now.from_unix_nanos(said.saturating_mul(NANOS)).min(now.at);
+                    let by = SwitchOrigin::Fleet { uid, host };
+                    overrides.switches.push(Switch { target, mode, until, set_at, by });
                 }
-                OverrideEntry::Block { rule, key, until, by } => {
-                    let until = timestamp(*until, now).min(now.at.after(LASTS_MAX));
-                    if now.at < until {
-                        let (rule, by) = (name(rule), by_fleet(*by));
-                        overrides.blocks.push(BlockedKey { rule, key: *key, text: None, until, by });
-                    }
+                OverrideEntry::Block { rule, key, by: (uid, host), .. } => {
+                    let (until, by) = (until.unwrap_or(latest), SwitchOrigin::Fleet { uid, host });
+                    overrides.blocks.push(BlockedKey { rule, key, text: None, until, by });
                 }
             }
         }
@@ -186,26 +107,26 @@ impl OverridesDocument {
     /// # Errors
     /// The document would be too long.
     pub fn after(
-        known: Option<&OverridesDocument>,
+        &self,
         change: &FleetChange,
         host: &Host,
-        seal: &OverridesKey,
+        key: &OverridesKey,
         now: Now,
-    ) -> Result<Option<OverridesDocument>, TooLong> {
-        let mut entries = known.map(|known| known.entries.clone()).unwrap_or_default();
-        entries.retain(|entry| {
-            entry.until().is_none_or(|until| timestamp(until, now).after(ENDED_FOR) > now.at)
-        });
-        let before = entries.len();
-        entries.retain(|entry| !entry.is_about(change));
-        let was_there = entries.len() < before;
-        let added = OverrideEntry::of(change, host, now);
-        if added.is_none() && !was_there {
+    ) -> Result<Option<OverridesDocument>, &'static str> {
+        let is_kept = |end: Timestamp| now.at < end.after(ENDED_FOR);
+        let entries = self.entries.iter().filter(|entry| entry.end(now).is_none_or(is_kept));
+        let (changed, mut entries): (Vec<_>, Vec<_>) =
+            entries.cloned().partition(|entry| entry.is_about(change));
+        let added = OverrideEntry::new(change, host, now);
+        if added.is_none() && changed.is_empty() {
             return Ok(None);
         }
         entries.extend(added);
-        let version = known.map_or(0, |known| known.version).saturating_add(1);
-        seal.document(version, entries).map(Some)
+        let version = self.version.saturating_add(1);
+        let json = serde_json::to_vec(&entries).map_err(|_| TOO_LONG)?;
+        let bytes = key.sign(REDIS_KEY, [&version.to_be_bytes()[..], &json].concat());
+        let fits = bytes.len() <= DOCUMENT_BYTES_MAX;
+        if fits { Ok(Some(OverridesDocument { bytes, version, entries, unknown: 0 })) } else { Err(TOO_LONG) }
     }
 
     /// The order of documents: all hosts prefer the larger MAC of two documents of the same version.
@@ -215,147 +136,215 @@ impl OverridesDocument {
 }
 
 impl OverrideEntry {
-    fn of(change: &FleetChange, host: &Host, now: Now) -> Option<OverrideEntry> {
+    /// The entry that a change adds; `None` if it only removes one.
+    fn new(change: &FleetChange, host: &Host, now: Now) -> Option<OverrideEntry> {
+        let micros = |at| now.to_unix_nanos(at) / NANOS;
+        let host = host.first_chunk().copied().unwrap_or_default();
+        let author = |by: SwitchOrigin| (by.uid().unwrap_or(0), host);
         match change {
             FleetChange::Switch(Switch { target: Target::Daemon, mode: Mode::Enforce, .. })
             | FleetChange::Clear(_)
             | FleetChange::Unblock(..) => None,
             FleetChange::Switch(switch) => Some(OverrideEntry::Switch {
-                rule: match &switch.target {
-                    Target::Daemon => None,
-                    Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
-                },
+                rule: switch.target.clone(),
                 mode: switch.mode,
-                until: switch.until.map(|until| unix_micros(until, now)),
-                said: unix_micros(switch.set_at, now),
-                by: (uid(switch.by), shown(host)),
+                until: switch.until.map(micros),
+                said: micros(switch.set_at),
+                by: author(switch.by),
             }),
             FleetChange::Block(block) => Some(OverrideEntry::Block {
-                rule: (block.rule.domain.clone(), block.rule.rule.clone()),
+                rule: block.rule.clone(),
                 key: block.key,
-                until: unix_micros(block.until, now),
-                by: (uid(block.by), shown(host)),
+                until: Some(micros(block.until)),
+                by: author(block.by),
             }),
         }
     }
 
     fn is_about(&self, change: &FleetChange) -> bool {
         match (self, change) {
-            (
-                OverrideEntry::Switch { rule, .. },
-                FleetChange::Switch(Switch { target: changed, .. }) | FleetChange::Clear(changed),
-            ) => target(rule.as_ref()) == *changed,
-            (
-                OverrideEntry::Block { rule, key, .. },
-                FleetChange::Block(BlockedKey { rule: of, key: changed, .. })
-                | FleetChange::Unblock(of, changed),
-            ) => name(rule) == *of && key == changed,
+            (Self::Switch { rule, .. }, FleetChange::Switch(new)) => *rule == new.target,
+            (Self::Switch { rule, .. }, FleetChange::Clear(target)) => rule == target,
+            (Self::Block { rule, key, .. }, FleetChange::Block(new)) => *rule == new.rule && *key == new.key,
+            (Self::Block { rule, key, .. }, FleetChange::Unblock(of, blocked)) => {
+                rule == of && key == blocked
+            }
             _ => false,
         }
     }
 
-    fn until(&self) -> Option<i64> {
-        match self {
-            OverrideEntry::Switch { until, .. } => *until,
-            OverrideEntry::Block { until, .. } => Some(*until),
-        }
+    /// Whether an operator could have made the entry: a switch of everything ends, and never enforces.
+    fn is_valid(&self) -> bool {
+        let Self::Switch { rule: Target::Daemon, mode, until, .. } = self else { return true };
+        *mode != Mode::Enforce && until.is_some()
     }
 
-    /// Whether an operator could have made the entry: a switch of everything needs an expiry and never
-    /// enforces.
-    fn is_meant(&self) -> bool {
-        match self {
-            OverrideEntry::Switch { rule: None, mode, until, .. } => {
-                *mode != Mode::Enforce && until.is_some()
+    fn end(&self, now: Now) -> Option<Timestamp> {
+        let (Self::Switch { until, .. } | Self::Block { until, .. }) = self;
+        until.map(|micros| now.from_unix_nanos(micros.saturating_mul(NANOS)))
+    }
+}
+
+struct OverridesSync {
+    engine: Arc<Engine>,
+    clock: Arc<Clock>,
+    counters: Arc<FleetCounters>,
+    key: OverridesKey,
+    link: Arc<RedisLink>,
+    known: OverridesDocument,
+    /// The [`Now::utc_offset_nanos`] by which the expiry times of `known` were last converted.
+    utc: i64,
+    /// The stamp of the value in Redis when this host last saw it.
+    seen: String,
+    /// When Redis last had a value that no host of this fleet wrote.
+    alarmed: Option<Timestamp>,
+}
+
+/// Keeps the overrides of this host equal to those in Redis, forever, and makes the changes of its operators. Starts
+/// with those in force, which a previous process may have stored.
+pub(super) async fn sync_overrides(
+    (engine, clock, counters): (Arc<Engine>, Arc<Clock>, Arc<FleetCounters>),
+    key: OverridesKey,
+    link: Arc<RedisLink>,
+    changes: &mut mpsc::Receiver<OverrideChange>,
+) {
+    let known = OverridesDocument::open(&engine.fleet_overrides().document, &key).unwrap_or_default();
+    counters.overrides.lock().version = known.version;
+    let (utc, seen) = (clock.now().utc_offset_nanos, stamp(&known.bytes));
+    let mut sync = OverridesSync { engine, clock, counters, key, link, known, utc, seen, alarmed: None };
+    loop {
+        tokio::select! {
+            biased;
+            Some((change, since, answer)) = changes.recv() => {
+                let left = PATIENCE.saturating_sub(sync.clock.now().at.since(since));
+                let mut is_unsure = false;
+                let outcome = timeout(left, sync.change(&change, &mut is_unsure)).await;
+                let silent = |_| Err(if is_unsure { NOT_SURE } else { NOT_SAID }.to_owned());
+                // The operator may have disconnected.
+                let _ = answer.try_send(outcome.unwrap_or_else(silent));
             }
-            OverrideEntry::Switch { rule: Some(rule), .. } | OverrideEntry::Block { rule, .. } => {
-                is_fit(&rule.0, DOMAIN_BYTES_MAX) && is_fit(&rule.1, RULE_BYTES_MAX)
-            }
+            // A change interrupts it, as it may wait for a reply.
+            () = sync.poll() => {}
         }
     }
 }
 
-impl OverridesCommand {
-    pub(super) fn encode(&self) -> RedisCommand<'static> {
-        let seen = self.seen.clone().into_bytes();
-        let args = std::iter::once(seen).chain(self.put.clone()).collect();
-        RedisCommand { script: &scripts::OVERRIDES, keys: vec![KEY.to_vec()], args }
-    }
-}
-
-impl OverridesReply {
-    pub(super) fn decode(bytes: &[u8]) -> Result<Received, ReplyFault> {
-        let said = match bytes.split_first() {
-            Some((&SAME, [])) => OverridesReply::Same,
-            Some((&CHANGED, value)) if value.len() <= DOCUMENT_BYTES_MAX => {
-                OverridesReply::Changed(value.to_vec())
+impl OverridesSync {
+    /// Makes a change, again if another host wrote first. `is_unsure`: Redis may have it, but has not replied.
+    async fn change(&mut self, change: &FleetChange, is_unsure: &mut bool) -> Result<bool, String> {
+        loop {
+            while self.exchange(None).await.is_err() {
+                sleep(RETRY_AFTER).await;
             }
-            Some((&WRITTEN, [])) => OverridesReply::Written,
-            Some((&UNREADABLE, [])) => OverridesReply::Unreadable,
-            Some((other, [])) => return Err(ReplyFault::Kind(*other)),
-            _ => return Err(ReplyFault::Length { expected: 1, found: bytes.len() }),
+            if self.known.bytes.is_empty() && self.seen != stamp(&[]) {
+                return Err(FOREIGN.to_owned());
+            }
+            let host = self.counters.read().host;
+            let Some(next) = self.known.after(change, &host, &self.key, self.clock.now())? else {
+                return Ok(*is_unsure);
+            };
+            *is_unsure = true;
+            match self.exchange(Some(next.bytes)).await {
+                Ok(true) => return Ok(true),
+                Ok(false) => *is_unsure = false,
+                Err(error) => *is_unsure = error.may_have_run,
+            }
+        }
+    }
+
+    /// Reads the document, or writes it into a Redis that has lost it or has another value.
+    async fn poll(&mut self) {
+        let is_lost = !self.known.bytes.is_empty() && self.seen != stamp(&self.known.bytes);
+        // The link counts and logs failures.
+        let _ = self.exchange(is_lost.then(|| self.known.bytes.clone())).await;
+        let now = self.clock.now();
+        if now.utc_offset_nanos != self.utc {
+            self.apply(now);
+        }
+        if self.alarmed.is_none_or(|alarmed| now.at.since(alarmed) >= ALARM_LASTS) {
+            self.counters.overrides.lock().is_forged = false;
+        }
+        sleep(EVERY).await;
+    }
+
+    /// Reads the value in Redis if it is another than this host last saw; a newer document is in force then.
+    /// Otherwise writes `put`, and returns true.
+    async fn exchange(&mut self, put: Option<Vec<u8>>) -> Result<bool, LinkError> {
+        let mut args = vec![self.seen.as_bytes()];
+        args.extend(put.as_deref());
+        let node = self.link.node_of(OF_ALL);
+        let reply = self.link.call(node, &scripts::OVERRIDES, &[REDIS_KEY], &args).await?;
+        let now = self.clock.now();
+        self.counters.heard(now.at);
+        let (value, is_same) = match (reply, put) {
+            (Value::BulkString(value), _) => (value, false),
+            (_, Some(put)) => (put, true),
+            (_, None) => return Ok(true),
         };
-        Ok(Received { reply: ScriptReply::Overrides(said), clamped: 0 })
+        let document = OverridesDocument::open(&value, &self.key);
+        self.seen = stamp(&value);
+        let mut view = self.counters.overrides.lock();
+        let [forged, stale, unreadable, unknown] = &mut view.rejected;
+        match document {
+            Some(document) if document.rank() > self.known.rank() => {
+                *unknown += document.unknown;
+                view.version = document.version;
+                drop(view);
+                self.known = document;
+                self.apply(now);
+            }
+            Some(document) => *stale += u64::from(document.version < self.known.version),
+            None if value.is_empty() => {}
+            None => {
+                *if value == UNREADABLE { unreadable } else { forged } += 1;
+                self.alarmed = Some(now.at);
+                let was_forged = std::mem::replace(&mut view.is_forged, true);
+                drop(view);
+                if !was_forged {
+                    warn!("{FORGED}");
+                }
+            }
+        }
+        Ok(is_same)
+    }
+
+    fn apply(&mut self, now: Now) {
+        self.utc = now.utc_offset_nanos;
+        self.engine.apply_fleet_overrides(&self.known.overrides(now));
     }
 }
 
-fn target(rule: Option<&OverrideName>) -> Target {
-    rule.map_or(Target::Daemon, |rule| Target::Rule(name(rule)))
+/// The stamp of a value, as the script computes it.
+fn stamp(value: &[u8]) -> String {
+    sha1_smol::Sha1::from(value).digest().to_string()
 }
 
-fn name((domain, rule): &OverrideName) -> RuleName {
-    RuleName { domain: domain.clone(), rule: rule.clone() }
-}
-
-/// Whether a name is valid in rules, and so safe in logs and on screens.
-fn is_fit(name: &str, bytes_max: usize) -> bool {
-    (1..=bytes_max).contains(&name.len()) && !name.chars().any(char::is_control)
-}
-
-fn by_fleet((uid, host): (u32, [u8; 4])) -> SwitchOrigin {
-    SwitchOrigin::Fleet { uid, host }
-}
-
-fn uid(by: SwitchOrigin) -> u32 {
-    match by {
-        SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => uid,
-        SwitchOrigin::Guard => 0,
-    }
-}
-
-/// The part of the host name that operators see.
-fn shown(host: &Host) -> [u8; 4] {
-    host.first_chunk().copied().unwrap_or_default()
-}
-
-fn unix_micros(at: Timestamp, now: Now) -> i64 {
-    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc_offset_nanos) / NANOS
-}
-
-fn timestamp(unix_micros: i64, now: Now) -> Timestamp {
-    let nanos = unix_micros.saturating_mul(NANOS).saturating_sub(now.utc_offset_nanos);
-    Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(0))
-}
-
-/// The most entries of one document.
-pub const ENTRIES_MAX: usize = 512;
 /// The most bytes of one document, so that values of Redis are bounded before they are read.
 pub const DOCUMENT_BYTES_MAX: usize = 65_536;
+const TOO_LONG: &str = "all hosts have 64 KiB of fleet overrides, and no more fit: clear what is not needed, or write it into the files";
 
-const KEY: &[u8] = b"tg:{tm}:overrides";
-/// Separates the derived key from other uses of the secret.
-const PURPOSE: &[u8] = b"tidegate: the MAC of fleet overrides, version 1";
-const MAC_BYTES: usize = 32;
+const REDIS_KEY: &[u8] = b"tg:{tm}:overrides";
 const NANOS: i64 = 1_000;
-const DOMAIN_BYTES_MAX: usize = 64;
-const RULE_BYTES_MAX: usize = 512;
 
-/// The longest duration that an operator can set.
-const LASTS_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// The longest duration that an operator can set, and a day for clocks that differ. An entry with a later end is
+/// of a wrong clock, and ignored.
+const LASTS_MAX: Duration = Duration::from_secs(367 * 86_400);
 /// Time from an entry's expiry to its removal, so that a host whose clock is ahead ends no entry for others.
 const ENDED_FOR: Duration = Duration::from_secs(600);
 
-const SAME: u8 = 0;
-const CHANGED: u8 = 1;
-const WRITTEN: u8 = 2;
-const UNREADABLE: u8 = 3;
+const EVERY: Duration = Duration::from_secs(1);
+/// A change not written within this time fails.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+const ALARM_LASTS: Duration = Duration::from_secs(600);
+/// The script replies this for a value that is no string, or longer than any document.
+const UNREADABLE: &[u8] = b"-";
+
+const NOT_SAID: &str = "Redis does not answer: the other hosts have not changed. help: run `tidegate doctor`; without `--fleet` the \
+                        change holds on this host alone";
+const NOT_SURE: &str = "Redis did not answer in time: the other hosts may have changed or not. help: `tidegate switch` shows it \
+                        within seconds once Redis answers; repeating the command does no harm";
+const FORGED: &str = "FORGED FLEET OVERRIDES in Redis are ignored: the fleet secret of this host does not authenticate them. help: find \
+                      out who writes to tg:{tm}:overrides";
+const FOREIGN: &str = "the fleet overrides in Redis are not authenticated by the fleet secret of this host. help: give this host the secret \
+                       of the others, and each fleet a Redis of its own; if the value is no fleet's, delete the key tg:{tm}:overrides";

@@ -3,7 +3,6 @@
 use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
 use super::command::{Payment, ScriptCommand, SyncBatch};
 use super::heartbeat::HeartbeatReply;
-use super::overrides::OverridesReply;
 use super::permits::{self, KeyPermitReply, PermitCommand};
 use super::window::{self, WindowReply};
 use super::wire::{EXACT_MAX, ReplyReader};
@@ -30,8 +29,6 @@ pub enum ScriptReply {
     Beat(HeartbeatReply),
     /// To [`ScriptCommand::Version`].
     Version(u64),
-    /// To [`ScriptCommand::Overrides`].
-    Overrides(OverridesReply),
 }
 
 /// The reply to a command about the cells of one bucket.
@@ -82,7 +79,6 @@ impl ScriptReply {
             ScriptCommand::Exact(payment) => exact(payment, bytes),
             ScriptCommand::Permits(command) => of_permits(command, bytes),
             ScriptCommand::Beat(beat) => beat.decode(bytes),
-            ScriptCommand::Overrides(_) => OverridesReply::decode(bytes),
             ScriptCommand::Version(_) => {
                 let mut from = ReplyReader::of(bytes, 8)?;
                 let version = from.amount(EXACT_MAX);
@@ -156,9 +152,6 @@ pub enum ReplyFault {
         /// The actual length.
         found: usize,
     },
-    /// The first byte is not a known kind.
-    #[error("a reply of kind {0}, which does not exist")]
-    Kind(u8),
 }
 
 const HEADER_BYTES: usize = 16;

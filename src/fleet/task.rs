@@ -5,24 +5,26 @@ mod sync_loop;
 
 use super::counters::FleetCounters;
 use super::identity::Identity;
-use super::link;
-use super::overrides::{OverrideChange, OverridesKey};
+use super::link::{LinkOptions, RedisLink, Script};
+use super::overrides::sync_overrides;
 use super::remote_checks::CheckSender;
-use super::secrets::SecretDigest;
-use crate::clock::Clock;
+use super::scripts;
+use super::secrets::{OverridesKey, SecretDigest};
+use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange, FleetStatus, SharedRemoteChecker};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use sync_loop::SyncLoop;
 use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
 
 /// The parameters of the sync task.
 pub struct SyncPlan {
     /// The servers.
-    pub link: link::LinkOptions,
+    pub link: LinkOptions,
     /// The identity of this host.
     pub identity: Identity,
     /// Identifiers of this machine.
@@ -30,7 +32,7 @@ pub struct SyncPlan {
     /// The mark of the fleet secret.
     pub secret: SecretDigest,
     /// Authenticates fleet overrides.
-    pub seal: OverridesKey,
+    pub overrides_key: OverridesKey,
     /// Stores the identity, if it is stored at all.
     pub keep: Option<StoreIdentity>,
 }
@@ -50,7 +52,13 @@ pub struct FleetHandle {
 
 /// Changes the fleet overrides.
 #[derive(Clone, Debug)]
-pub struct OverridesHandle(mpsc::Sender<OverrideChange>);
+pub struct OverridesHandle {
+    to_task: mpsc::Sender<OverrideChange>,
+    clock: Arc<Clock>,
+}
+
+/// An operator's change, when it was sent, and the channel for its outcome.
+pub(super) type OverrideChange = (FleetChange, Timestamp, SyncSender<Result<bool, String>>);
 
 impl FleetHandle {
     /// Makes the handle and the work of its thread. Redis need not be reachable yet.
@@ -67,20 +75,35 @@ impl FleetHandle {
         let (stop, mut stopped) = oneshot::channel();
         let (ends, ended) = sync_channel(1);
         let counters = Arc::new(FleetCounters::default());
-        let (to_task, changes) = mpsc::channel(CHANGES_MAX);
+        let (to_task, mut changes) = mpsc::channel(CHANGES_MAX);
         let (checks, waiting) = CheckSender::new();
-        let mut sync_loop =
-            SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), changes, waiting));
+        let overrides = OverridesHandle { to_task, clock: Arc::clone(&clock) };
+        let (options, key) = (plan.link.clone(), plan.overrides_key.clone());
+        let parts = (Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&counters));
+        let mut sync_loop = SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), waiting));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
-            runtime.block_on(sync_loop.run(&mut stopped));
+            runtime.block_on(async {
+                match RedisLink::start(options.clone(), scripts::all().map(Script::clone).into()) {
+                    Ok(link) => {
+                        let link = Arc::new(link);
+                        tokio::select! {
+                            biased;
+                            () = sync_loop.run(Arc::clone(&link), &mut stopped) => {}
+                            () = sync_overrides(parts.clone(), key.clone(), link, &mut changes) => {}
+                        }
+                    }
+                    // The options were checked before the thread started.
+                    Err(error) => warn!(%error, "no budget is shared"),
+                }
+            });
             // A DNS lookup or a disk write may block a thread indefinitely.
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
-        Ok((FleetHandle { stop, ended, counters, overrides: OverridesHandle(to_task), checks }, work))
+        Ok((FleetHandle { stop, ended, counters, overrides, checks }, work))
     }
 
     /// As [`FleetHandle::new`], on a thread of its own.
@@ -132,7 +155,7 @@ impl OverridesHandle {
     pub fn change(&self, change: FleetChange) -> Result<bool, String> {
         let (answer, answered) = sync_channel(1);
         let busy = || "too many changes for all hosts at once: try again".to_owned();
-        self.0.try_send((change, answer)).map_err(|_| busy())?;
+        self.to_task.try_send((change, self.clock.now().at, answer)).map_err(|_| busy())?;
         let silent = |_| "the thread that talks with the other hosts does not answer: see the log".to_owned();
         answered.recv_timeout(SAY_MAX).map_err(silent)?
     }

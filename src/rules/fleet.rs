@@ -123,6 +123,19 @@ impl FleetSettings {
         self.wait.unwrap_or(share::REMOTE_CHECK_WAIT_DEFAULT)
     }
 
+    /// Returns how many times the budget all of `hosts` together admit at most, if `cut_off` of them do not reach Redis
+    /// and the others do.
+    #[must_use]
+    pub fn admitted_max(&self, hosts: u32, cut_off: u32) -> f64 {
+        let cut_off = f64::from(cut_off);
+        match self.on_redis_down {
+            share::Fallback::Allow if cut_off > 0.0 => f64::INFINITY,
+            share::Fallback::Share => 1.0 + cut_off / f64::from(hosts.max(1)),
+            share::Fallback::Local => 1.0 + cut_off,
+            share::Fallback::Allow | share::Fallback::Refuse => 1.0,
+        }
+    }
+
     /// Returns the result for a request if its host has too few tokens, at this host count.
     ///
     /// `admit` allows each cold host at least one token on credit. Where a host's part of `max_over` is less

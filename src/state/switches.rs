@@ -143,8 +143,8 @@ const SAID: &str = "said";
 #[derive(Serialize, Deserialize)]
 struct StoredSwitch {
     // The field is required: an entry of another version without it does not mean everything.
-    #[serde(deserialize_with = "Option::deserialize")]
-    rule: Option<(Box<str>, Box<str>)>,
+    #[serde(deserialize_with = "Target::deserialize")]
+    rule: Target,
     mode: Mode,
     until: Option<i64>,
     by: Option<u32>,
@@ -156,7 +156,7 @@ struct StoredSwitch {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredBlock {
-    rule: (Box<str>, Box<str>),
+    rule: RuleName,
     key: [u64; 2],
     text: Option<Box<str>>,
     until: i64,
@@ -166,35 +166,31 @@ struct StoredBlock {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredSwitchTime {
-    #[serde(deserialize_with = "Option::deserialize")]
-    rule: Option<(Box<str>, Box<str>)>,
+    #[serde(deserialize_with = "Target::deserialize")]
+    rule: Target,
     at: i64,
 }
 
 impl SwitchesContent {
     fn from_orders(orders: &HostOverrides, now: Now) -> SwitchesContent {
-        let rule = |target: &Target| match target {
-            Target::Daemon => None,
-            Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
-        };
         let set_times = orders.switches.iter().filter(|switch| switch.set_at > Timestamp::ORIGIN);
         let set_times = set_times.map(|switch| StoredSwitchTime {
-            rule: rule(&switch.target),
-            at: to_unix_nanos(switch.set_at, now),
+            rule: switch.target.clone(),
+            at: now.to_unix_nanos(switch.set_at),
         });
         let switch = |switch: &Switch| StoredSwitch {
-            rule: rule(&switch.target),
+            rule: switch.target.clone(),
             mode: switch.mode,
-            until: switch.until.map(|until| to_unix_nanos(until, now)),
-            by: to_uid(switch.by),
+            until: switch.until.map(|until| now.to_unix_nanos(until)),
+            by: switch.by.uid(),
             others: BTreeMap::new(),
         };
         let block = |block: &BlockedKey| StoredBlock {
-            rule: (block.rule.domain.clone(), block.rule.rule.clone()),
+            rule: block.rule.clone(),
             key: block.key,
             text: block.text.clone(),
-            until: to_unix_nanos(block.until, now),
-            by: to_uid(block.by),
+            until: now.to_unix_nanos(block.until),
+            by: block.by.uid(),
         };
         SwitchesContent {
             switches: orders.switches.iter().map(switch).collect(),
@@ -205,21 +201,19 @@ impl SwitchesContent {
 
     /// Converts to the engine's form. Entries that have expired meanwhile end, with a log line, at the first tick.
     fn into_orders(self, now: Now) -> HostOverrides {
-        let name = |(domain, rule)| RuleName { domain, rule };
-        let target = |rule: Option<_>| rule.map_or(Target::Daemon, |rule| Target::Rule(name(rule)));
         let switch = |stored: StoredSwitch| Switch {
-            target: target(stored.rule),
+            target: stored.rule,
             mode: stored.mode,
-            until: stored.until.map(|until| from_unix_nanos(until, now)),
+            until: stored.until.map(|until| now.from_unix_nanos(until)),
             // Older than any switch with a known time.
             set_at: Timestamp::ORIGIN,
             by: from_uid(stored.by),
         };
         let block = |stored: StoredBlock| BlockedKey {
-            rule: name(stored.rule),
+            rule: stored.rule,
             key: stored.key,
             text: stored.text,
-            until: from_unix_nanos(stored.until, now),
+            until: now.from_unix_nanos(stored.until),
             by: from_uid(stored.by),
         };
         let mut orders = HostOverrides {
@@ -227,26 +221,10 @@ impl SwitchesContent {
             blocks: self.blocks.into_iter().map(block).collect(),
         };
         for StoredSwitchTime { rule, at } in self.set_times {
-            let target = target(rule);
-            let switch = orders.switches.iter_mut().find(|switch| switch.target == target);
-            switch.into_iter().for_each(|switch| switch.set_at = from_unix_nanos(at, now));
+            let switch = orders.switches.iter_mut().find(|switch| switch.target == rule);
+            switch.into_iter().for_each(|switch| switch.set_at = now.from_unix_nanos(at));
         }
         orders
-    }
-}
-
-fn to_unix_nanos(at: Timestamp, now: Now) -> i64 {
-    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc_offset_nanos)
-}
-
-fn from_unix_nanos(unix: i64, now: Now) -> Timestamp {
-    Timestamp::from_nanos(u64::try_from(unix.saturating_sub(now.utc_offset_nanos)).unwrap_or(0))
-}
-
-fn to_uid(by: SwitchOrigin) -> Option<u32> {
-    match by {
-        SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => Some(uid),
-        SwitchOrigin::Guard => None,
     }
 }
 

@@ -3,13 +3,13 @@
 use crate::redis_server;
 use std::fs;
 
+use redis::Value;
 use redis_server::Redis;
 use tidegate::clock::Timestamp;
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
 use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
-use tidegate::fleet::overrides::OverridesCommand;
 use tidegate::fleet::permits::{PermitCommand, PermitRequest};
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
@@ -113,10 +113,14 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
             reply.await?;
         }
     }
+    // The stamp of no value, and a value to write.
+    let args = [b"da39a3ee5e6b4b0d3255bfef95601890afd80709".as_slice(), b"x"];
+    let keys = [b"tg:{tm}:overrides".as_slice()];
+    assert_eq!(link.call(link.nodes()[0].id, &scripts::OVERRIDES, &keys, &args).await?, Value::Int(1));
     Ok(())
 }
 
-fn commands() -> [ScriptCommand; 6] {
+fn commands() -> [ScriptCommand; 5] {
     let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {
@@ -164,6 +168,5 @@ fn commands() -> [ScriptCommand; 6] {
             terms: NumbersFingerprint::of(&terms),
             before,
         }),
-        ScriptCommand::Overrides(OverridesCommand { seen: String::new(), put: Some(vec![1]) }),
     ]
 }

@@ -17,7 +17,7 @@ use tracing::error;
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
-use super::fleet::{FleetReading, FleetRuleStatus, fleet_rules};
+use super::fleet::{FleetReading, FleetRuleStatus, admitted_max, fleet_rules};
 use crate::clock::Now;
 use crate::engine::{InForce, PoolView, ReserveView, Totals};
 
@@ -290,8 +290,7 @@ fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter("fleet_clamped", help, &fleet.clamped)?;
     let help = "Ignored fleet overrides: forged: the fleet secret does not authenticate the value in Redis; stale: of an older \
                 version; unreadable: no text or too long; unknown: an entry unknown to this version";
-    let rejected = fleet.overrides.rejected.iter().map(|(reason, count)| ([("reason", *reason)], *count));
-    sheet.counters("fleet_overrides_rejected", help, rejected)?;
+    sheet.counters_by("fleet_overrides_rejected", help, "reason", fleet.rejected_overrides())?;
     let help = "Version of the fleet overrides in force; 0: none";
     sheet.gauge("fleet_overrides_version", help, &fleet.overrides.version)?;
     let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
@@ -300,6 +299,9 @@ fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     });
     let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis answers";
     sheet.gauges("fleet_bound_tokens", help, bounds)?;
+    let help = "Budgets that all hosts together may admit at most of one; above 1 while this host or others are cut off from \
+                Redis; 0: no budget is shared";
+    sheet.gauge("fleet_admitted_max_ratio", help, &admitted_max(&scrape.fleet_rules))?;
     reserves(scrape, sheet)
 }
 

@@ -2,17 +2,39 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::{OperatorControl, Target};
 use crate::engine::Engine;
-use crate::rules::{Domain, NamedItem};
+use crate::rules::{Domain, NAME_BYTES_MAX, NamedItem};
 
 /// The full name of a rule, a list entry or a shedder part.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "(Box<str>, Box<str>)", into = "(Box<str>, Box<str>)")]
 pub struct RuleName {
     /// Its domain.
     pub domain: Box<str>,
     /// Its name in the domain: `per-user`, `web/workers`.
     pub rule: Box<str>,
+}
+
+impl TryFrom<(Box<str>, Box<str>)> for RuleName {
+    type Error = &'static str;
+
+    /// Checks that the names are possible in rules, and so safe in logs and on screens.
+    fn try_from((domain, rule): (Box<str>, Box<str>)) -> Result<RuleName, &'static str> {
+        let is_fit = |name: &str, bytes_max| {
+            (1..=bytes_max).contains(&name.len()) && !name.chars().any(char::is_control)
+        };
+        let are_fit = is_fit(&domain, NAME_BYTES_MAX) && is_fit(&rule, RULE_BYTES_MAX);
+        if are_fit { Ok(RuleName { domain, rule }) } else { Err("not the name of a rule") }
+    }
+}
+
+impl From<RuleName> for (Box<str>, Box<str>) {
+    fn from(name: RuleName) -> (Box<str>, Box<str>) {
+        (name.domain, name.rule)
+    }
 }
 
 impl fmt::Display for RuleName {
@@ -116,6 +138,9 @@ fn is_full_name(known: &RuleName, name: &str) -> bool {
     let rest = name.strip_prefix(&*known.domain).and_then(|rest| rest.strip_prefix('/'));
     rest == Some(&*known.rule)
 }
+
+/// The longest name in the rules: a node of a descriptor tree has its path in its name.
+const RULE_BYTES_MAX: usize = 512;
 
 /// Names at a larger edit distance are not suggested.
 const EDIT_DISTANCE_MAX: usize = 3;

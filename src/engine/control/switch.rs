@@ -1,5 +1,7 @@
 //! Switches: a rule or the whole daemon in another mode than configured, optionally for a time.
 
+use serde::{Deserialize, Serialize};
+
 use super::{OperatorControl, RuleName, RuleNameError};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
@@ -21,7 +23,8 @@ pub struct Switch {
 }
 
 /// The target of a switch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<RuleName>", into = "Option<RuleName>")]
 pub enum Target {
     /// The whole daemon: no rule is stricter than its mode.
     Daemon,
@@ -79,6 +82,32 @@ pub enum SwitchError {
 impl Target {
     pub(super) fn matches_rule(&self, domain: &str, rule: &str) -> bool {
         matches!(self, Target::Rule(name) if *name.domain == *domain && *name.rule == *rule)
+    }
+}
+
+impl From<Option<RuleName>> for Target {
+    fn from(rule: Option<RuleName>) -> Target {
+        rule.map_or(Target::Daemon, Target::Rule)
+    }
+}
+
+impl From<Target> for Option<RuleName> {
+    fn from(target: Target) -> Option<RuleName> {
+        match target {
+            Target::Daemon => None,
+            Target::Rule(name) => Some(name),
+        }
+    }
+}
+
+impl SwitchOrigin {
+    /// The user; `None` for the guard.
+    #[must_use]
+    pub fn uid(self) -> Option<u32> {
+        match self {
+            SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => Some(uid),
+            SwitchOrigin::Guard => None,
+        }
     }
 }
 

@@ -2,9 +2,8 @@
 
 use crate::clock::Timestamp;
 use crate::fleet::command::{OF_ALL, ScriptCommand};
-use crate::fleet::link::{self, NodeId, NodeState, NodeStatus, OptionsError, RedisLink, Script};
+use crate::fleet::link::{NodeId, NodeState, NodeStatus, RedisLink};
 use crate::fleet::link_state::LinkState;
-use crate::fleet::scripts;
 use redis::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -32,21 +31,21 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn connect(
-        options: &link::LinkOptions,
+    pub(super) fn new(
+        link: Arc<RedisLink>,
+        is_cluster: bool,
         arrivals: mpsc::Sender<Arrival>,
         seed: u64,
         now: Timestamp,
-    ) -> Result<Servers, OptionsError> {
-        let link = RedisLink::start(options.clone(), scripts::all().map(Script::clone).into())?;
-        let ids: Vec<Option<NodeId>> = match options.cluster {
+    ) -> Servers {
+        let ids: Vec<Option<NodeId>> = match is_cluster {
             true => vec![None],
             false => link.nodes().iter().map(|node| Some(node.id)).collect(),
         };
         let seeds = (1..).map(|number: u64| seed.wrapping_mul(number | 1));
         let states = ids.into_iter().zip(seeds).map(|(id, seed)| (id, LinkState::new(seed, now))).collect();
         let changes = link.changes();
-        Ok(Servers { link: Arc::new(link), states, arrivals, changes, up: HashSet::new() })
+        Servers { link, states, arrivals, changes, up: HashSet::new() }
     }
 
     /// Whether all servers are reachable.
@@ -102,10 +101,7 @@ impl Servers {
         for (named, command) in commands {
             let node = named.unwrap_or_else(|| self.link.node_of(&command.tag()));
             let at = if self.states.contains_key(&None) { None } else { Some(node) };
-            // Commands about fleet overrides do not count for the link state.
-            if let Some(state) =
-                self.states.get_mut(&at).filter(|_| !matches!(command, ScriptCommand::Overrides(_)))
-            {
+            if let Some(state) = self.states.get_mut(&at) {
                 state.sent(now);
             }
             by_server.entry(node).or_default().push((at, command));

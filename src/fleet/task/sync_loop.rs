@@ -7,9 +7,8 @@ use crate::engine::{Engine, FleetStatus};
 use crate::fleet::command::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::heartbeat::Heartbeat;
-use crate::fleet::link::NodeId;
+use crate::fleet::link::{NodeId, RedisLink};
 use crate::fleet::member::HostMember;
-use crate::fleet::overrides::{Exchange, OverrideChange};
 use crate::fleet::remote_checks::WaitingRequest;
 use crate::fleet::reply::{Received, ScriptReply};
 use crate::fleet::reserve::Reserves;
@@ -36,8 +35,6 @@ pub(super) struct SyncLoop {
     servers: Option<Servers>,
     pause: Duration,
     ticked: Timestamp,
-    overrides: Exchange,
-    changes: mpsc::Receiver<OverrideChange>,
     arrivals: mpsc::Receiver<Arrival>,
     arrives: mpsc::Sender<Arrival>,
     view: FleetView,
@@ -52,11 +49,7 @@ impl SyncLoop {
         clock: Arc<Clock>,
         status: Arc<FleetStatus>,
         plan: SyncPlan,
-        (counters, changes, waiting): (
-            Arc<FleetCounters>,
-            mpsc::Receiver<OverrideChange>,
-            mpsc::Receiver<WaitingRequest>,
-        ),
+        (counters, waiting): (Arc<FleetCounters>, mpsc::Receiver<WaitingRequest>),
     ) -> SyncLoop {
         let identity = &plan.identity;
         let many = plan.link.cluster || plan.link.urls.len() > 1;
@@ -66,8 +59,6 @@ impl SyncLoop {
             seed: seed(),
         };
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
-        let known = engine.fleet_overrides();
-        let overrides = Exchange::new(identity.host, plan.seal.clone(), &known, clock.now());
         let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&status), options);
         member.expect(identity.hosts, clock.now().at);
         SyncLoop {
@@ -84,8 +75,6 @@ impl SyncLoop {
             servers: None,
             pause: PAUSE_SHORT,
             ticked: Timestamp::ORIGIN,
-            overrides,
-            changes,
             arrivals,
             arrives,
             view: FleetView::new(),
@@ -94,10 +83,12 @@ impl SyncLoop {
         }
     }
 
-    /// Runs until `stop`. May be called again after a panic; it then makes new connections.
-    pub(super) async fn run(&mut self, stop: &mut oneshot::Receiver<()>) {
-        self.servers = None;
-        self.member.forget_commands(self.clock.now().at);
+    /// Runs until `stop`. May be called again after a panic, with new connections.
+    pub(super) async fn run(&mut self, link: Arc<RedisLink>, stop: &mut oneshot::Receiver<()>) {
+        let now = self.clock.now();
+        let arrivals = self.arrives.clone();
+        self.servers = Some(Servers::new(link, self.plan.link.cluster, arrivals, seed(), now.at));
+        self.member.forget_commands(now.at);
         let mut tick = interval(PAUSE_SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -107,19 +98,17 @@ impl SyncLoop {
                     _ = &mut *stop => break,
                     Some(request) = self.waiting.recv() => self.start_checks(request),
                     Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
-                    Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     _ = tick.tick() => {
                         self.tick();
                         tick.reset_after(self.pause);
                     }
                 }
             } else {
-                self.tick_overrides();
+                self.publish_view(self.clock.now());
                 tokio::select! {
                     biased;
                     _ = &mut *stop => break,
                     Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
-                    Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     () = sleep(IDLE) => {}
                 }
             }
@@ -146,9 +135,6 @@ impl SyncLoop {
             return;
         }
         self.ticked = now.at;
-        if !self.connect(now) {
-            return;
-        }
         let timeout = self.member.sync().timeout();
         let due = self.servers.as_mut().map(|servers| {
             servers.look(timeout, now.at);
@@ -164,40 +150,10 @@ impl SyncLoop {
         let is_waited_for = self.member.remote_checks().has_commands();
         self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(commands.into_iter().map(|command| (None, command)));
-        let overrides = self.ask_for_overrides(!out.is_empty(), now);
-        out.extend(overrides.map(|command| (None, command)));
         self.send_to(out, now);
         if now.at.since(self.published.at) >= PUBLISH_EVERY {
             self.publish_view(now);
         }
-    }
-
-    /// Only syncs fleet overrides: there is no budget to share.
-    fn tick_overrides(&mut self) {
-        let now = self.clock.now();
-        if self.connect(now) {
-            let overrides = self.ask_for_overrides(false, now);
-            self.send(overrides, now);
-        }
-        self.publish_view(now);
-    }
-
-    /// Begins to connect, once. Returns whether servers are configured.
-    fn connect(&mut self, now: Now) -> bool {
-        if self.servers.is_none() {
-            match Servers::connect(&self.plan.link, self.arrives.clone(), seed(), now.at) {
-                Ok(servers) => self.servers = Some(servers),
-                // The options were checked before the thread started.
-                Err(error) => warn!(%error, "no budget is shared"),
-            }
-        }
-        self.servers.is_some()
-    }
-
-    fn ask_for_overrides(&mut self, with_others: bool, now: Now) -> Option<ScriptCommand> {
-        let after_step = self.overrides.after_step(now);
-        after_step.iter().for_each(|overrides| self.engine.apply_fleet_overrides(overrides));
-        self.overrides.due(with_others, now).map(ScriptCommand::Overrides)
     }
 
     fn beat(&mut self, server: Option<NodeId>, now: Now) -> Heartbeat {
@@ -272,10 +228,7 @@ impl SyncLoop {
             Some(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
                 self.counters.heard(now.at);
-                // Replies about fleet overrides do not count for the link state.
-                let servers =
-                    self.servers.as_mut().filter(|_| !matches!(command, ScriptCommand::Overrides(_)));
-                servers.into_iter().for_each(|servers| servers.heard(at, now.at));
+                self.servers.iter_mut().for_each(|servers| servers.heard(at, now.at));
                 self.answered(&command, reply, now);
                 self.relink(now);
             }
@@ -315,11 +268,6 @@ impl SyncLoop {
                     self.keep();
                 }
             }
-            (ScriptCommand::Overrides(command), ScriptReply::Overrides(said)) => {
-                let news = self.overrides.answered(command, said, now);
-                news.iter().for_each(|overrides| self.engine.apply_fleet_overrides(overrides));
-                self.overrides.confirm();
-            }
             (command, reply) => {
                 let before = self.member.sync().host();
                 let mut commands = Vec::new();
@@ -340,7 +288,6 @@ impl SyncLoop {
                     servers.beat_failed(at, now.at);
                 }
             }
-            ScriptCommand::Overrides(command) => self.overrides.failed(command),
             command => self.member.failed(command, now.at),
         }
     }
@@ -358,15 +305,9 @@ impl SyncLoop {
         }
     }
 
-    /// Publishes the view and logs warnings.
+    /// Publishes the view.
     fn publish_view(&mut self, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
-        if self.overrides.warns(now.at) {
-            warn!(
-                "FORGED FLEET OVERRIDES in Redis are ignored: the fleet secret of this host does not authenticate them. help: find out who \
-                 writes to tg:{{tm}}:overrides"
-            );
-        }
         let sync = self.member.sync();
         let counts = sync.counts();
         let view = &mut self.view;
@@ -382,7 +323,7 @@ impl SyncLoop {
         view.hosts = self.status.hosts();
         view.round_trip = sync.round_trip();
         view.counts = counts;
-        view.overrides = self.overrides.view(now.at);
+        view.overrides = *self.counters.overrides.lock();
         view.remote_checks = self.member.remote_checks().counts();
         view.keys = sync.keys() + self.member.permits().keys();
         view.versions = self.member.versions().collect();
@@ -401,7 +342,6 @@ impl SyncLoop {
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
         );
         self.plan.identity = self.plan.identity.renamed(self.member.sync().host(), &self.plan.marks);
-        self.overrides.renamed(self.member.sync().host());
         self.keep();
     }
 

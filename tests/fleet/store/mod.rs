@@ -61,9 +61,6 @@ impl Store {
             ScriptCommand::Exact(payment) => self.exact(payment, now_us),
             ScriptCommand::Permits(command) => self.permits(command, now_us),
             ScriptCommand::Beat(beat) => ScriptReply::Beat(self.beats.beat(beat, now_us)),
-            ScriptCommand::Overrides(_) => {
-                panic!("real daemons say it to a real Redis: tests/redis/fleet_real/overrides.rs")
-            }
             ScriptCommand::Version(command) => {
                 let kept = self.versions.get(&command.rule).and_then(|kept| kept.at(now_us)).cloned();
                 let mut versions = kept.unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The scope of a rule, how a fleet shares it, and the bound of requests allowed past a budget.
 
+use tidegate::fleet::counters::FleetView;
 use tidegate::limit::Quota;
 use tidegate::limit::share::Fallback;
 use tidegate::rules::{
@@ -196,4 +197,29 @@ fn warns_of_tiny_budget() {
     assert!(doubt("rate: 10/s, fleet: {on_miss: admit}", 6).is_some());
     assert_eq!(doubt("rate: 10/h, fleet: {on_miss: refuse}", 100), None);
     assert_eq!(doubt("rate: 10/h, max_over: 60%, fleet: {on_miss: admit}", 100), None);
+}
+
+#[test]
+fn a_partition_admits_more_by_the_hosts_cut_off() {
+    for (fallback, none, one, three) in [
+        (Fallback::Share, 1.0, 1.25, 1.75),
+        (Fallback::Local, 1.0, 2.0, 4.0),
+        (Fallback::Allow, 1.0, f64::INFINITY, f64::INFINITY),
+        (Fallback::Refuse, 1.0, 1.0, 1.0),
+    ] {
+        let terms = FleetSettings { on_redis_down: fallback, ..FleetSettings::default() };
+        assert_eq!([0, 1, 3].map(|cut_off| terms.admitted_max(4, cut_off)), [none, one, three], "{fallback}");
+    }
+    for (is_needed, is_linked, hosts, alive, cut_off) in [
+        (true, true, 4, 4, 0),
+        (true, true, 4, 1, 3),
+        (true, true, 4, 0, 0),
+        (true, false, 4, 4, 1),
+        (true, false, 1, 1, 0),
+        (true, false, 1, 0, 1),
+        (false, false, 4, 0, 0),
+    ] {
+        let view = FleetView { is_needed, is_linked, hosts, alive, ..FleetView::default() };
+        assert_eq!(view.cut_off(), cut_off, "{view:?}");
+    }
 }

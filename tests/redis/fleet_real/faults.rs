@@ -9,8 +9,8 @@ use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, eventually};
 use super::hosts::{
-    Asked, CUT_OFF, Caller, LINKED, admitted_by_one_bucket, await_one_more, count_log, hosts, most_at_once,
-    passed, passed_between, plan, rules,
+    Asked, CUT_OFF, Caller, LINKED, admitted_by_one_bucket, await_one_more, count_log, hosts, metric,
+    most_at_once, passed, passed_between, plan, rules,
 };
 use super::redis_server::Redis;
 use super::wire::{Wire, hit, verdict_of};
@@ -107,7 +107,37 @@ fn new_host_in_outage_shares_with_hosts_at_least() {
         let mut wire = Wire::greeted(&host.socket());
         let passed = (0..60).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count();
         assert_eq!(passed, part, "{settings}");
+        let most = 1.0 + part as f64 / 40.0;
+        assert_shows_partition(&host, most, "this host does not reach Redis: if the others do");
     }
+}
+
+/// Asserts that operators see how much all hosts together may admit.
+fn assert_shows_partition(host: &Daemon, most: f64, who: &str) {
+    let line = format!("partition    {who}, all together may admit at most {most:.2} times a budget\n");
+    eventually(&line, || host.run("fleet").contains(&line).then_some(()));
+    assert_eq!(metric(host, "tidegate_fleet_admitted_max_ratio"), most);
+}
+
+#[test]
+fn shows_partition_until_all_hosts_are_counted() {
+    let mut redis = Redis::start(&[]);
+    let at_least_four = || {
+        let mut plan = plan(&redis.url(), &rules("1/h", 40, ""), "");
+        plan.settings.push_str("\nfleet: {hosts_at_least: 4}\n");
+        plan.start()
+    };
+    let mut hosts = vec![at_least_four()];
+    assert_shows_partition(&hosts[0], 1.75, "Redis misses 3 of 4 hosts: if they still run");
+    hosts.extend((0..3).map(|_| at_least_four()));
+    for host in &hosts {
+        let ratio = || metric(host, "tidegate_fleet_admitted_max_ratio");
+        eventually("all are counted", || (ratio() <= 1.0).then_some(()));
+        assert!(!host.run("fleet").contains("partition"));
+    }
+    redis.kill();
+    hosts.iter().for_each(|host| drop(host.await_log(&[CUT_OFF])));
+    assert_shows_partition(&hosts[0], 1.25, "this host does not reach Redis: if the others do");
 }
 
 #[test]

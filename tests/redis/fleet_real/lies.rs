@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{FleetChange, Mode, RuleName, Switch, SwitchOrigin, Target};
-use tidegate::fleet::overrides::{OverridesDocument, OverridesKey};
+use tidegate::fleet::overrides::OverridesDocument;
+use tidegate::fleet::secrets::OverridesKey;
 
 use super::daemon::{Daemon, eventually};
 use super::hosts::{metric, plan};
@@ -20,8 +21,8 @@ use super::redis_server::Redis;
 const KEY: &str = "tg:{tm}:overrides";
 
 /// Returns the key of the hosts of these tests.
-fn seal() -> OverridesKey {
-    OverridesKey::new(&[7; 32])
+fn key() -> OverridesKey {
+    OverridesKey::of_secret(&[7; 32])
 }
 
 /// Returns Unix time, which documents use for expiry.
@@ -46,8 +47,8 @@ fn per_user() -> Target {
     Target::Rule(RuleName { domain: "api".into(), rule: "per-user".into() })
 }
 
-fn after(known: Option<&OverridesDocument>, change: &FleetChange, seal: &OverridesKey) -> OverridesDocument {
-    OverridesDocument::after(known, change, &[9; 16], seal, now()).unwrap().unwrap()
+fn after(known: &OverridesDocument, change: &FleetChange, key: &OverridesKey) -> OverridesDocument {
+    known.after(change, &[9; 16], key, now()).unwrap().unwrap()
 }
 
 /// Writes any bytes to the key, as another client would.
@@ -97,8 +98,8 @@ fn host_rules_limit_for_any_redis_reply() {
     let redis = Redis::start(&[]);
     let host = deceived(&redis);
     await_version(&host, 2);
-    let stranger = OverridesKey::new(&[8; 32]);
-    let foreign = after(None, &switch(per_user(), None), &stranger).bytes().to_vec();
+    let stranger = OverridesKey::of_secret(&[8; 32]);
+    let foreign = after(&OverridesDocument::default(), &switch(per_user(), None), &stranger).bytes;
     let lies: [(&str, &str, &dyn Fn()); 10] = [
         ("stale", "an older document", &|| redis.order(&format!("COPY old {KEY} REPLACE"))),
         ("forged", "garbage", &|| put(&redis, b"everything: disabled")),
@@ -187,23 +188,23 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
     host.await_log(&["connected to Redis"]);
     uses_up(&host, "u1");
     let days = |days: u64| Some(Duration::from_secs(days * 86_400));
-    let mut known = None;
+    let mut known = OverridesDocument::default();
     for (what, target, until) in [
         ("everything without an end", Target::Daemon, None),
         ("an end in 400 days", per_user(), days(400)),
         ("everything until 400 days from now", Target::Daemon, days(400)),
     ] {
-        let document = after(known.as_ref(), &switch(target, until), &seal());
-        put(&redis, document.bytes());
-        await_version(&host, document.version());
+        let document = after(&known, &switch(target, until), &key());
+        put(&redis, &document.bytes);
+        await_version(&host, document.version);
         assert_eq!(verdict(&host, "u1"), LIMIT, "{what}");
-        known = Some(document);
+        known = document;
     }
     assert!(rejected(&host, "unknown") >= 1.0);
     // Overrides expire by the host's clock, and health and status show them.
     let (lasts, since) = (Duration::from_secs(15), now().at);
-    let document = after(known.as_ref(), &switch(Target::Daemon, Some(lasts)), &seal());
-    put(&redis, document.bytes());
+    let document = after(&known, &switch(Target::Daemon, Some(lasts)), &key());
+    put(&redis, &document.bytes);
     eventually("everything is off", || (verdict(&host, "u1") == ALLOW).then_some(()));
     let ready = get(&host, "/readyz").body;
     assert!(ready.contains("note: everything is disabled on all hosts until 2"), "{ready}");
@@ -219,15 +220,16 @@ fn hosts_choose_the_same_of_two_documents_of_one_version() {
     let hosts = [RULES, RULES].map(|rules| plan(&redis.url(), rules, "").start());
     hosts.iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
     let rule = |rule: &str| Target::Rule(RuleName { domain: "api".into(), rule: rule.into() });
-    let two = ["per-user", "shared"].map(|name| after(None, &switch(rule(name), None), &seal()));
-    let is_first = two[0].bytes().last_chunk::<32>() > two[1].bytes().last_chunk::<32>();
+    let two = ["per-user", "shared"]
+        .map(|name| after(&OverridesDocument::default(), &switch(rule(name), None), &key()));
+    let is_first = two[0].bytes.last_chunk::<32>() > two[1].bytes.last_chunk::<32>();
     let held = if is_first { "api/per-user: disabled" } else { "api/shared: disabled" };
     // In the intended order, and in the other.
     for order in
         [[usize::from(is_first), usize::from(!is_first)], [usize::from(!is_first), usize::from(is_first)]]
     {
         for at in order {
-            put(&redis, two[at].bytes());
+            put(&redis, &two[at].bytes);
             hosts.iter().for_each(|host| await_version(host, 1));
         }
         hosts.iter().for_each(|host| drop(hears(host, held)));

@@ -361,7 +361,7 @@ impl Twins {
                 saw("names taken", usize::from(beaten.is_name_taken));
                 saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
             }
-            ScriptReply::Version(_) | ScriptReply::Overrides(_) => {}
+            ScriptReply::Version(_) => {}
         }
     }
 }
