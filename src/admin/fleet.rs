@@ -157,8 +157,6 @@ pub(crate) struct FleetSummary {
     pub(crate) linked: bool,
     pub(crate) hosts: u64,
     pub(crate) alive: u64,
-    /// Hosts that may be cut off from Redis while the others share.
-    pub(crate) cut_off: u64,
     pub(crate) overrides_version: u64,
     pub(crate) overrides_forged: bool,
     pub(crate) stale_s: Option<f64>,
@@ -282,7 +280,6 @@ impl From<&FleetReading> for FleetSummary {
             linked: view.is_linked,
             hosts: view.hosts.into(),
             alive: view.alive.into(),
-            cut_off: view.cut_off().into(),
             overrides_version: view.overrides.version,
             overrides_forged: view.overrides.is_forged,
             stale_s: fleet.staleness.map(|age| age.as_secs_f64()),

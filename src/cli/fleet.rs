@@ -129,20 +129,17 @@ fn page(fleet: &FleetPage) -> String {
 
 /// Tells how much all hosts together may admit while some of them do not reach Redis.
 fn partition(fleet: &FleetPage) -> Option<String> {
-    let FleetSummary { linked, hosts, cut_off, .. } = fleet.summary;
+    let FleetSummary { linked, hosts, alive, .. } = fleet.summary;
     let most = admitted_max(&fleet.rules);
-    if cut_off == 0 || most <= 1.0 {
-        return None;
-    }
     let who = match linked {
-        true => format!("Redis misses {} of {} hosts: if they still run", count(cut_off), count(hosts)),
+        true => format!("Redis misses {} of {hosts} hosts: if they still run", hosts.saturating_sub(alive)),
         false => "this host does not reach Redis: if the others do".to_owned(),
     };
-    let most = match most.is_finite() {
+    let bound = match most.is_finite() {
         true => format!("at most {most:.2} times a budget"),
         false => "without bound, by `on_redis_down: allow`".to_owned(),
     };
-    Some(format!("partition    {who}, all together may admit {most}"))
+    (most > 1.0).then(|| format!("partition    {who}, all together may admit {bound}"))
 }
 
 fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
