@@ -319,7 +319,7 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
         }
         let waited = Duration::from_nanos(read_boot_nanos() - begin);
         assert!(waited < PATIENCE, "not within {PATIENCE:?}: {what}");
-        sleep((waited / 8).clamp(Duration::from_millis(1), Duration::from_millis(20)));
+        sleep((waited / 8).clamp(Duration::from_millis(1), Duration::from_millis(50)));
     }
 }
 

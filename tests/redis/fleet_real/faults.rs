@@ -34,7 +34,9 @@ impl Scene {
         let hosts = hosts(2, &redis.url(), &rules("200/s", BURST, "on_miss: refuse"));
         let callers = ["u1", "job1"].into_iter().flat_map(|who| {
             let at_once = if who == "u1" { 4 } else { 1 };
-            hosts.iter().map(move |host| Caller::start(host.socket(), who, at_once, Duration::from_millis(8)))
+            hosts
+                .iter()
+                .map(move |host| Caller::start(host.socket(), who, at_once, Duration::from_millis(16)))
         });
         let callers = callers.collect();
         sleep(Duration::from_millis(1_500));

@@ -57,7 +57,7 @@ fn fleet_concurrency_never_exceeds_maximum() {
     let redis = Redis::start(&[]);
     let hosts = hosts(3, &redis.url(), &rules(MAX, STRICT));
     let (held, begun) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let until = read_boot_nanos() + 6_000_000_000;
+    let until = read_boot_nanos() + 4_000_000_000;
     let work = |host: &Daemon| {
         let mut wire = host.greeted();
         while read_boot_nanos() < until {

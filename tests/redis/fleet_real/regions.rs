@@ -10,7 +10,7 @@ use super::wire::Wire;
 
 const RATE: f64 = 400.0;
 const BURST: u32 = 200;
-const LASTS: Duration = Duration::from_secs(5);
+const LASTS: Duration = Duration::from_secs(3);
 
 #[test]
 fn regions_admit_their_share_of_the_budget() {
@@ -22,7 +22,7 @@ fn regions_admit_their_share_of_the_budget() {
     let hosts = [start(&servers[0], "75%"), start(&servers[0], "75%"), start(&servers[1], "25%")];
     await_counted(&hosts[..2], 2);
     await_counted(&hosts[2..], 1);
-    let asked = ask_all(&hosts, 4, Duration::from_millis(5), LASTS);
+    let asked = ask_all(&hosts, 4, Duration::from_millis(10), LASTS);
     let end = asked.iter().flatten().map(|asked| asked.at).max().unwrap();
     let began = asked.iter().flatten().map(|asked| asked.at).min().unwrap();
     let seconds = (end - began) as f64 / 1e9;

@@ -26,8 +26,8 @@ fn three_hosts(redis: &str, rules: &str) -> Vec<Daemon> {
     hosts
 }
 
-fn ask(hosts: &[Daemon], who: &'static str) -> Vec<Caller> {
-    hosts.iter().map(|host| Caller::start(host.socket(), who, 1, Duration::from_millis(8))).collect()
+fn ask(hosts: &[Daemon], who: &'static str, pause: Duration) -> Vec<Caller> {
+    hosts.iter().map(|host| Caller::start(host.socket(), who, 1, pause)).collect()
 }
 
 /// Tokens that three hosts hold for a second of this demand.
@@ -38,7 +38,7 @@ fn moved_slot_conserves_tokens() {
     let cluster = Three::start();
     let url = format!("url: \"redis://127.0.0.1:{}\", cluster: true", cluster.0[0].port);
     let mut hosts = three_hosts(&url, &once());
-    let callers = ask(&hosts, "u1");
+    let callers = ask(&hosts, "u1", Duration::from_millis(8));
     let cells = |server: &Redis| server.say("KEYS tg:*:q:*").lines().nth(2).map(str::to_owned);
     let cell = eventually("the key is in Redis", || cluster.0.iter().find_map(cells));
     let tag = cell.split(['{', '}']).nth(1).unwrap();
@@ -78,8 +78,9 @@ fn survives_loss_of_one_of_three_servers() {
     let urls = servers.each_ref().map(|server| format!("\"{}\"", server.url())).join(", ");
     let hosts = three_hosts(&format!("urls: [{urls}]"), &rules("100/s", BURST, "on_miss: refuse"));
     let who = ["u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8"];
-    let callers: Vec<Vec<Caller>> = who.iter().map(|who| ask(&hosts, who)).collect();
-    sleep(Duration::from_secs(2));
+    // About twice the rate of each key.
+    let callers: Vec<_> = who.iter().map(|who| ask(&hosts, who, Duration::from_millis(15))).collect();
+    sleep(Duration::from_secs(1));
     let has_cells = |server: &&Redis| server.say("KEYS tg:*:q:*") != "*0\r\n";
     let with_cells = servers.iter().filter(has_cells).count();
     servers[1].kill();

@@ -69,7 +69,7 @@ fn again(mut host: Daemon, secret: u8) -> Daemon {
 
 /// Returns the peak admissions of all hosts together.
 fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
-    let asked = ask_all(hosts, 4, Duration::from_millis(5), Duration::from_millis(millis));
+    let asked = ask_all(hosts, 4, Duration::from_millis(10), Duration::from_millis(millis));
     most_at_once(&passed(&asked), RATE)
 }
 

@@ -16,7 +16,7 @@ fn three(rules: &str, more: &str, lasts: Duration) -> (Vec<Asked>, f64) {
     let hosts: Vec<_> = (0..3).map(|_| plan(&redis.url(), rules, more).start()).collect();
     hosts.iter().for_each(|host| drop(host.await_log(&[LINKED])));
     let mut asked: Vec<Asked> =
-        ask_all(&hosts, 4, Duration::from_millis(10), lasts).into_iter().flatten().collect();
+        ask_all(&hosts, 4, Duration::from_millis(16), lasts).into_iter().flatten().collect();
     asked.sort_unstable_by_key(|asked| asked.at);
     (asked, unanswered_checks(&hosts))
 }
@@ -50,7 +50,7 @@ fn check_fixed(name: &str, windows: &[usize], limit: usize, most: usize) {
 fn hosts_share_a_fixed_window() {
     let rules = "domain: api\nlimits:\n  - {name: shared, key: [user], algorithm: fixed_window, rate: 400/2s, \
                  scope: fleet, fleet: {on_miss: refuse, on_redis_down: refuse}}\n";
-    let (asked, _) = three(rules, "", Duration::from_secs(9));
+    let (asked, _) = three(rules, "", Duration::from_secs(7));
     check_fixed("fixed", &by_window(&asked, 2 * SECOND), 400, 400);
 }
 
@@ -58,7 +58,7 @@ fn hosts_share_a_fixed_window() {
 fn hosts_share_the_windows_of_descriptors() {
     let rules =
         "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 300}}]\n";
-    let (asked, unanswered) = three(rules, "}\ndomains: {api: {scope: fleet}", Duration::from_secs(7));
+    let (asked, unanswered) = three(rules, "}\ndomains: {api: {scope: fleet}", Duration::from_secs(5));
     // Up to a tenth more on credit. Hosts whose remote checks time out count locally.
     let most = if unanswered == 0.0 { 330 } else { 3 * 300 };
     check_fixed("descriptors", &by_window(&asked, SECOND), 300, most);
