@@ -65,7 +65,7 @@ fn staggered_reconnects_lend_no_token_twice() {
 fn lost_replies_admit_no_uncharged_token() {
     // At these loads each host always has many commands in flight; a host with few enters an outage soon at
     // this loss rate.
-    let (hosts, loads): (u32, &[u32]) = if is_short() { (10, &[5_000]) } else { (20, &[5_000, 10_000]) };
+    let (hosts, loads): (u32, &[u32]) = if is_short() { (10, &[10_000]) } else { (20, &[5_000, 10_000]) };
     for (credit, load) in
         [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))
     {
