@@ -18,7 +18,7 @@ BUILD := cargo build --locked --bin tidegate --test memory
 REAL := redis daemon python ruby go roulette
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
 IDLE := nice -n 19
-COMPUTED := simulations pure memory examples
+COMPUTED := simulations pure memory examples files
 
 # Builds test programs with clippy in the same pass, if installed; not incrementally, which is slower for a single build.
 LINTED := CARGO_INCREMENTAL=0 $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings)
@@ -28,13 +28,14 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) files programs timing)
+.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs timing)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup:           ## Installs missing tools: as root on Debian; else lists them
 	@scripts/setup test
+	@scripts/setup packages
 
 demo:            ## Real applications: a greedy caller; an overload, without and with shedding; three hosts and one budget
 	@scripts/setup demo
@@ -49,10 +50,10 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 
 # A shell makes background jobs ignore SIGINT and SIGQUIT, with which tests end their daemons: `--default-signal`.
 lanes:
-	@$(IDLE) $(MAKE) --no-print-directory test-files & files=$$!; $(MAKE) --no-print-directory test-programs || exit 1; \
+	@scripts/setup packages & packages=$$!; $(MAKE) --no-print-directory test-programs || exit 1; wait $$packages || exit 1; \
 	env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
 	failed=0; $(IDLE) $(MAKE) -k -j2 --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || failed=1; \
-	wait $$real || failed=1; wait $$files || failed=1; $(MAKE) --no-print-directory BUILT=1 test-timing && exit $$failed
+	wait $$real || failed=1; $(MAKE) --no-print-directory BUILT=1 test-timing && exit $$failed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
 	@scripts/stage quick-unit $(TARGET)/test/unit
@@ -125,6 +126,7 @@ pictures:        ## The pictures of docs/: decisions of `tidegate replay`, shedd
 
 nightly:         ## Long tests, for hours. A failed target does not stop the others
 	@scripts/setup test
+	@scripts/setup packages
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
 
 # Checks lints (with benchmarks, which `make test` does not build), links in docs of all items, and dependencies. The database of advisories needs the network.

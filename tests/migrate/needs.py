@@ -22,4 +22,4 @@ def need(programs=(), modules=(), libraries=()):
     if not missing:
         missing = [name for name in libraries if not ruby_has(name)]
     if missing:
-        pytest.skip(f"missing: {', '.join(missing)} (scripts/setup test)")
+        pytest.skip(f"missing: {', '.join(missing)} (make setup)")

@@ -15,7 +15,7 @@ import pytest
 
 from tools import BINARY, PROJECT, Package, need, run
 
-yaml = pytest.importorskip("yaml", reason="PyYAML and kubernetes-validate come with scripts/setup test")
+yaml = pytest.importorskip("yaml", reason="PyYAML and kubernetes-validate come with make setup")
 KUBERNETES = PROJECT / "packaging/kubernetes"
 
 

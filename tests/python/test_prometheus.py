@@ -84,7 +84,7 @@ def tool(name):
     unpacked = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "prometheus" / name
     found = shutil.which(name) or (str(unpacked) if unpacked.exists() else None)
     if found is None:
-        pytest.skip(f"{name} is missing: scripts/setup test")
+        pytest.skip(f"{name} is missing: make setup")
     return found
 
 
