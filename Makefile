@@ -91,7 +91,7 @@ test-simulations: test-programs
 	@scripts/stage simulations sh -c '$(TARGET)/test/shedding && $(TARGET)/test/fleet'
 
 test-examples: test-programs
-	@$(LINTED) scripts/stage examples cargo test --locked --doc
+	@$(LINTED) scripts/stage examples cargo test --locked --package tidegate --doc
 
 test-python: test-programs
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 2 --dist loadgroup -m "not nightly and not simulated"
