@@ -11,7 +11,7 @@ PYTHON := $(VENV)/bin/python
 PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 
 # Builds the daemon together with a test, so that it has the features of `cargo test`.
-BUILD := cargo build --locked --bin tidegate --test memory
+BUILD := cargo build --locked --package tidegate --bin tidegate --test memory
 
 # The stages of `make test` in two parallel lanes: those that wait for processes, and, at lower priority, those that only
 # compute.
