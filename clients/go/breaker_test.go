@@ -66,7 +66,8 @@ func TestTheBreakerOpensAfterThreeFailures(t *testing.T) {
 // Failures of concurrent calls count once.
 func TestFailuresThatOverlapAreOne(t *testing.T) {
 	t.Parallel()
-	const timeout, callers = 100 * time.Millisecond, 30
+	// Long enough for all callers to begin within it on a busy machine.
+	const timeout, callers = 500 * time.Millisecond, 30
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path, WithTimeout(timeout))
 	for round := int32(1); round < failuresMax; round++ {
