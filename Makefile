@@ -13,22 +13,23 @@ PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 # Builds the daemon together with a test, so that it has the features of `cargo test`.
 BUILD := cargo build --locked --package tidegate --bin tidegate --test memory
 
-# The stages of `make test` in two parallel lanes: those that wait for processes, and, at lower priority, those that only
-# compute.
-REAL := redis daemon python ruby go roulette
+# The stages of `make test`. Those with real processes run one after another: those of CLIENTS as soon as there is a daemon, those of
+# REAL when the Rust tests are built. Beside them, at lower priority, this build, and the stages that only compute.
+CLIENTS := python ruby go roulette
+REAL := daemon redis
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
 IDLE := nice -n 19
-COMPUTED := simulations pure memory examples files
+COMPUTED := simulations pure memory examples
 
 # Builds test programs with clippy in the same pass, if installed; not incrementally, which is slower for a single build.
-LINTED := CARGO_INCREMENTAL=0 $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings)
+LINTED := CARGO_INCREMENTAL=0 $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc_linted)
 
 # Time limit of `make test`.
 TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs timing)
+.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary programs files timing)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,11 +50,15 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 	@sort $(TARGET)/test/times
 
 # A shell makes background jobs ignore SIGINT and SIGQUIT, with which tests end their daemons: `--default-signal`.
+STAGES := $(MAKE) -k --no-print-directory BUILT=1
 lanes:
-	@scripts/setup packages & packages=$$!; $(MAKE) --no-print-directory test-programs || exit 1; wait $$packages || exit 1; \
-	env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
-	failed=0; $(IDLE) $(MAKE) -k -j2 --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || failed=1; \
-	wait $$real || failed=1; $(MAKE) --no-print-directory BUILT=1 test-timing && exit $$failed
+	@failed=0; { scripts/setup packages && $(IDLE) $(STAGES) test-files; } & packages=$$!; \
+	$(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$packages || failed=1; \
+	env --default-signal $(STAGES) $(addprefix test-,$(CLIENTS)) & clients=$$!; \
+	$(IDLE) $(STAGES) BUILT= test-programs || { wait; exit 1; }; \
+	$(IDLE) $(STAGES) -j2 $(addprefix test-,$(COMPUTED)) & computed=$$!; \
+	wait $$clients || failed=1; env --default-signal $(STAGES) $(addprefix test-,$(REAL)) || failed=1; \
+	wait $$computed || failed=1; $(STAGES) test-timing && exit $$failed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
 	@scripts/stage quick-unit $(TARGET)/test/unit
@@ -63,6 +68,10 @@ quick: test-programs  ## A minute and a half after a build: the rooms' own tests
 
 lint: test-files  ## Formatting and lints, where this toolchain has them
 	@scripts/stage clippy scripts/lint clippy
+
+# Builds the daemon, as the test programs do.
+test-binary:
+	@$(if $(BUILT),:,$(LINTED) scripts/stage binary $(BUILD))
 
 # Builds all test programs. The stages below run them by path, without cargo's lock.
 test-programs:
@@ -93,16 +102,16 @@ test-simulations: test-programs
 test-examples: test-programs
 	@$(LINTED) scripts/stage examples cargo test --locked --package tidegate --doc
 
-test-python: test-programs
+test-python: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 2 --dist loadgroup -m "not nightly and not simulated"
 
-test-ruby: test-programs
+test-ruby: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage ruby clients/ruby/test/run
 
-test-go: test-programs
+test-go: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -race -parallel 8 ./... && cd grpc && go test -race ./...'
 
-test-roulette: test-programs
+test-roulette: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
 
 packages:        ## The .deb and the .rpm of a release build, in target/debian
