@@ -8,7 +8,7 @@ VENV := .venv
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 PYTHON := $(VENV)/bin/python
 
-PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
+PYTEST := env TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 
 # Builds the daemon together with a test, so that it has the features of `cargo test`.
 BUILD := cargo build --locked --package tidegate --bin tidegate --test memory
@@ -21,8 +21,11 @@ REAL := daemon redis
 IDLE := nice -n 19
 COMPUTED := simulations pure memory examples
 
-# Builds test programs with clippy in the same pass, if installed; not incrementally, which is slower for a single build.
-LINTED := CARGO_INCREMENTAL=0 $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc_linted)
+# Builds test programs with clippy in the same pass, if installed.
+LINTED := $(shell clippy-driver --version >/dev/null 2>&1 && echo CLIPPY_ARGS=-Dwarnings RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc_linted)
+
+# 1 is faster after a change (`make quick`), 0 for a single build (`make test`).
+INCREMENTAL := 0
 
 # Time limit of `make test`.
 TIME_MAX := 25m
@@ -60,7 +63,8 @@ lanes:
 	wait $$clients || failed=1; env --default-signal $(STAGES) $(addprefix test-,$(REAL)) || failed=1; \
 	wait $$computed || failed=1; $(STAGES) test-timing && exit $$failed
 
-quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
+quick:           ## Half a minute, and a build of what changed: the rooms' own tests, one daemon, one client
+	@$(LINTED) scripts/stage quick-programs scripts/programs unit pure daemon
 	@scripts/stage quick-unit $(TARGET)/test/unit
 	@scripts/stage quick-pure $(TARGET)/test/pure engine:: vectors:: rules:: limit::
 	@scripts/stage quick-daemon $(TARGET)/test/daemon --test-threads 4 server::judging server::frames server::hello server::leases
@@ -71,11 +75,11 @@ lint: test-files  ## Formatting and lints, where this toolchain has them
 
 # Builds the daemon, as the test programs do.
 test-binary:
-	@$(if $(BUILT),:,$(LINTED) scripts/stage binary $(BUILD))
+	@$(if $(BUILT),:,$(LINTED) CARGO_INCREMENTAL=$(INCREMENTAL) scripts/stage binary $(BUILD))
 
 # Builds all test programs. The stages below run them by path, without cargo's lock.
 test-programs:
-	@$(if $(BUILT),:,$(LINTED) scripts/stage programs scripts/programs)
+	@$(if $(BUILT),:,$(LINTED) CARGO_INCREMENTAL=$(INCREMENTAL) scripts/stage programs scripts/programs)
 
 test-files:
 	@scripts/stage files scripts/lint files
@@ -100,7 +104,7 @@ test-simulations: test-programs
 	@scripts/stage simulations sh -c '$(TARGET)/test/shedding && $(TARGET)/test/fleet'
 
 test-examples: test-programs
-	@$(LINTED) scripts/stage examples cargo test --locked --package tidegate --doc
+	@$(LINTED) CARGO_INCREMENTAL=$(INCREMENTAL) scripts/stage examples cargo test --locked --package tidegate --doc
 
 test-python: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 2 --dist loadgroup -m "not nightly and not simulated"
