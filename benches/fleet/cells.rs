@@ -155,10 +155,11 @@ impl Host {
         let mut client = Client::connect(socket)?;
         client.load(&scripts::SYNC)?;
         let rate = CellRate::new(1_000, 1).ok_or_else(|| io::Error::other("a rate of 1000/s"))?;
-        let terms = CellQuota { version: 1, rate, burst: 1_000 * TOKEN };
+        let cell_quota = CellQuota { version: 1, rate, burst: 1_000 * TOKEN };
         let batch = |turn: u32| {
             let bucket = (turn % u32::from(BUCKETS)) as u8;
-            let asks = (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, terms));
+            let asks =
+                (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, cell_quota));
             let bucket = Bucket::from_number(bucket);
             let head = CommandHead { bucket, born_us: 0, sent_at: Timestamp::ORIGIN };
             let asks: Vec<CellRequest> = asks.collect();
@@ -214,21 +215,21 @@ impl Host {
                 generation: said.generation,
             });
             // The host has spent its grant.
-            ask.knew_us = Some(1_000);
+            ask.known_age_us = Some(1_000);
         }
         Ok(took)
     }
 }
 
 /// A host that wants a few tokens.
-fn ask(bucket: u8, number: u32, terms: CellQuota) -> CellRequest {
+fn ask(bucket: u8, number: u32, cell_quota: CellQuota) -> CellRequest {
     let mut key = [0; 16];
     // The first byte is the bucket; the others are spread like a digest.
     key[0] = bucket;
     key[1..9].copy_from_slice(&(u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
     CellRequest {
         key,
-        terms,
+        cell_quota,
         last: None,
         hold: 2 * TOKEN,
         back: 0,
@@ -237,7 +238,7 @@ fn ask(bucket: u8, number: u32, terms: CellQuota) -> CellRequest {
         demand: 20_000,
         waited_us: 100_000,
         random: number % 1_000_000,
-        knew_us: None,
+        known_age_us: None,
         window: None,
     }
 }

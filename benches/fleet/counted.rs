@@ -109,7 +109,7 @@ impl Host {
         let decider = engine.decider();
         let mut member = HostMember::new(engine, Arc::clone(&standing), options);
         member.expect(u32::from(HOSTS), at_micros(0).at);
-        member.set_heard(true, at_micros(0).at);
+        member.set_reachable(true, at_micros(0).at);
         Host { decider, standing, member, calls: Vec::new() }
     }
 

@@ -115,8 +115,8 @@ impl Host {
             5 => self.advance(u64::from(input.byte()) * 1_000_000_000),
             6 | 7 => self.reply(input),
             8 => self.fail(),
-            9 => drop(self.member.set_heard(input.byte().is_multiple_of(2), self.now.at)),
-            10 => self.beat(input),
+            9 => drop(self.member.set_reachable(input.byte().is_multiple_of(2), self.now.at)),
+            10 => self.heartbeat(input),
             _ => self.rare(input.byte()),
         }
         std::mem::take(&mut self.waiting).into_iter().for_each(|waiting| self.resume(waiting));
@@ -213,11 +213,16 @@ impl Host {
         }
     }
 
-    fn beat(&mut self, input: &mut Input<'_>) {
+    fn heartbeat(&mut self, input: &mut Input<'_>) {
         let secret = SecretDigest::default();
-        let call =
-            ScriptCommand::Beat(Heartbeat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secret });
-        if let Some(ScriptReply::Beat(reply)) = decoded(&call, input) {
+        let call = ScriptCommand::Heartbeat(Heartbeat {
+            host: [5; 16],
+            epoch: 3,
+            seq: 1,
+            pools: Vec::new(),
+            secret,
+        });
+        if let Some(ScriptReply::Heartbeat(reply)) = decoded(&call, input) {
             self.member.apply_heartbeat(&reply, self.now.at);
         }
     }

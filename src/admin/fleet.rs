@@ -88,32 +88,32 @@ pub(super) fn fleet_rules(
     }
     let status = |rule: NamedItem<'_>| {
         let NamedKind::Rule(_, limit) = rule.kind else { return None };
-        let terms = limit.fleet?;
+        let settings = limit.fleet?;
         let quota = limit.limit.allowances.iter().flatten().map(|allowance| &allowance.quota).next()?;
         let joined = by_rule.get(&*format!("{}/{}", rule.domain, rule.name));
         let (counts, places) = joined.cloned().unwrap_or_default();
         Some(FleetRuleStatus {
             domain: rule.domain.to_owned(),
             rule: rule.name.to_owned(),
-            mode: terms.mode.to_string(),
-            on_redis_down: terms.on_redis_down.to_string(),
+            mode: settings.mode.to_string(),
+            on_redis_down: settings.on_redis_down.to_string(),
             limit: quota.limit().into(),
             rate: quota.format_rate(),
             shared: joined.is_some(),
-            bound: FleetBound::of(&terms, quota, fleet.hosts.max(1)).map(|bound| BoundStatus {
+            bound: FleetBound::of(&settings, quota, fleet.hosts.max(1)).map(|bound| BoundStatus {
                 hosts: bound.hosts.into(),
                 on_miss: bound.on_miss.to_string(),
                 extra: bound.extra.into(),
                 quiet_permille: bound.quiet.into(),
             }),
-            admitted_max: Some(terms.admitted_max(fleet.hosts, fleet.cut_off()))
+            admitted_max: Some(settings.admitted_max(fleet.hosts, fleet.cut_off()))
                 .filter(|max| max.is_finite()),
             places,
             version: (counts.version > 0).then_some(counts.version),
             keys: counts.keys,
             cells: counts.cells,
             cells_per_s: counts.cells_per_second,
-            stale_s: counts.heard.map(|at| now.since(at).as_secs_f64()),
+            stale_s: counts.replied_at.map(|at| now.since(at).as_secs_f64()),
             excess: counts.excess as f64 / MICRO,
             false_refusals: counts.false_refusals,
             lost: counts.lost,

@@ -96,7 +96,7 @@ pub(super) async fn serve(
 
 async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| format!("{address}: {error}: mend metrics.listen, or free the port"))
+    listener.map_err(|error| format!("{address}: {error}: correct metrics.listen, or free the port"))
 }
 
 /// Serves the admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
@@ -168,15 +168,15 @@ async fn take_turns<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let serve = |(socket, asker, peer), connection: HttpConnection| {
+    let serve = |(socket, client, peer), connection: HttpConnection| {
         let admin = Arc::clone(admin);
-        let patience = match asker {
+        let patience = match client {
             HttpClient::Operator(_) => OPERATOR_PATIENCE,
             HttpClient::Anybody => ANYBODY_PATIENCE,
         };
         connection.serve(socket, head_patience(peer), patience, move |request| {
             let admin = Arc::clone(&admin);
-            async move { router::answer(&admin, asker, request).await }
+            async move { router::answer(&admin, client, request).await }
         })
     };
     let failed = |error| debug!(%error, "an operator's connection was not let in");

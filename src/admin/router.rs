@@ -32,17 +32,17 @@ pub(super) enum HttpClient {
 /// Answers one request.
 pub(super) async fn answer(
     admin: &Arc<AdminState>,
-    asker: HttpClient,
+    client: HttpClient,
     request: Request<Incoming>,
 ) -> HttpAnswer {
     let path = request.uri().path();
-    if matches!(asker, HttpClient::Operator(_))
+    if matches!(client, HttpClient::Operator(_))
         && let Some(socket) = misdirected(admin, &request)
     {
         return answer::misdirected(&socket.path);
     }
     let action = ROUTES.iter().find(|route| route.path == path).map(|route| route.action);
-    match (asker, action) {
+    match (client, action) {
         (_, Some(RouteAction::Public(page))) | (HttpClient::Operator(_), Some(RouteAction::Page(page))) => {
             match *request.method() {
                 Method::GET | Method::HEAD => page(admin),

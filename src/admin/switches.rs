@@ -115,11 +115,11 @@ impl ChangeLedger {
 fn warning(alarm: &Alarm) -> String {
     let Alarm { rule, callers, refused, after, shadow_until } = alarm;
     let after = after.as_secs();
-    let mend = match shadow_until {
-        Some(_) => "it is in shadow for 10 minutes: mend the rule".to_owned(),
+    let help = match shadow_until {
+        Some(_) => "it is in shadow for 10 minutes: correct the rule".to_owned(),
         None => format!("`tidegate switch {rule} shadow` lets them pass"),
     };
-    format!("{rule} REFUSES MOST CALLERS since it changed {after} s ago: {refused} of {callers}; {mend}")
+    format!("{rule} REFUSES MOST CALLERS since it changed {after} s ago: {refused} of {callers}; {help}")
 }
 
 /// Formats a timestamp as UTC text, to the second.

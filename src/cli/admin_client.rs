@@ -60,7 +60,7 @@ pub(super) struct AdminResponse {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminFailure {
-    #[error("{}: {source}{}", path.display(), mend(source))]
+    #[error("{}: {source}{}", path.display(), help(source))]
     Io { path: PathBuf, source: io::Error },
     #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
     NotUnderstood { path: PathBuf },
@@ -242,7 +242,7 @@ fn instead_of(socket: &Path, serves: &str) -> String {
 }
 
 /// Returns the help for an error, empty if there is none.
-fn mend(error: &io::Error) -> &'static str {
+fn help(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
             " — is the daemon running? Its admin socket is `NAME.admin.sock` beside its socket `NAME.sock`, or \

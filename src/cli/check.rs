@@ -76,11 +76,11 @@ without limits for that domain, and says so.";
 pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
-    let terms = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
+    let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
     match args.format {
-        OutputFormat::Text => print(&read, &terms, args, out)?,
+        OutputFormat::Text => print(&read, &settings, args, out)?,
         OutputFormat::Json => {
-            writeln!(out, "{:#}", to_json(&read, &terms))?;
+            writeln!(out, "{:#}", to_json(&read, &settings))?;
         }
     }
     out.flush()?;
@@ -107,11 +107,16 @@ impl Color {
 }
 
 /// Prints the problems, then each domain in file order, then a summary.
-fn print(read: &RulesRead, terms: &BlockSettings, args: &Args, out: &mut dyn Write) -> std::io::Result<()> {
+fn print(
+    read: &RulesRead,
+    settings: &BlockSettings,
+    args: &Args,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     for problem in &read.problems {
         writeln!(out, "{}\n", problem.render(args.color.is_on()))?;
     }
-    let blocks = read.domains.iter().flat_map(|domain| block::blocks(domain, terms));
+    let blocks = read.domains.iter().flat_map(|domain| block::blocks(domain, settings));
     let shown = if args.all { usize::MAX } else { SHOWN_MAX };
     for block in blocks.take(shown) {
         writeln!(out, "{block}")?;
@@ -144,23 +149,23 @@ fn summary(read: &RulesRead) -> String {
 /// Longer lists are rarely read; `--all` prints them for a search.
 const SHOWN_MAX: usize = 200;
 
-fn to_json(read: &RulesRead, terms: &BlockSettings) -> Value {
+fn to_json(read: &RulesRead, settings: &BlockSettings) -> Value {
     let path = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned());
     json!({
         "settings": path(read.settings.as_deref()),
         "rules": path(read.rules.as_deref()),
-        "hosts": terms.hosts(),
+        "hosts": settings.hosts(),
         "memory_bytes_max": read.memory_bytes_max,
         "errors": read.count(true),
         "warnings": read.count(false),
         "problems": read.problems.iter().map(Problem::to_json).collect::<Vec<_>>(),
-        "domains": read.domains.iter().map(|domain| of_domain(domain, terms)).collect::<Vec<_>>(),
+        "domains": read.domains.iter().map(|domain| of_domain(domain, settings)).collect::<Vec<_>>(),
         "failed": read.failed.iter().map(|name| &**name).collect::<Vec<_>>(),
     })
 }
 
-fn of_domain(domain: &Domain, terms: &BlockSettings) -> Value {
-    let rules = (0..).zip(domain.rules()).map(|(number, rule)| of_rule(domain, number, rule, terms));
+fn of_domain(domain: &Domain, settings: &BlockSettings) -> Value {
+    let rules = (0..).zip(domain.rules()).map(|(number, rule)| of_rule(domain, number, rule, settings));
     json!({
         "name": domain.name(),
         "lists": domain.lists().iter().map(of_listed).collect::<Vec<_>>(),
@@ -172,13 +177,13 @@ fn of_domain(domain: &Domain, terms: &BlockSettings) -> Value {
     })
 }
 
-fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> Map<String, Value> {
-    let fleets: Vec<u32> = terms.fleets().collect();
-    let mut all = describe::rule(rule, terms.hosts(), &fleets);
+fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) -> Map<String, Value> {
+    let fleets: Vec<u32> = settings.fleets().collect();
+    let mut all = describe::rule(rule, settings.hosts(), &fleets);
     all.extend(object(json!({
         "path": domain.tree().path(number),
         "overrides_slow_by_one_part_in": slowest_override(&rule.limit),
-        "keys_held_at_least": terms.keys_held(rule),
+        "keys_held_at_least": settings.keys_held(rule),
     })));
     all
 }

@@ -20,9 +20,9 @@ pub(super) struct Client {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientFailure {
-    #[error("{}: {source}{}", path.display(), mend(source))]
+    #[error("{}: {source}{}", path.display(), help(source))]
     Connect { path: PathBuf, source: io::Error },
-    #[error("the connection to the daemon failed: {source}{}", mend(source))]
+    #[error("the connection to the daemon failed: {source}{}", help(source))]
     Io {
         #[from]
         source: io::Error,
@@ -155,7 +155,7 @@ pub(super) fn default_socket() -> PathBuf {
 }
 
 /// Returns the help for an error, empty if there is none.
-fn mend(error: &io::Error) -> &'static str {
+fn help(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
             " — is the daemon running? (tidegate serve; --socket or TIDEGATE_SOCKET say where)"

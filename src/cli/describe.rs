@@ -27,7 +27,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
         "key_parts": rule.key.iter().map(key_part).collect::<Vec<_>>(),
         "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
         "scope": <&str>::from(rule.scope()),
-        "fleet": rule.fleet.as_ref().map(|terms| fleet(rule, terms, fleets)),
+        "fleet": rule.fleet.as_ref().map(|settings| fleet(rule, settings, fleets)),
         "warn_at_permille": rule.warn_at,
         "expires_us": rule.expires.map(|span| Micros::from(span).0),
         "refund_on": rule.refund_on.map(|_| "ok"),
@@ -48,9 +48,9 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
 }
 
 /// Returns the sharing of a fleet budget, and the bounds beyond it.
-fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
+fn fleet(rule: &Rule, settings: &FleetSettings, fleets: &[u32]) -> Value {
     let quota = rule.limit.quota();
-    let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(terms, quota?, *hosts)).map(|bound| {
+    let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(settings, quota?, *hosts)).map(|bound| {
         json!({
             "hosts": bound.hosts,
             "on_miss": <&str>::from(bound.on_miss),
@@ -61,11 +61,11 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
         })
     });
     json!({
-        "mode": <&str>::from(terms.mode),
-        "on_miss": terms.on_miss.map(<&str>::from),
-        "on_redis_down": <&str>::from(terms.on_redis_down),
-        "max_over_permille": terms.over(),
-        "region": terms.region.map(|region| {
+        "mode": <&str>::from(settings.mode),
+        "on_miss": settings.on_miss.map(<&str>::from),
+        "on_redis_down": <&str>::from(settings.on_redis_down),
+        "max_over_permille": settings.over(),
+        "region": settings.region.map(|region| {
             let (rate, burst, max) = match region.whole {
                 Some(WholeNumbers::Tokens { rate, burst }) => (Some(rate.to_string()), Some(burst), None),
                 Some(WholeNumbers::Permits(max)) => (None, None, Some(max)),
@@ -73,7 +73,7 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
             };
             json!({"weight_permille": region.weight, "rate": rate, "burst": burst, "max": max})
         }),
-        "wait_us": Micros::from(terms.wait()).0,
+        "wait_us": Micros::from(settings.wait()).0,
         "bounds": bounds.collect::<Vec<_>>(),
     })
 }

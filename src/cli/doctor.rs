@@ -40,7 +40,7 @@ Examples:
   tidegate doctor                   as root: sees everything
   tidegate doctor --as www-data     could that application ask?
 
-Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its mend; 2 wrong usage.";
+Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its help; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let findings = examine(args);
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         }
         let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
         let (wrongs, warnings) = (count(FindingSeverity::Wrong), count(FindingSeverity::Warning));
-        let end = if wrong { "the lines below each “mend” say what to do" } else { "all is well" };
+        let end = if wrong { "each line of help says what to do" } else { "all is well" };
         writeln!(out, "\n{wrongs} wrong, {warnings} to look at: {end}")?;
     }
     out.flush()?;
@@ -107,25 +107,25 @@ struct Finding {
     /// The subject, in one or two words.
     what: &'static str,
     message: String,
-    mend: Option<String>,
+    help: Option<String>,
 }
 
 impl Finding {
     fn well(what: &'static str, message: impl Into<String>) -> Finding {
-        Finding { severity: FindingSeverity::Well, what, message: message.into(), mend: None }
+        Finding { severity: FindingSeverity::Well, what, message: message.into(), help: None }
     }
 
-    fn warning(what: &'static str, message: impl Into<String>, mend: impl Into<String>) -> Finding {
-        Finding { severity: FindingSeverity::Warning, ..Finding::wrong(what, message, mend) }
+    fn warning(what: &'static str, message: impl Into<String>, help: impl Into<String>) -> Finding {
+        Finding { severity: FindingSeverity::Warning, ..Finding::wrong(what, message, help) }
     }
 
-    fn wrong(what: &'static str, message: impl Into<String>, mend: impl Into<String>) -> Finding {
-        let (message, mend) = (message.into(), Some(mend.into()));
-        Finding { severity: FindingSeverity::Wrong, what, message, mend }
+    fn wrong(what: &'static str, message: impl Into<String>, help: impl Into<String>) -> Finding {
+        let (message, help) = (message.into(), Some(help.into()));
+        Finding { severity: FindingSeverity::Wrong, what, message, help }
     }
 
-    fn unseen(what: &'static str, message: impl Into<String>, mend: impl Into<String>) -> Finding {
-        Finding { severity: FindingSeverity::Unseen, ..Finding::wrong(what, message, mend) }
+    fn unseen(what: &'static str, message: impl Into<String>, help: impl Into<String>) -> Finding {
+        Finding { severity: FindingSeverity::Unseen, ..Finding::wrong(what, message, help) }
     }
 }
 
@@ -138,6 +138,6 @@ impl fmt::Display for Finding {
             FindingSeverity::Unseen => "?    ",
         };
         writeln!(f, "{mark}  {}: {}", self.what, self.message)?;
-        self.mend.iter().try_for_each(|mend| writeln!(f, "       mend: {mend}"))
+        self.help.iter().try_for_each(|help| writeln!(f, "       help: {help}"))
     }
 }

@@ -159,7 +159,7 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
 
 fn size(text: &str) -> Result<u64, String> {
     settings_file::bytes(text)
-        .map_err(|wrong| format!("{}: {}", wrong.message, wrong.mend.unwrap_or_default()))
+        .map_err(|wrong| format!("{}: {}", wrong.message, wrong.help.unwrap_or_default()))
 }
 
 /// The longest recording that the daemon allows.

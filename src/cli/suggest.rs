@@ -75,8 +75,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 
 fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     if is_dash(&args.trace) {
-        let mend = "zcat access.log.*.gz > access.log";
-        return Err(usage(format_args!("the trace is read several times, so name a file: {mend}")));
+        let help = "zcat access.log.*.gz > access.log";
+        return Err(usage(format_args!("the trace is read several times, so name a file: {help}")));
     }
     if let Some(path) = args.write.as_deref().filter(|path| path.exists()) {
         let message = "is there already and may hold more than was suggested: name another, or move it away";

@@ -169,7 +169,7 @@ impl TopRates<'_> {
         let verdicts = self.verdicts.map(|(verdict, rate)| format!("{rate:.0} {verdict}")).join(", ");
         let (version, mode) = (&self.status.version, &self.status.mode);
         let mut text = format!("tidegate {version}, mode {mode}: {verdicts} a second\n");
-        for line in self.standing() {
+        for line in self.summary_lines() {
             let _ = writeln!(text, "{line}");
         }
         let mut table = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
@@ -185,7 +185,7 @@ impl TopRates<'_> {
     }
 
     /// Returns the lasting conditions that are shown first, as on the daemon's page.
-    fn standing(&self) -> Vec<String> {
+    fn summary_lines(&self) -> Vec<String> {
         let DaemonStatus { leases, fleet, switches, warnings, .. } = self.status;
         let mut lines = vec![format!("{} leases", count(leases.live))];
         lines.extend(fleet.as_ref().map(|fleet| format!("fleet: {}", in_a_line(&fleet.summary))));

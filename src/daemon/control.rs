@@ -21,7 +21,7 @@ pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<RulesRecord>>,
     pub(super) reload_signal: ReloadSignal,
     /// Persists switches and blocks.
-    pub(super) orders: Arc<SwitchesStore>,
+    pub(super) switches: Arc<SwitchesStore>,
     /// Changes the fleet overrides; `None`: the settings name no Redis.
     pub(super) fleet: Option<OverridesHandle>,
     pub(super) log: Arc<LogQueue>,
@@ -53,7 +53,7 @@ impl DaemonControl for Daemon {
     }
 
     fn keep(&self) -> Result<(), String> {
-        self.orders.keep()
+        self.switches.keep()
     }
 
     fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String> {

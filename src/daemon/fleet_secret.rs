@@ -42,13 +42,13 @@ pub fn fleet_secret(path: &Path) -> (Option<FleetSecret>, Option<Problem>) {
 
 fn read(path: &Path) -> Result<(FleetSecret, Option<ValueProblem>), ValueProblem> {
     let unreadable = |error: std::io::Error| {
-        let mend = match error.kind() {
+        let help = match error.kind() {
             std::io::ErrorKind::NotFound => {
                 format!("{}, the same on every host", how_to_make(&path.to_string_lossy()))
             }
             _ => "let the daemon's user read it".to_owned(),
         };
-        ValueProblem::new(format!("cannot read the fleet secret: {error}"), mend)
+        ValueProblem::new(format!("cannot read the fleet secret: {error}"), help)
     };
     // Opening a named pipe does not wait; it reads as empty.
     let flags = OFlags::NONBLOCK.bits().cast_signed();

@@ -22,7 +22,7 @@ use crate::sys;
 /// An engine that shares budgets from now on, and the plan of the sync task.
 #[derive(Debug)]
 pub(super) struct FleetStart {
-    standing: Arc<FleetStatus>,
+    fleet_status: Arc<FleetStatus>,
     plan: SyncPlan,
 }
 
@@ -40,18 +40,18 @@ pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Option<Fle
     let link = redis.link.clone();
     if let Err(wrong) = link.check() {
         error!(
-            "{wrong}: rules of the fleet limit on this host alone until `redis` is mended in the settings"
+            "{wrong}: rules of the fleet limit on this host alone until `redis` is fixed in the settings"
         );
         return None;
     }
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
-    let standing = taken.engine.join_fleet(hash_key(&secret));
-    standing.set_hosts_at_least(settings.hosts_at_least);
+    let fleet_status = taken.engine.join_fleet(hash_key(&secret));
+    fleet_status.set_hosts_at_least(settings.hosts_at_least);
     let overrides_key = OverridesKey::of_secret(secret.bytes());
-    put_back_overrides(&overrides_key, taken);
+    restore_overrides(&overrides_key, taken);
     let secret = SecretDigest::of_secret(secret.bytes());
-    Some(FleetStart { standing, plan: SyncPlan { link, identity, marks, secret, overrides_key, keep } })
+    Some(FleetStart { fleet_status, plan: SyncPlan { link, identity, marks, secret, overrides_key, keep } })
 }
 
 impl FleetStart {
@@ -62,7 +62,7 @@ impl FleetStart {
         clock: &Arc<Clock>,
         helpers: &Helpers,
     ) -> Option<FleetHandle> {
-        let fleet = FleetHandle::new(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
+        let fleet = FleetHandle::new(Arc::clone(engine), Arc::clone(clock), self.fleet_status, self.plan);
         let fleet = fleet.inspect_err(|error| warn!(%error, "fleet rules follow `on_redis_down`"));
         let (fleet, work) = fleet.ok()?;
         helpers.add("sync", "fleet rules follow `on_redis_down`", work);
@@ -71,14 +71,14 @@ impl FleetStart {
 }
 
 /// Restores the fleet overrides of the previous process; they hold until Redis has newer ones.
-fn put_back_overrides(key: &OverridesKey, taken: &mut RestoredState) {
+fn restore_overrides(key: &OverridesKey, taken: &mut RestoredState) {
     let Some(kept) = taken.fleet_overrides().and_then(|file| file.read()) else { return };
     let Some(document) = OverridesDocument::open(&kept, key) else { return taken.set_overrides_aside() };
     let overrides = document.overrides(taken.clock.now());
     for switch in &overrides.switches {
         info!(by = %switch.by, "still switched on all hosts: {} is {}", switch.target, switch.mode);
     }
-    taken.engine.put_back_fleet_overrides(overrides);
+    taken.engine.restore_fleet_overrides(overrides);
 }
 
 /// Returns the identity and epoch of this host. An identity is reused only if its new epoch is stored before

@@ -94,7 +94,7 @@ impl LastGood {
     }
 
     fn try_write(&self, library: &Library) -> io::Result<()> {
-        let standing = library.texts();
+        let current = library.texts();
         let before = match self.read() {
             Ok(texts) => texts,
             Err(LastGoodError::Damaged) => Vec::new(),
@@ -106,7 +106,7 @@ impl LastGood {
         let domains = library.domains();
         let texts = domains
             .iter()
-            .filter_map(|domain| of(&standing, domain.name()).or_else(|| of(&before, domain.name())));
+            .filter_map(|domain| of(&current, domain.name()).or_else(|| of(&before, domain.name())));
         let texts: Vec<DomainTexts> = texts.collect();
         if texts == before {
             return Ok(());

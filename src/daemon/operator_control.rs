@@ -14,8 +14,8 @@ use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, HostOverrides};
 use crate::state::{
-    ASIDE, ORDERS_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches,
-    read_orders, set_aside, write_orders,
+    ASIDE, SWITCHES_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches,
+    read_switches, set_aside, write_switches,
 };
 
 #[derive(Debug)]
@@ -25,14 +25,14 @@ pub(super) struct SwitchesStore {
     ledger: Arc<ChangeLedger>,
     /// `None` without a state directory.
     file: Option<PathBuf>,
-    overrides: Option<SmallFile>,
+    fleet_file: Option<SmallFile>,
     written: Mutex<SwitchesSnapshot>,
 }
 
 /// The content of the file, and the offset of the wall clock at the time: the file has Unix times.
 #[derive(Debug)]
 struct SwitchesSnapshot {
-    orders: HostOverrides,
+    overrides: HostOverrides,
     utc: i64,
     /// The document of fleet overrides.
     document: Arc<[u8]>,
@@ -50,26 +50,26 @@ impl SwitchesStore {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<ChangeLedger>,
-        (file, overrides): (Option<PathBuf>, Option<SmallFile>),
+        (file, fleet_file): (Option<PathBuf>, Option<SmallFile>),
         record: &SnapshotStats,
     ) -> SwitchesStore {
-        let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
-        for switch in &orders.switches {
+        let overrides = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
+        for switch in &overrides.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
-        let blocked = orders.blocks.len();
+        let blocked = overrides.blocks.len();
         if blocked > 0 {
             info!("{blocked} keys are still blocked by hand");
         }
-        engine.restore_operator_overrides(orders.clone());
+        engine.restore_operator_overrides(overrides.clone());
         SwitchesStore {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
             file,
-            overrides,
+            fleet_file,
             written: Mutex::new(SwitchesSnapshot {
-                orders,
+                overrides,
                 utc: clock.now().utc_offset_nanos,
                 document: Arc::default(),
             }),
@@ -83,21 +83,21 @@ impl SwitchesStore {
     pub(super) fn keep(&self) -> Result<(), String> {
         let mut written = self.written.lock();
         self.keep_overrides(&mut written)?;
-        let (orders, now) = (self.engine.operator_overrides(), self.clock.now());
-        let is_stepped =
-            now.utc_offset_nanos.abs_diff(written.utc) > STEP_MIN_NANOS && orders != HostOverrides::default();
+        let (overrides, now) = (self.engine.operator_overrides(), self.clock.now());
+        let is_stepped = now.utc_offset_nanos.abs_diff(written.utc) > STEP_MIN_NANOS
+            && overrides != HostOverrides::default();
         // A file that was removed is written again.
         let is_lost =
-            orders != HostOverrides::default() && self.file.as_ref().is_some_and(|path| !path.exists());
-        if written.orders == orders && !is_stepped && !is_lost {
+            overrides != HostOverrides::default() && self.file.as_ref().is_some_and(|path| !path.exists());
+        if written.overrides == overrides && !is_stepped && !is_lost {
             return Ok(());
         }
         let Some(path) = &self.file else {
             return Err(NO_STATE.to_owned());
         };
-        match write_orders(path, &orders, now) {
+        match write_switches(path, &overrides, now) {
             Ok(()) => {
-                (written.orders, written.utc) = (orders, now.utc_offset_nanos);
+                (written.overrides, written.utc) = (overrides, now.utc_offset_nanos);
                 Ok(())
             }
             Err(error) => Err(lost(&path.display().to_string(), &error)),
@@ -107,11 +107,11 @@ impl SwitchesStore {
     /// Writes the document of fleet overrides, so that this host accepts no older one after a restart.
     fn keep_overrides(&self, written: &mut SwitchesSnapshot) -> Result<(), String> {
         let document = self.engine.fleet_overrides().document;
-        let is_lost = !document.is_empty() && self.overrides.as_ref().is_some_and(|file| !file.exists());
+        let is_lost = !document.is_empty() && self.fleet_file.as_ref().is_some_and(|file| !file.exists());
         if document == written.document && !is_lost {
             return Ok(());
         }
-        let file = self.overrides.as_ref().ok_or(NO_STATE)?;
+        let file = self.fleet_file.as_ref().ok_or(NO_STATE)?;
         file.write(&document).map_err(|error| lost(StateFile::Overrides.name(), &error))?;
         written.document = document;
         Ok(())
@@ -167,16 +167,16 @@ fn lost(file: &str, error: &std::io::Error) -> String {
 
 fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
     let shown = path.display();
-    let unreadable = match read_orders(path, clock.now()) {
-        Ok(SwitchesRead { orders, version, not_understood }) => {
-            if version != ORDERS_VERSION {
+    let unreadable = match read_switches(path, clock.now()) {
+        Ok(SwitchesRead { overrides, version, not_understood }) => {
+            if version != SWITCHES_VERSION {
                 info!(path = %shown, version, "another version of tidegate wrote these switches and blocks: they hold");
             }
             if not_understood > 0 {
                 record.found_bad(StateFile::Switches);
                 keep_aside(path, not_understood);
             }
-            return orders;
+            return overrides;
         }
         Err(unreadable) => unreadable,
     };
@@ -203,11 +203,11 @@ fn keep_aside(path: &Path, not_understood: usize) {
     let aside = path.with_added_extension(ASIDE);
     let _ = std::fs::remove_file(&aside);
     let kept = std::fs::hard_link(path, &aside);
-    let (shown, mend) =
+    let (shown, help) =
         (aside.display(), "see `tidegate switch` for what holds, and switch again what does not");
     error!(
         entries = not_understood, aside = %shown, is_kept = kept.is_ok(),
-        "another version of tidegate switched or blocked what this one does not understand: {mend}"
+        "another version of tidegate switched or blocked what this one does not understand: {help}"
     );
 }
 

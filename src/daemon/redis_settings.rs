@@ -50,14 +50,14 @@ pub(super) fn read(
     let is_tls = urls.iter().any(Url::is_tls);
     if fields.ca_file.is_some() && !is_tls {
         let message = "`ca_file` is for TLS, and no url begins with rediss://";
-        let mend = "write rediss:// where Redis speaks TLS, or leave `ca_file` out";
-        report.warning(mapping.at("ca_file"), message, mend);
+        let help = "write rediss:// where Redis speaks TLS, or leave `ca_file` out";
+        report.warning(mapping.at("ca_file"), message, help);
     }
     let cluster = fields.cluster.unwrap_or_default();
     if cluster && let Some(url) = urls.iter().find(|url| url.to_string().starts_with("unix:")) {
         let message = format!("the nodes of a cluster are reached by TCP, and {url} is a socket");
-        let mend = "write the urls of some nodes, or leave `cluster` out";
-        report.error(mapping.at("cluster"), message, mend);
+        let help = "write the urls of some nodes, or leave `cluster` out";
+        report.error(mapping.at("cluster"), message, help);
     }
     let path = |path: Option<PathText<'_>>| path.map(|path| directory.join(path.0));
     Some(RedisSettings {
@@ -93,8 +93,8 @@ fn urls(fields: &RedisFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
         }
         (None, None) => {
             if !mapping.has("url") && !mapping.has("urls") {
-                let mend = "write `url: redis://127.0.0.1:6379`, or `urls` for several";
-                report.error(mapping.0.at, "`redis` needs `url`", mend);
+                let help = "write `url: redis://127.0.0.1:6379`, or `urls` for several";
+                report.error(mapping.0.at, "`redis` needs `url`", help);
             }
             return None;
         }
@@ -130,16 +130,16 @@ fn secret(
         None => {
             if !mapping.has("fleet_secret_files") {
                 let message = "`redis` without `fleet_secret_files`: each host limits by itself";
-                let mend = format!("{}, the same on every host", how_to_make("/etc/tidegate/fleet-secret"));
-                report.warning(mapping.0.at, message, mend);
+                let help = format!("{}, the same on every host", how_to_make("/etc/tidegate/fleet-secret"));
+                report.warning(mapping.0.at, message, help);
             }
             None
         }
         Some([path]) => Some(directory.join(path.0)),
         Some(paths) => {
             let message = format!("`fleet_secret_files` has {} entries, and takes one", paths.len());
-            let mend = "write the file that all hosts use; to replace the secret, name the new file on each host and restart it";
-            report.error(mapping.at("fleet_secret_files"), message, mend);
+            let help = "write the file that all hosts use; to replace the secret, name the new file on each host and restart it";
+            report.error(mapping.at("fleet_secret_files"), message, help);
             None
         }
     }
@@ -155,8 +155,8 @@ pub(crate) fn fleet_alone(domains: &[Arc<Domain>]) -> Option<Problem> {
         more => format!(" and {more} more"),
     };
     let message = format!("{name}{others} with `scope: fleet`, and no `redis`: each host limits by itself");
-    let mend = "write `redis: {url: …}` in the settings, or `scope: host` in the rules".to_owned();
-    Some(Problem { severity: Severity::Warning, position, message, mend: Some(mend), line_text: None })
+    let help = "write `redis: {url: …}` in the settings, or `scope: host` in the rules".to_owned();
+    Some(Problem { severity: Severity::Warning, position, message, help: Some(help), line_text: None })
 }
 
 /// Returns the help that shows how to make a file of a fleet secret.

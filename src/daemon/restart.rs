@@ -136,7 +136,7 @@ impl RestoredState {
     }
 
     /// Returns the file of switches and blocks, if this daemon stores state.
-    pub(super) fn orders(&mut self) -> Option<PathBuf> {
+    pub(super) fn switches(&mut self) -> Option<PathBuf> {
         let directory = self.own_directory()?;
         // Keys blocked by hand are stored as digests, so their secret must survive any end of this daemon.
         // The writer of the tables reports errors of writing it.

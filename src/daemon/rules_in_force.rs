@@ -90,7 +90,7 @@ impl RulesInForce {
         self.retired.push(self.engine.install_rules(self.library.domains()));
         self.note(true);
         error!(
-            "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: mend those and reload"
+            "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: fix those and reload"
         );
         self.tell_sum("the files were not read");
         true
@@ -249,7 +249,7 @@ fn report_lines(reading: &Reading) -> Vec<String> {
         lines.push(format!("and {more} more errors: `tidegate check` shows them all"));
     }
     lines
-        .extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is mended")));
+        .extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is fixed")));
     lines.extend(reading.kept.iter().map(|domain| format!("{domain}: keeps its last good rules")));
     lines.extend(reading.halt.as_ref().map(|halt| match halt {
         NotApplied::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),
@@ -270,13 +270,13 @@ fn log_reading(reading: &Reading, path: &Path) {
         error!("and {more} more problems: `tidegate check {}` shows them all", path.display());
     }
     for domain in &reading.without {
-        error!(%domain, "its rules have errors: this domain has NO LIMITS until they are mended");
+        error!(%domain, "its rules have errors: this domain has NO LIMITS until they are fixed");
     }
     for domain in &reading.recalled {
-        error!(%domain, "its rules have errors: it has YESTERDAY'S, the last that were good, until they are mended");
+        error!(%domain, "its rules have errors: it has YESTERDAY'S, the last that were good, until they are fixed");
     }
     for domain in reading.kept.iter().filter(|domain| !reading.recalled.contains(domain)) {
-        error!(%domain, "its rules have errors: it keeps its last good rules until they are mended");
+        error!(%domain, "its rules have errors: it keeps its last good rules until they are fixed");
     }
     match &reading.halt {
         Some(NotApplied::Unlisted) => {
@@ -400,8 +400,8 @@ mod tests {
         assert_eq!(failed.domains, start.domains, "those of the rules in force");
         write(&file, "2/h");
         rules.reload_if_outdated();
-        let mended = record.lock().clone();
-        assert!(mended.is_good && mended.last_success > failed.last_failure);
-        assert_ne!(mended.domains, start.domains);
+        let fixed = record.lock().clone();
+        assert!(fixed.is_good && fixed.last_success > failed.last_failure);
+        assert_ne!(fixed.domains, start.domains);
     }
 }

@@ -151,8 +151,8 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(ChangeLedger::default());
     let state = taken.record();
-    let files = (taken.orders(), taken.fleet_overrides());
-    let orders = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
+    let files = (taken.switches(), taken.fleet_overrides());
+    let switches = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings, &mut taken);
     let every = Duration::from_millis(args.hooks.write_state_every);
     let after_crash_loop = taken.is_after_crash_loop();
@@ -161,7 +161,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let helpers = Helpers::default();
     let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
     let _readings = take_readings(&engine, &clock, &helpers);
-    let _switches = watch_switches(&orders, settings, &helpers);
+    let _switches = watch_switches(&switches, settings, &helpers);
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
     let runtime =
@@ -185,7 +185,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             control: Arc::new(Daemon {
                 record,
                 reload_signal,
-                orders,
+                switches,
                 fleet: fleet.as_ref().map(FleetHandle::overrides),
                 log: Arc::clone(queue),
                 helpers: helpers.clone(),
@@ -279,7 +279,7 @@ fn server_options(
         telemetry: Arc::default(),
         request_short_slices: args.hooks.scheduler_slice == OnOff::On,
         thread_health: Arc::clone(pulse),
-        remote_checker: fleet.map(FleetHandle::asker),
+        remote_checker: fleet.map(FleetHandle::remote_checker),
         recorder: Arc::default(),
     }
 }
@@ -350,11 +350,11 @@ fn unready(
 
 /// Without this thread the `disable` file has no effect, and expired switches are not logged.
 fn watch_switches(
-    orders: &Arc<SwitchesStore>,
+    switches: &Arc<SwitchesStore>,
     settings: &Settings,
     helpers: &Helpers,
 ) -> operator_control::SwitchesWatch {
-    let (watch, work) = orders.watch(&settings.socket.path);
+    let (watch, work) = switches.watch(&settings.socket.path);
     helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     watch
 }
@@ -403,7 +403,7 @@ enum ServeFailure {
     #[error("{}: cannot make the directory of the socket: {source}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
     #[error(
-        "there is no group `{0}` in {GROUPS_FILE}: create it (groupadd --system {0}) or mend socket.group"
+        "there is no group `{0}` in {GROUPS_FILE}: create it (groupadd --system {0}) or correct socket.group"
     )]
     Group(String),
     #[error("cannot start a single decision thread: {0}; help: raise TasksMax of the unit, or `ulimit -u`")]

@@ -209,8 +209,8 @@ fn set_fields(
             socket.mode = mode;
             if mode & 0o002 != 0 {
                 let message = format!("every user of this host may ask with mode {mode:04o}");
-                let mend = "write \"0660\", and a `group` that the applications are in";
-                report.warning(part("socket").at("mode"), message, mend);
+                let help = "write \"0660\", and a `group` that the applications are in";
+                report.warning(part("socket").at("mode"), message, help);
             }
         }
         socket.group = own.group.map(|group| group.0.to_owned());
@@ -219,8 +219,8 @@ fn set_fields(
         let max = own.max.map_or(settings.connections.max, |max| max.0);
         if own.per_user.is_some_and(|per_user| per_user.0 > max) {
             let message = format!("`per_user` is above `max`, which is {max}");
-            let mend = "one user can take all connections: write less";
-            report.warning(part("connections").at("per_user"), message, mend);
+            let help = "one user can take all connections: write less";
+            report.warning(part("connections").at("per_user"), message, help);
         }
         let per_user = own.per_user.map_or(settings.connections.per_user, |per_user| per_user.0).min(max);
         settings.connections = ConnectionLimits { max, per_user };
@@ -242,13 +242,13 @@ fn set_fields(
     set(&mut settings.hosts_at_least, fields.fleet.and_then(|own| own.hosts_at_least).map(|hosts| hosts.0));
     settings.domains = named(mapping, "domains", report, |name, at, own: DomainFields, source| {
         let message = format!("no rules belong to the domain {}", shown(name));
-        let mend = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
+        let help = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
         DomainSettings {
             name: name.into(),
             uids: numbers(own.uids),
             scope: own.scope,
             trusts_refunds: own.refunds == Some(Refunds::Trusted),
-            unknown: source.problem(Severity::Warning, at, message, mend),
+            unknown: source.problem(Severity::Warning, at, message, help),
         }
     });
     settings.pools = named(mapping, "pools", report, |name, _, own: PoolFields, _| PoolLimits {
@@ -299,16 +299,16 @@ fn named<'n, F: Deserialize<'n>, T>(
 /// Reads an address and a port. A host name would need a lookup before the daemon can start.
 fn socket_address(text: &str) -> Result<SocketAddr, ValueProblem> {
     text.parse().map_err(|_| {
-        let mend = "write an address and a port: \"127.0.0.1:9631\", or \"[::1]:9631\"";
-        ValueProblem::new(format!("{} is not where metrics can be served", shown(text)), mend)
+        let help = "write an address and a port: \"127.0.0.1:9631\", or \"[::1]:9631\"";
+        ValueProblem::new(format!("{} is not where metrics can be served", shown(text)), help)
     })
 }
 
 fn uid_of(text: &str) -> Result<u32, ValueProblem> {
     let is_name = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if is_name && !text.contains(char::is_whitespace) {
-        let mend = format!("write its number, which `id -u {}` prints", shown(text).trim_matches('`'));
-        return Err(ValueProblem::new(format!("{} is the name of a user, not a number", shown(text)), mend));
+        let help = format!("write its number, which `id -u {}` prints", shown(text).trim_matches('`'));
+        return Err(ValueProblem::new(format!("{} is the name of a user, not a number", shown(text)), help));
     }
     amount::parse(text)
 }

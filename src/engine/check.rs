@@ -94,12 +94,18 @@ struct LimitedBy<'a> {
 }
 
 impl StageCheck {
-    pub(super) fn new(rule: u32, terms: &CompiledRule, key: Digest, allowance: u32, cost: u32) -> StageCheck {
-        let (tag, salt) = terms.tag_and_salt(allowance);
+    pub(super) fn new(
+        rule: u32,
+        compiled_rule: &CompiledRule,
+        key: Digest,
+        allowance: u32,
+        cost: u32,
+    ) -> StageCheck {
+        let (tag, salt) = compiled_rule.tag_and_salt(allowance);
         StageCheck {
             rule,
-            slot: terms.slot,
-            enforced: terms.enforced(),
+            slot: compiled_rule.slot,
+            enforced: compiled_rule.enforced(),
             outcome: Outcome::Pass,
             wait: QueueWait::NONE,
             block_extension: Micros::ZERO,
@@ -110,10 +116,10 @@ impl StageCheck {
             table_index: None,
             allowance,
             cost,
-            is_concurrency: terms.is_concurrency,
+            is_concurrency: compiled_rule.is_concurrency,
             charged: false,
             missing_units: 0,
-            blocked_until: terms.blocked_until(&key),
+            blocked_until: compiled_rule.blocked_until(&key),
         }
     }
 
@@ -134,7 +140,8 @@ impl StageCheck {
 
     /// Returns whether refused requests are charged too.
     pub(super) fn counts_refused(&self, case: &CheckContext<'_>) -> bool {
-        self.find_limit(case).is_some_and(|law| law.limit.refused == crate::rules::RefusedCost::Counted)
+        self.find_limit(case)
+            .is_some_and(|limited_by| limited_by.limit.refused == crate::rules::RefusedCost::Counted)
     }
 
     fn find_limit<'a>(&self, case: &CheckContext<'a>) -> Option<LimitedBy<'a>> {
@@ -149,8 +156,8 @@ impl StageCheck {
 
     /// Finds the state. All checks look up before any is judged, so that their cache misses overlap.
     pub(super) fn look_up(&mut self, case: &CheckContext<'_>, shard: &Shard) {
-        let Some(law) = self.find_limit(case) else { return };
-        self.table_index = each_algorithm!(&law.allowance.quota, quota => find_table_index(quota, shard, &self.digest), _ => None);
+        let Some(limited_by) = self.find_limit(case) else { return };
+        self.table_index = each_algorithm!(&limited_by.allowance.quota, quota => find_table_index(quota, shard, &self.digest), _ => None);
     }
 
     /// Judges the request against the state found by `look_up`. A request of cost 0 passes.
@@ -159,14 +166,14 @@ impl StageCheck {
             self.outcome = Outcome::Never;
             return;
         }
-        let Some(law) = self.find_limit(case) else { return self.judge_unlimited(case) };
-        if self.cost == 0 || matches!(law.allowance.over, OverTreatment::Elastic(_)) {
-            self.adopt(&law, case.now, shard);
+        let Some(limited_by) = self.find_limit(case) else { return self.judge_unlimited(case) };
+        if self.cost == 0 || matches!(limited_by.allowance.over, OverTreatment::Elastic(_)) {
+            self.adopt(&limited_by, case.now, shard);
         }
         if self.cost == 0 {
             return;
         }
-        let own = law.limit.block.map_or(Micros::ZERO, |_| self.block_remaining(case.now, shard));
+        let own = limited_by.limit.block.map_or(Micros::ZERO, |_| self.block_remaining(case.now, shard));
         let left = own.max(self.operator_block_remaining(case.now));
         let mut then = *case;
         if left > Micros::ZERO {
@@ -175,15 +182,15 @@ impl StageCheck {
         }
         let judge = |check: &mut StageCheck, shard: &Shard| {
             each_algorithm!(
-                &law.allowance.quota,
-                quota => check.judge_by(quota, &law, &then, shard),
+                &limited_by.allowance.quota,
+                quota => check.judge_by(quota, &limited_by, &then, shard),
                 quota => Some(check.judge_lease(quota, then.now, shard))
             )
         };
         let outcome = match judge(self, shard) {
             Some(outcome) => outcome,
             None => {
-                self.adopt(&law, case.now, shard);
+                self.adopt(&limited_by, case.now, shard);
                 let again = judge(self, shard);
                 again.unwrap_or_else(|| unreachable!("adopted, it is under the tag that is looked for"))
             }
@@ -200,7 +207,7 @@ impl StageCheck {
     }
 
     /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity.
-    fn adopt(&self, law: &LimitedBy<'_>, now: Now, shard: &mut Shard) {
+    fn adopt(&self, limited_by: &LimitedBy<'_>, now: Now, shard: &mut Shard) {
         let mut adopt = |digest: Digest, quota: &Quota| {
             let bucket = match quota {
                 Quota::TokenBucket(bucket) => bucket,
@@ -215,8 +222,8 @@ impl StageCheck {
                 *state = state.rescale(tag.scale(), bucket.scale(), now.at).clamp_to(bucket, now.at);
             });
         };
-        adopt(self.digest, &law.allowance.quota);
-        if let OverTreatment::Elastic(second) = &law.allowance.over {
+        adopt(self.digest, &limited_by.allowance.quota);
+        if let OverTreatment::Elastic(second) = &limited_by.allowance.over {
             adopt(self.elastic_digest(), second);
         }
     }
@@ -225,7 +232,7 @@ impl StageCheck {
     fn judge_by<A: AlgorithmTable>(
         &mut self,
         quota: &A,
-        law: &LimitedBy<'_>,
+        limited_by: &LimitedBy<'_>,
         case: &CheckContext<'_>,
         shard: &Shard,
     ) -> Option<Outcome> {
@@ -240,7 +247,7 @@ impl StageCheck {
         };
         let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
         self.wait = wait;
-        Some(self.beyond_quota(quota, state, outcome, law, case, shard))
+        Some(self.beyond_quota(quota, state, outcome, limited_by, case, shard))
     }
 
     /// Judges a request that the quota refuses by the soft or elastic part of its allowance.
@@ -249,11 +256,11 @@ impl StageCheck {
         quota: &A,
         state: &A::State,
         outcome: Outcome,
-        law: &LimitedBy<'_>,
+        limited_by: &LimitedBy<'_>,
         case: &CheckContext<'_>,
         shard: &Shard,
     ) -> Outcome {
-        match (&law.allowance.over, outcome) {
+        match (&limited_by.allowance.over, outcome) {
             (_, Outcome::Pass | Outcome::Queued(_))
             | (OverTreatment::Refuse, _)
             | (OverTreatment::Elastic(_), Outcome::Never) => outcome,
@@ -261,7 +268,7 @@ impl StageCheck {
                 let Some(larger) = A::from_quota(larger) else { return outcome };
                 let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
                 let one = soft::wait_for_one(quota, state, case.now);
-                self.judge_soft(outcome, lenient, one, law, case, shard)
+                self.judge_soft(outcome, lenient, one, limited_by, case, shard)
             }
             (OverTreatment::Elastic(second), Outcome::Later(wait)) => {
                 let Some(second) = A::from_quota(second).filter(|_| case.has_elastic_room) else {
@@ -295,13 +302,13 @@ impl StageCheck {
         case: &CheckContext<'_>,
         shard: &Shard,
     ) -> u32 {
-        let Some(law) = self.find_limit(case) else { return 0 };
+        let Some(limited_by) = self.find_limit(case) else { return 0 };
         let is_blocked = self.operator_block_remaining(case.now) > Micros::ZERO
-            || law.limit.block.is_some() && self.block_remaining(case.now, shard) > Micros::ZERO;
-        if is_blocked || law.allowance.over != OverTreatment::Refuse {
+            || limited_by.limit.block.is_some() && self.block_remaining(case.now, shard) > Micros::ZERO;
+        if is_blocked || limited_by.allowance.over != OverTreatment::Refuse {
             return 0;
         }
-        let quota = match &law.allowance.quota {
+        let quota = match &limited_by.allowance.quota {
             Quota::FleetBudget(quota) => quota,
             Quota::Concurrency(quota) => {
                 return u32::from(self.lacks_permit(quota, by_what_is_known, case.now, shard));
@@ -320,8 +327,8 @@ impl StageCheck {
 
     /// Returns the need of a remote check and the longest time to wait for it.
     pub(super) fn find_shortfall(&self, case: &CheckContext<'_>) -> Option<(Shortfall, Duration)> {
-        let law = self.find_limit(case).filter(|_| self.missing_units > 0)?;
-        let (budget, is_place, patience) = match &law.allowance.quota {
+        let limited_by = self.find_limit(case).filter(|_| self.missing_units > 0)?;
+        let (budget, is_place, patience) = match &limited_by.allowance.quota {
             Quota::FleetBudget(quota) => (quota.budget()?, false, quota.patience()),
             Quota::Concurrency(quota) => (quota.budget()?, true, quota.patience()),
             _ => return None,
@@ -337,9 +344,9 @@ impl StageCheck {
 
     /// Reads the key's level, unless charging has set it.
     pub(super) fn read_level(&mut self, case: &CheckContext<'_>, shard: &Shard) {
-        let Some(law) = self.find_limit(case).filter(|_| self.level.is_none()) else { return };
+        let Some(limited_by) = self.find_limit(case).filter(|_| self.level.is_none()) else { return };
         self.level = Some(each_algorithm!(
-            &law.allowance.quota,
+            &limited_by.allowance.quota,
             quota => self.level_by(quota, case.now, shard),
             quota => self.lease_level(quota, case.now, shard)
         ));
@@ -392,7 +399,7 @@ impl StageCheck {
 
     /// Starts the block of a limit that refuses with `Later`, and judges again to include it in the wait.
     pub(super) fn block_key(&mut self, case: &CheckContext<'_>, shard: &mut Shard) {
-        let Some(lasts) = self.find_limit(case).and_then(|law| law.limit.block) else { return };
+        let Some(lasts) = self.find_limit(case).and_then(|limited_by| limited_by.limit.block) else { return };
         // An operator's block is no refusal by the limit.
         if !matches!(self.outcome, Outcome::Later(_)) || self.blocked_until > case.now.at {
             return;
@@ -419,11 +426,11 @@ impl StageCheck {
         self.digest
     }
 
-    pub(super) fn refund(&self, terms: &CompiledRule) -> LeaseCharge {
+    pub(super) fn refund(&self, compiled_rule: &CompiledRule) -> LeaseCharge {
         LeaseCharge {
-            rule: terms.identity,
+            rule: compiled_rule.identity,
             digest: if self.beyond == Some(OverQuota::Elastic) { self.elastic_digest() } else { self.digest },
-            salt: terms.tag_and_salt(self.allowance).1,
+            salt: compiled_rule.tag_and_salt(self.allowance).1,
             allowance: self.allowance,
             cost: self.cost,
             is_elastic: self.beyond == Some(OverQuota::Elastic),

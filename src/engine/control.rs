@@ -167,11 +167,11 @@ impl Engine {
     }
 
     /// Restores overrides from a snapshot, also those of rules that are not installed yet.
-    pub fn restore_operator_overrides(&self, orders: HostOverrides) {
+    pub fn restore_operator_overrides(&self, overrides: HostOverrides) {
         let mut control = self.control.lock();
-        control.switches = orders.switches;
+        control.switches = overrides.switches;
         control.switches.truncate(switch::SWITCHES_MAX);
-        control.blocks = orders.blocks;
+        control.blocks = overrides.blocks;
         control.blocks.truncate(key_blocks::BLOCKS_MAX);
         self.recompile_rules(&mut control);
     }
@@ -227,7 +227,7 @@ impl Engine {
         let mode = control.daemon_mode();
         control.watch_changed_rules(&before, mode, is_first);
         self.fleet.register_limits(&control.configured_domains, &self.options.hash_key);
-        let mut heritage = self.heritage.lock();
+        let mut previous_quotas = self.previous_quotas.lock();
         slots.begin_rule_set();
         let compiler = Compiler {
             engine: self,
@@ -235,36 +235,36 @@ impl Engine {
             mode,
             blocks: [blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks)],
             before: &before,
-            heritage: &heritage,
+            previous_quotas: &previous_quotas,
             slots: &mut slots,
         };
-        let ruling = compiler.compile();
-        heritage.add_removed(&before, &ruling, &self.fingerprints);
-        drop(heritage);
-        self.pools.shedding(&ruling.configured_pools());
-        self.shards.memory().share_out(&ruling.memory_kinds());
-        ruling.slots_with_changed_keys(&before).for_each(|slot| self.callers.forget(slot));
+        let rule_set = compiler.compile();
+        previous_quotas.add_removed(&before, &rule_set, &self.fingerprints);
+        drop(previous_quotas);
+        self.pools.shedding(&rule_set.configured_pools());
+        self.shards.memory().share_out(&rule_set.memory_kinds());
+        rule_set.slots_with_changed_keys(&before).for_each(|slot| self.callers.forget(slot));
         drop(before);
-        let ruling = Arc::new(ruling);
-        for given in slots.finish_rule_set(&ruling) {
+        let rule_set = Arc::new(rule_set);
+        for given in slots.finish_rule_set(&rule_set) {
             self.reassign_slot(&given, control, &mut slots);
         }
-        ReplacedRuleSet(self.rule_set.swap(ruling))
+        ReplacedRuleSet(self.rule_set.swap(rule_set))
     }
 
     /// Prepares a reassigned slot, before any thread counts there: adds the counts of its previous rule, and
     /// the guard alarms of the new rule from when it had no slot, to the slot of all other rules.
     fn reassign_slot(&self, given: &NewSlot, control: &mut OperatorControl, slots: &mut Slots) {
-        let mut gone =
+        let mut removed =
             RuleTotals { guard: control.guards.take_alarm_count(&given.name), ..RuleTotals::default() };
         if let Some(before) = &given.before {
             let threads = self.threads.lock();
-            gone.add(&RuleTotals::sum(&before.domain, &before.rule, given.slot, &threads));
-            gone.guard += control.guards.take_alarm_count(before);
+            removed.add(&RuleTotals::sum(&before.domain, &before.rule, given.slot, &threads));
+            removed.guard += control.guards.take_alarm_count(before);
             threads.iter().for_each(|thread| thread.clear(given.slot));
             self.callers.forget(given.slot);
         }
-        slots.add_removed_counts(&gone);
+        slots.add_removed_counts(&removed);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::rules::Selection;
 /// load to check, counters that no other thread writes, and reused buffers.
 pub struct Decider {
     engine: Arc<Engine>,
-    ruling: Cache<Arc<ArcSwap<CompiledRuleSet>>, Arc<CompiledRuleSet>>,
+    rule_set: Cache<Arc<ArcSwap<CompiledRuleSet>>, Arc<CompiledRuleSet>>,
     counters: Arc<ThreadCounters>,
     workspace: Workspace,
     batches: u64,
@@ -28,8 +28,8 @@ pub struct Decider {
 
 impl Decider {
     pub(super) fn new(engine: Arc<Engine>, counters: Arc<ThreadCounters>, number: u64) -> Decider {
-        let ruling = Cache::new(Arc::clone(&engine.rule_set));
-        Decider { engine, ruling, counters, workspace: Workspace::new(number), batches: 0 }
+        let rule_set = Cache::new(Arc::clone(&engine.rule_set));
+        Decider { engine, rule_set, counters, workspace: Workspace::new(number), batches: 0 }
     }
 
     /// Its engine.
@@ -40,15 +40,15 @@ impl Decider {
 
     /// Judges one request: all matching rules are charged, or none.
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> EngineAnswer<'_> {
-        let ruling: &CompiledRuleSet = self.ruling.load();
+        let rule_set: &CompiledRuleSet = self.rule_set.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
-        let compiled = ruling.find_or_unlimited(request.domain);
+        let compiled = rule_set.find_or_unlimited(request.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
         compiled.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         panic_if_requested(request, false);
-        let judgement = Judgement { engine: &self.engine, rule_set: ruling, compiled, counters, now };
+        let judgement = Judgement { engine: &self.engine, rule_set, compiled, counters, now };
         match judgement.find_only_rule(&workspace.matching, request) {
             Some(one) => judgement.decide_by_one_rule(&one, &selection, request, workspace),
             None => judgement.decide(&selection, request, workspace),
@@ -75,13 +75,13 @@ impl Decider {
         if charge.refund_of.is_none() && !charge.trusted && refundable_costs::is_negative(&charge.amount) {
             return Err(ChargeError::NoRefundReference);
         }
-        let ruling: &CompiledRuleSet = self.ruling.load();
-        let compiled = ruling.find_or_unlimited(charge.domain);
+        let rule_set: &CompiledRuleSet = self.rule_set.load();
+        let compiled = rule_set.find_or_unlimited(charge.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
         compiled.select(charge.descriptors.attributes, &mut selection, &mut workspace.matching);
         let engine = &*self.engine;
-        let judgement = Judgement { engine, rule_set: ruling, compiled, counters: None, now };
+        let judgement = Judgement { engine, rule_set, compiled, counters: None, now };
         judgement.charge(&selection, charge, workspace)
     }
 

@@ -7,7 +7,7 @@ use super::decision::{Conflict, Decision, LimitView};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::request::{ByUnit, Charge, Descriptors, IdempotencyKey, Op, Request};
 use super::shards::{NameTable, Shards};
-use super::snapshot::{FIRST_RULING, SnapshotEntry};
+use super::snapshot::{FIRST_RULE_SET, SnapshotEntry};
 use super::sync::MutexGuard;
 use super::table::StateTable;
 use super::tag::{TableState, Tag};
@@ -203,7 +203,7 @@ impl NamedRequest<'_> {
 }
 
 impl Grant {
-    pub(super) fn from_decision(decision: &Decision<'_>, ruling: u64, now: Now) -> Grant {
+    pub(super) fn from_decision(decision: &Decision<'_>, rule_set: u64, now: Now) -> Grant {
         let number = |rule: &Rule| {
             let rules = decision.domain.map(Domain::rules).unwrap_or_default();
             rules.iter().position(|known| std::ptr::eq(known, rule)).and_then(|at| u32::try_from(at).ok())
@@ -221,14 +221,14 @@ impl Grant {
             listed: decision.listed.map(|listed| listed.name.clone()),
             notes: decision.notes.into(),
             all: decision.limits_by_index.into(),
-            rule_set: ruling,
+            rule_set,
         }
     }
 
     /// Replays the grant: times less those that have passed.
     pub(super) fn replay<'d, 'w: 'd>(
         &self,
-        ruling: u64,
+        rule_set: u64,
         domain: &'d Domain,
         now: Now,
         workspace: &'w mut Workspace,
@@ -250,7 +250,7 @@ impl Grant {
             domain.lists().iter().find(exempts)
         });
         workspace.clear();
-        if ruling == self.rule_set {
+        if rule_set == self.rule_set {
             workspace.notes.extend_from_slice(&self.notes);
             workspace.all.extend(self.all.iter().map(|(rule, level)| (*rule, aged(*level))));
         }
@@ -308,14 +308,14 @@ const CHARGE: u8 = 5;
 
 impl IdempotencyTable {
     /// Copies all grants, marked as of this rule set or of none.
-    pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
+    pub(in crate::engine) fn copy_out(&self, rule_set: u64, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         self.grants.copy_out(now, |name, mut granted| {
-            granted.grant.rule_set = if granted.grant.rule_set == ruling { FIRST_RULING } else { 0 };
+            granted.grant.rule_set = if granted.grant.rule_set == rule_set { FIRST_RULE_SET } else { 0 };
             visit(SnapshotEntry::Repeat(name, granted));
         });
     }
 
-    pub(in crate::engine) fn put_back(
+    pub(in crate::engine) fn restore(
         &self,
         name: Digest,
         mut granted: NamedGrant,
@@ -323,7 +323,7 @@ impl IdempotencyTable {
         now: Now,
     ) {
         // The first rule set equals that of the snapshot, or gets another number.
-        granted.grant.rule_set = granted.grant.rule_set.min(FIRST_RULING);
+        granted.grant.rule_set = granted.grant.rule_set.min(FIRST_RULE_SET);
         self.grants.put(name, granted, shards, now);
     }
 }

@@ -147,9 +147,9 @@ fn charges_all_rules_or_none() {
 }
 
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
-    let ruling = engine.rule_set.load();
-    let terms = ruling.find_domain("api").unwrap();
-    engine.shards.index_for(&terms.rules[rule].key_hash.digest([value].into_iter()))
+    let rule_set = engine.rule_set.load();
+    let compiled_rule = rule_set.find_domain("api").unwrap();
+    engine.shards.index_for(&compiled_rule.rules[rule].key_hash.digest([value].into_iter()))
 }
 
 /// Returns a key of a rule in the given shard.

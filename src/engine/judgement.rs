@@ -370,7 +370,7 @@ impl<'d> Judgement<'d> {
         let named = decision.binding.and_then(|binding| {
             self.compiled.each_rule().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
         });
-        named.map_or(self.compiled.unnamed, |(_, terms)| terms.slot)
+        named.map_or(self.compiled.unnamed, |(_, compiled_rule)| compiled_rule.slot)
     }
 
     fn limit_view(&self, part: &StageCheck) -> Option<LimitView<'d>> {

@@ -5,12 +5,12 @@
 //! number of steps, also when a session with a thousand leases ends. Beginning, renewing and ending a lease
 //! are O(1).
 
-mod kept;
 mod lease;
 mod lease_table;
 mod numbers;
 mod reports;
 mod session;
+mod snapshot;
 mod wheel;
 
 use std::collections::HashSet;

@@ -130,7 +130,7 @@ pub struct Engine {
     pools: PoolTable,
     fleet: FleetMembership,
     /// Restored facts of the rules that were in force before a restart.
-    heritage: Mutex<snapshot::Heritage>,
+    previous_quotas: Mutex<snapshot::PreviousQuotas>,
     /// Hashes the identities of rules and quotas, stable over restarts.
     fingerprints: KeyHash,
     /// Hashes callers, so that all requests of one caller are shed alike.
@@ -157,7 +157,7 @@ impl Engine {
             leases: Leases::new(&options.hash_key),
             pools: PoolTable::default(),
             fleet: FleetMembership::default(),
-            heritage: Mutex::default(),
+            previous_quotas: Mutex::default(),
             fingerprints: options.hash_key.for_purpose("rules"),
             caller_hash: options.hash_key.for_purpose("callers"),
             has_elastic_room: AtomicBool::new(false),

@@ -344,8 +344,8 @@ impl Pool {
     }
 
     /// Restores the shedding controller from before a restart, if its parameters are the same.
-    pub(super) fn inherit(&self, kept: &StoredPool, at: Timestamp) {
-        self.controller.lock().inherit(kept, at);
+    pub(super) fn inherit(&self, stored: &StoredPool, at: Timestamp) {
+        self.controller.lock().inherit(stored, at);
     }
 
     pub(super) fn view(&self, at: Timestamp) -> PoolView {

@@ -186,7 +186,7 @@ impl RefundableCosts {
         self.costs.copy_out(now, |name, spent| visit(SnapshotEntry::Spent(name, spent)));
     }
 
-    pub(super) fn put_back(&self, name: Digest, spent: RefundableCost, shards: &Shards, now: Now) {
+    pub(super) fn restore(&self, name: Digest, spent: RefundableCost, shards: &Shards, now: Now) {
         if spent.nanos_until_fresh(Tag::NONE, now) > 0 {
             self.costs.put(name, spent, shards, now);
         }

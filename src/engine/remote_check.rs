@@ -136,8 +136,8 @@ impl CheckReply {
     /// Extends the last entry for a window: when more tokens become available, and the time of the reply by
     /// the clock of Redis, in microseconds.
     pub fn set_window_refill(&mut self, more: Option<share::NextIncrease>, now_us: u64) {
-        if let Some(CheckOutcome { reply: brought, .. }) = self.outcomes.last_mut() {
-            (brought.next_increase, brought.paid_us) = (more, now_us);
+        if let Some(CheckOutcome { reply, .. }) = self.outcomes.last_mut() {
+            (reply.next_increase, reply.paid_us) = (more, now_us);
         }
     }
 
@@ -148,8 +148,8 @@ impl CheckReply {
         self
     }
 
-    fn push_outcome(&mut self, need: &Shortfall, brought: share::KeyCheckReply) {
-        self.outcomes.push(CheckOutcome { key: need.key, reply: brought });
+    fn push_outcome(&mut self, need: &Shortfall, reply: share::KeyCheckReply) {
+        self.outcomes.push(CheckOutcome { key: need.key, reply });
     }
 
     /// Applies all entries to the shares of this host and returns them.
@@ -159,10 +159,10 @@ impl CheckReply {
     ) -> Vec<CheckOutcome> {
         let applied = std::mem::take(&mut self.outcomes);
         let (budgets, now) = (self.engine.fleet_budgets(), self.at);
-        for CheckOutcome { key, reply: brought } in &applied {
+        for CheckOutcome { key, reply } in &applied {
             // A removed rule has no share.
             let Some(budget) = budgets.get(&key.budget()) else { continue };
-            self.engine.change_share(key, budget, now, |share, quota| how(share, quota, brought));
+            self.engine.change_share(key, budget, now, |share, quota| how(share, quota, reply));
         }
         applied
     }
@@ -171,11 +171,9 @@ impl CheckReply {
 impl Drop for CheckReply {
     fn drop(&mut self) {
         let now = self.at.at;
-        let applied =
-            self.apply_outcomes(|share, quota, brought| share.refund_remote_reply(quota, now, brought));
-        for CheckOutcome { key, reply: brought } in applied.iter().filter(|applied| applied.reply.granted > 0)
-        {
-            self.engine.fleet.refund_times.record_refund(key, brought.paid_us);
+        let applied = self.apply_outcomes(|share, quota, reply| share.refund_remote_reply(quota, now, reply));
+        for CheckOutcome { key, reply } in applied.iter().filter(|applied| applied.reply.granted > 0) {
+            self.engine.fleet.refund_times.record_refund(key, reply.paid_us);
         }
         self.permits.drain(..).for_each(|permit| self.engine.unclaim_permit(&permit, self.at));
     }
@@ -185,15 +183,15 @@ impl Drop for CheckReply {
 fn return_unused_tokens(engine: &Engine, applied: &[CheckOutcome], now: Now) {
     let paid = applied.iter().filter(|applied| applied.reply.granted > 0);
     let budgets = engine.fleet_budgets();
-    for CheckOutcome { key, reply: brought } in paid {
+    for CheckOutcome { key, reply } in paid {
         let Some(budget) = budgets.get(&key.budget()) else { continue };
         let goes_back = engine.change_share(key, budget, now, |share, _| {
             let before = share.peek_report(now.at).refund;
-            share.refund_unspent(now.at, brought.granted);
+            share.refund_unspent(now.at, reply.granted);
             share.peek_report(now.at).refund > before
         });
         if goes_back {
-            engine.fleet.refund_times.record_refund(key, brought.paid_us);
+            engine.fleet.refund_times.record_refund(key, reply.paid_us);
         }
     }
 }
@@ -207,11 +205,11 @@ pub(super) fn resume<'d>(
     now: Now,
 ) -> EngineAnswer<'d> {
     match result {
-        RemoteCheckResult::Borrowed(mut brought) => {
-            brought.at = now;
-            let applied = brought
-                .apply_outcomes(|share, quota, brought| share.apply_remote_reply(quota, now.at, brought));
-            let offered = std::mem::take(&mut brought.permits);
+        RemoteCheckResult::Borrowed(mut reply) => {
+            reply.at = now;
+            let applied =
+                reply.apply_outcomes(|share, quota, reply| share.apply_remote_reply(quota, now.at, reply));
+            let offered = std::mem::take(&mut reply.permits);
             offered.iter().for_each(|permit| engine.offer_permit(permit));
             let answer = decider.decide(request, now);
             offered.iter().for_each(|permit| engine.end_permit_offer(permit, now));

@@ -18,7 +18,7 @@ use super::memory::MemoryKind;
 use super::pool::Pool;
 use super::request::{Request, UNIT_REQUESTS};
 use super::slots::{Slot, Slots, find_or_assign};
-use super::snapshot::{FIRST_RULING, Heritage, fingerprint, fingerprint_names};
+use super::snapshot::{FIRST_RULE_SET, PreviousQuotas, fingerprint, fingerprint_names};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
@@ -103,7 +103,7 @@ pub(super) struct Compiler<'e> {
     /// Keys blocked on this host, and on all hosts.
     pub(super) blocks: [HashMap<RuleName, Arc<BlockedKeys>>; 2],
     pub(super) before: &'e CompiledRuleSet,
-    pub(super) heritage: &'e Heritage,
+    pub(super) previous_quotas: &'e PreviousQuotas,
     pub(super) slots: &'e mut Slots,
 }
 
@@ -176,7 +176,7 @@ impl CompiledRuleSet {
 
     pub(super) fn rules_by_name(&self, domain: &str) -> HashMap<&str, (&Rule, &CompiledRule)> {
         let rules = self.find_domain(domain).into_iter().flat_map(CompiledDomain::each_rule);
-        rules.map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
+        rules.map(|(rule, compiled_rule)| (&*rule.name, (rule, compiled_rule))).collect()
     }
 
     pub(super) fn each_rule(&self) -> impl Iterator<Item = (&Rule, &CompiledRule)> {
@@ -195,9 +195,9 @@ impl CompiledRuleSet {
     ) -> impl Iterator<Item = Slot> + 'r {
         self.domains.iter().flat_map(|compiled| {
             let known = before.rules_by_name(compiled.domain.name());
-            compiled.each_rule().filter_map(move |(rule, terms)| {
+            compiled.each_rule().filter_map(move |(rule, compiled_rule)| {
                 let old = known.get(&*rule.name).map(|(old, _)| &old.show_keys);
-                old.is_some_and(|old| *old != rule.show_keys).then_some(terms.slot)
+                old.is_some_and(|old| *old != rule.show_keys).then_some(compiled_rule.slot)
             })
         })
     }
@@ -286,9 +286,9 @@ impl Compiler<'_> {
         let windows = rule_set.quotas().map(Quota::window).filter(|window| *window > Micros::ZERO);
         rule_set.window_min = windows.min().unwrap_or_default();
         rule_set.refunding = refund_rules(&rule_set.domains);
-        if rule_set.number == FIRST_RULING
+        if rule_set.number == FIRST_RULE_SET
             && self
-                .heritage
+                .previous_quotas
                 .names
                 .is_some_and(|names| names != fingerprint_names(&rule_set, &self.engine.fingerprints))
         {
@@ -352,12 +352,12 @@ impl Compiler<'_> {
         // Under this host's key: the identity must not change with the fleet secret.
         let identity = of_rule(hash_key).digest_bytes(b"identity").high();
         // A rule that counts another unit or key shares no state with the former one.
-        let before = before.filter(|(_, terms)| terms.identity == identity);
-        let inherited = before.map(|(old, terms)| {
-            (old.overrides == rule.overrides && old.limit == rule.limit, terms.generation)
+        let before = before.filter(|(_, compiled_rule)| compiled_rule.identity == identity);
+        let inherited = before.map(|(old, compiled_rule)| {
+            (old.overrides == rule.overrides && old.limit == rule.limit, compiled_rule.generation)
         });
         let print = || fingerprint(fingerprints, &rule.limit, rule.overrides.as_deref());
-        let inherited = inherited.or_else(|| self.heritage.find(identity, print));
+        let inherited = inherited.or_else(|| self.previous_quotas.find(identity, print));
         let generation = inherited.map_or(0, |(is_same, former)| former.wrapping_add(u8::from(!is_same)));
         let states = rule.limit.allowances.iter().map(|allowance| {
             let quota = allowance.as_ref().map(|allowance| &allowance.quota);
@@ -416,10 +416,13 @@ fn simple_rule(rule: &Rule, states: &[(Tag, Salt)]) -> Option<SimpleRule> {
 /// Returns the indexes of domain and rule of the rules with refunds, by identity.
 fn refund_rules(domains: &[CompiledDomain]) -> HashMap<u64, (usize, usize)> {
     let rules = domains.iter().enumerate().flat_map(|(domain, compiled)| {
-        compiled.each_rule().enumerate().map(move |(number, (rule, terms))| (rule, terms, (domain, number)))
+        compiled
+            .each_rule()
+            .enumerate()
+            .map(move |(number, (rule, compiled_rule))| (rule, compiled_rule, (domain, number)))
     });
     let refunding = rules.filter(|(rule, ..)| rule.refund_on.is_some());
-    refunding.map(|(_, terms, indices)| (terms.identity, indices)).collect()
+    refunding.map(|(_, compiled_rule, indices)| (compiled_rule.identity, indices)).collect()
 }
 
 /// Returns whether the domain has only rules that attributes select.

@@ -30,14 +30,14 @@ pub(super) struct Slots {
     places: HashMap<RuleName, usize>,
     holders: Vec<SlotRule>,
     /// The number of the rule set being compiled, or of the last one.
-    ruling: u64,
+    rule_set_number: u64,
     /// Rule sets that a thread may still use, with their numbers.
     in_use: Vec<(u64, Weak<CompiledRuleSet>)>,
     /// Indexes that may be reused, the longest unused last.
     free: Vec<usize>,
     given: Vec<NewSlot>,
     /// The counts of rules whose slots were reused.
-    gone: RuleTotals,
+    removed: RuleTotals,
     domains: Vec<Box<str>>,
     priorities: Vec<Box<str>>,
 }
@@ -62,12 +62,12 @@ pub(in crate::engine) struct NewSlot {
 impl Slots {
     /// Begins the compilation of a rule set, which calls [`Slots::rule_slot`] for all its rules.
     pub(super) fn begin_rule_set(&mut self) {
-        self.ruling += 1;
-        self.in_use.retain(|(_, ruling)| ruling.strong_count() > 0);
+        self.rule_set_number += 1;
+        self.in_use.retain(|(_, rule_set)| rule_set.strong_count() > 0);
         // Counts made under dropped rule sets are visible to readers from here on.
         fence(Ordering::Acquire);
         let is_counted_at = |holder: &SlotRule| {
-            self.in_use.iter().any(|(ruling, _)| (holder.since..=holder.until).contains(ruling))
+            self.in_use.iter().any(|(rule_set, _)| (holder.since..=holder.until).contains(rule_set))
         };
         let holders = self.holders.iter().enumerate();
         self.free = holders.filter(|(_, holder)| !is_counted_at(holder)).map(|(place, _)| place).collect();
@@ -77,18 +77,18 @@ impl Slots {
 
     /// Ends the compilation, before the rule set is in force: its slots are not reused while it is in use.
     /// Returns the slots with a new name.
-    pub(super) fn finish_rule_set(&mut self, ruling: &Arc<CompiledRuleSet>) -> Vec<NewSlot> {
-        self.in_use.push((self.ruling, Arc::downgrade(ruling)));
+    pub(super) fn finish_rule_set(&mut self, rule_set: &Arc<CompiledRuleSet>) -> Vec<NewSlot> {
+        self.in_use.push((self.rule_set_number, Arc::downgrade(rule_set)));
         std::mem::take(&mut self.given)
     }
 
     pub(super) fn add_removed_counts(&mut self, counted: &RuleTotals) {
-        self.gone.add(counted);
+        self.removed.add(counted);
     }
 
     /// The counts of all rules without a slot.
     pub(super) fn removed_totals(&self) -> &RuleTotals {
-        &self.gone
+        &self.removed
     }
 
     pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
@@ -100,7 +100,7 @@ impl Slots {
         let name = RuleName { domain: domain.into(), rule: rule.into() };
         let Some(place) = self.places.get(&name).copied() else { return self.assign_slot(name) };
         if let Some(holder) = self.holders.get_mut(place) {
-            holder.until = self.ruling;
+            holder.until = self.rule_set_number;
         }
         Slot(place)
     }
@@ -137,7 +137,8 @@ impl Slots {
 
     fn assign_slot(&mut self, name: RuleName) -> Slot {
         let Some(place) = self.find_free_slot() else { return Slot(OTHER_RULES) };
-        let holder = SlotRule { name: name.clone(), since: self.ruling, until: self.ruling };
+        let holder =
+            SlotRule { name: name.clone(), since: self.rule_set_number, until: self.rule_set_number };
         let before = match self.holders.get_mut(place) {
             Some(old) => Some(std::mem::replace(old, holder).name),
             None => {
@@ -159,7 +160,7 @@ impl Slots {
         }
         while let Some(place) = self.free.pop() {
             // Its rule may be part of this rule set again.
-            if self.holders.get(place).is_some_and(|holder| holder.until < self.ruling) {
+            if self.holders.get(place).is_some_and(|holder| holder.until < self.rule_set_number) {
                 return Some(place);
             }
         }

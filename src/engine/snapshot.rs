@@ -5,17 +5,17 @@
 //! downtime counts as elapsed.
 
 mod copy;
-mod heritage;
-mod put_back;
+mod previous_quotas;
+mod restore;
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 
 pub(super) use copy::copy_pieces;
-pub(super) use heritage::{Heritage, fingerprint, fingerprint_names};
-pub(super) use put_back::FIRST_RULING;
-pub use put_back::{InvalidEntry, Restore};
+pub(super) use previous_quotas::{PreviousQuotas, fingerprint, fingerprint_names};
+pub(super) use restore::FIRST_RULE_SET;
+pub use restore::{InvalidEntry, Restore};
 
 pub use super::digest::{Digest, Salt};
 pub use super::idempotency::{Grant, NamedGrant};
@@ -84,7 +84,7 @@ pub struct StoredPool {
     /// Its name.
     pub name: Box<str>,
     /// The controller's parameters: good, bad, after, full, leak.
-    pub law: [f64; 5],
+    pub parameters: [f64; 5],
     /// The severity, s.
     pub severity: f64,
     /// How long no signal had arrived, in nanoseconds.

@@ -231,10 +231,10 @@ impl Engine {
 
     /// Refunds a rule's charge, if the rule still counts comparable states.
     fn refund_charge(&self, refund: &LeaseCharge, now: Now) {
-        let ruling = self.rule_set.load();
-        let Some((rule, terms)) = ruling.find_rule(refund.rule) else { return };
+        let rule_set = self.rule_set.load();
+        let Some((rule, compiled_rule)) = rule_set.find_rule(refund.rule) else { return };
         let Some(allowance) = rule.limit.allowance(refund.allowance) else { return };
-        if terms.tag_and_salt(refund.allowance).1 != refund.salt {
+        if compiled_rule.tag_and_salt(refund.allowance).1 != refund.salt {
             return;
         }
         let quota = match (&allowance.over, refund.is_elastic) {

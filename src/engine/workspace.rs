@@ -73,7 +73,7 @@ impl Workspace {
         self.clear();
         request.cost.read_into(&compiled.units, &mut self.costs);
         for at in 0..self.matching.len() {
-            let Some((number, rule, terms)) = self.rule_at(at, compiled) else { continue };
+            let Some((number, rule, compiled_rule)) = self.rule_at(at, compiled) else { continue };
             let cost = match rule.expires {
                 // A HIT has no end, so it is never in progress.
                 Some(_) if request.op == Op::Hit => None,
@@ -81,10 +81,10 @@ impl Workspace {
                     self.lease_ttl = self.lease_ttl.max(Some(expires));
                     Some(1)
                 }
-                None => self.costs.get(terms.unit).copied().flatten(),
+                None => self.costs.get(compiled_rule.unit).copied().flatten(),
             };
             let Some(cost) = cost else { continue };
-            self.add(&compiled.domain, number, terms, selection, cost);
+            self.add(&compiled.domain, number, compiled_rule, selection, cost);
         }
         if let Some(cost) = self.costs.first().copied().flatten() {
             self.add_nodes(compiled, &request.descriptors, cost);
@@ -102,11 +102,15 @@ impl Workspace {
         self.amounts.clear();
         charge.amount.read_into(&compiled.units, &mut self.unit_amounts);
         for at in 0..self.matching.len() {
-            let Some((number, rule, terms)) = self.rule_at(at, compiled) else { continue };
-            let amount =
-                self.unit_amounts.get(terms.unit).copied().flatten().filter(|_| rule.expires.is_none());
+            let Some((number, rule, compiled_rule)) = self.rule_at(at, compiled) else { continue };
+            let amount = self
+                .unit_amounts
+                .get(compiled_rule.unit)
+                .copied()
+                .flatten()
+                .filter(|_| rule.expires.is_none());
             let Some(amount) = amount else { continue };
-            self.add(&compiled.domain, number, terms, selection, 0);
+            self.add(&compiled.domain, number, compiled_rule, selection, 0);
             self.amounts.resize(self.checks.len(), amount);
         }
         if let Some(amount) = self.unit_amounts.first().copied().flatten() {
@@ -121,14 +125,14 @@ impl Workspace {
         let tree = compiled.domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
         #[allow(clippy::indexing_slicing, reason = "the nodes of a tree are rules, and each has its terms")]
-        let terms_of = |rule: u32| &compiled.rules[rule as usize];
-        self.hits.retain(|hit| terms_of(hit.hit.rule).mode != Mode::Disabled);
+        let compiled_rule_of = |rule: u32| &compiled.rules[rule as usize];
+        self.hits.retain(|hit| compiled_rule_of(hit.hit.rule).mode != Mode::Disabled);
         for NodeHit { hit, times, descriptor } in &self.hits {
-            let terms = terms_of(hit.rule);
+            let compiled_rule = compiled_rule_of(hit.rule);
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
-            let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
-            let refused_until = terms.fleet_blocked_until(|| tree.key_values(*hit, descriptor));
-            let part = StageCheck::new(hit.rule, terms, key, 0, cost.saturating_mul(*times));
+            let key = compiled_rule.key_hash.digest(tree.key_values(*hit, descriptor));
+            let refused_until = compiled_rule.fleet_blocked_until(|| tree.key_values(*hit, descriptor));
+            let part = StageCheck::new(hit.rule, compiled_rule, key, 0, cost.saturating_mul(*times));
             self.checks.push(part.refused_until(refused_until));
         }
     }
@@ -163,20 +167,25 @@ impl Workspace {
         &mut self,
         domain: &Domain,
         number: u32,
-        terms: &CompiledRule,
+        compiled_rule: &CompiledRule,
         selection: &Selection<'_>,
         cost: u32,
     ) {
         let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
             let allowance = domain.allowance_of(number, selection, values());
-            (terms.key_hash.digest(values()), allowance, terms.fleet_blocked_until(values))
+            (compiled_rule.key_hash.digest(values()), allowance, compiled_rule.fleet_blocked_until(values))
         } else {
             let key = domain.transformed_key(number, selection, &mut self.key);
             let allowance = domain.allowance_of(number, selection, key.values());
-            (terms.key_hash.digest(key.values()), allowance, terms.fleet_blocked_until(|| key.values()))
+            (
+                compiled_rule.key_hash.digest(key.values()),
+                allowance,
+                compiled_rule.fleet_blocked_until(|| key.values()),
+            )
         };
-        self.checks.push(StageCheck::new(number, terms, key, allowance, cost).refused_until(refused_until));
+        self.checks
+            .push(StageCheck::new(number, compiled_rule, key, allowance, cost).refused_until(refused_until));
     }
 
     /// Counts the outcome of each check and adds its note.
@@ -223,8 +232,8 @@ impl Workspace {
             }
             let number = part.rule as usize;
             let refunds = compiled.domain.rules().get(number).is_some_and(|rule| rule.refund_on.is_some());
-            if let Some(terms) = compiled.rules.get(number).filter(|_| refunds && part.passes()) {
-                self.ties.push(LeaseResource::Refund(part.refund(terms)));
+            if let Some(compiled_rule) = compiled.rules.get(number).filter(|_| refunds && part.passes()) {
+                self.ties.push(LeaseResource::Refund(part.refund(compiled_rule)));
             }
         }
     }

@@ -82,7 +82,7 @@ pub struct CellRequest {
     /// The digest of the key.
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
-    pub terms: CellQuota,
+    pub cell_quota: CellQuota,
     /// The last report that Redis surely has. `None` after a command without a reply.
     pub last: Option<CellReport>,
     /// The tokens held now without `back`, µtok.
@@ -101,14 +101,14 @@ pub struct CellRequest {
     pub random: u32,
     /// The age at the request of the last report on this cell; `None`: never reported, or older than Redis
     /// surely keeps the cell ([`CellQuota::kept_us`]).
-    pub knew_us: Option<u64>,
+    pub known_age_us: Option<u64>,
     /// The window part of the request; `None` for a bucket.
     pub window: Option<WindowRequest>,
 }
 
 impl CellRequest {
     pub(super) fn write(&self, to: &mut ScriptWriter) {
-        self.terms.write(self.window.map(|ask| ask.window.slots), to);
+        self.cell_quota.write(self.window.map(|ask| ask.window.slots), to);
         to.amount(self.last.map_or(0, |last| last.hold), AMOUNT_MAX);
         to.amount(self.last.map_or(0, |last| last.demand), DEMAND_MAX);
         to.perhaps(self.last.map(|last| last.generation));
@@ -118,7 +118,7 @@ impl CellRequest {
         to.amount(self.demand, DEMAND_MAX);
         to.amount(self.waited_us, AMOUNT_MAX);
         to.small(self.random.min(RANDOM_MAX));
-        to.perhaps(self.knew_us);
+        to.perhaps(self.known_age_us);
         if let Some(window) = &self.window {
             window.write(to);
         }
@@ -163,8 +163,8 @@ impl CellReply {
         let lost = from.byte();
         from.clamped += u32::from(lost > 1);
         let version = from.amount(EXACT_MAX);
-        let told = from.amount(generation.saturating_add(1));
-        from.clamped += u32::from(told < generation);
+        let reported = from.amount(generation.saturating_add(1));
+        from.clamped += u32::from(reported < generation);
         CellReply {
             level,
             demand,
@@ -172,7 +172,7 @@ impl CellReply {
             hosts,
             lost: lost != 0,
             version,
-            generation: told.max(generation),
+            generation: reported.max(generation),
             window: ask.window.map(|_| WindowReply::read(from)),
         }
     }

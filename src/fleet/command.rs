@@ -27,7 +27,7 @@ pub enum ScriptCommand {
     /// Reports permits and asks for more.
     Permits(PermitCommand),
     /// A heartbeat.
-    Beat(Heartbeat),
+    Heartbeat(Heartbeat),
     /// Asks for the version of a rule's quota.
     Version(VersionCommand),
 }
@@ -42,7 +42,7 @@ impl ScriptCommand {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
             ScriptCommand::Permits(permits) => permits.encode(),
-            ScriptCommand::Beat(beat) => beat.encode(),
+            ScriptCommand::Heartbeat(heartbeat) => heartbeat.encode(),
             ScriptCommand::Version(version) => Ok(version.encode()),
         }
     }
@@ -60,7 +60,7 @@ impl ScriptCommand {
             ScriptCommand::Sync(batch) => batch.head.bucket.tag(),
             ScriptCommand::Exact(payment) => payment.head.bucket.tag(),
             ScriptCommand::Permits(permits) => permits.head.bucket.tag(),
-            ScriptCommand::Beat(_) | ScriptCommand::Version(_) => OF_ALL.to_owned(),
+            ScriptCommand::Heartbeat(_) | ScriptCommand::Version(_) => OF_ALL.to_owned(),
         }
     }
 }
@@ -242,11 +242,11 @@ pub struct KeyPayment {
     /// The digest of the key.
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
-    pub terms: CellQuota,
+    pub cell_quota: CellQuota,
     /// The cost in µtok.
     pub cost: u64,
     /// As in [`CellRequest::knew_us`].
-    pub knew_us: Option<u64>,
+    pub known_age_us: Option<u64>,
     /// How its windows advance; `None` for a bucket.
     pub window: Option<CellWindow>,
 }
@@ -256,9 +256,9 @@ impl Payment {
         distinct(self.costs.iter().map(|cost| cost.key), COSTS_MAX)?;
         let mut costs = ScriptWriter::default();
         for cost in &self.costs {
-            cost.terms.write(cost.window.map(|window| window.slots), &mut costs);
+            cost.cell_quota.write(cost.window.map(|window| window.slots), &mut costs);
             costs.amount(cost.cost, AMOUNT_MAX);
-            costs.perhaps(cost.knew_us);
+            costs.perhaps(cost.known_age_us);
             if let Some(window) = &cost.window {
                 window.write(&mut costs);
             }

@@ -159,7 +159,7 @@ impl FleetCounters {
         (heard > 0).then(|| now.since(Timestamp::from_nanos(heard)))
     }
 
-    pub(super) fn heard(&self, now: Timestamp) {
+    pub(super) fn record_reply(&self, now: Timestamp) {
         self.heard.store(now.as_nanos().max(1), Ordering::Relaxed);
     }
 

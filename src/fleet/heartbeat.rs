@@ -91,7 +91,7 @@ impl Heartbeat {
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
         let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
-        Ok(RedisCommand { script: &scripts::BEAT, keys, args })
+        Ok(RedisCommand { script: &scripts::HEARTBEAT, keys, args })
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
@@ -100,7 +100,7 @@ impl Heartbeat {
         let alike = from.small(HOSTS_MAX);
         let is_name_taken = from.byte() != 0;
         let pools = self.pools.iter().map(|_| FleetPoolLoad::read(&mut from)).collect();
-        let reply = ScriptReply::Beat(HeartbeatReply { hosts, alike, is_name_taken, pools });
+        let reply = ScriptReply::Heartbeat(HeartbeatReply { hosts, alike, is_name_taken, pools });
         Ok(Received { reply, clamped: from.clamped })
     }
 }

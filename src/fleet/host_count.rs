@@ -13,18 +13,18 @@ pub struct HostCount {
     /// The greatest count since then.
     since: u32,
     /// When the last count came.
-    heard: Timestamp,
+    replied_at: Timestamp,
 }
 
 impl HostCount {
     /// Takes the number of live hosts. Returns the host count for shares.
     pub fn update(&mut self, alive: u32, now: Timestamp) -> u32 {
         let alive = alive.max(1);
-        if now.since(self.heard) >= SILENT {
+        if now.since(self.replied_at) >= SILENT {
             // After a silence other hosts return one by one: wait another 30 s before counting fewer.
             (self.seen, self.since) = (now, 0);
         }
-        self.heard = now;
+        self.replied_at = now;
         if alive >= self.hosts {
             (self.hosts, self.seen, self.since) = (alive, now, 0);
             return alive;

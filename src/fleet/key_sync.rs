@@ -11,7 +11,7 @@ use demand::{needed, own_part, token_takes};
 use std::time::Duration;
 
 /// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
-pub(super) fn terms(budget: &FleetBudget, version: u64) -> Option<CellQuota> {
+pub(super) fn cell_quota(budget: &FleetBudget, version: u64) -> Option<CellQuota> {
     let bucket = budget.quota.bucket();
     let (num, den) = match budget.quota.window() {
         None => fleet_rate(bucket.rate())?,
@@ -51,7 +51,7 @@ pub(super) struct KeySync {
     pub(super) key: SharedKey,
     /// The last report that Redis is known to have; `None` if that is unknown.
     last: Option<CellReport>,
-    asked_at: Option<Timestamp>,
+    sent_at: Option<Timestamp>,
     pub(super) in_flight: bool,
     /// Local demand, in thousandths of a token per second.
     demand: u64,
@@ -79,7 +79,7 @@ pub(super) struct KeySync {
     /// The last command has no reply: what it reported as requested is still wanted.
     is_lost: bool,
     /// Requests since the last report, as of the last check of the key.
-    asked: u32,
+    requests_sent: u32,
     /// The largest cost of late that a remote check asked for, and when.
     heaviest: (u32, Timestamp),
     /// Requests since the last report that the demand knows of, and when it was last told.
@@ -105,7 +105,7 @@ impl KeySync {
         KeySync {
             key,
             last: None,
-            asked_at: None,
+            sent_at: None,
             in_flight: false,
             demand: 0,
             more: None,
@@ -120,7 +120,7 @@ impl KeySync {
             refused: false,
             calls: false,
             is_lost: false,
-            asked: 0,
+            requests_sent: 0,
             heaviest: (0, now),
             measured: (0, now),
             busy: now,
@@ -136,22 +136,22 @@ impl KeySync {
             (true, true) => EVERY / 10,
             (true, false) => self.token_takes.clamp(EVERY / 2, EVERY),
         };
-        self.asked_at.map_or(now, |asked| asked.after(gap)).max(now)
+        self.sent_at.map_or(now, |sent| sent.after(gap)).max(now)
     }
 
     /// Decides the next step from the engine's state of the key.
     pub(super) fn next(&mut self, there: &ShareReport, budget: &FleetBudget, pace: &Pace) -> NextAction {
-        if there.requested != self.asked || there.debt > 0 {
+        if there.requested != self.requests_sent || there.debt > 0 {
             self.busy = pace.now;
-            self.asked = there.requested;
+            self.requests_sent = there.requested;
         }
         self.turn(budget, pace.now);
-        if self.calls && self.asked_at.is_some() && pace.now >= self.measured.1.after(EVERY) {
+        if self.calls && self.sent_at.is_some() && pace.now >= self.measured.1.after(EVERY) {
             self.measure_demand(there.requested, pace.now);
         }
         let hold_max = self.hold_max(budget, pace);
         let borrows = hold_max > 0;
-        let Some(asked_at) = self.asked_at else {
+        let Some(sent_at) = self.sent_at else {
             return NextAction::Ask(if borrows { 0 } else { there.borrowed });
         };
         let has_plenty = self.has_plenty(budget);
@@ -162,7 +162,7 @@ impl KeySync {
             0
         } else if is_over || !borrows {
             there.borrowed
-        } else if there.borrowed > target + target / 2 && pace.now >= asked_at.after(BACK_AFTER) {
+        } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(BACK_AFTER) {
             there.borrowed - target
         } else {
             0
@@ -175,10 +175,10 @@ impl KeySync {
                 || there.borrowed < self.low(budget, pace));
         let is_to_be_told = !has_plenty
             && is_over
-            && pace.now < asked_at.after(FORGOTTEN)
+            && pace.now < sent_at.after(FORGOTTEN)
             && self.last.is_some_and(|last| last.demand > 0);
         let is_lapsing =
-            there.borrowed > 0 && self.renews(has_plenty) && pace.now >= asked_at.after(REPORT_EVERY);
+            there.borrowed > 0 && self.renews(has_plenty) && pace.now >= sent_at.after(REPORT_EVERY);
         let is_to_be_settled = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
@@ -218,23 +218,23 @@ impl KeySync {
 
     /// Whether demand has ended: no request for longer than [`KeySync::silence`].
     fn is_over(&self, now: Timestamp) -> bool {
-        self.demand > 0 && now >= self.busy.after(self.silence())
+        self.demand > 0 && now >= self.busy.after(self.idle_after())
     }
 
     /// The span without requests that occurs by chance less than once in 1 000 times at the present demand.
-    fn silence(&self) -> Duration {
+    fn idle_after(&self) -> Duration {
         let micros = u64::from(OVER_AFTER) * 1_000 * MICROS / self.demand.max(1);
         Duration::from_micros(micros).max(EVERY / 5)
     }
 
     /// When to check a key that needs no command now, unless the engine calls earlier.
     fn look_again(&self, holds: bool, has_plenty: bool, now: Timestamp) -> Timestamp {
-        let asked_at = self.asked_at.unwrap_or(now);
+        let sent_at = self.sent_at.unwrap_or(now);
         let end = self.busy.after(KEEP);
         let reports = holds && self.renews(has_plenty);
-        let mut look = if reports { asked_at.after(REPORT_EVERY).min(end) } else { end };
+        let mut look = if reports { sent_at.after(REPORT_EVERY).min(end) } else { end };
         if !has_plenty {
-            look = look.min(self.busy.after(self.silence()));
+            look = look.min(self.busy.after(self.idle_after()));
             if holds {
                 look = look.min(now.after(BACK_AFTER));
             }
@@ -247,23 +247,23 @@ impl KeySync {
         &mut self,
         reported: &ShareReport,
         back: u32,
-        terms: CellQuota,
+        cell_quota: CellQuota,
         (budget, window): (&FleetBudget, Option<CellWindow>),
         pace: &Pace,
         random: u32,
     ) -> CellRequest {
-        let waited = self.asked_at.map_or(EVERY, |asked| pace.now.since(asked));
+        let waited = self.sent_at.map_or(EVERY, |sent| pace.now.since(sent));
         let before = self.demand;
-        let seen = if self.asked_at.is_none() {
+        let seen = if self.sent_at.is_none() {
             self.begin_demand(reported, pace.now)
         } else {
             self.measure_demand(reported.requested, pace.now)
         };
         self.measured = (0, pace.now);
-        if reported.requested == self.asked && pace.now >= self.busy.after(self.silence()) {
+        if reported.requested == self.requests_sent && pace.now >= self.busy.after(self.idle_after()) {
             self.demand = 0;
         }
-        self.asked = 0;
+        self.requests_sent = 0;
         self.is_rising = reported.requested >= RISING_MIN && seen > 2 * before;
         // After a jump in demand, cover half an interval at the new demand.
         let soon = if reported.requested >= RISING_MIN {
@@ -283,10 +283,10 @@ impl KeySync {
         let returned = WindowRefund { amount: u64::from(reported.refund) * TOKEN, paid_us: reported.paid_us };
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
-        (self.asked_at, self.in_flight) = (Some(pace.now), true);
+        (self.sent_at, self.in_flight) = (Some(pace.now), true);
         CellRequest {
             key: self.key.name(),
-            terms,
+            cell_quota,
             last: self.last,
             hold: u64::from(reported.borrowed) * TOKEN,
             back: u64::from(back) * TOKEN,
@@ -295,7 +295,7 @@ impl KeySync {
             demand: self.demand,
             waited_us: Micros::from(waited.min(WAITED_MAX)).0,
             random,
-            knew_us: knew.map(|(age, _)| Micros::from(age).0),
+            known_age_us: knew.map(|(age, _)| Micros::from(age).0),
             window: window.map(|window| WindowRequest { window, returned }),
         }
     }
@@ -308,7 +308,7 @@ impl KeySync {
         pace: &Pace,
     ) -> bool {
         let now = pace.now;
-        if !self.in_flight || self.asked_at != Some(sent) {
+        if !self.in_flight || self.sent_at != Some(sent) {
             return false;
         }
         let report =
@@ -317,7 +317,7 @@ impl KeySync {
         let window = ask.window.zip(reply.window);
         let kept_us = match &window {
             Some((ask, reply)) => ask.window.lasts_us(reply),
-            None => ask.terms.kept_us(reply.level),
+            None => ask.cell_quota.kept_us(reply.level),
         };
         self.known = Some((now, Duration::from_micros(kept_us)));
         self.more = window.filter(|(_, reply)| reply.more_us > 0).map(|(_, reply)| {
@@ -329,14 +329,14 @@ impl KeySync {
         self.is_short = reply.grant < ask.want || self.is_paced;
         self.token_takes = match window {
             Some(_) => EVERY,
-            None => token_takes(ask.terms.rate, self.demand, reply.demand),
+            None => token_takes(ask.cell_quota.rate, self.demand, reply.demand),
         };
         true
     }
 
     /// Forgets the last report if the command sent at that time may or may not have run.
     pub(super) fn record_failure(&mut self, sent: Timestamp) {
-        if self.asked_at == Some(sent) {
+        if self.sent_at == Some(sent) {
             self.forget();
             self.is_lost = true;
         }
@@ -371,7 +371,7 @@ impl KeySync {
 
     /// When to check a key after its reply.
     pub(super) fn after(&self, budget: &FleetBudget, now: Timestamp) -> Timestamp {
-        let asked = self.asked_at.unwrap_or(now);
+        let sent = self.sent_at.unwrap_or(now);
         if let Some((at, true)) = self.more
             && self.held() == 0
         {
@@ -383,12 +383,12 @@ impl KeySync {
         if self.is_short {
             // Two commands per token suffice.
             let again = (self.token_takes / 2).clamp(EVERY, REPORT_EVERY);
-            return asked.after(again.min(self.silence())).max(now);
+            return sent.after(again.min(self.idle_after())).max(now);
         }
         if self.has_plenty(budget) {
             return self.look_again(self.held() > 0, true, now);
         }
-        asked.after(BACK_AFTER.min(self.silence())).max(now)
+        sent.after(BACK_AFTER.min(self.idle_after())).max(now)
     }
 }
 

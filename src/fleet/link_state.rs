@@ -20,7 +20,7 @@ pub struct LinkState {
     linked: bool,
     /// The time of the first command since the last reply.
     waiting: Option<Timestamp>,
-    beat: Timestamp,
+    heartbeat: Timestamp,
     rng: Rng,
 }
 
@@ -28,7 +28,7 @@ impl LinkState {
     /// Starts without a link; a heartbeat is due at once.
     #[must_use]
     pub fn new(seed: u64, now: Timestamp) -> LinkState {
-        LinkState { linked: false, waiting: None, beat: now, rng: Rng::new(seed) }
+        LinkState { linked: false, waiting: None, heartbeat: now, rng: Rng::new(seed) }
     }
 
     /// Whether Redis answers.
@@ -40,15 +40,15 @@ impl LinkState {
     /// The next time to check if no event comes before: a heartbeat is due or an outage begins.
     #[must_use]
     pub fn next(&self, is_connected: bool, timeout: Duration) -> Timestamp {
-        self.silent_until(is_connected, timeout).map_or(self.beat, |until| until.min(self.beat))
+        self.silent_until(is_connected, timeout).map_or(self.heartbeat, |until| until.min(self.heartbeat))
     }
 
     /// Returns whether a heartbeat is due, and if so schedules the next: after 1 s, sooner in an outage.
-    pub fn takes_beat(&mut self, now: Timestamp) -> bool {
-        if now < self.beat {
+    pub fn accepts_heartbeat(&mut self, now: Timestamp) -> bool {
+        if now < self.heartbeat {
             return false;
         }
-        self.beat = if self.linked { now.after(BEAT_EVERY) } else { self.probe_after(now) };
+        self.heartbeat = if self.linked { now.after(HEARTBEAT_EVERY) } else { self.probe_after(now) };
         true
     }
 
@@ -58,27 +58,27 @@ impl LinkState {
     }
 
     /// Records a reply to any command. Returns whether it ends an outage.
-    pub fn heard(&mut self, now: Timestamp) -> bool {
+    pub fn record_reply(&mut self, now: Timestamp) -> bool {
         self.waiting = None;
         let begins = !self.linked;
         self.linked = true;
         if begins {
-            self.beat = now.after(COUNTED_AGAIN_AFTER);
+            self.heartbeat = now.after(COUNTED_AGAIN_AFTER);
         }
         begins
     }
 
     /// Schedules an early heartbeat after one without a reply, as Redis may just have lost it.
-    pub fn beat_failed(&mut self, now: Timestamp) {
+    pub fn heartbeat_failed(&mut self, now: Timestamp) {
         if self.linked {
-            self.beat = self.beat.min(now.after(self.rng.up_to(PROBE_MIN)));
+            self.heartbeat = self.heartbeat.min(now.after(self.rng.up_to(PROBE_MIN)));
         }
     }
 
     /// Probes at once after a reconnection during an outage.
     pub fn connected(&mut self, now: Timestamp) {
         if !self.linked {
-            self.beat = self.beat.min(now);
+            self.heartbeat = self.heartbeat.min(now);
         }
     }
 
@@ -88,7 +88,7 @@ impl LinkState {
         let begins = self.silent_until(is_connected, timeout).is_some_and(|until| until < now);
         if begins {
             self.linked = false;
-            self.beat = self.probe_after(now);
+            self.heartbeat = self.probe_after(now);
         }
         begins
     }
@@ -105,7 +105,7 @@ impl LinkState {
     }
 }
 
-const BEAT_EVERY: Duration = Duration::from_secs(1);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// Time from reconnection to the first heartbeat: hosts that start or return together take too large shares
 /// until all are counted.
@@ -133,15 +133,15 @@ mod tests {
         let start = Timestamp::default();
         let at = |ms: u64| start.after(Duration::from_millis(ms));
         let mut link = LinkState::new(1, start);
-        let mut beats = Vec::new();
+        let mut heartbeats = Vec::new();
         for ms in 0..2_500 {
-            if link.takes_beat(at(ms)) {
-                beats.push(ms);
+            if link.accepts_heartbeat(at(ms)) {
+                heartbeats.push(ms);
                 link.sent(at(ms));
-                link.heard(at(ms));
+                link.record_reply(at(ms));
             }
         }
-        assert_eq!(beats, [0, 250, 1_250, 2_250]);
+        assert_eq!(heartbeats, [0, 250, 1_250, 2_250]);
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             (false, Duration::from_secs(2), 301, true),
         ] {
             let mut link = LinkState::new(1, start);
-            link.heard(start);
+            link.record_reply(start);
             assert!(!link.is_cut_off(is_connected, timeout, at(60_000)), "nobody waits for anything");
             link.sent(start);
             let case = format!("{is_connected} {timeout:?} {silent_ms}");

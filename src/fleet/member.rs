@@ -112,16 +112,16 @@ impl HostMember {
     }
 
     /// Sets whether Redis answers. Returns whether that is a change.
-    pub fn set_heard(&mut self, is_heard: bool, now: Timestamp) -> bool {
-        if is_heard == self.status.is_redis_reachable() {
+    pub fn set_reachable(&mut self, is_reachable: bool, now: Timestamp) -> bool {
+        if is_reachable == self.status.is_redis_reachable() {
             return false;
         }
-        self.sync.set_linked(is_heard, now);
-        if is_heard {
+        self.sync.set_linked(is_reachable, now);
+        if is_reachable {
             self.permits.renew_soon(now);
             self.remote_checks.linked();
             // After an outage Redis may be another server or have lost its data.
-            self.versions.ask_again();
+            self.versions.resend();
         }
         true
     }
@@ -172,7 +172,7 @@ impl HostMember {
         self.sync.forget_commands(now);
         self.permits.forget_commands(now);
         self.remote_checks.forget_commands();
-        self.versions.ask_again();
+        self.versions.resend();
     }
 
     /// Handles the reply to a command about budgets or cells; ignores others.
@@ -186,13 +186,13 @@ impl HostMember {
         let flushed = self.sync.counts().flushed;
         match (command, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
-                self.remote_checks.heard_after(now.at.since(batch.head.sent_at), now.at);
+                self.remote_checks.record_reply_after(now.at.since(batch.head.sent_at), now.at);
                 self.sync.answered(batch, &answer, &self.engine, now);
             }
             (ScriptCommand::Permits(command), ScriptReply::Permits(answer)) => {
                 let took = now.at.since(command.head.sent_at);
-                self.remote_checks.heard_after(took, now.at);
-                self.sync.heard(took, now.at);
+                self.remote_checks.record_reply_after(took, now.at);
+                self.sync.record_reply(took, now.at);
                 self.permits.answered(command, answer, &self.engine, now);
                 self.tend_permits(now, out);
             }
@@ -207,7 +207,7 @@ impl HostMember {
             _ => {}
         }
         if self.sync.counts().flushed > flushed {
-            self.versions.ask_again();
+            self.versions.resend();
         }
     }
 

@@ -275,7 +275,7 @@ impl OverridesSync {
         let node = self.link.node_of(OF_ALL);
         let reply = self.link.call(node, &scripts::OVERRIDES, &[REDIS_KEY], &args).await?;
         let now = self.clock.now();
-        self.counters.heard(now.at);
+        self.counters.record_reply(now.at);
         let (value, is_same) = match (reply, put) {
             (Value::BulkString(value), _) => (value, false),
             (_, Some(put)) => (put, true),

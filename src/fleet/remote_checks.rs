@@ -13,7 +13,7 @@ mod permits;
 
 use super::cell::{CellQuota, TOKEN};
 use super::command::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
-use super::key_sync::{cell_window, terms};
+use super::key_sync::{cell_quota, cell_window};
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
 use super::window::{RedisClock, WindowStatus};
@@ -197,7 +197,7 @@ impl PendingChecks {
         // A reply after its deadline is late even if no tick has ended the check yet.
         self.expire(now.at);
         payment.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
-        self.clock.heard(answer.now_us, now.at);
+        self.clock.record_reply(answer.now_us, now.at);
         self.record_last_replies(payment, &answer.results, now.at);
         self.settle(payment, &answer.results, answer.now_us, now);
     }
@@ -246,15 +246,19 @@ impl PendingChecks {
             let number = need.key.budget();
             let budget: &FleetBudget = budgets.get(&number)?;
             let (version, level) = known(&need.key);
-            let terms: CellQuota = terms(budget, version)?;
+            let cell_quota: CellQuota = cell_quota(budget, version)?;
             let key = need.key.name();
-            let heard = self.last_replies.get(&key).filter(|heard| now.at.since(heard.at) < heard.kept);
-            let knew_us = heard.map(|heard| Micros::from(now.at.since(heard.at)).0);
+            let last_reply = self
+                .last_replies
+                .get(&key)
+                .filter(|last_reply| now.at.since(last_reply.at) < last_reply.kept);
+            let known_age_us = last_reply.map(|last_reply| Micros::from(now.at.since(last_reply.at)).0);
             let window = cell_window(budget, self.clock.unix_us(now));
             // Other requests may take those in hand meanwhile: the whole cost, where there is enough.
             let is_enough = level >= i64::from(need.cost) * TOKEN.cast_signed();
             let units = if is_enough { need.cost } else { need.missing_units };
-            let payment = KeyPayment { key, terms, cost: u64::from(units) * TOKEN, knew_us, window };
+            let payment =
+                KeyPayment { key, cell_quota, cost: u64::from(units) * TOKEN, known_age_us, window };
             let need = Shortfall { missing_units: units, ..*need };
             costs.entry(Bucket::of(&key, buckets)).or_default().push((need, payment));
         }
@@ -317,7 +321,8 @@ impl PendingChecks {
 
     fn record_last_replies(&mut self, payment: &Payment, paid: &[PaymentResult], now: Timestamp) {
         if self.last_replies.len() >= LAST_REPLIES_MAX {
-            self.last_replies.retain(|_, heard| now.since(heard.at) < heard.kept.min(LAST_REPLY_AGE_MAX));
+            self.last_replies
+                .retain(|_, last_reply| now.since(last_reply.at) < last_reply.kept.min(LAST_REPLY_AGE_MAX));
         }
         if self.last_replies.len() >= LAST_REPLIES_MAX {
             return;
@@ -325,7 +330,7 @@ impl PendingChecks {
         for (cost, paid) in payment.costs.iter().zip(paid) {
             let kept = match (cost.window, &paid.window) {
                 (Some(window), Some(reply)) => window.lasts_us(reply),
-                _ => cost.terms.kept_us(paid.level),
+                _ => cost.cell_quota.kept_us(paid.level),
             };
             let kept = Duration::from_micros(kept);
             self.last_replies.insert(cost.key, LastReply { at: now, kept });

@@ -26,7 +26,7 @@ pub enum ScriptReply {
     /// To [`ScriptCommand::Permits`].
     Permits(CommandReply<Vec<KeyPermitReply>>),
     /// To [`ScriptCommand::Beat`].
-    Beat(HeartbeatReply),
+    Heartbeat(HeartbeatReply),
     /// To [`ScriptCommand::Version`].
     Version(u64),
 }
@@ -78,7 +78,7 @@ impl ScriptReply {
             ScriptCommand::Sync(batch) => sync(batch, bytes),
             ScriptCommand::Exact(payment) => exact(payment, bytes),
             ScriptCommand::Permits(command) => of_permits(command, bytes),
-            ScriptCommand::Beat(beat) => beat.decode(bytes),
+            ScriptCommand::Heartbeat(heartbeat) => heartbeat.decode(bytes),
             ScriptCommand::Version(_) => {
                 let mut from = ReplyReader::of(bytes, 8)?;
                 let version = from.amount(EXACT_MAX);

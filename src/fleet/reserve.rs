@@ -28,7 +28,7 @@ struct ReserveUpdate {
     /// When the last answered report was sent.
     reported_at: Option<Timestamp>,
     /// The pool no longer exists; reported as empty until that is answered.
-    is_gone: bool,
+    is_removed: bool,
 }
 
 /// The unanswered reports: at most one heartbeat with reports is in flight.
@@ -44,14 +44,14 @@ impl Reserves {
         if let Some(before) = self.in_flight.as_ref().filter(|before| now.since(before.sent) < ANSWER_MAX) {
             return (self.seq, before.reports.clone());
         }
-        self.pools.values_mut().for_each(|pool| pool.is_gone = true);
+        self.pools.values_mut().for_each(|pool| pool.is_removed = true);
         let mut reports = Vec::new();
         for reserve in engine.take_pool_reserves() {
             if !self.pools.contains_key(&reserve.pool) && self.pools.len() >= POOLS_MAX {
                 continue;
             }
             let pool = self.pools.entry(reserve.pool.clone()).or_default();
-            (pool.here, pool.is_gone) = (reserve.here, false);
+            (pool.here, pool.is_removed) = (reserve.here, false);
             let load = PoolLoad {
                 slots: u64::from(reserve.here.slots),
                 critical: u64::from(reserve.critical),
@@ -62,10 +62,11 @@ impl Reserves {
             reports.push(PoolReport { pool: reserve.pool.into(), load });
         }
         // Drop removed pools that other hosts no longer know.
-        self.pools.retain(|_, pool| !pool.is_gone || pool.is_known(now));
-        let gone = self.pools.iter().filter(|(_, pool)| pool.is_gone);
-        let gone = gone.map(|(name, _)| PoolReport { pool: name.to_string(), load: PoolLoad::default() });
-        reports.extend(gone);
+        self.pools.retain(|_, pool| !pool.is_removed || pool.is_known(now));
+        let removed = self.pools.iter().filter(|(_, pool)| pool.is_removed);
+        let removed =
+            removed.map(|(name, _)| PoolReport { pool: name.to_string(), load: PoolLoad::default() });
+        reports.extend(removed);
         self.seq += 1;
         self.in_flight =
             (!reports.is_empty()).then(|| InFlightReports { reports: reports.clone(), sent: now });
@@ -80,14 +81,14 @@ impl Reserves {
 
     /// Applies a reply. Returns whether another daemon uses this host's name; the reply is then ignored.
     #[must_use]
-    pub fn apply_reply(&mut self, beat: &Heartbeat, reply: &HeartbeatReply, engine: &Engine) -> bool {
-        let Some(InFlightReports { reports, sent }) = self.take_answered(beat) else { return false };
+    pub fn apply_reply(&mut self, heartbeat: &Heartbeat, reply: &HeartbeatReply, engine: &Engine) -> bool {
+        let Some(InFlightReports { reports, sent }) = self.take_answered(heartbeat) else { return false };
         if reply.pools.iter().any(|reply| reply.is_overtaken) {
             return true;
         }
         for (report, reply) in reports.iter().zip(&reply.pools) {
             let Some(pool) = self.pools.get_mut(&*report.pool) else { continue };
-            if pool.is_gone {
+            if pool.is_removed {
                 self.pools.remove(&*report.pool);
                 continue;
             }
@@ -98,14 +99,14 @@ impl Reserves {
     }
 
     /// Forgets a heartbeat without a reply in time. If it ran all the same, the next one replaces it.
-    pub fn failed(&mut self, beat: &Heartbeat) {
-        self.take_answered(beat);
+    pub fn failed(&mut self, heartbeat: &Heartbeat) {
+        self.take_answered(heartbeat);
     }
 
     /// Takes the reports of a heartbeat, if it is the last one and unanswered.
-    fn take_answered(&mut self, beat: &Heartbeat) -> Option<InFlightReports> {
+    fn take_answered(&mut self, heartbeat: &Heartbeat) -> Option<InFlightReports> {
         let seq = self.seq;
-        self.in_flight.take_if(|_| beat.seq == seq && !beat.pools.is_empty())
+        self.in_flight.take_if(|_| heartbeat.seq == seq && !heartbeat.pools.is_empty())
     }
 }
 

@@ -27,7 +27,7 @@ impl RoundTrip {
     }
 
     /// Records a reply.
-    pub(super) fn heard(&mut self, took: Duration, now: Timestamp) {
+    pub(super) fn record_reply(&mut self, took: Duration, now: Timestamp) {
         self.heard = now;
         self.patience = 0;
         let took = took.min(TIMEOUT_MAX);
@@ -72,7 +72,7 @@ mod tests {
                 now = now.after(Duration::from_secs(1));
             } else {
                 now = now.after(took);
-                round_trip.heard(took, now);
+                round_trip.record_reply(took, now);
             }
         }
         assert!(round_trip.timeout() >= took * 2, "{round_trip:?}");
@@ -94,7 +94,7 @@ mod tests {
             })
             .collect();
         assert_eq!(timeouts, [500, 1000, 2000, 2000, 2000]);
-        round_trip.heard(FIRST, at(60));
+        round_trip.record_reply(FIRST, at(60));
         assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
     }
 
@@ -102,7 +102,7 @@ mod tests {
     fn one_that_is_lost_among_others_changes_nothing() {
         let mut round_trip = RoundTrip::default();
         let now = Timestamp::from_nanos(1_000_000_000);
-        round_trip.heard(FIRST, now);
+        round_trip.record_reply(FIRST, now);
         round_trip.missed(now.after(Duration::from_millis(100)));
         assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
     }

@@ -6,22 +6,22 @@ use std::sync::LazyLock;
 use super::link::Script;
 
 macro_rules! script {
-    ($name:ident, $said:literal, $($part:literal),+) => {
-        #[doc = concat!("`", $said, "`: see the head of its file.")]
+    ($name:ident, $script:literal, $($part:literal),+) => {
+        #[doc = concat!("`", $script, "`: see the head of its file.")]
         pub static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new($said, concat!($(include_str!(concat!("scripts/", $part, ".lua"))),+)));
+            LazyLock::new(|| Script::new($script, concat!($(include_str!(concat!("scripts/", $part, ".lua"))),+)));
     };
 }
 
 script!(SYNC, "sync", "cell", "share", "window", "begin", "sync");
 script!(EXACT, "exact", "cell", "window", "begin", "exact");
 script!(PERMITS, "permits", "cell", "begin", "permits");
-script!(BEAT, "beat", "beat");
+script!(HEARTBEAT, "beat", "beat");
 script!(VERSION, "version", "version");
 script!(OVERRIDES, "overrides", "overrides");
 
 /// All scripts, for loading on a new connection; a short one first, to see whether loading is permitted.
 #[must_use]
 pub fn all() -> [&'static Script; 6] {
-    [&VERSION, &SYNC, &EXACT, &PERMITS, &BEAT, &OVERRIDES]
+    [&VERSION, &SYNC, &EXACT, &PERMITS, &HEARTBEAT, &OVERRIDES]
 }

@@ -47,7 +47,7 @@ pub struct SyncCounts {
     /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
     /// Borrowed tokens that expired unused or were granted too late.
-    pub lapsed: u64,
+    pub expired: u64,
 }
 
 /// The sync state of this host.
@@ -232,8 +232,8 @@ impl Sync {
         }
     }
 
-    pub(super) fn heard(&mut self, took: Duration, now: Timestamp) {
-        self.round_trip.heard(took, now);
+    pub(super) fn record_reply(&mut self, took: Duration, now: Timestamp) {
+        self.round_trip.record_reply(took, now);
     }
 
     pub(super) fn missed(&mut self, now: Timestamp) {
@@ -301,7 +301,7 @@ impl Sync {
             }
             NextAction::LetGo => {
                 if engine.remove_share(&entry.key, budget, now) {
-                    self.counts.lapsed += u64::from(there.expired);
+                    self.counts.expired += u64::from(there.expired);
                     self.close(number);
                 } else {
                     self.key_table.schedule(number, now.at.after(key_sync::EVERY));
@@ -318,18 +318,18 @@ impl Sync {
         let pace = self.pace(now.at);
         let entry = self.key_table.entry_mut(number);
         let budget = self.budgets.get(&entry.key.budget())?;
-        let terms = terms(&self.versions, entry.key.budget(), budget);
-        let there =
-            terms.and_then(|terms| Some((terms, engine.report_share(&entry.key, budget, back, now)?)));
-        let Some((terms, (reported, back))) = there else {
+        let cell_quota = cell_quota(&self.versions, entry.key.budget(), budget);
+        let there = cell_quota
+            .and_then(|cell_quota| Some((cell_quota, engine.report_share(&entry.key, budget, back, now)?)));
+        let Some((cell_quota, (reported, back))) = there else {
             // Redis cannot count these numbers, or the state was just evicted.
             self.close(number);
             return None;
         };
         entry.refused = reported.missing_max > 0;
-        self.counts.lapsed += u64::from(reported.expired);
+        self.counts.expired += u64::from(reported.expired);
         let window = key_sync::cell_window(budget, self.clock.unix_us(now));
-        Some(entry.ask(&reported, back, terms, (budget, window), &pace, random))
+        Some(entry.ask(&reported, back, cell_quota, (budget, window), &pace, random))
     }
 
     /// Before a remote check of a key: notes its cost, and reports tokens that Redis still counts as held by this host,
@@ -447,8 +447,8 @@ impl Sync {
 }
 
 /// The numbers of a budget, under their known version.
-fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &FleetBudget) -> Option<CellQuota> {
-    key_sync::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
+fn cell_quota(versions: &HashMap<u64, u64>, number: u64, budget: &FleetBudget) -> Option<CellQuota> {
+    key_sync::cell_quota(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
 }
 
 enum FinalStep {

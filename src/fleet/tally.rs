@@ -22,7 +22,7 @@ pub struct BudgetCounters {
     /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
     /// When Redis last answered about one of its keys.
-    pub heard: Option<Timestamp>,
+    pub replied_at: Option<Timestamp>,
     /// The version of the budget's numbers in the last reply.
     pub version: u64,
 }
@@ -39,7 +39,7 @@ impl BudgetCounters {
             lost: self.lost + other.lost,
             excess: self.excess + other.excess,
             false_refusals: self.false_refusals + other.false_refusals,
-            heard: self.heard.max(other.heard),
+            replied_at: self.replied_at.max(other.replied_at),
         }
     }
 }
@@ -76,7 +76,7 @@ impl Tallies {
     }
 
     /// Records a reply; `refused`: a request had been refused before. Returns whether that refusal was false.
-    pub(super) fn hears(
+    pub(super) fn record_reply(
         &mut self,
         budget: u64,
         (ask, reply): (&CellRequest, &CellReply),
@@ -88,12 +88,12 @@ impl Tallies {
         let below = reply.level.min(0).unsigned_abs();
         // The level before the grant.
         let there = u64::try_from(reply.level).map_or(0, |level| level.saturating_add(reply.grant));
-        let is_false = refused && there >= TOKEN && there >= ask.terms.burst / 10;
+        let is_false = refused && there >= TOKEN && there >= ask.cell_quota.burst / 10;
         tally.cells += 1;
         tally.lost += u64::from(reply.lost);
         tally.excess += below.min(ask.owed);
         tally.false_refusals += u64::from(is_false);
-        tally.heard = Some(now);
+        tally.replied_at = Some(now);
         tally.version = reply.version;
         entry.reckon(now);
         is_false
@@ -103,7 +103,7 @@ impl Tallies {
     pub(super) fn record_permits(&mut self, budget: u64, now: Timestamp) {
         let entry = self.0.entry(budget).or_default();
         entry.tally.cells += 1;
-        entry.tally.heard = Some(now);
+        entry.tally.replied_at = Some(now);
         entry.reckon(now);
     }
 }
@@ -142,7 +142,7 @@ mod tests {
     fn ask(owed: u64) -> CellRequest {
         CellRequest {
             key: [0; 16],
-            terms: CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: BURST * TOKEN },
+            cell_quota: CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: BURST * TOKEN },
             last: None,
             hold: 0,
             back: 0,
@@ -151,7 +151,7 @@ mod tests {
             demand: 0,
             waited_us: 0,
             random: 0,
-            knew_us: None,
+            known_age_us: None,
             window: None,
         }
     }
@@ -166,10 +166,10 @@ mod tests {
     fn what_is_charged_below_zero_is_excess_and_nothing_else_is() {
         for (owed, level, excess) in [(5, 10, 0), (5, 0, 0), (5, -3, 3), (5, -20, 5), (0, -20, 0)] {
             let mut tallies = Tallies::default();
-            tallies.hears(1, (&ask(owed), &said(level, 0)), false, Timestamp::ORIGIN);
+            tallies.record_reply(1, (&ask(owed), &said(level, 0)), false, Timestamp::ORIGIN);
             let tally = tallies.each(Timestamp::ORIGIN).next().unwrap().1;
             assert_eq!(tally.excess, excess * TOKEN, "{owed} owed, {level} left");
-            assert_eq!((tally.cells, tally.version, tally.heard), (1, 3, Some(Timestamp::ORIGIN)));
+            assert_eq!((tally.cells, tally.version, tally.replied_at), (1, 3, Some(Timestamp::ORIGIN)));
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
             (false, 100, 0, false),
         ] {
             let mut tallies = Tallies::default();
-            let found = tallies.hears(1, (&ask(0), &said(level, grant)), refused, Timestamp::ORIGIN);
+            let found = tallies.record_reply(1, (&ask(0), &said(level, grant)), refused, Timestamp::ORIGIN);
             assert_eq!(found, is_false, "{level} left, {grant} granted");
             assert_eq!(tallies.each(Timestamp::ORIGIN).next().unwrap().1.false_refusals, u64::from(is_false));
         }
@@ -213,7 +213,7 @@ mod tests {
         let mut tallies = Tallies::default();
         let per_second = |tallies: &Tallies, now| tallies.each(at(now)).next().unwrap().1.cells_per_second;
         for millis in (10_000..12_000).step_by(100) {
-            tallies.hears(1, (&ask(0), &said(1, 0)), false, at(millis));
+            tallies.record_reply(1, (&ask(0), &said(1, 0)), false, at(millis));
         }
         assert_eq!(per_second(&tallies, 12_000), 10);
         assert_eq!(per_second(&tallies, 60_000), 0, "and none since");

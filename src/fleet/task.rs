@@ -135,7 +135,7 @@ impl FleetHandle {
 
     /// The channel for remote checks.
     #[must_use]
-    pub fn asker(&self) -> SharedRemoteChecker {
+    pub fn remote_checker(&self) -> SharedRemoteChecker {
         Arc::new(self.checks.clone())
     }
 

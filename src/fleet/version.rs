@@ -1,7 +1,7 @@
 //! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
 use super::cell::CellQuota;
-use super::key_sync::{cell_window, terms};
+use super::key_sync::{cell_quota, cell_window};
 use super::link::RedisCommand;
 use super::scripts;
 use super::window::CellWindow;
@@ -17,7 +17,7 @@ pub struct VersionCommand {
     /// The rule, equal on all hosts.
     pub rule: [u8; 16],
     /// Its numbers now.
-    pub terms: NumbersFingerprint,
+    pub numbers: NumbersFingerprint,
     /// The numbers that this host had before (`terms` if unchanged), and their version (0: none yet).
     pub before: Option<(NumbersFingerprint, u64)>,
 }
@@ -29,14 +29,14 @@ pub struct NumbersFingerprint(String);
 impl NumbersFingerprint {
     /// The fingerprint of a window, independent of its version.
     #[must_use]
-    pub fn of_window(terms: &CellQuota, window: &CellWindow) -> NumbersFingerprint {
-        NumbersFingerprint(format!("{} in {}", terms.burst, window.text()))
+    pub fn of_window(numbers: &CellQuota, window: &CellWindow) -> NumbersFingerprint {
+        NumbersFingerprint(format!("{} in {}", numbers.burst, window.text()))
     }
 
     /// The fingerprint of a bucket, independent of its version.
     #[must_use]
-    pub fn of(terms: &CellQuota) -> NumbersFingerprint {
-        NumbersFingerprint(format!("{}/{}/{}", terms.rate.num(), terms.rate.den(), terms.burst))
+    pub fn of(numbers: &CellQuota) -> NumbersFingerprint {
+        NumbersFingerprint(format!("{}/{}/{}", numbers.rate.num(), numbers.rate.den(), numbers.burst))
     }
 
     /// The text as stored in Redis.
@@ -56,7 +56,7 @@ impl VersionCommand {
         RedisCommand {
             script: &scripts::VERSION,
             keys: vec![format!("tg:{{tm}}:v:{}", hex(self.rule)).into_bytes()],
-            args: vec![self.terms.0.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
+            args: vec![self.numbers.0.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
         }
     }
 }
@@ -69,7 +69,7 @@ pub(super) struct Versions {
 
 #[derive(Debug)]
 struct KnownVersion {
-    terms: NumbersFingerprint,
+    numbers: NumbersFingerprint,
     /// The numbers that this host had before, and their version.
     before: Option<(NumbersFingerprint, u64)>,
     version: Option<u64>,
@@ -89,27 +89,29 @@ impl Versions {
     pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
         self.known.retain(|number, _| budgets.contains_key(number));
         let prints = budgets.iter().filter_map(|(number, budget)| {
-            let terms = terms(budget, 0)?;
+            let quota = cell_quota(budget, 0)?;
             let print = match cell_window(budget, 0) {
-                Some(window) => NumbersFingerprint::of_window(&terms, &window),
-                None => NumbersFingerprint::of(&terms),
+                Some(window) => NumbersFingerprint::of_window(&quota, &window),
+                None => NumbersFingerprint::of(&quota),
             };
             Some((*number, print))
         });
-        for (number, terms) in prints {
+        for (number, numbers) in prints {
             let before = match self.known.get(&number) {
-                Some(known) if known.terms == terms => continue,
-                Some(KnownVersion { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),
+                Some(known) if known.numbers == numbers => continue,
+                Some(KnownVersion { numbers, version: Some(version), .. }) => {
+                    Some((numbers.clone(), *version))
+                }
                 Some(known) => known.before.clone(),
                 None => None,
             };
-            let known = KnownVersion { terms, before, version: None, status: VersionState::Due };
+            let known = KnownVersion { numbers, before, version: None, status: VersionState::Due };
             self.known.insert(number, known);
         }
     }
 
     /// Requests all versions again: Redis may have lost them, or the connections of earlier requests were closed.
-    pub(super) fn ask_again(&mut self) {
+    pub(super) fn resend(&mut self) {
         self.known.values_mut().for_each(|known| known.status = VersionState::Due);
     }
 
@@ -119,15 +121,15 @@ impl Versions {
         known.status = VersionState::Asked;
         let before = match known.version {
             // The numbers are unchanged.
-            Some(version) => Some((known.terms.clone(), version)),
+            Some(version) => Some((known.numbers.clone(), version)),
             None => known.before.clone(),
         };
-        Some(VersionCommand { rule: name(*number), terms: known.terms.clone(), before })
+        Some(VersionCommand { rule: name(*number), numbers: known.numbers.clone(), before })
     }
 
     /// Applies a reply. Returns its budget, unless the numbers have changed since.
     pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) -> Option<u64> {
-        let (number, known) = self.asked(command)?;
+        let (number, known) = self.pending(command)?;
         known.status = VersionState::Settled;
         known.version = Some(version);
         known.before = None;
@@ -136,7 +138,7 @@ impl Versions {
 
     /// Marks a request without a reply to be sent again.
     pub(super) fn failed(&mut self, command: &VersionCommand) {
-        if let Some((_, known)) = self.asked(command) {
+        if let Some((_, known)) = self.pending(command) {
             known.status = VersionState::Due;
         }
     }
@@ -146,10 +148,10 @@ impl Versions {
         self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
     }
 
-    fn asked(&mut self, command: &VersionCommand) -> Option<(u64, &mut KnownVersion)> {
+    fn pending(&mut self, command: &VersionCommand) -> Option<(u64, &mut KnownVersion)> {
         let number = number(&command.rule);
         let known = self.known.get_mut(&number)?;
-        (known.terms == command.terms && known.status == VersionState::Asked).then_some((number, known))
+        (known.numbers == command.numbers && known.status == VersionState::Asked).then_some((number, known))
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) struct RedisClock(Option<(Timestamp, u64)>);
 
 impl RedisClock {
     /// Records a reading, in microseconds of Unix time, from a reply that arrives now.
-    pub(super) fn heard(&mut self, now_us: u64, now: Timestamp) {
+    pub(super) fn record_reply(&mut self, now_us: u64, now: Timestamp) {
         self.0 = Some((now, now_us));
     }
 

@@ -76,9 +76,9 @@ impl ConcurrencyQuota {
 
     /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
     /// a shared limit is judged as if there were no other host. Joining again has no effect.
-    pub fn join(&self, standing: &Arc<FleetStatus>, budget: u64) {
+    pub fn join(&self, fleet_status: &Arc<FleetStatus>, budget: u64) {
         if let Some(fleet) = &self.fleet {
-            fleet.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
+            fleet.joined.get_or_init(|| FleetMember { fleet_status: Arc::clone(fleet_status), budget });
         }
     }
 
@@ -98,7 +98,7 @@ impl ConcurrencyQuota {
     /// The number of leases that may be in progress here without permits.
     fn usable_without_permits(&self, permits: Option<&Permits>, now: Timestamp) -> u32 {
         let Some((fleet, joined)) = self.fleet.as_ref().zip(self.joined()) else { return self.max };
-        let status = &joined.standing;
+        let status = &joined.fleet_status;
         // At least one, as for tokens: a fallback must not refuse everything. The remainder of the division is unused.
         let part = (self.max / status.hosts().max(1)).max(1);
         let is_unanswered =
@@ -154,7 +154,7 @@ impl ConcurrencyQuota {
             permits.is_some_and(|permits| now < permits.refused_until || permits.unanswered_at == now);
         !is_refused
             && self.may_wait()
-            && self.joined().is_some_and(|joined| joined.standing.answers_in_time())
+            && self.joined().is_some_and(|joined| joined.fleet_status.answers_in_time())
     }
 
     /// Whether a remote check might obtain a permit, by the last reply of Redis.

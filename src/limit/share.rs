@@ -73,7 +73,7 @@ struct Derived {
 /// The fleet that a budget or a concurrency limit has joined.
 #[derive(Debug)]
 pub(super) struct FleetMember {
-    pub(super) standing: Arc<FleetStatus>,
+    pub(super) fleet_status: Arc<FleetStatus>,
     /// The number of the budget in the fleet.
     pub(super) budget: u64,
 }
@@ -236,8 +236,8 @@ impl ShareQuota {
 
     /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
     /// the budget is judged as if there were no other host. Joining again has no effect.
-    pub fn join(&self, standing: &Arc<FleetStatus>, budget: u64) {
-        self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
+    pub fn join(&self, fleet_status: &Arc<FleetStatus>, budget: u64) {
+        self.joined.get_or_init(|| FleetMember { fleet_status: Arc::clone(fleet_status), budget });
     }
 
     /// The budget number under which it has joined the fleet.
@@ -246,8 +246,8 @@ impl ShareQuota {
         self.joined.get().map(|joined| joined.budget)
     }
 
-    fn standing(&self) -> Option<&FleetStatus> {
-        self.joined.get().map(|joined| &*joined.standing)
+    fn fleet_status(&self) -> Option<&FleetStatus> {
+        self.joined.get().map(|joined| &*joined.fleet_status)
     }
 
     /// Units that one of `hosts` hosts may admit before they are charged; zero means less than one.

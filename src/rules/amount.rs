@@ -35,9 +35,9 @@ pub(crate) fn parse(text: &str) -> Result<u32, ValueProblem> {
         }
         _ => format!("{} is not a whole number", shown(text)),
     };
-    let mend =
+    let help =
         meant(text).map_or("write a whole number in digits".to_owned(), |number| format!("write {number}"));
-    Err(ValueProblem::new(message, mend))
+    Err(ValueProblem::new(message, help))
 }
 
 /// Returns the number that was probably meant: `1_000`, `1,000`, `1e3`, `5k`, `0x10`, `+5`, `007`, `100.0`.

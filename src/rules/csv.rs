@@ -97,10 +97,10 @@ impl<'t> CsvTable<'t> {
         let text = end.and_then(|end| rest.get(..end)).unwrap_or(rest);
         self.at.byte += text.len();
         if self.rest().starts_with('"') {
-            let mend = "write the whole cell in quotes, and each quote inside of it twice";
+            let help = "write the whole cell in quotes, and each quote inside of it twice";
             return Err((
                 self.at,
-                ValueProblem::new("a quote inside of a cell that does not start with one", mend),
+                ValueProblem::new("a quote inside of a cell that does not start with one", help),
             ));
         }
         Ok(Cell { text: Cow::Borrowed(text), quoted: false, at })
@@ -113,8 +113,8 @@ impl<'t> CsvTable<'t> {
         loop {
             let rest = self.rest();
             let Some(stop) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\n')) else {
-                let mend = "end the cell with a quote; each quote inside of it is written twice";
-                return Err((at, ValueProblem::new("a quote that is never closed", mend)));
+                let help = "end the cell with a quote; each quote inside of it is written twice";
+                return Err((at, ValueProblem::new("a quote that is never closed", help)));
             };
             self.at.byte += stop + 1;
             match rest.as_bytes().get(stop..) {
@@ -131,8 +131,8 @@ impl<'t> CsvTable<'t> {
         }
         let text = self.text.get(start..self.at.byte - 1).unwrap_or_default();
         if !matches!(self.rest().as_bytes().first(), None | Some(b',' | b'\n' | b'\r')) {
-            let mend = "put a comma behind the quote; a quote inside of a cell is written twice";
-            return Err((self.at, ValueProblem::new("text behind the quote that ends a cell", mend)));
+            let help = "put a comma behind the quote; a quote inside of a cell is written twice";
+            return Err((self.at, ValueProblem::new("text behind the quote that ends a cell", help)));
         }
         let text = if doubled { Cow::Owned(text.replace("\"\"", "\"")) } else { Cow::Borrowed(text) };
         Ok(Cell { text, quoted: true, at })

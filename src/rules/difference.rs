@@ -30,8 +30,8 @@ impl Difference {
             }
         }
         let now: HashSet<&str> = new.iter().map(|domain| domain.name()).collect();
-        let gone = old.iter().filter(|domain| !now.contains(domain.name()));
-        changes.extend(gone.map(|domain| {
+        let removed = old.iter().filter(|domain| !now.contains(domain.name()));
+        changes.extend(removed.map(|domain| {
             format!("{}: removed with its {}: it has NO LIMITS now", domain.name(), rules(domain))
         }));
         Difference { changes }
@@ -93,8 +93,8 @@ fn compare(old: &Domain, new: &Domain, changes: &mut Vec<String>) {
         }
         now.insert(name);
     }
-    let gone = DomainPart::all(old).filter(|(name, _)| !now.contains(name));
-    changes.extend(gone.map(|(name, _)| format!("{name}: removed")));
+    let removed = DomainPart::all(old).filter(|(name, _)| !now.contains(name));
+    changes.extend(removed.map(|(name, _)| format!("{name}: removed")));
 }
 
 /// Describes the fields that differ, if any.

@@ -73,8 +73,8 @@ impl Draft {
             let names = meaning::priorities(node, report);
             match &self.priorities {
                 Some((first, _)) => {
-                    let mend = format!("write them once in a domain; the first are at {first}");
-                    report.error(node.at, "a second `priorities` in the domain", mend);
+                    let help = format!("write them once in a domain; the first are at {first}");
+                    report.error(node.at, "a second `priorities` in the domain", help);
                 }
                 None => self.priorities = Some((report.source().position(node.at), names)),
             }
@@ -83,15 +83,15 @@ impl Draft {
         let known: usize = self.unread.iter().map(|unread| unread.prioritize.len()).sum();
         if let Some(node) = prioritize.get(PRIORITIZE_MAX - known) {
             let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
-            let mend = "write lists of values, or send the priority with the request";
-            report.error(node.at, message, mend);
+            let help = "write lists of values, or send the priority with the request";
+            report.error(node.at, message, help);
         }
         let prioritize = prioritize.iter().take(PRIORITIZE_MAX - known).cloned().collect();
         let known: usize = self.unread.iter().map(|unread| unread.sheds.len()).sum();
         if let Some(node) = sheds.get(SHEDS_MAX - known) {
             let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
-            let mend = "write an entry for each kind of process, not for each process";
-            report.error(node.at, message, mend);
+            let help = "write an entry for each kind of process, not for each process";
+            report.error(node.at, message, help);
         }
         let sheds = sheds.iter().take(SHEDS_MAX - known).cloned().collect();
         self.unread.push(UnreadEntries { file: Arc::clone(report.source().file()), prioritize, sheds });
@@ -107,8 +107,8 @@ impl Draft {
                     shown(&branch.text),
                     shown(&self.name)
                 );
-                let mend = format!("put what is below it into one file; the first is at {first}");
-                report.error(branch.at, message, mend);
+                let help = format!("put what is below it into one file; the first is at {first}");
+                report.error(branch.at, message, help);
             }
             return;
         }
@@ -132,8 +132,8 @@ impl Draft {
         let name = if is_taken { rule_name_apart(path) } else { readable };
         if let Some((first, _)) = self.spans.get(&name) {
             let message = format!("a rule named {} stands in the domain {}", shown(&name), shown(&self.name));
-            let mend = format!("a descriptor is named by its path: give the rule at {first} another name");
-            report.error(at, message, mend);
+            let help = format!("a descriptor is named by its path: give the rule at {first} another name");
+            report.error(at, message, help);
         } else if self.spans.len() + self.nodes.len() == RULES_MAX {
             self.report_too_many(at, report);
         }
@@ -187,14 +187,14 @@ impl Draft {
             let mut report = Report::new(source);
             for node in &unread.prioritize {
                 if std::mem::take(&mut lacks_names) {
-                    let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
-                    report.error(node.at, "`prioritize` without `priorities`", mend);
+                    let help = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
+                    report.error(node.at, "`prioritize` without `priorities`", help);
                 }
                 let entry = meaning::prioritize(node, known, &mut report);
                 if let Some(first) = &all {
-                    let mend =
+                    let help =
                         format!("the entry at {first} has no `match` and takes all: move it to the end");
-                    report.warning(node.at, "no request comes this far in `prioritize`", mend);
+                    report.warning(node.at, "no request comes this far in `prioritize`", help);
                 }
                 if let Some(entry) = entry {
                     all = all.or_else(|| entry.conditions.is_empty().then(|| entry.position.clone()));

@@ -257,23 +257,23 @@ pub struct FleetBound {
 impl FleetBound {
     /// Computes the bound for a host count; `None` if the algorithm does not support a fleet.
     #[must_use]
-    pub fn of(terms: &FleetSettings, quota: &Quota, hosts: u32) -> Option<FleetBound> {
+    pub fn of(settings: &FleetSettings, quota: &Quota, hosts: u32) -> Option<FleetBound> {
         let unit = match quota {
             Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => "token",
             Quota::Concurrency(quota) if quota.is_fleet() => "place",
             _ => return None,
         };
-        let (on_miss, limit) = (terms.on_miss(quota, hosts), quota.limit());
+        let (on_miss, limit) = (settings.on_miss(quota, hosts), quota.limit());
         let (extra, quiet) = match on_miss {
             // Each host has at least one permit.
             OnMiss::Refuse if matches!(quota, Quota::Concurrency(_)) => (hosts.saturating_sub(limit), 0),
             OnMiss::Refuse | OnMiss::Ask => (0, 0),
-            OnMiss::Admit if terms.has_whole_part(quota, hosts) => {
-                (percent::of(terms.over(), limit), terms.over())
+            OnMiss::Admit if settings.has_whole_part(quota, hosts) => {
+                (percent::of(settings.over(), limit), settings.over())
             }
             // One token for each cold host.
-            OnMiss::Admit => (hosts, terms.over()),
+            OnMiss::Admit => (hosts, settings.over()),
         };
         let quiet = if is_window(quota) { 0 } else { quiet };
         Some(FleetBound { hosts, on_miss, extra, quiet, windows: is_window(quota), unit, limit })

@@ -132,18 +132,18 @@ impl FileReading<'_> {
             Ok(_) => self.file(path),
             Err(error) => {
                 self.loaded.unlisted = true;
-                let mend = match error.kind() {
+                let help = match error.kind() {
                     std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
                     _ => "let the user who runs this read it",
                 };
-                self.report(Severity::Error, path, format!("cannot read the rules: {error}"), mend);
+                self.report(Severity::Error, path, format!("cannot read the rules: {error}"), help);
             }
         }
     }
 
     /// Reports a problem of a file or directory as a whole.
-    fn report(&mut self, severity: Severity, path: &Path, message: String, mend: impl Into<String>) {
-        let problem = about_file(path, ValueProblem::new(message, mend));
+    fn report(&mut self, severity: Severity, path: &Path, message: String, help: impl Into<String>) {
+        let problem = about_file(path, ValueProblem::new(message, help));
         self.loaded.problems.push(Problem { severity, ..problem });
     }
 
@@ -164,8 +164,8 @@ impl FileReading<'_> {
             // Reading a part of them could leave a domain incomplete.
             self.loaded.unlisted = true;
             let message = format!("{} rules files in this directory: none is read", files.len());
-            let mend = format!("put more rules into each: at most {FILES_MAX} files");
-            self.report(Severity::Error, directory, message, mend);
+            let help = format!("put more rules into each: at most {FILES_MAX} files");
+            self.report(Severity::Error, directory, message, help);
             files.clear();
         }
         if files.is_empty() && self.loaded.problems.is_empty() {
@@ -263,8 +263,8 @@ impl FileReading<'_> {
         };
         self.settle(report.source().file(), name);
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
-            let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
-            report.error(file.at("domain"), format!("more than {DOMAINS_MAX} domains"), mend);
+            let help = "write fewer domains, and tell tenants apart by an attribute in `key`";
+            report.error(file.at("domain"), format!("more than {DOMAINS_MAX} domains"), help);
         }
         self.check_pools(file, report);
         self.draft(name, |draft| {
@@ -287,8 +287,8 @@ impl FileReading<'_> {
             let Some((pool, at)) = name_of(Mapping(node), "pool") else { continue };
             if let Some(first) = self.pools.get(&pool) {
                 let message = format!("a second entry of `shed` for the pool {}", shown(&pool));
-                let mend = format!("a pool is shed in one entry of one domain; the first is at {first}");
-                report.error(at, message, mend);
+                let help = format!("a pool is shed in one entry of one domain; the first is at {first}");
+                report.error(at, message, help);
                 continue;
             }
             self.pools.insert(pool, report.source().position(at));

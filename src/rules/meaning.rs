@@ -190,10 +190,10 @@ fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
                 let at = Mapping(node).at("ipv6_prefix");
                 let ipv6_prefix = u8::try_from(bits).ok().filter(|bits| *bits <= IPV6_BITS);
                 if ipv6_prefix.is_none() {
-                    let mend = format!(
+                    let help = format!(
                         "write a number of bits from 1 to {IPV6_BITS}, such as 64, which one network has"
                     );
-                    report.error(at, format!("an IPv6 address has no {bits} bits"), mend);
+                    report.error(at, format!("an IPv6 address has no {bits} bits"), help);
                 }
                 if (1..PROVIDER_BITS).contains(&bits) {
                     let message =

@@ -29,8 +29,8 @@ impl Network {
         let Some((address, bits)) = text.split_once('/') else {
             return Err(match text.parse::<IpAddr>() {
                 Ok(address) => {
-                    let mend = format!("write {text}/{} for this address alone", width(address));
-                    ValueProblem::new(format!("the network {} has no prefix length", shown(text)), mend)
+                    let help = format!("write {text}/{} for this address alone", width(address));
+                    ValueProblem::new(format!("the network {} has no prefix length", shown(text)), help)
                 }
                 Err(_) => ValueProblem::new(format!("{} is no network", shown(text)), EXAMPLE),
             });
@@ -43,17 +43,17 @@ impl Network {
             bits.bytes().all(|byte| byte.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
         let Some(length) = bits.parse().ok().filter(|length| digits && *length <= width(known)) else {
             let message = format!("{} is no prefix length in the network {}", shown(bits), shown(text));
-            let mend = match bits.parse::<Ipv4Addr>().map(|mask| u32::from(mask).leading_ones()) {
+            let help = match bits.parse::<Ipv4Addr>().map(|mask| u32::from(mask).leading_ones()) {
                 Ok(ones) if known.is_ipv4() => format!("write {address}/{ones}"),
                 _ => format!("write a number of bits from 0 to {}", width(known)),
             };
-            return Err(ValueProblem::new(message, mend));
+            return Err(ValueProblem::new(message, help));
         };
         Network::new(known, length).ok_or_else(|| {
             let (network, whole) = (masked(known, length), width(known));
             let message = format!("the network {} has bits set past its first {length}", shown(text));
-            let mend = format!("write {network}/{length} for the network, {known}/{whole} for the address");
-            ValueProblem::new(message, mend)
+            let help = format!("write {network}/{length} for the network, {known}/{whole} for the address");
+            ValueProblem::new(message, help)
         })
     }
 
@@ -178,10 +178,10 @@ mod tests {
             ("::/129", "`129` is no prefix length", "from 0 to 128"),
             ("10.0.0.0/8/8", "`8/8` is no prefix length", "from 0 to 32"),
         ];
-        for (text, message, mend) in table {
+        for (text, message, help) in table {
             let wrong = Network::parse(text).unwrap_err();
             assert!(wrong.message.contains(message), "{wrong:?}");
-            assert!(wrong.mend.as_deref().unwrap().contains(mend), "{wrong:?}");
+            assert!(wrong.help.as_deref().unwrap().contains(help), "{wrong:?}");
         }
     }
 }

@@ -25,12 +25,12 @@ pub(super) fn read(
 fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, ValueProblem> {
     let Some(number) = text.strip_suffix('%') else {
         let message = format!("`{field}` is a percentage, not {}", shown(text));
-        let mend = match thousandths(text) {
+        let help = match thousandths(text) {
             Some(part) if is_number && part <= 10 => format!("write {}", Percent(u32::from(part) * 100)),
             Some(part) if is_number => format!("write {}", Percent(part)),
             _ => "write it like 80%".to_owned(),
         };
-        return Err(ValueProblem::new(message, mend));
+        return Err(ValueProblem::new(message, help));
     };
     match thousandths(number) {
         Some(part) if part > most => {
@@ -93,7 +93,7 @@ mod tests {
         for (text, thousandths) in table {
             assert_eq!(parse(text, false, "soft", 10_000), Ok(*thousandths), "{text}");
         }
-        for (text, message, mend) in [
+        for (text, message, help) in [
             ("80", "`soft` is a percentage, not `80`", "write 80%"),
             ("0.5", "not `0.5`", "write 50%"),
             ("1", "not `1`", "write 100%"),
@@ -108,7 +108,7 @@ mod tests {
         ] {
             let wrong = parse(text, text.parse::<f64>().is_ok(), "soft", 10_000).unwrap_err();
             assert!(wrong.message.contains(message), "{text}: {wrong:?}");
-            assert!(wrong.mend.as_deref().unwrap().contains(mend), "{text}: {wrong:?}");
+            assert!(wrong.help.as_deref().unwrap().contains(help), "{text}: {wrong:?}");
         }
     }
 

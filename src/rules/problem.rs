@@ -17,7 +17,7 @@ pub struct Problem {
     /// The message, with the offending value. Lower case, no full stop.
     pub message: String,
     /// The help: the suggested repair.
-    pub mend: Option<String>,
+    pub help: Option<String>,
     /// The line; `None` if the file could not be read or may not be quoted.
     pub line_text: Option<Excerpt>,
 }
@@ -78,8 +78,8 @@ impl Problem {
             }
             None => group.element(Origin::path(&*position.file)),
         };
-        if let Some(mend) = &self.mend {
-            group = group.element(Level::HELP.message(mend.as_str()));
+        if let Some(help) = &self.help {
+            group = group.element(Level::HELP.message(help.as_str()));
         }
         let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
         renderer.render(&[group])
@@ -95,7 +95,7 @@ impl Problem {
             "line": place(self.position.line),
             "column": place(self.position.column),
             "message": self.message,
-            "mend": self.mend,
+            "mend": self.help,
             "line_text": self.line_text.as_ref().map(|excerpt| &*excerpt.text),
         })
     }
@@ -105,8 +105,8 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.position, self.severity, self.message)?;
-        match &self.mend {
-            Some(mend) => write!(f, " ({mend})"),
+        match &self.help {
+            Some(help) => write!(f, " ({help})"),
             None => Ok(()),
         }
     }
@@ -140,19 +140,19 @@ impl Excerpt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueProblem {
     pub(crate) message: String,
-    pub(crate) mend: Option<String>,
+    pub(crate) help: Option<String>,
 }
 
 impl ValueProblem {
-    pub(crate) fn new(message: impl Into<String>, mend: impl Into<String>) -> ValueProblem {
-        ValueProblem { message: message.into(), mend: Some(mend.into()) }
+    pub(crate) fn new(message: impl Into<String>, help: impl Into<String>) -> ValueProblem {
+        ValueProblem { message: message.into(), help: Some(help.into()) }
     }
 }
 
 /// The message, and the help on the next line: the form that the deserializer reads.
 impl fmt::Display for ValueProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}", self.message, self.mend.as_deref().unwrap_or_default())
+        write!(f, "{}\n{}", self.message, self.help.as_deref().unwrap_or_default())
     }
 }
 

@@ -90,14 +90,14 @@ fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> ValueProblem
 
 fn wrong_count(text: &str, count: &str, period: &str, wrong: ValueProblem) -> ValueProblem {
     let message = format!("{} in the rate {}", wrong.message, shown(text));
-    let mend = match wrong.mend.as_deref().and_then(|mend| mend.strip_prefix("write ")) {
+    let help = match wrong.help.as_deref().and_then(|help| help.strip_prefix("write ")) {
         Some(number) if number.parse::<u32>().is_ok() => format!("write {number}/{period}"),
         _ => match fraction(count, period) {
             Some(rate) => format!("write {rate}"),
-            None => wrong.mend.unwrap_or_default(),
+            None => wrong.help.unwrap_or_default(),
         },
     };
-    ValueProblem::new(message, mend)
+    ValueProblem::new(message, help)
 }
 
 /// Suggests whole numbers: `0.5/s` is `1/2s`, `2.5/min` is `5/2min`.
@@ -120,14 +120,14 @@ fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u3
         Ok(periods) => Ok(periods),
         Err(wrong) => {
             let message = format!("{} in the rate {}", wrong.message, shown(text));
-            Err(ValueProblem { message, mend: wrong.mend.map(|mend| format!("{mend} before `{unit}`")) })
+            Err(ValueProblem { message, help: wrong.help.map(|help| format!("{help} before `{unit}`")) })
         }
     }
 }
 
 /// Describes valid numbers that do not fit together.
 pub(super) fn impossible(text: impl fmt::Display, error: LimitError) -> ValueProblem {
-    let mend = match error {
+    let help = match error {
         LimitError::Zero => {
             "write `mode: disabled` to switch the rule off; there is no rate that refuses everything"
         }
@@ -144,7 +144,7 @@ pub(super) fn impossible(text: impl fmt::Display, error: LimitError) -> ValuePro
         LimitError::QueueTooLong => "write a shorter queue",
         LimitError::PartDays => "write a whole number of days, or `align: first`",
     };
-    ValueProblem::new(format!("{error}: {}", shown(&text.to_string())), mend)
+    ValueProblem::new(format!("{error}: {}", shown(&text.to_string())), help)
 }
 
 /// A period. A month counts 30 days and is marked, so that calendar windows use calendar months.
@@ -194,24 +194,24 @@ pub(super) fn parse_duration(text: &str, field: &str) -> Result<Duration, ValueP
         ));
     }
     if unit.is_empty() {
-        let mend = match amount::parse(digits) {
+        let help = match amount::parse(digits) {
             Ok(number) => format!("write {number}s, {number}min, {number}h or {number}day"),
             Err(_) => example.to_owned(),
         };
-        return Err(ValueProblem::new(format!("`{field}: {}` has no unit", cut(text)), mend));
+        return Err(ValueProblem::new(format!("`{field}: {}` has no unit", cut(text)), help));
     }
     if unit_nanos(unit).is_none() {
         let message = format!("unknown unit {} in `{field}: {}`", shown(unit), cut(text));
-        let mend = match right_units(unit) {
+        let help = match right_units(unit) {
             [] => "write ms, s, min, h, day or week, such as 15min".to_owned(),
             [YEAR] => "write 365day".to_owned(),
             units => format!("write {}", each(units, |unit| format!("{digits}{unit}"))),
         };
-        return Err(ValueProblem::new(message, mend));
+        return Err(ValueProblem::new(message, help));
     }
     let wrong = |wrong: ValueProblem| {
         let message = format!("{} in `{field}: {}`", wrong.message, cut(text));
-        ValueProblem { message, mend: wrong.mend.map(|mend| format!("{mend} before `{unit}`")) }
+        ValueProblem { message, help: wrong.help.map(|help| format!("{help} before `{unit}`")) }
     };
     let count = amount::parse(digits).map_err(wrong)?;
     match Period::of(count, unit) {
@@ -328,7 +328,7 @@ mod tests {
     fn suggests_window_for_rate_above_token_resolution() {
         let wrong = parse("1999999/s").unwrap().steady().unwrap_err();
         assert!(wrong.message.contains("one part in 100000: `1999999/s`"), "{wrong:?}");
-        assert!(wrong.mend.unwrap().contains("2000000/s"));
+        assert!(wrong.help.unwrap().contains("2000000/s"));
     }
 
     #[test]
@@ -378,10 +378,10 @@ mod tests {
             ("1/s\n", "unknown unit `s\\n`", "write 1/s"),
             ("١/s", "`١` is not a whole number", "digits"),
         ];
-        for (text, message, mend) in table {
+        for (text, message, help) in table {
             let wrong = parse(text).unwrap_err();
             assert!(wrong.message.contains(message), "{text:?}: {wrong:?}");
-            assert!(wrong.mend.as_deref().unwrap().contains(mend), "{text:?}: {wrong:?}");
+            assert!(wrong.help.as_deref().unwrap().contains(help), "{text:?}: {wrong:?}");
         }
     }
 
@@ -418,10 +418,10 @@ mod tests {
             ("367day", "`block: 367day` is longer than 366 days", "at most 366day"),
             ("99999999999s", "too large", "at most"),
         ];
-        for (text, message, mend) in table {
+        for (text, message, help) in table {
             let wrong = parse_duration(text, "block").unwrap_err();
             assert!(wrong.message.contains(message), "{text:?}: {wrong:?}");
-            assert!(wrong.mend.as_deref().unwrap().contains(mend), "{text:?}: {wrong:?}");
+            assert!(wrong.help.as_deref().unwrap().contains(help), "{text:?}: {wrong:?}");
         }
     }
 }

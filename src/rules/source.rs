@@ -172,14 +172,14 @@ impl Source {
     /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
     /// contain text of the file.
     #[must_use]
-    pub fn problem(&self, severity: Severity, at: Span, message: String, mend: Option<String>) -> Problem {
+    pub fn problem(&self, severity: Severity, at: Span, message: String, help: Option<String>) -> Problem {
         let position = self.position(at);
         if !self.quotable {
-            let (message, mend) = (WITHHELD.to_owned(), Some(WITHHELD_HELP.to_owned()));
-            return Problem { severity, position, message, mend, line_text: None };
+            let (message, help) = (WITHHELD.to_owned(), Some(WITHHELD_HELP.to_owned()));
+            return Problem { severity, position, message, help, line_text: None };
         }
         let excerpt = Excerpt::around(&self.text, at);
-        Problem { severity, position, message, mend, line_text: Some(excerpt) }
+        Problem { severity, position, message, help, line_text: Some(excerpt) }
     }
 }
 
@@ -205,13 +205,13 @@ impl<'s> Report<'s> {
     }
 
     /// Reports an error.
-    pub fn error(&mut self, at: Span, message: impl Into<String>, mend: impl Into<String>) {
-        self.note(Severity::Error, at, message.into(), Some(mend.into()));
+    pub fn error(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
+        self.note(Severity::Error, at, message.into(), Some(help.into()));
     }
 
     /// Reports a warning.
-    pub fn warning(&mut self, at: Span, message: impl Into<String>, mend: impl Into<String>) {
-        self.note(Severity::Warning, at, message.into(), Some(mend.into()));
+    pub fn warning(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
+        self.note(Severity::Warning, at, message.into(), Some(help.into()));
     }
 
     /// Returns a valid value, or reports its error.
@@ -219,7 +219,7 @@ impl<'s> Report<'s> {
         match value {
             Ok(value) => Some(value),
             Err(wrong) => {
-                self.note(Severity::Error, at, wrong.message, wrong.mend);
+                self.note(Severity::Error, at, wrong.message, wrong.help);
                 None
             }
         }
@@ -244,10 +244,10 @@ impl<'s> Report<'s> {
         self.problems
     }
 
-    fn note(&mut self, severity: Severity, at: Span, message: String, mend: Option<String>) {
+    fn note(&mut self, severity: Severity, at: Span, message: String, help: Option<String>) {
         self.errors += usize::from(severity == Severity::Error);
         if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(self.source.problem(severity, at, message, mend));
+            self.problems.push(self.source.problem(severity, at, message, help));
         }
     }
 }
@@ -258,7 +258,7 @@ pub(crate) fn about_file(path: &Path, wrong: ValueProblem) -> Problem {
         severity: Severity::Error,
         position: Position { file: path.to_string_lossy().into(), line: 0, column: 0 },
         message: wrong.message,
-        mend: wrong.mend,
+        help: wrong.help,
         line_text: None,
     }
 }
@@ -282,7 +282,7 @@ fn bytes_of(opened: Result<Opened, OpenError>) -> Result<Bytes, ValueProblem> {
 }
 
 fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> UnreadableFile {
-    let mend = match bytes {
+    let help = match bytes {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it looks like UTF-16: save it as UTF-8",
         _ => "save it as UTF-8",
     };
@@ -294,7 +294,7 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> Unr
     let at = Span { line: count(line), column: count(column), width: 1, byte: count(valid_up_to) - 1 };
     let source = Source { quotable, ..Source::new(name, String::from_utf8_lossy(bytes).into_owned()) };
     let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
-    let problem = source.problem(Severity::Error, at, message, Some(mend.to_owned()));
+    let problem = source.problem(Severity::Error, at, message, Some(help.to_owned()));
     UnreadableFile { problem: Box::new(problem), text: source.text }
 }
 

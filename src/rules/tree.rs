@@ -234,7 +234,7 @@ fn limit_of(amount: Option<RequestsPerUnit>, fleet: Option<&FleetSettings>) -> L
     let limit =
         Limit { allowances: vec![allowance], refused: RefusedCost::Counted, block: None, soft_for: None };
     match fleet {
-        Some(terms) => shared(limit, terms),
+        Some(settings) => shared(limit, settings),
         None => limit,
     }
 }

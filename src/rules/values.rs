@@ -128,8 +128,8 @@ read_from! {
     };
     ['de: 'n, 'n] HelpText<'n>, FieldText => |FieldText(field, help)| {
         if help.len() > HELP_BYTES_MAX {
-            let mend = format!("write at most {HELP_BYTES_MAX}: it is sent with every refusal");
-            return Err(ValueProblem::new(format!("`{field}` has {} bytes", help.len()), mend));
+            let help = format!("write at most {HELP_BYTES_MAX}: it is sent with every refusal");
+            return Err(ValueProblem::new(format!("`{field}` has {} bytes", help.len()), help));
         }
         if help.is_empty() || help.contains(char::is_control) {
             let message = format!("`{field}` is one line of text, not {}", shown(help));
@@ -170,8 +170,8 @@ impl Max {
 
     fn some(max: u32) -> Result<Max, ValueProblem> {
         let nothing = || {
-            let mend = "write at least 1; what is never to pass goes into `deny` with the same `match`";
-            ValueProblem::new("`max` is 0: nothing would ever pass", mend)
+            let help = "write at least 1; what is never to pass goes into `deny` with the same `match`";
+            ValueProblem::new("`max` is 0: nothing would ever pass", help)
         };
         NonZeroU32::new(max).map(|max| Max(Some(max))).ok_or_else(nothing)
     }
@@ -190,11 +190,11 @@ fn zone(name: &str) -> Result<TimeZone, ValueProblem> {
         // Suggests `Europe/Berlin` for `Berlin`.
         let ends =
             |known: &&str| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
-        let mend = match known.clone().find(ends).or_else(|| nearest(name, known, TYPO)) {
+        let help = match known.clone().find(ends).or_else(|| nearest(name, known, TYPO)) {
             Some(known) => format!("did you mean `{known}`?"),
             None => "write a name of the IANA time zone database, such as Europe/Berlin".to_owned(),
         };
-        ValueProblem::new(format!("unknown time zone {}", shown(name)), mend)
+        ValueProblem::new(format!("unknown time zone {}", shown(name)), help)
     })
 }
 
@@ -227,17 +227,17 @@ fn fraction(field: &str, text: &str) -> Result<(u32, u32), ValueProblem> {
 
 fn request_count(Scalar(field, kind, text): Scalar<'_>) -> Result<RequestCount, ValueProblem> {
     if kind != "a number" {
-        let (found, mend) = match is_scalar(kind) {
+        let (found, help) = match is_scalar(kind) {
             true => (format!("the text {}", shown(text)), "write a whole number in digits, without quotes"),
             false => (kind.to_owned(), "write a whole number"),
         };
-        return Err(ValueProblem::new(format!("`{field}` is a number, not {found}"), mend));
+        return Err(ValueProblem::new(format!("`{field}` is a number, not {found}"), help));
     }
     let octal = text.strip_prefix("0o").or_else(|| text.strip_prefix('0')).filter(|rest| !rest.is_empty());
     if let Some(octal) = octal.and_then(|rest| u32::from_str_radix(rest, 8).ok()) {
         let message = format!("{} is octal, and {octal} to that service", shown(text));
-        let mend = format!("write {octal}, or the decimal number that is meant");
-        return Err(ValueProblem::new(message, mend));
+        let help = format!("write {octal}, or the decimal number that is meant");
+        return Err(ValueProblem::new(message, help));
     }
     let count = amount::parse(text).map_err(|wrong| match text.starts_with('-') {
         true => ValueProblem::new(wrong.message, "write 0, which refuses every request, or more"),

@@ -240,12 +240,12 @@ fn problem(source: &Source, error: &Error) -> Problem {
         // It may quote the file.
         _ => on_one_line(&UserMessageFormatter.format_message(cause)),
     };
-    let mend = MENDS.iter().find(|(part, _)| message.contains(part)).map_or(MEND_OTHERWISE, |(_, mend)| mend);
-    source.problem(Severity::Error, at, message, Some(mend.to_owned()))
+    let help = HELPS.iter().find(|(part, _)| message.contains(part)).map_or(HELP_OTHERWISE, |(_, help)| help);
+    source.problem(Severity::Error, at, message, Some(help.to_owned()))
 }
 
 /// Help by a part of the message.
-const MENDS: [(&str, &str); 7] = [
+const HELPS: [(&str, &str); 7] = [
     ("second document", "remove the `---`, or put the rest into another file"),
     ("too much", "split the file: several files may add to one domain; write less with aliases"),
     ("alias", "write patterns in quotes, such as \"*.example.com\"; an alias needs its `&anchor` before it"),
@@ -255,7 +255,7 @@ const MENDS: [(&str, &str); 7] = [
     ("merge", "write `<<: *anchor`, the anchor being on a mapping"),
 ];
 
-const MEND_OTHERWISE: &str = "check the indentation, the quotes and the brackets up to here";
+const HELP_OTHERWISE: &str = "check the indentation, the quotes and the brackets up to here";
 
 /// A descriptor tree of the maximum of 16 entries needs 36. The tree is walked recursively.
 const DEPTH_MAX: usize = 40;

@@ -139,7 +139,7 @@ impl FrameHandler {
         replies: &mut Vec<u8>,
         now: Now,
     ) -> AfterFrame {
-        let check = RemoteCheck { result: None, may_wait: self.shared.asker.is_some() };
+        let check = RemoteCheck { result: None, may_wait: self.shared.remote_checker.is_some() };
         match self.answer_checked(decider, payload, replies, now, check) {
             AfterFrame::Wait(shortfalls) => self.defer(decider, payload, replies, now, &shortfalls, false),
             after => after,
@@ -230,8 +230,8 @@ impl FrameHandler {
         shortfalls: &Arc<Shortfalls>,
         is_second: bool,
     ) -> AfterFrame {
-        if let Some(asker) = &self.shared.asker {
-            match self.pending.add(payload, shortfalls, is_second, now.at, asker) {
+        if let Some(remote_checker) = &self.shared.remote_checker {
+            match self.pending.add(payload, shortfalls, is_second, now.at, remote_checker) {
                 Ok(()) => return AfterFrame::Continue,
                 Err(reason) => self.shared.count_not_pending(reason, now.at),
             }

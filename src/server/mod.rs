@@ -82,7 +82,7 @@ struct ServerState {
     missed: MissedReports,
     pulse: Arc<ThreadHealth>,
     telemetry: Arc<ServerCounters>,
-    asker: Option<SharedRemoteChecker>,
+    remote_checker: Option<SharedRemoteChecker>,
     recorder: Arc<Recorder>,
     /// Throttles log lines about requests that cannot wait for their remote check.
     pending_throttle: LogThrottle,
@@ -158,7 +158,7 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         missed: MissedReports::default(),
         pulse: options.thread_health,
         telemetry: options.telemetry,
-        asker: options.remote_checker,
+        remote_checker: options.remote_checker,
         recorder: options.recorder,
         pending_throttle: LogThrottle::default(),
         account_throttle: LogThrottle::default(),

@@ -64,7 +64,7 @@ impl PendingRequests {
         shortfalls: &Arc<Shortfalls>,
         is_second: bool,
         now: Timestamp,
-        asker: &SharedRemoteChecker,
+        remote_checker: &SharedRemoteChecker,
     ) -> Result<(), NotPending> {
         let payload_bytes = self.payload_bytes + payload.len();
         if self.requests.len() >= PENDING_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
@@ -81,7 +81,7 @@ impl PendingRequests {
             arrived.notify_one();
             is_awaited
         });
-        if !asker.start_check(Arc::clone(shortfalls), deadline, on_reply) {
+        if !remote_checker.start_check(Arc::clone(shortfalls), deadline, on_reply) {
             self.update_charge();
             return Err(NotPending::Calls);
         }

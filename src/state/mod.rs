@@ -19,4 +19,4 @@ pub use moment::{BOOT_ID_FILE, Moment};
 pub use snapshot::{
     RestoreResult, SnapshotError, SnapshotKey, VERSION, file_bytes_max, read_tables, write_tables,
 };
-pub use switches::{ORDERS_VERSION, SwitchesRead, UnreadableSwitches, read_orders, write_orders};
+pub use switches::{SWITCHES_VERSION, SwitchesRead, UnreadableSwitches, read_switches, write_switches};

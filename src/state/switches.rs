@@ -34,7 +34,7 @@ pub enum UnreadableSwitches {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwitchesRead {
     /// The entries that this version understands.
-    pub orders: HostOverrides,
+    pub overrides: HostOverrides,
     /// The version of the file.
     pub version: u32,
     /// Entries of another version that were not understood, or only in part.
@@ -45,14 +45,14 @@ pub struct SwitchesRead {
 ///
 /// # Errors
 /// The file cannot be read, or is damaged.
-pub fn read_orders(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSwitches> {
+pub fn read_switches(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSwitches> {
     let mut text = String::new();
     match open_regular(path) {
         Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(map_invalid_data)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(SwitchesRead {
-                orders: HostOverrides::default(),
-                version: ORDERS_VERSION,
+                overrides: HostOverrides::default(),
+                version: SWITCHES_VERSION,
                 not_understood: 0,
             });
         }
@@ -66,22 +66,22 @@ pub fn read_orders(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSwit
     }
     let document: SwitchesDocument =
         serde_json::from_str(&text).map_err(|_| UnreadableSwitches::Damaged("it is cut short or damaged"))?;
-    if document.sum != checksum(document.orders.get()) {
+    if document.sum != checksum(document.overrides.get()) {
         return Err(UnreadableSwitches::Damaged("its checksum does not match its content"));
     }
-    let lists = serde_json::from_str(document.orders.get())
+    let lists = serde_json::from_str(document.overrides.get())
         .map_err(|_| UnreadableSwitches::Damaged("its content is not in the format of any version"))?;
     let (stored, not_understood) = parse_lists(lists);
-    Ok(SwitchesRead { orders: stored.into_orders(now), version: document.version, not_understood })
+    Ok(SwitchesRead { overrides: stored.into_overrides(now), version: document.version, not_understood })
 }
 
 /// Writes the file atomically, as [`ORDERS_VERSION`].
 ///
 /// # Errors
 /// File system errors; the old file stays then.
-pub fn write_orders(path: &Path, orders: &HostOverrides, now: Now) -> io::Result<()> {
-    let orders = to_raw_value(&SwitchesContent::from_orders(orders, now))?;
-    let document = SwitchesDocument { version: ORDERS_VERSION, sum: checksum(orders.get()), orders };
+pub fn write_switches(path: &Path, overrides: &HostOverrides, now: Now) -> io::Result<()> {
+    let overrides = to_raw_value(&SwitchesContent::from_overrides(overrides, now))?;
+    let document = SwitchesDocument { version: SWITCHES_VERSION, sum: checksum(overrides.get()), overrides };
     write_whole(path, &serde_json::to_vec(&document)?)
 }
 
@@ -96,7 +96,8 @@ fn map_invalid_data(error: io::Error) -> Result<(), UnreadableSwitches> {
 struct SwitchesDocument {
     version: u32,
     sum: String,
-    orders: Box<RawValue>,
+    #[serde(rename = "orders")]
+    overrides: Box<RawValue>,
 }
 
 /// Parses the lists of a file. Returns the understood entries and the number of others.
@@ -106,7 +107,7 @@ fn parse_lists(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (SwitchesContent
     not_understood += switches.iter().filter(|switch| !switch.others.is_empty()).count();
     switches.retain(|switch| switch.others.is_empty() || switch.mode != Mode::Enforce);
     let blocks = parse_list(lists.remove(BLOCKS), &mut not_understood);
-    let set_times = parse_list(lists.remove(SAID), &mut not_understood);
+    let set_times = parse_list(lists.remove(SET_TIMES), &mut not_understood);
     (SwitchesContent { switches, blocks, set_times }, not_understood + lists.len())
 }
 
@@ -137,7 +138,7 @@ struct SwitchesContent {
 
 const SWITCHES: &str = "switches";
 const BLOCKS: &str = "blocks";
-const SAID: &str = "said";
+const SET_TIMES: &str = "said";
 
 /// A switch. `rule: null` means everything; `by: null` the guard; times are Unix times in nanoseconds.
 #[derive(Serialize, Deserialize)]
@@ -172,8 +173,8 @@ struct StoredSwitchTime {
 }
 
 impl SwitchesContent {
-    fn from_orders(orders: &HostOverrides, now: Now) -> SwitchesContent {
-        let set_times = orders.switches.iter().filter(|switch| switch.set_at > Timestamp::ORIGIN);
+    fn from_overrides(overrides: &HostOverrides, now: Now) -> SwitchesContent {
+        let set_times = overrides.switches.iter().filter(|switch| switch.set_at > Timestamp::ORIGIN);
         let set_times = set_times.map(|switch| StoredSwitchTime {
             rule: switch.target.clone(),
             at: now.to_unix_nanos(switch.set_at),
@@ -193,14 +194,14 @@ impl SwitchesContent {
             by: block.by.uid(),
         };
         SwitchesContent {
-            switches: orders.switches.iter().map(switch).collect(),
-            blocks: orders.blocks.iter().map(block).collect(),
+            switches: overrides.switches.iter().map(switch).collect(),
+            blocks: overrides.blocks.iter().map(block).collect(),
             set_times: set_times.collect(),
         }
     }
 
     /// Converts to the engine's form. Entries that have expired meanwhile end, with a log line, at the first tick.
-    fn into_orders(self, now: Now) -> HostOverrides {
+    fn into_overrides(self, now: Now) -> HostOverrides {
         let switch = |stored: StoredSwitch| Switch {
             target: stored.rule,
             mode: stored.mode,
@@ -216,15 +217,15 @@ impl SwitchesContent {
             until: now.from_unix_nanos(stored.until),
             by: from_uid(stored.by),
         };
-        let mut orders = HostOverrides {
+        let mut overrides = HostOverrides {
             switches: self.switches.into_iter().map(switch).collect(),
             blocks: self.blocks.into_iter().map(block).collect(),
         };
         for StoredSwitchTime { rule, at } in self.set_times {
-            let switch = orders.switches.iter_mut().find(|switch| switch.target == rule);
+            let switch = overrides.switches.iter_mut().find(|switch| switch.target == rule);
             switch.into_iter().for_each(|switch| switch.set_at = now.from_unix_nanos(at));
         }
-        orders
+        overrides
     }
 }
 
@@ -240,7 +241,7 @@ fn checksum(text: &str) -> String {
 }
 
 /// The version that this tidegate writes.
-pub const ORDERS_VERSION: u32 = 1;
+pub const SWITCHES_VERSION: u32 = 1;
 
 /// Room for several thousand blocks of several hundred bytes.
 const BYTES_MAX: u64 = 4 << 20;

@@ -172,7 +172,7 @@ impl CallerSet {
 pub(super) struct MostRefused {
     by_key: HashMap<u64, RefusedCaller>,
     /// The largest count that was dropped.
-    gone: u64,
+    evicted_max: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,7 +203,7 @@ impl MostRefused {
         if self.by_key.len() >= CALLERS_KEPT_MAX {
             self.drop_the_lesser_half();
         }
-        let caller = RefusedCaller { text: text(), count: self.gone + 1, error: self.gone };
+        let caller = RefusedCaller { text: text(), count: self.evicted_max + 1, error: self.evicted_max };
         self.by_key.insert(key, caller);
     }
 
@@ -213,7 +213,7 @@ impl MostRefused {
         counts.sort_unstable();
         counts.truncate(counts.len() / 2);
         for (count, key) in counts {
-            self.gone = self.gone.max(count);
+            self.evicted_max = self.evicted_max.max(count);
             self.by_key.remove(&key);
         }
     }

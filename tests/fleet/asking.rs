@@ -56,9 +56,9 @@ fn host(plan: &Plan, number: u32) -> Host {
     let base = FleetPlan { seed: plan.seed, ..FleetPlan::cell(plan.hosts, Shape::Even, 0) };
     let domain = Arc::new(Domain::new("api", vec![rule(plan), own_rule()]));
     let mut host = Host::with_rules((domain, true), SECRET, &base, (number, 1), 0, 0);
-    host.standing.set_hosts(plan.hosts);
+    host.fleet_status.set_hosts(plan.hosts);
     let now = host.now(0).at;
-    host.member.set_heard(true, now);
+    host.member.set_reachable(true, now);
     host
 }
 

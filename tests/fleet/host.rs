@@ -53,7 +53,7 @@ pub(crate) struct Host {
     decider: Decider,
     pub(crate) member: HostMember,
     pub(crate) link: LinkState,
-    pub(crate) standing: Arc<FleetStatus>,
+    pub(crate) fleet_status: Arc<FleetStatus>,
     name: [u8; 16],
     drift_ppm: i64,
     utc: i64,
@@ -102,7 +102,7 @@ impl Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
-        let standing = engine.join_fleet(HashKey::from_bytes([secret; 16]));
+        let fleet_status = engine.join_fleet(HashKey::from_bytes([secret; 16]));
         engine.install_rules(vec![domain]);
         let decider = engine.decider();
         let mut name = [0; 16];
@@ -110,7 +110,7 @@ impl Host {
         let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
         let options = sync::SyncOptions { host: name, buckets: plan.buckets, seed };
-        let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
+        let member = HostMember::new(Arc::clone(&engine), Arc::clone(&fleet_status), options);
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
         let (utc, out, has_heard, waiting) = (0, Vec::new(), false, Waiting::new());
@@ -120,7 +120,7 @@ impl Host {
             decider,
             member,
             link,
-            standing,
+            fleet_status,
             name,
             drift_ppm,
             utc,
@@ -152,12 +152,12 @@ impl Host {
     }
 
     pub(crate) fn is_linked(&self) -> bool {
-        self.standing.is_redis_reachable()
+        self.fleet_status.is_redis_reachable()
     }
 
     /// Returns the host count by which it divides the budget.
     pub(crate) fn counts(&self) -> u32 {
-        self.standing.hosts()
+        self.fleet_status.hosts()
     }
 
     /// Returns whether the host accepts requests: only once it knows the other hosts.
@@ -285,10 +285,10 @@ impl Host {
         self.known.set(None);
         let timeout = self.member.sync().timeout();
         self.link.is_cut_off(true, timeout, now.at);
-        self.member.set_heard(self.link.is_linked(), now.at);
-        if self.link.takes_beat(now.at) {
+        self.member.set_reachable(self.link.is_linked(), now.at);
+        if self.link.accepts_heartbeat(now.at) {
             let (host, secret) = (self.name, self.secret);
-            self.out.push(ScriptCommand::Beat(Heartbeat {
+            self.out.push(ScriptCommand::Heartbeat(Heartbeat {
                 host,
                 epoch: 0,
                 seq: 0,
@@ -322,10 +322,12 @@ impl Host {
         if self.pending.remove(&number).is_none() {
             return;
         }
-        self.link.heard(now.at);
+        self.link.record_reply(now.at);
         let before = self.member.sync().counts();
         match (command, reply) {
-            (ScriptCommand::Beat(_), ScriptReply::Beat(reply)) => self.member.apply_heartbeat(&reply, now.at),
+            (ScriptCommand::Heartbeat(_), ScriptReply::Heartbeat(reply)) => {
+                self.member.apply_heartbeat(&reply, now.at)
+            }
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
             | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_))
             | (ScriptCommand::Permits(_), reply @ ScriptReply::Permits(_)) => {
@@ -337,8 +339,8 @@ impl Host {
         let heard =
             if let ScriptCommand::Sync(batch) = command { (1, batch.asks.len() as u64) } else { (0, 0) };
         assert_eq!((counts.batches - before.batches, counts.cells - before.cells), heard);
-        self.member.set_heard(self.link.is_linked(), now.at);
-        self.has_heard |= self.standing.is_redis_reachable();
+        self.member.set_reachable(self.link.is_linked(), now.at);
+        self.has_heard |= self.fleet_status.is_redis_reachable();
     }
 
     /// Handles the timeout of a command if it is still pending.
@@ -348,7 +350,7 @@ impl Host {
         let before = self.member.sync().counts().unanswered;
         let command = self.pending.remove(&number);
         match &command {
-            Some(ScriptCommand::Beat(_)) => self.link.beat_failed(now.at),
+            Some(ScriptCommand::Heartbeat(_)) => self.link.heartbeat_failed(now.at),
             Some(command) => self.member.failed(command, now.at),
             None => {}
         }

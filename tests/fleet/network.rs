@@ -56,7 +56,7 @@ impl Network {
         let number = self.numbers;
         let arrives = us + self.one_way();
         // Only heartbeats are doubled.
-        if self.random.below(1_000) < self.doubled && matches!(command, ScriptCommand::Beat(_)) {
+        if self.random.below(1_000) < self.doubled && matches!(command, ScriptCommand::Heartbeat(_)) {
             let again = us + self.one_way() * 3;
             self.push(again, to, Event::AtStore { number, command: command.clone() });
         }

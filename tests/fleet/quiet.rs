@@ -41,8 +41,8 @@ fn checks_no_waiting_key_until_capacity_frees() {
         host.sent(numbers, command.clone(), us);
         host.answered(numbers, command, reply, us);
     };
-    let beats = std::mem::take(host.tick(0));
-    beats.iter().for_each(|beat| answer(&mut host, beat, 500));
+    let heartbeats = std::mem::take(host.tick(0));
+    heartbeats.iter().for_each(|heartbeat| answer(&mut host, heartbeat, 500));
     assert!((0..20_000).all(|tenant| !host.hit(&format!("t{tenant}"), 1_000)), "nothing is granted yet");
     let full = std::mem::take(host.tick(2_000));
     assert!(

@@ -174,16 +174,16 @@ impl Host {
     /// Returns a heartbeat if one is due.
     fn speak(&mut self, timeout: Duration, at: Timestamp) -> Option<Heartbeat> {
         self.link.is_cut_off(true, timeout, at);
-        if !self.link.takes_beat(at) {
+        if !self.link.accepts_heartbeat(at) {
             return None;
         }
         self.limit.set(None);
         let (seq, pools) = self.reserves.report(&self.engine, at);
-        let beat =
+        let heartbeat =
             Heartbeat { host: self.name, epoch: self.life, seq, pools, secret: SecretDigest::default() };
         self.link.sent(at);
-        self.said.push(beat.clone());
-        Some(beat)
+        self.said.push(heartbeat.clone());
+        Some(heartbeat)
     }
 }
 
@@ -224,7 +224,7 @@ impl World {
     fn kill(&mut self, number: usize) {
         if let Some(host) = self.hosts[number].take() {
             // Its connections close with it.
-            self.strays.retain(|(_, beat)| beat.host != host.name);
+            self.strays.retain(|(_, heartbeat)| heartbeat.host != host.name);
             self.dead.push((self.ms, host.slots));
         }
     }
@@ -275,20 +275,25 @@ impl World {
     fn speak(&mut self, number: usize) {
         let Some(host) = &mut self.hosts[number] else { return };
         let timeout = Duration::from_micros(self.timeout_us);
-        let Some(beat) = host.speak(timeout, now(self.ms, 0).at) else { return };
+        let Some(heartbeat) = host.speak(timeout, now(self.ms, 0).at) else { return };
         if self.random.below(STRAYS) == 0 {
-            self.strays.push((self.ms + u64::from(self.random.below(3_000)), beat.clone()));
+            self.strays.push((self.ms + u64::from(self.random.below(3_000)), heartbeat.clone()));
         }
         let to = To { host: number as u32, life: host.life };
-        let sent = self.network.send(to, ScriptCommand::Beat(beat.clone()), self.ms * 1_000, self.timeout_us);
-        host.pending.push((sent, beat));
+        let sent = self.network.send(
+            to,
+            ScriptCommand::Heartbeat(heartbeat.clone()),
+            self.ms * 1_000,
+            self.timeout_us,
+        );
+        host.pending.push((sent, heartbeat));
     }
 
     fn stray(&mut self) {
         let store_us = self.store_us(self.ms * 1_000);
-        for (_, beat) in self.strays.extract_if(.., |(at, _)| *at <= self.ms) {
+        for (_, heartbeat) in self.strays.extract_if(.., |(at, _)| *at <= self.ms) {
             if !self.is_out {
-                self.store.execute(&ScriptCommand::Beat(beat), store_us);
+                self.store.execute(&ScriptCommand::Heartbeat(heartbeat), store_us);
             }
         }
     }
@@ -306,29 +311,29 @@ impl World {
                 Event::AtStore { number, command } if !self.is_out => {
                     let store_us = self.store_us(us);
                     let reply = self.store.execute(&command, store_us);
-                    if let ScriptReply::Beat(reply) = &reply {
+                    if let ScriptReply::Heartbeat(reply) = &reply {
                         self.answered = reply.pools.first().map_or(self.answered, |said| said.load.slots);
                     }
                     self.network.reply(to, number, command, reply, us);
                 }
                 Event::AtHost { number, command, reply } if !self.is_out => {
-                    let (Some(host), ScriptCommand::Beat(beat), ScriptReply::Beat(reply)) =
+                    let (Some(host), ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) =
                         (host, &command, reply)
                     else {
                         continue;
                     };
                     host.pending.retain(|(pending, _)| *pending != number);
-                    host.link.heard(at);
+                    host.link.record_reply(at);
                     host.limit.set(None);
-                    let is_taken = host.reserves.apply_reply(beat, &reply, &host.engine);
+                    let is_taken = host.reserves.apply_reply(heartbeat, &reply, &host.engine);
                     assert!(!is_taken, "nobody else goes by its name");
                 }
                 Event::TimedOut { number } => {
                     let Some(host) = host else { continue };
                     let found = host.pending.iter().position(|(pending, _)| *pending == number);
-                    if let Some((_, beat)) = found.map(|found| host.pending.remove(found)) {
-                        host.link.beat_failed(at);
-                        host.reserves.failed(&beat);
+                    if let Some((_, heartbeat)) = found.map(|found| host.pending.remove(found)) {
+                        host.link.heartbeat_failed(at);
+                        host.reserves.failed(&heartbeat);
                     }
                 }
                 Event::AtStore { .. } | Event::AtHost { .. } => {}

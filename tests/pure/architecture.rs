@@ -49,17 +49,18 @@ fn architecture_page_matches_enforced_rooms() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
     let entries = fs::read_dir(root.join("src")).unwrap().map(Result::unwrap);
-    let mut standing: Vec<_> = entries.filter(|entry| entry.path().is_dir()).collect();
-    standing.sort_by_key(fs::DirEntry::file_name);
-    let standing: Vec<_> = standing.iter().map(|room| room.file_name().into_string().unwrap()).collect();
+    let mut fleet_status: Vec<_> = entries.filter(|entry| entry.path().is_dir()).collect();
+    fleet_status.sort_by_key(fs::DirEntry::file_name);
+    let fleet_status: Vec<_> =
+        fleet_status.iter().map(|room| room.file_name().into_string().unwrap()).collect();
     let mut described = rooms_described(&page);
     described.sort();
     assert_eq!(
         described.iter().map(|(room, _)| room).collect::<Vec<_>>(),
-        standing.iter().collect::<Vec<_>>()
+        fleet_status.iter().collect::<Vec<_>>()
     );
     for (room, named) in described.iter().filter(|(room, _)| room != "cli") {
-        for other in standing.iter().filter(|other| *other != room) {
+        for other in fleet_status.iter().filter(|other| *other != room) {
             assert_eq!(named.contains(other), verdict::may_name(room, other), "`{room}` names `{other}`");
         }
     }

@@ -78,10 +78,10 @@ fn rejects_short_or_readable_fleet_secret() {
         let shown = secret.map(|secret| format!("{secret:?}"));
         assert!(shown.is_none_or(|shown| shown == "FleetSecret(…)"), "a secret is never shown");
         assert_eq!(problem.is_some(), expected.is_some(), "{problem:#?}");
-        let Some((problem, (is_error, message, mend))) = problem.zip(expected) else { continue };
+        let Some((problem, (is_error, message, help))) = problem.zip(expected) else { continue };
         assert_eq!(problem.is_error(), is_error, "{problem}");
         assert!(
-            problem.message.contains(message) && problem.mend.as_deref().unwrap().contains(mend),
+            problem.message.contains(message) && problem.help.as_deref().unwrap().contains(help),
             "{problem}"
         );
     }

@@ -17,7 +17,7 @@ use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEMAND_M
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::scripts;
 
-use commands::{any_beat_step, any_step};
+use commands::{any_heartbeat_step, any_step};
 use twins::{Twins, load, start};
 
 #[test]
@@ -25,7 +25,8 @@ fn scripts_match_rust_model_bit_for_bit() {
     let twins = RefCell::new(Twins::new());
     let cases = std::env::var("PROPTEST_CASES").map_or(100, |cases| cases.parse().unwrap());
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
-    let steps = prop_oneof![3 => vec(any_step(), 1..60).boxed(), 1 => vec(any_beat_step(), 1..60).boxed()];
+    let steps =
+        prop_oneof![3 => vec(any_step(), 1..60).boxed(), 1 => vec(any_heartbeat_step(), 1..60).boxed()];
     // A failure prints the minimal failing steps.
     let run = TestRunner::new(config).run(&steps, |steps| {
         let mut twins = twins.borrow_mut();
@@ -62,11 +63,11 @@ proptest! {
         let (num, den) = rate;
         let common = (1..=num.min(den)).rev().find(|by| num % by == 0 && den % by == 0).unwrap();
         let rate = CellRate::new(num / common, den / common).unwrap();
-        let terms = CellQuota { version: 1, rate, burst: 2_000_000_000 };
+        let cell_quota = CellQuota { version: 1, rate, burst: 2_000_000_000 };
         let sums = |held| store::Sums { held, demand: 7, hosts: 1 };
         let at = 2_000_000_000;
         let reports = store::Reports { now: sums(held.0), before: sums(held.1) };
-        let cell = store::Cell { terms, level, rem: 0, at, reports };
+        let cell = store::Cell { cell_quota, level, rem: 0, at, reports };
         let mut moments = moments;
         moments.sort_unstable();
         let (mut once, mut often) = (cell, cell);

@@ -121,11 +121,11 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
 }
 
 fn commands() -> [ScriptCommand; 5] {
-    let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
+    let cell_quota = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {
         key: [0; 16],
-        terms,
+        cell_quota,
         last: None,
         hold: 0,
         back: 0,
@@ -134,7 +134,7 @@ fn commands() -> [ScriptCommand; 5] {
         demand: 1_000,
         waited_us: 0,
         random: 0,
-        knew_us: None,
+        known_age_us: None,
         window: None,
     };
     let permits = PermitRequest {
@@ -147,16 +147,22 @@ fn commands() -> [ScriptCommand; 5] {
     };
     let load = PoolLoad { slots: 4, critical: 1, other: 1 };
     let pools = vec![PoolReport { pool: "web".into(), load }];
-    let before = Some((NumbersFingerprint::of(&CellQuota { burst: 1_000_000, ..terms }), 1));
+    let before = Some((NumbersFingerprint::of(&CellQuota { burst: 1_000_000, ..cell_quota }), 1));
     [
         ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] }),
         ScriptCommand::Exact(Payment {
             head,
-            costs: vec![KeyPayment { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
+            costs: vec![KeyPayment {
+                key: [0; 16],
+                cell_quota,
+                cost: 1_000_000,
+                known_age_us: None,
+                window: None,
+            }],
             check: (0, Vec::new()),
         }),
         ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
-        ScriptCommand::Beat(Heartbeat {
+        ScriptCommand::Heartbeat(Heartbeat {
             host: [1; 16],
             epoch: 1,
             seq: 1,
@@ -165,7 +171,7 @@ fn commands() -> [ScriptCommand; 5] {
         }),
         ScriptCommand::Version(VersionCommand {
             rule: [7; 16],
-            terms: NumbersFingerprint::of(&terms),
+            numbers: NumbersFingerprint::of(&cell_quota),
             before,
         }),
     ]

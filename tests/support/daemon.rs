@@ -220,7 +220,7 @@ pub(crate) fn finding(report: &Output, what: &str) -> String {
     let (_, out, err) = outcome_of(report);
     let mut lines = out.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));
     let line = lines.next().unwrap_or_else(|| panic!("nothing about `{what}` in\n{out}{err}"));
-    format!("{line} {}", lines.next().filter(|line| line.starts_with("       mend: ")).unwrap_or_default())
+    format!("{line} {}", lines.next().filter(|line| line.starts_with("       help: ")).unwrap_or_default())
 }
 
 /// A child process, killed when dropped.

@@ -14,10 +14,10 @@ pub fn errors(file: &str, text: &str, expected: &[Told<'_>]) -> Vec<Problem> {
     let errors: Vec<Problem> = loaded.problems.into_iter().filter(Problem::is_error).collect();
     let found = errors.iter().map(|error| format!("{error}\n")).collect::<String>();
     assert_eq!(errors.len(), expected.len(), "{text}\n{found}");
-    for (error, (line, column, message, mend)) in errors.iter().zip(expected) {
+    for (error, (line, column, message, help)) in errors.iter().zip(expected) {
         assert_eq!((error.position.line, error.position.column), (*line, *column), "{text}\n{found}");
         assert!(error.message.contains(message), "{message:?} in\n{error}\n{text}");
-        assert!(error.mend.as_deref().unwrap_or_default().contains(mend), "{mend:?} in\n{error}\n{text}");
+        assert!(error.help.as_deref().unwrap_or_default().contains(help), "{help:?} in\n{error}\n{text}");
     }
     assert!(loaded.domains.is_empty(), "a domain with errors is absent:\n{text}");
     errors
@@ -30,10 +30,10 @@ pub fn warnings(file: &str, text: &str, expected: &[(u32, &str, &str)]) -> Loade
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
     let found = loaded.problems.iter().map(|warning| format!("{warning}\n")).collect::<String>();
     assert_eq!(loaded.problems.len(), expected.len(), "{text}\n{found}");
-    for (warning, (line, message, mend)) in loaded.problems.iter().zip(expected) {
+    for (warning, (line, message, help)) in loaded.problems.iter().zip(expected) {
         assert_eq!(warning.position.line, *line, "{text}\n{found}");
         assert!(warning.message.contains(message), "{message:?} in\n{found}");
-        assert!(warning.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{found}");
+        assert!(warning.help.as_deref().unwrap().contains(help), "{help:?} in\n{found}");
     }
     loaded
 }

@@ -49,7 +49,10 @@ impl BlockSettings {
 }
 
 /// Returns a block of text for each list entry, rule and pool of a domain, in the order of evaluation.
-pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d BlockSettings) -> impl Iterator<Item = String> + 'd {
+pub(super) fn blocks<'d>(
+    domain: &'d Domain,
+    settings: &'d BlockSettings,
+) -> impl Iterator<Item = String> + 'd {
     let lists = domain.lists().iter().map(|listed| {
         let what = match listed.kind {
             ListKind::Exempt => "exempt: nothing judges",
@@ -63,7 +66,7 @@ pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d BlockSettings) -> impl I
         format!("{}/{name}{mode} ({}): {what} {conditions_text}", domain.name(), listed.position)
     });
     let rules = (0..).zip(domain.rules());
-    let rules = rules.map(|(number, rule)| of_rule(domain, number, rule, terms));
+    let rules = rules.map(|(number, rule)| of_rule(domain, number, rule, settings));
     lists.chain(rules).chain(domain.sheds().iter().map(|shed| of_shed(domain, shed)))
 }
 
@@ -94,7 +97,7 @@ pub(super) fn of_domain(domain: &Domain) -> Vec<String> {
     lines
 }
 
-fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> String {
+fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) -> String {
     let numbers = numbers_or_unlimited(rule.limit.quota());
     let mut block = format!(
         "{}/{}{} ({}): {numbers}, {}",
@@ -118,17 +121,19 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> 
             line("bound", bound_of(rule, quota));
             line("region", fleet.region.and_then(|region| region_text(&region, quota)).unwrap_or_default());
             line("fleet", fleet_text(fleet));
-            for (hosts, says) in past_budgets(fleet, quota, terms) {
+            for (hosts, says) in past_budgets(fleet, quota, settings) {
                 line(&format!("{hosts} hosts"), says);
             }
         }
-        _ => line("bound", bounds(&rule.limit, terms)),
+        _ => line("bound", bounds(&rule.limit, settings)),
     }
     line("expires", rule.expires.map(expires).unwrap_or_default());
     let allowance = rule.limit.allowance(0);
     line(
         "over",
-        allowance.and_then(|own| beyond(&own.over, rule.limit.soft_for, terms.hosts())).unwrap_or_default(),
+        allowance
+            .and_then(|own| beyond(&own.over, rule.limit.soft_for, settings.hosts()))
+            .unwrap_or_default(),
     );
     if rule.limit.refused == RefusedCost::Counted {
         line("refused", "counted: what is refused counts as well".to_owned());
@@ -142,7 +147,7 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> 
     }
     line("overrides", rule.overrides.as_deref().map(|own| overrides(rule, own)).unwrap_or_default());
     line("also", also(rule));
-    line("memory", memory(rule, terms));
+    line("memory", memory(rule, settings));
     block
 }
 
@@ -209,8 +214,8 @@ fn slower(whole: Rate, weight: u16, part: Rate) -> String {
 }
 
 /// Returns, for each fleet size, the bound on requests beyond the budget, with its doubts.
-fn past_budgets(fleet: &FleetSettings, quota: &Quota, terms: &BlockSettings) -> Vec<(u32, String)> {
-    let bounds = terms.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
+fn past_budgets(fleet: &FleetSettings, quota: &Quota, settings: &BlockSettings) -> Vec<(u32, String)> {
+    let bounds = settings.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
     let texts = bounds.map(|bound| {
         let doubt = bound.doubt(quota).map(|doubt| format!("; {doubt}"));
         (bound.hosts, format!("{}{}", past_budget(&bound), doubt.unwrap_or_default()))
@@ -218,12 +223,12 @@ fn past_budgets(fleet: &FleetSettings, quota: &Quota, terms: &BlockSettings) -> 
     texts.collect()
 }
 
-fn bounds(limit: &Limit, terms: &BlockSettings) -> String {
+fn bounds(limit: &Limit, settings: &BlockSettings) -> String {
     let Some(quota) = limit.quota() else {
         return "none of its own: only its overrides limit".to_owned();
     };
     let own = [Some(bound(quota, 1)), exactness(quota)].into_iter().flatten().collect::<Vec<_>>().join(", ");
-    match terms.hosts {
+    match settings.hosts {
         _ if quota.limit() == 0 => own,
         None if matches!(quota, Quota::LeakyBucket(_)) => format!("{own}; each host paces by itself"),
         None => format!("{own}; on N hosts N times that"),
@@ -271,9 +276,9 @@ fn also(rule: &Rule) -> String {
     texts.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join(", ")
 }
 
-fn memory(rule: &Rule, terms: &BlockSettings) -> String {
+fn memory(rule: &Rule, settings: &BlockSettings) -> String {
     let bytes = bytes_per_rule_key(rule);
-    let Some(held) = terms.keys_held(rule) else { return "nothing is kept".to_owned() };
+    let Some(held) = settings.keys_held(rule) else { return "nothing is kept".to_owned() };
     let work = match rule.expires {
         Some(_) => format!("; at most {LEASE_BYTES_MAX} bytes for each lease"),
         None => String::new(),
@@ -281,7 +286,7 @@ fn memory(rule: &Rule, terms: &BlockSettings) -> String {
     if rule.key.is_empty() {
         return format!("one key, at most {} bytes{work}", bytes.most);
     }
-    let (budget, held) = (mebibytes(terms.memory_bytes_max), count(held));
+    let (budget, held) = (mebibytes(settings.memory_bytes_max), count(held));
     format!("{} to {} bytes a key: {budget} hold at least {held} keys{work}", bytes.least, bytes.most)
 }
 

@@ -68,7 +68,7 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![Finding::well(WHAT, "it answers")];
     if ready.status != READY {
         for reason in ready.body.lines() {
-            findings.push(Finding::wrong("readiness", reason, "mend that, and it is ready: tidegate status"));
+            findings.push(Finding::wrong("readiness", reason, "fix that, and it is ready: tidegate status"));
         }
     }
     if let Ok(status) = admin.get_json("/status") {

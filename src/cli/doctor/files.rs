@@ -29,7 +29,7 @@ pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     let errors = loaded.problems.iter().filter(|problem| problem.is_error()).count();
     let count: usize = loaded.domains.iter().map(|domain| domain.rules().len()).sum();
     let message = format!("{}: {count} rules in {} domains", path.display(), loaded.domains.len());
-    let check = format!("tidegate check {} shows them, each with its mend", path.display());
+    let check = format!("tidegate check {} shows them, each with its help", path.display());
     match (errors, count) {
         (1.., _) => Finding::wrong(WHAT, format!("{message}, and {errors} errors"), check),
         (_, 0) => Finding::warning(
@@ -49,8 +49,8 @@ pub(super) fn state(settings: &Settings) -> Vec<Finding> {
     // systemd passes the directory to the daemon, but not to this command.
     let packaged = Path::new(STATE_DIRECTORY);
     let Some(path) = settings.state.as_deref().or_else(|| packaged.exists().then_some(packaged)) else {
-        let mend = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
-        return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", mend)];
+        let help = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
+        return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", help)];
     };
     let found = std::iter::once(directory(path, settings.memory_max_bytes));
     found.chain(set_aside(path)).chain(evidence(path)).collect()
@@ -92,8 +92,8 @@ fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
             );
         }
         Err(error) => {
-            let mend = format!("install -d -m 0700 -o tidegate -g tidegate {shown}");
-            return Finding::wrong(STATE, format!("{shown}: {error}: a restart forgets every count"), mend);
+            let help = format!("install -d -m 0700 -o tidegate -g tidegate {shown}");
+            return Finding::wrong(STATE, format!("{shown}: {error}: a restart forgets every count"), help);
         }
     };
     if found.mode() & 0o077 != 0 {
@@ -109,8 +109,8 @@ fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
             let message = format!("{shown} has {} MiB free", free >> 20);
             if free < needed {
-                let mend = format!("make room for twice `memory.max`, {} MiB", needed >> 20);
-                return Finding::warning(STATE, message, mend);
+                let help = format!("make room for twice `memory.max`, {} MiB", needed >> 20);
+                return Finding::warning(STATE, message, help);
             }
             Finding::well(STATE, message)
         }
@@ -122,11 +122,11 @@ pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
     // The text of the problem ends with its help, which is printed separately here.
     let position = &problem.position;
     let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
-    let mend = problem.mend.clone().unwrap_or_else(|| "tidegate check shows it in its place".to_owned());
+    let help = problem.help.clone().unwrap_or_else(|| "tidegate check shows it in its place".to_owned());
     if problem.is_error() {
-        Finding::wrong(what, message, mend)
+        Finding::wrong(what, message, help)
     } else {
-        Finding::warning(what, message, mend)
+        Finding::warning(what, message, help)
     }
 }
 

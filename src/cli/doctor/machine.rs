@@ -163,10 +163,10 @@ pub(super) fn units(root: &Path) -> Vec<Finding> {
     let unit_directories = PLACES.map(|unit_directory| root.join(unit_directory));
     for name in UNITS {
         if !unit_directories.iter().any(|unit_directory| unit_directory.join(name).exists()) {
-            let mend = format!(
+            let help = format!(
                 "copy systemd/{name} to /etc/systemd/system, then systemctl daemon-reload: docs/operate.md"
             );
-            findings.push(Finding::warning(UNIT, format!("{name} is not installed"), mend));
+            findings.push(Finding::warning(UNIT, format!("{name} is not installed"), help));
         }
         for file in unit_directories
             .iter()

@@ -30,8 +30,8 @@ pub(super) fn socket(path: &Path, user: &User) -> Finding {
             let by = described(&found);
             let message = format!("{} can reach {} ({by})", user.name, absolute.display());
             if found.mode() & 0o002 != 0 {
-                let mend = "write mode \"0660\" and a group that the applications are in";
-                return Finding::warning(WHAT, format!("{message}, and so can everybody on this host"), mend);
+                let help = "write mode \"0660\" and a group that the applications are in";
+                return Finding::warning(WHAT, format!("{message}, and so can everybody on this host"), help);
             }
             Finding::well(WHAT, message)
         }
@@ -42,7 +42,7 @@ pub(super) fn socket(path: &Path, user: &User) -> Finding {
 fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, group) = (&user.name, group_name(found.gid()));
     let message = format!("{name} cannot ask: {} has {}", path.display(), described(found));
-    let mend = if found.mode() & 0o020 == 0 {
+    let help = if found.mode() & 0o020 == 0 {
         "let its group write: SocketMode=0660 in tidegate.socket, or socket.mode of the settings".to_owned()
     } else if found.gid() == 0 {
         // Users should not have to join the root group.
@@ -52,7 +52,7 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     } else {
         format!("usermod -aG {group} {name}, then restart what runs as {name}: a process keeps its groups")
     };
-    Finding::wrong(WHAT, message, mend)
+    Finding::wrong(WHAT, message, help)
 }
 
 fn closed(directory: &Path, found: &Metadata, user: &User) -> Finding {

@@ -21,7 +21,7 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let looked = match look(redis) {
         Ok(looked) => looked,
         Err(message) => {
-            findings.push(Finding::unseen(WHAT, message, "mend `redis` of the settings: tidegate check"));
+            findings.push(Finding::unseen(WHAT, message, "correct `redis` of the settings: tidegate check"));
             return findings;
         }
     };
@@ -86,22 +86,22 @@ fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
 }
 
 fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
-    let mend = match error.class {
+    let help = match error.class {
         FailureClass::Down | FailureClass::Timeout => {
-            "start it, or mend `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
+            "start it, or correct `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
                 .to_owned()
         }
         FailureClass::Auth => match &redis.link.password_file {
-            Some(file) => format!("mend {} or `redis.user`: it is read anew for each connection", file.display()),
+            Some(file) => format!("correct {} or `redis.user`: it is read anew for each connection", file.display()),
             None => "name a `redis.password_file`".to_owned(),
         },
         FailureClass::NoPerm => format!("give the user the rights of {ACL}"),
-        FailureClass::Tls => "mend the certificate, or `redis.ca_file`".to_owned(),
+        FailureClass::Tls => "correct the certificate, or `redis.ca_file`".to_owned(),
         FailureClass::ReadOnly | FailureClass::MasterDown => "name the primary in `redis.url`, or wait for the failover".to_owned(),
         FailureClass::Loading => "wait: it reads its data".to_owned(),
         _ => "look at Redis' own log".to_owned(),
     };
-    Finding::wrong(WHAT, format!("{url}: {error}"), mend)
+    Finding::wrong(WHAT, format!("{url}: {error}"), help)
 }
 
 fn of_rights(
@@ -134,9 +134,9 @@ fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
 fn policy(url: &Url, rights: &Rights) -> Finding {
     let Some(policy) = rights.policy.as_deref() else {
         let message = format!("{url} does not let this user see its maxmemory-policy");
-        let mend =
+        let help =
             "redis-cli INFO memory as another user says it: noeviction or volatile-ttl; or grant +info";
-        return Finding::unseen(POLICY, message, mend);
+        return Finding::unseen(POLICY, message, help);
     };
     let bound = match rights.memory_bytes_max {
         Some(0) => ", and no maxmemory: it takes what the machine has".to_owned(),

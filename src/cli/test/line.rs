@@ -139,8 +139,8 @@ fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
             Some(("pool", text)) => pool = name(text)?,
             Some(("slots", number)) => slots = whole(number)?,
             _ => {
-                let mend = "behind hello SESSION stand pool:NAME and slots:N";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), mend));
+                let help = "behind hello SESSION stand pool:NAME and slots:N";
+                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
             }
         }
     }
@@ -161,9 +161,9 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
             Some(("of", idem)) => line.of = Some(idem.into()),
             Some(("of_id", work)) => of_work = Some(name(work)?),
             _ => {
-                let mend = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
+                let help = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
                             idem:NAME and, before another descriptor, +";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), mend));
+                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
             }
         }
     }
@@ -199,8 +199,8 @@ impl RequestLine {
         let mut ask = RequestLine { op, line: JsonLine::of_subject(), name: None, expected };
         ask.expected.verdict = loop {
             let Some(word) = words.pop_front() else {
-                let mend = "end it with allow, limit, shed, wait or deny";
-                return Err(ValueProblem::new("no verdict on the line", mend));
+                let help = "end it with allow, limit, shed, wait or deny";
+                return Err(ValueProblem::new("no verdict on the line", help));
             };
             match verdict(&word.text).filter(|_| !word.is_quoted) {
                 Some(verdict) => break verdict,
@@ -229,10 +229,10 @@ impl RequestLine {
             Some(("queued", span)) => self.line.queued_us = Some(micros(span)?.0),
             Some(("id", id)) if self.op == Op::Acquire => self.name = Some(name(id)?),
             _ => {
-                let mend = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN, \
+                let help = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN, \
                             queued:SPAN, session:NAME, idem:NAME, of an acquire id:NAME and, before another \
                             descriptor, +; a verdict is allow, limit, shed, wait or deny";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), mend));
+                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
             }
         }
         Ok(())
@@ -252,11 +252,11 @@ impl RequestLine {
                 self.expected.notes = Some(notes.split(',').map(note).collect::<Result<_, _>>()?);
             }
             _ => {
-                let mend = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
+                let help = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
                             notes=KIND:RULE; attributes stand before it";
                 return Err(ValueProblem::new(
                     format!("{} is not known behind the verdict", shown(word)),
-                    mend,
+                    help,
                 ));
             }
         }
@@ -303,9 +303,9 @@ fn words(line: &str) -> Result<Vec<TestWord>, ValueProblem> {
 fn time(text: &str) -> Result<u64, ValueProblem> {
     let read = if text.contains('T') { date(text) } else { clock(text) };
     let read = read.or_else(|| nanos(text).ok());
-    let mend = "write H:MM:SS.FRACTION, 2d9:00 for the second day after 1970-01-01, a span from there such as 90s, or \
+    let help = "write H:MM:SS.FRACTION, 2d9:00 for the second day after 1970-01-01, a span from there such as 90s, or \
                 2026-03-29T01:00:00Z";
-    read.ok_or_else(|| ValueProblem::new(format!("{} is no time", shown(text)), mend))
+    read.ok_or_else(|| ValueProblem::new(format!("{} is no time", shown(text)), help))
 }
 
 fn date(text: &str) -> Option<u64> {
@@ -356,15 +356,15 @@ fn micros(span: &str) -> Result<Micros, ValueProblem> {
 
 fn whole(number: &str) -> Result<u32, ValueProblem> {
     let read = digits(number).and_then(|number| u32::try_from(number).ok());
-    let mend = format!("write a whole number, at most {}", u32::MAX);
-    read.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), mend))
+    let help = format!("write a whole number, at most {}", u32::MAX);
+    read.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), help))
 }
 
 /// Parses a cost, which may exceed the costs that rules can count: those above 63 bits are clamped.
 fn cost(number: &str) -> Result<i64, ValueProblem> {
-    let mend = format!("write a whole number, at most {}", u64::MAX);
+    let help = format!("write a whole number, at most {}", u64::MAX);
     let cost = digits(number).map(|cost| i64::try_from(cost).unwrap_or(i64::MAX));
-    cost.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), mend))
+    cost.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), help))
 }
 
 fn signed(number: &str) -> Result<i64, ValueProblem> {
@@ -377,8 +377,8 @@ fn name(text: &str) -> Result<String, ValueProblem> {
     if is_name(text) {
         return Ok(text.to_owned());
     }
-    let mend = "write 1 to 64 bytes without control characters, `:` or `/`";
-    Err(ValueProblem::new(format!("{} is no name", shown(text)), mend))
+    let help = "write 1 to 64 bytes without control characters, `:` or `/`";
+    Err(ValueProblem::new(format!("{} is no name", shown(text)), help))
 }
 
 /// Whether a word is a count such as `x5`.
@@ -397,8 +397,8 @@ fn note(text: &str) -> Result<(String, String), ValueProblem> {
     match text.split_once(':').filter(|(kind, _)| is_note(kind)) {
         Some((kind, rule)) => Ok((kind.to_owned(), rule.to_owned())),
         None => {
-            let mend = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
-            Err(ValueProblem::new(format!("{} is no note", shown(text)), mend))
+            let help = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
+            Err(ValueProblem::new(format!("{} is no note", shown(text)), help))
         }
     }
 }

@@ -89,11 +89,11 @@ impl Test {
                 format!("there is {}", known.join(", ")),
             ),
             (None, _) => {
-                let mend = format!("say which by `domain`: {}", known.join(", "));
-                ValueProblem::new("several domains in the rules", mend)
+                let help = format!("say which by `domain`: {}", known.join(", "));
+                ValueProblem::new("several domains in the rules", help)
             }
         };
-        Err(vec![Problem { message: wrong.message, mend: wrong.mend, ..self.wrong_domain.clone() }])
+        Err(vec![Problem { message: wrong.message, help: wrong.help, ..self.wrong_domain.clone() }])
     }
 }
 
@@ -147,8 +147,8 @@ fn test(node: &YamlNode, defaults: &Defaults, report: &mut Report<'_>) -> Option
     let rules = fields.as_ref().and_then(|fields| fields.rules).zip(mapping.get("rules"));
     let rules = rules.map(|(text, node)| rules_of(node, text.0, report)).or_else(|| defaults.rules.clone());
     if rules.is_none() && !mapping.has("rules") && matches!(node.value, Value::Map(_)) {
-        let mend = "write `rules: PATH` above `tests`, or give --rules PATH";
-        report.error(node.at, "a test without rules", mend);
+        let help = "write `rules: PATH` above `tests`, or give --rules PATH";
+        report.error(node.at, "a test without rules", help);
     }
     let lines = mapping.get("requests").and_then(|requests| lines(requests, report));
     let fields = fields.filter(|_| report.errors() == errors_before)?;
@@ -202,7 +202,7 @@ fn lines(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<TestLine>> {
         }
     }
     if lines.is_empty() && report.errors() == 0 {
-        report.error(node.at, "a test without requests", REQUESTS_MEND);
+        report.error(node.at, "a test without requests", REQUESTS_HELP);
     }
     let requests: u64 = lines.iter().map(|line| u64::from(line.times)).sum();
     if requests > REQUESTS_MAX {
@@ -265,7 +265,7 @@ fn leading_spaces(line: &str) -> usize {
     line.bytes().take_while(|byte| *byte == b' ').count()
 }
 
-const REQUESTS_MEND: &str = "write `requests: |` and below it lines such as `0:00 x5  user=u1  allow`";
+const REQUESTS_HELP: &str = "write `requests: |` and below it lines such as `0:00 x5  user=u1  allow`";
 
 /// Each takes 32 bytes until it is played; `replay` is for longer traces.
 const REQUESTS_MAX: u64 = 1_000_000;

@@ -47,7 +47,7 @@ impl Engine {
     }
 
     /// Restores the fleet overrides of the previous process, without events.
-    pub fn put_back_fleet_overrides(&self, overrides: FleetOverrides) {
+    pub fn restore_fleet_overrides(&self, overrides: FleetOverrides) {
         let mut control = self.control.lock();
         control.fleet = overrides;
         self.recompile_rules(&mut control);
@@ -66,11 +66,11 @@ impl Engine {
         let came =
             overrides.switches.iter().filter(|new| !before.switches.iter().any(|old| is_same(old, new)));
         events.extend(came.cloned().map(ControlEvent::FleetSwitched));
-        let gone = before
+        let removed = before
             .switches
             .iter()
             .filter(|old| !overrides.switches.iter().any(|new| new.target == old.target));
-        events.extend(gone.cloned().map(ControlEvent::FleetCleared));
+        events.extend(removed.cloned().map(ControlEvent::FleetCleared));
         let blocked = overrides.blocks.iter().filter(|new| !before.blocks.iter().any(|old| is_key(old, new)));
         events.extend(blocked.cloned().map(ControlEvent::FleetBlocked));
         let freed = before.blocks.iter().filter(|old| !overrides.blocks.iter().any(|new| is_key(old, new)));
@@ -95,10 +95,10 @@ impl Engine {
         if found.values.is_empty() {
             return Err(KeyError::SingleKey(rule.clone()));
         }
-        let ruling = self.rule_set.load();
-        let terms =
-            ruling.find_domain(&rule.domain).and_then(|compiled| compiled.rules.get(found.number as usize));
-        let everywhere = terms.and_then(|terms| terms.fleet_blocks.as_ref());
+        let rule_set = self.rule_set.load();
+        let compiled_rule =
+            rule_set.find_domain(&rule.domain).and_then(|compiled| compiled.rules.get(found.number as usize));
+        let everywhere = compiled_rule.and_then(|compiled_rule| compiled_rule.fleet_blocks.as_ref());
         let FleetBlockedKeys { hash, .. } = everywhere.ok_or_else(|| KeyError::NoFleet(rule.clone()))?;
         Ok(digest_words(&hash.digest(found.values.iter().map(String::as_str))))
     }

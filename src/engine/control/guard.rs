@@ -154,7 +154,7 @@ impl OperatorControl {
             for rule in domain.rules().iter().filter(is_enforced) {
                 let has_changed = match known.get(&*rule.name) {
                     None => !is_first,
-                    Some((old, terms)) => !terms.enforced() || !has_same_limits(old, rule),
+                    Some((old, compiled_rule)) => !compiled_rule.enforced() || !has_same_limits(old, rule),
                 };
                 let is = |watched: &GuardedRule| {
                     *watched.rule.domain == *domain.name() && *watched.rule.rule == *rule.name

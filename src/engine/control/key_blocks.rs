@@ -192,11 +192,11 @@ impl FoundKeys {
         let values = domain.key_named(number, attributes);
         let values = values.map_err(|error| KeyError::Key(name.clone(), error))?;
         // Rules in force are numbered as in the files.
-        let ruling = engine.rule_set.load();
-        let compiled = ruling.find_domain(&name.domain).ok_or_else(no_rule)?;
-        let terms = compiled.rules.get(number as usize).ok_or_else(no_rule)?;
-        let key = terms.key_hash.digest(values.iter().map(String::as_str));
-        let states = state_digests(terms, &key);
+        let rule_set = engine.rule_set.load();
+        let compiled = rule_set.find_domain(&name.domain).ok_or_else(no_rule)?;
+        let compiled_rule = compiled.rules.get(number as usize).ok_or_else(no_rule)?;
+        let key = compiled_rule.key_hash.digest(values.iter().map(String::as_str));
+        let states = state_digests(compiled_rule, &key);
         Ok(FoundKeys { domain: Arc::clone(domain), number, values, key, states })
     }
 
@@ -218,8 +218,8 @@ impl FoundKeys {
 }
 
 /// The digests of a key's states: per allowance the normal and the elastic one.
-fn state_digests(terms: &CompiledRule, key: &Digest) -> Vec<Digest> {
-    let all = terms.states.iter().flat_map(|(tag, salt)| [(*tag, *salt), (tag.elastic(), *salt)]);
+fn state_digests(compiled_rule: &CompiledRule, key: &Digest) -> Vec<Digest> {
+    let all = compiled_rule.states.iter().flat_map(|(tag, salt)| [(*tag, *salt), (tag.elastic(), *salt)]);
     let mut states: Vec<Digest> = all.map(|(tag, salt)| key.with_tag_and_salt(tag, salt)).collect();
     states.dedup();
     states

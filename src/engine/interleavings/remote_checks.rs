@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// A fleet engine that makes a remote check for each request and borrows nothing ahead.
 fn engine(on_redis_down: &str) -> Arc<Engine> {
     let engine = engine_without_rules(1 << 20);
-    let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-    standing.set_hosts(2);
-    standing.set_redis_reachable(true);
+    let fleet_status = engine.join_fleet(HashKey::from_bytes([9; 16]));
+    fleet_status.set_hosts(2);
+    fleet_status.set_redis_reachable(true);
     engine.install_rules(rules(&format!(
         "  - {{name: a, key: [x], rate: 10/h, burst: 10, scope: fleet, \
          fleet: {{mode: exact, on_redis_down: {on_redis_down}}}}}\n"
@@ -79,12 +79,12 @@ fn judged(
 fn applies_reply_before_pending_request_is_judged() {
     check(|| {
         let engine = engine("refuse");
-        let brought = |engine: &Arc<Engine>, shortfalls: &Shortfalls| {
-            let mut brought = CheckReply::new(engine, now());
-            shortfalls.needs.iter().for_each(|need| brought.add_granted(need, 5_000_000, now().at));
-            RemoteCheckResult::Borrowed(brought)
+        let reply = |engine: &Arc<Engine>, shortfalls: &Shortfalls| {
+            let mut reply = CheckReply::new(engine, now());
+            shortfalls.needs.iter().for_each(|need| reply.add_granted(need, 5_000_000, now().at));
+            RemoteCheckResult::Borrowed(reply)
         };
-        assert_eq!(judged(&engine, brought), (2, 0, 0));
+        assert_eq!(judged(&engine, reply), (2, 0, 0));
     });
 }
 

@@ -31,8 +31,10 @@ impl Judgement<'_> {
     #[cold]
     fn record_guarded_callers(&self, parts: &[StageCheck], stage: CheckStage) {
         for part in parts.iter().filter(|part| stage.includes_check(part) && part.enforced) {
-            let terms = self.compiled.rules.get(part.rule as usize);
-            if let Some(guarding) = terms.and_then(|terms| terms.caller_sample.as_ref()) {
+            let compiled_rule = self.compiled.rules.get(part.rule as usize);
+            if let Some(guarding) =
+                compiled_rule.and_then(|compiled_rule| compiled_rule.caller_sample.as_ref())
+            {
                 guarding.record_caller(part.key.hash(), !part.passes());
             }
         }

@@ -21,7 +21,7 @@ use crate::terms::{NoteKind, Verdict};
 pub(in crate::engine) struct OneRule<'d> {
     number: u32,
     rule: &'d Rule,
-    terms: &'d CompiledRule,
+    compiled_rule: &'d CompiledRule,
     plain: &'d SimpleRule,
     counters: &'d ThreadCounters,
     /// The cost in requests; never zero.
@@ -38,14 +38,14 @@ impl<'d> Judgement<'d> {
     ) -> Option<OneRule<'d>> {
         let [number] = *matching else { return None };
         let is_work = request.op == Op::Acquire && request.session.is_some();
-        let terms = self.compiled.rules.get(number as usize)?;
-        let plain = terms
+        let compiled_rule = self.compiled.rules.get(number as usize)?;
+        let plain = compiled_rule
             .simple
             .as_ref()
             .filter(|_| !is_work && request.idempotency_key.is_none() && !request.oversized)?;
         let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
         let rule = self.compiled.domain.rules().get(number as usize)?;
-        Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })
+        Some(OneRule { number, rule, compiled_rule, plain, counters: self.counters?, cost })
     }
 
     #[inline]
@@ -101,9 +101,9 @@ impl<'d> Judgement<'d> {
         request: &Request<'_>,
         workspace: &'w mut Workspace,
     ) -> EngineAnswer<'d> {
-        let OneRule { number, rule, terms, plain, counters, cost } = *one;
+        let OneRule { number, rule, compiled_rule, plain, counters, cost } = *one;
         let values = self.compiled.domain.key_values(number, selection);
-        let digest = terms.key_hash.digest_state(values, plain.tag, plain.salt);
+        let digest = compiled_rule.key_hash.digest_state(values, plain.tag, plain.salt);
         let Some((outcome, level)) = self.admit_by_quota(quota, one, digest, request) else {
             // The general path converts a state of another quota, or migrates one under another digest.
             return self.decide_by_all_rules(selection, request, workspace, None);
@@ -111,31 +111,40 @@ impl<'d> Judgement<'d> {
         workspace.clear_notes();
         let passes = outcome.is_allowed();
         let level = if A::IS_SHARED && !passes { level.for_refusal(cost) } else { level };
-        if !passes && !terms.enforced() {
+        if !passes && !compiled_rule.enforced() {
             workspace.notes.push((NoteKind::Shadow, number));
         }
         if request.lists_all_limits && rule.advertise {
             workspace.all.push((number, level));
         }
         let (verdict, retry) = match outcome {
-            Outcome::Queued(wait) if terms.enforced() && wait > Micros::ZERO => (Verdict::Wait, Some(wait)),
-            Outcome::Later(_) | Outcome::Never if terms.enforced() => (Verdict::Limit, retry_after(outcome)),
+            Outcome::Queued(wait) if compiled_rule.enforced() && wait > Micros::ZERO => {
+                (Verdict::Wait, Some(wait))
+            }
+            Outcome::Later(_) | Outcome::Never if compiled_rule.enforced() => {
+                (Verdict::Limit, retry_after(outcome))
+            }
             _ => (Verdict::Allow, Some(Micros::ZERO)),
         };
-        let is_sampled = is_sampled(counters.count_decision(terms.reply_slot, verdict));
-        let refusal = if terms.enforced() { CheckResult::Refuse } else { CheckResult::WouldRefuse };
-        counters.count_check(terms.slot, if passes { CheckResult::Pass } else { refusal });
+        let is_sampled = is_sampled(counters.count_decision(compiled_rule.reply_slot, verdict));
+        let refusal = if compiled_rule.enforced() { CheckResult::Refuse } else { CheckResult::WouldRefuse };
+        counters.count_check(compiled_rule.slot, if passes { CheckResult::Pass } else { refusal });
         if is_sampled || !passes {
             // The salt, mixed in twice, cancels.
             let key = digest.with_tag_and_salt(plain.tag, plain.salt);
-            let seen =
-                SeenRequest { domain: &self.compiled.domain, rule: number, slot: terms.slot, key, selection };
-            let ranking = if terms.enforced() { Ranking::Refused } else { Ranking::WouldRefuse };
+            let seen = SeenRequest {
+                domain: &self.compiled.domain,
+                rule: number,
+                slot: compiled_rule.slot,
+                key,
+                selection,
+            };
+            let ranking = if compiled_rule.enforced() { Ranking::Refused } else { Ranking::WouldRefuse };
             self.record_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
         }
         EngineAnswer::Decided(Decision {
             verdict,
-            binding: terms.enforced().then_some(LimitView { rule, level }),
+            binding: compiled_rule.enforced().then_some(LimitView { rule, level }),
             retry_after: retry,
             domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
@@ -162,7 +171,7 @@ impl<'d> Judgement<'d> {
         let may_call = A::IS_SHARED && shard.share_sync_queue.has_room();
         let mut calls = false;
         let mut admit = |state: &mut A::State| {
-            let outcome = quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced());
+            let outcome = quota.admit(state, now, one.cost, request.wait_max, one.compiled_rule.enforced());
             if A::IS_SHARED {
                 if !outcome.is_allowed() {
                     quota.record_refusal(state, now, one.cost);

@@ -70,7 +70,7 @@ impl PoolController {
             return;
         }
         if self.began.as_ref().is_none_or(|began| began.controller != watch.controller) {
-            let inherited = self.inherited.take().filter(|(law, ..)| *law == watch.controller);
+            let inherited = self.inherited.take().filter(|(controller, ..)| *controller == watch.controller);
             self.severity = inherited
                 .map_or_else(|| SlowSeverity::at_rest(&watch.controller), |(_, severity, _)| severity);
         }
@@ -81,11 +81,11 @@ impl PoolController {
     pub(super) fn kept(&self, pool: &str) -> Option<StoredPool> {
         let stepped = self.stepped.or(self.ticked).unwrap_or_default();
         let began = self.began.as_ref().map(|watch| (watch.controller, self.severity, stepped));
-        let (law, severity, stepped) = began.or(self.inherited)?;
-        let Controller { good, bad, after, full, leak } = law;
+        let (controller, severity, stepped) = began.or(self.inherited)?;
+        let Controller { good, bad, after, full, leak } = controller;
         Some(StoredPool {
             name: pool.into(),
-            law: [good, bad, after, full, leak],
+            parameters: [good, bad, after, full, leak],
             severity: severity.value(),
             silent_nanos: u64::try_from(severity.time_without_readings().as_nanos()).unwrap_or(u64::MAX),
             stepped,
@@ -93,13 +93,13 @@ impl PoolController {
     }
 
     /// Restores the shedding controller; the downtime counts as time without a signal.
-    pub(super) fn inherit(&mut self, kept: &StoredPool, at: Timestamp) {
-        let [good, bad, after, full, leak] = kept.law;
-        let law = Controller { good, bad, after, full, leak };
-        let silent = Duration::from_nanos(kept.silent_nanos);
-        let severity = SlowSeverity::restore(&law, kept.severity, silent)
-            .after_missing_readings(&law, at.since(kept.stepped));
-        self.inherited = Some((law, severity, at));
+    pub(super) fn inherit(&mut self, stored: &StoredPool, at: Timestamp) {
+        let [good, bad, after, full, leak] = stored.parameters;
+        let controller = Controller { good, bad, after, full, leak };
+        let silent = Duration::from_nanos(stored.silent_nanos);
+        let severity = SlowSeverity::restore(&controller, stored.severity, silent)
+            .after_missing_readings(&controller, at.since(stored.stepped));
+        self.inherited = Some((controller, severity, at));
     }
 
     /// Makes one step of the shedding controller, at most once a second.

@@ -20,9 +20,9 @@ impl Engine {
     ///
     /// A key may come twice if its table grew meanwhile: the later entry counts. Unused states are omitted.
     pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        let ruling = self.rule_set.load_full();
-        visit(SnapshotEntry::Rules(fingerprint_names(&ruling, &self.fingerprints)));
-        let rules = self.heritage.lock().with(&ruling, &self.fingerprints);
+        let rule_set = self.rule_set.load_full();
+        visit(SnapshotEntry::Rules(fingerprint_names(&rule_set, &self.fingerprints)));
+        let rules = self.previous_quotas.lock().with(&rule_set, &self.fingerprints);
         rules.into_iter().for_each(|rule| visit(SnapshotEntry::Rule(rule)));
         self.pools
             .all()
@@ -32,7 +32,7 @@ impl Engine {
         for shard in 0..SHARDS {
             self.copy_shard(shard, now, visit);
         }
-        self.idempotency.copy_out(ruling.number, now, visit);
+        self.idempotency.copy_out(rule_set.number, now, visit);
         self.refundable_costs.copy_out(now, visit);
         self.leases.copy_out(visit);
     }

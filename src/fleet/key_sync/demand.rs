@@ -137,10 +137,10 @@ impl KeySync {
     /// demand since the last measurement.
     pub(super) fn measure_demand(&mut self, requested: u32, now: Timestamp) -> u64 {
         let (known, at) = std::mem::replace(&mut self.measured, (requested, now));
-        let asked = requested.saturating_sub(known);
+        let new_requests = requested.saturating_sub(known);
         let waited = Micros::from(now.since(at)).0.max(1_000);
-        let seen = u64::from(asked).saturating_mul(1_000 * MICROS) / waited;
-        let follows = if asked >= RISING_MIN && seen > 2 * self.demand {
+        let seen = u64::from(new_requests).saturating_mul(1_000 * MICROS) / waited;
+        let follows = if new_requests >= RISING_MIN && seen > 2 * self.demand {
             UP_US
         } else {
             (u64::from(FOLLOWS) * 1_000 * MICROS / self.demand.max(1)).clamp(DOWN_US, 10 * DOWN_US)
@@ -148,7 +148,7 @@ impl KeySync {
         let (old, new) = (u128::from(self.demand), u128::from(seen));
         let mixed = (old * u128::from(follows) + new * u128::from(waited)) / u128::from(follows + waited);
         self.demand = u64::try_from(mixed).unwrap_or(u64::MAX);
-        if asked == 0 && self.demand < DEMAND_MIN {
+        if new_requests == 0 && self.demand < DEMAND_MIN {
             self.demand = 0;
         }
         seen

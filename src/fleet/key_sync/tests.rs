@@ -1,6 +1,6 @@
 //! When a key needs a command, and what it says: one key of a host, its state set by hand.
 
-use super::{KeySync, NextAction, Pace, terms};
+use super::{KeySync, NextAction, Pace, cell_quota};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
     self, Descriptors, Engine, FleetBudget, FleetStatus, HashKey, Mode, Op, Request, ShareReport, SharedKey,
@@ -66,12 +66,12 @@ impl Case {
         let pace = Pace { now: NOW, hosts: 2, round_trip: ms(1), others_are_away: false };
         let mut sync = KeySync {
             last: Some(CellReport { hold: 15 * TOKEN, demand: 100_000, generation: 1 }),
-            asked_at: Some(ago(50)),
+            sent_at: Some(ago(50)),
             demand: 100_000,
             level: 100 * TOKEN.cast_signed(),
             fleet_demand: 200_000,
             users: 2,
-            asked: 5,
+            requests_sent: 5,
             measured: (5, NOW),
             ..KeySync::new(key(), NOW)
         };
@@ -97,9 +97,9 @@ impl Case {
             "measured" => sync.measured = (0, ago(millis)),
             "rising" => sync.is_rising = true,
             "lacked" => there.missing_max = number,
-            "asked" => sync.asked_at = Some(ago(millis)),
-            "never-asked" => sync.asked_at = None,
-            "silent" => (sync.busy, sync.asked, there.requested) = (ago(millis), 0, 0),
+            "asked" => sync.sent_at = Some(ago(millis)),
+            "never-asked" => sync.sent_at = None,
+            "silent" => (sync.busy, sync.requests_sent, there.requested) = (ago(millis), 0, 0),
             "calls" => sync.calls = true,
             "lost" => sync.is_lost = true,
             "short" => sync.is_short = true,
@@ -131,8 +131,8 @@ impl Case {
     }
 
     fn ask(&mut self) -> CellRequest {
-        let terms = terms(&self.budget, 1).unwrap();
-        self.sync.ask(&self.there, 0, terms, (&self.budget, None), &self.pace, 0)
+        let cell_quota = cell_quota(&self.budget, 1).unwrap();
+        self.sync.ask(&self.there, 0, cell_quota, (&self.budget, None), &self.pace, 0)
     }
 
     /// When the key is looked at again after a reply.

@@ -162,7 +162,7 @@ impl ServerConnection {
         while let Some(reply) = self.parser.next(&mut incoming)? {
             let pending = self.pending.pop_front().ok_or_else(unasked)?;
             let now = now();
-            round_trip.heard(now.since(pending.since), now);
+            round_trip.record_reply(now.since(pending.since), now);
             let failed = match &reply {
                 Value::ServerError(error) => Some(LinkError::of_reply(error)),
                 _ => None,

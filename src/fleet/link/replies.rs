@@ -30,8 +30,9 @@ impl RedisLink {
         let mut bytes = Vec::new();
         commands.iter().for_each(|command| command.write_to(&mut bytes));
         let node = self.nodes.get(node);
-        let gone = || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
-        let sent = node.ok_or_else(gone).and_then(|node| Ok((node.send(bytes, commands.len())?, node)));
+        let not_found =
+            || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
+        let sent = node.ok_or_else(not_found).and_then(|node| Ok((node.send(bytes, commands.len())?, node)));
         let replies: Vec<_> = match sent {
             Ok((replies, node)) => replies.into_iter().map(|reply| Ok((Arc::clone(&node), reply))).collect(),
             Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
@@ -64,7 +65,7 @@ impl RedisLink {
         command: RedisCommand<'_>,
         mut value: Value,
     ) -> CommandResult {
-        let (mut is_loaded, mut is_asking) = (false, false);
+        let (mut is_loaded, mut sends_asking) = (false, false);
         let mut hops = 0;
         while let Value::ServerError(error) = &value {
             let mut before = redis::pipe();
@@ -72,12 +73,12 @@ impl RedisLink {
             match redirect {
                 Some(Redirect::Later) => sleep(LATER).await,
                 Some(Redirect::Moved(slot, url)) => {
-                    (node, is_asking) = (self.arrive(&url).await?, false);
+                    (node, sends_asking) = (self.arrive(&url).await?, false);
                     self.nodes.moved(slot, &url);
                     hops += 1;
                 }
                 Some(Redirect::Ask(url)) => {
-                    (node, is_asking) = (self.arrive(&url).await?, true);
+                    (node, sends_asking) = (self.arrive(&url).await?, true);
                     hops += 1;
                 }
                 None if error.code() == "NOSCRIPT" && !is_loaded => {
@@ -90,7 +91,7 @@ impl RedisLink {
                 let why = "the servers of the cluster send a command in circles";
                 return Err(LinkError::new(FailureClass::ClusterDown, why));
             }
-            if is_asking {
+            if sends_asking {
                 before.cmd("ASKING");
             }
             value = again(&node, &before, &command).await?;

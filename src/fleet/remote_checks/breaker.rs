@@ -55,7 +55,7 @@ impl PendingChecks {
     }
 
     /// Ends the pause if a command of the sync was answered in time for a request.
-    pub fn heard_after(&mut self, took: Duration, now: Timestamp) {
+    pub fn record_reply_after(&mut self, took: Duration, now: Timestamp) {
         if let Breaker::Open { probe, .. } = &mut self.breaker
             && took <= IN_TIME
         {

@@ -17,8 +17,8 @@ impl Sync {
         engine: &Engine,
         now: Now,
     ) {
-        self.round_trip.heard(now.at.since(batch.head.sent_at), now.at);
-        self.clock.heard(answer.now_us, now.at);
+        self.round_trip.record_reply(now.at.since(batch.head.sent_at), now.at);
+        self.clock.record_reply(answer.now_us, now.at);
         let is_lost = batch.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
         self.counts.flushed += u64::from(is_lost);
         self.counts.batches += 1;
@@ -44,7 +44,7 @@ impl Sync {
             if !entry.apply_reply((ask, reply), sent_at, &pace) {
                 continue;
             }
-            let mistake = self.tallies.hears(entry.key.budget(), (ask, reply), entry.refused, now.at);
+            let mistake = self.tallies.record_reply(entry.key.budget(), (ask, reply), entry.refused, now.at);
             self.counts.false_refusals += u64::from(mistake);
             let Some(budget) = self.budgets.get(&entry.key.budget()) else {
                 self.close(*number);
@@ -62,7 +62,7 @@ impl Sync {
                     .and_then(|reply| more(&reply, now.at.after(pace.round_trip + TURNS))),
                 low_mark: if budget.quota.borrows(pace.hosts) { entry.low(budget, &pace) } else { 0 },
             };
-            self.counts.lapsed += u64::from(engine.apply_share_reply(&entry.key, budget, &settled, now));
+            self.counts.expired += u64::from(engine.apply_share_reply(&entry.key, budget, &settled, now));
             let at = entry.after(budget, now.at);
             self.key_table.schedule(*number, at);
         }

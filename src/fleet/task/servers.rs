@@ -49,7 +49,7 @@ impl Servers {
     }
 
     /// Whether all servers are reachable.
-    pub(super) fn are_heard(&self) -> bool {
+    pub(super) fn are_reachable(&self) -> bool {
         self.states.values().all(LinkState::is_linked)
     }
 
@@ -74,7 +74,8 @@ impl Servers {
 
     /// Takes the servers to which a heartbeat is due now.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<Option<NodeId>> {
-        let due = self.states.iter_mut().filter_map(|(id, state)| state.takes_beat(now).then_some(*id));
+        let due =
+            self.states.iter_mut().filter_map(|(id, state)| state.accepts_heartbeat(now).then_some(*id));
         due.collect()
     }
 
@@ -83,15 +84,15 @@ impl Servers {
         at.is_none_or(|node| node == self.link.node_of(OF_ALL))
     }
 
-    pub(super) fn heard(&mut self, at: Option<NodeId>, now: Timestamp) {
+    pub(super) fn record_reply(&mut self, at: Option<NodeId>, now: Timestamp) {
         if let Some(state) = self.states.get_mut(&at) {
-            state.heard(now);
+            state.record_reply(now);
         }
     }
 
-    pub(super) fn beat_failed(&mut self, at: Option<NodeId>, now: Timestamp) {
+    pub(super) fn heartbeat_failed(&mut self, at: Option<NodeId>, now: Timestamp) {
         if let Some(state) = self.states.get_mut(&at) {
-            state.beat_failed(now);
+            state.heartbeat_failed(now);
         }
     }
 

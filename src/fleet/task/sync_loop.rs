@@ -143,7 +143,7 @@ impl SyncLoop {
         self.relink(now);
         let due = due.into_iter().flatten();
         let mut out: Vec<(Option<NodeId>, ScriptCommand)> =
-            due.map(|server| (server, ScriptCommand::Beat(self.beat(server, now)))).collect();
+            due.map(|server| (server, ScriptCommand::Heartbeat(self.heartbeat(server, now)))).collect();
         let mut commands = Vec::new();
         self.member.ask_versions(&mut commands);
         self.member.tick(now, &mut commands);
@@ -156,7 +156,7 @@ impl SyncLoop {
         }
     }
 
-    fn beat(&mut self, server: Option<NodeId>, now: Now) -> Heartbeat {
+    fn heartbeat(&mut self, server: Option<NodeId>, now: Now) -> Heartbeat {
         let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
@@ -190,8 +190,8 @@ impl SyncLoop {
 
     /// Applies a change of whether Redis is reachable.
     fn relink(&mut self, now: Now) {
-        let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard);
-        if !self.member.set_heard(is_heard, now.at) {
+        let is_reachable = self.servers.as_ref().is_some_and(Servers::are_reachable);
+        if !self.member.set_reachable(is_reachable, now.at) {
             return;
         }
         let hosts = self.status.hosts();
@@ -227,8 +227,8 @@ impl SyncLoop {
         match decoded {
             Some(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
-                self.counters.heard(now.at);
-                self.servers.iter_mut().for_each(|servers| servers.heard(at, now.at));
+                self.counters.record_reply(now.at);
+                self.servers.iter_mut().for_each(|servers| servers.record_reply(at, now.at));
                 self.answered(&command, reply, now);
                 self.relink(now);
             }
@@ -243,9 +243,9 @@ impl SyncLoop {
 
     fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, now: Now) {
         match (command, reply) {
-            (ScriptCommand::Beat(beat), ScriptReply::Beat(reply)) => {
-                let is_own = beat.host == self.member.sync().host();
-                let is_overtaken = self.reserves.apply_reply(beat, &reply, &self.engine);
+            (ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) => {
+                let is_own = heartbeat.host == self.member.sync().host();
+                let is_overtaken = self.reserves.apply_reply(heartbeat, &reply, &self.engine);
                 if (is_overtaken || reply.is_name_taken) && is_own {
                     self.member.rename();
                     self.rename();
@@ -282,10 +282,10 @@ impl SyncLoop {
 
     fn failed(&mut self, at: Option<NodeId>, command: &ScriptCommand, now: Now) {
         match command {
-            ScriptCommand::Beat(beat) => {
-                self.reserves.failed(beat);
+            ScriptCommand::Heartbeat(heartbeat) => {
+                self.reserves.failed(heartbeat);
                 if let Some(servers) = &mut self.servers {
-                    servers.beat_failed(at, now.at);
+                    servers.heartbeat_failed(at, now.at);
                 }
             }
             command => self.member.failed(command, now.at),
@@ -294,14 +294,14 @@ impl SyncLoop {
 
     /// Logs whether borrowed tokens were returned at the end, for operators who miss tokens.
     fn log_end(&self, is_all_confirmed: bool) {
-        let lapsed = self.member.sync().counts().lapsed;
+        let expired = self.member.sync().counts().expired;
         if !self.member.has_budgets() {
             return;
         }
         if is_all_confirmed {
-            info!(lapsed, "borrowed tokens were returned");
+            info!(expired, "borrowed tokens were returned");
         } else {
-            info!(lapsed, "Redis did not answer at the end: borrowed tokens expire there");
+            info!(expired, "Redis did not answer at the end: borrowed tokens expire there");
         }
     }
 

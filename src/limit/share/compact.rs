@@ -225,8 +225,8 @@ impl Untracked {
     /// Uses credit, if another unit is left afterwards and no sync becomes due.
     #[inline]
     fn use_credit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
-        let standing = quota.standing()?;
-        let outages = quota.outages(standing);
+        let fleet_status = quota.fleet_status()?;
+        let outages = quota.outages(fleet_status);
         let is_reachable = self.outages == low_bits(outages) && is_linked(outages);
         if !is_reachable
             || self.is_fallback
@@ -235,7 +235,7 @@ impl Untracked {
         {
             return None;
         }
-        let credit = UntrackedCredit::new(quota, standing.hosts(), self.used, now)?;
+        let credit = UntrackedCredit::new(quota, fleet_status.hosts(), self.used, now)?;
         let ahead = credit.after(cost)?;
         let is_sync_due = credit.is_sync_due(ahead) && self.sync_request == SyncRequest::Idle;
         if is_sync_due || !(UntrackedCredit { ahead, ..credit }).has_one() {
@@ -317,7 +317,7 @@ impl FastPath {
     #[inline]
     fn take_borrowed(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
         let age = self.age(now)?;
-        let outages = quota.outages(quota.standing()?);
+        let outages = quota.outages(quota.fleet_status()?);
         let left = self.tokens.checked_sub(cost).filter(|left| *left >= u32::from(self.floor))?;
         let [outages, ..] = outages.to_le_bytes();
         if outages != self.outages {
@@ -331,7 +331,7 @@ impl FastPath {
 
 /// The outage counter; odd during an outage.
 fn outage_counter(quota: &ShareQuota) -> u32 {
-    quota.standing().map_or(0, |standing| quota.outages(standing))
+    quota.fleet_status().map_or(0, |fleet_status| quota.outages(fleet_status))
 }
 
 /// The lowest sixteen bits.

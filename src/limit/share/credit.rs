@@ -104,12 +104,12 @@ impl ShareState {
     /// The credit of the key, if it is untracked, has no other state, and this host has at least a unit of credit.
     #[inline(always)]
     pub(super) fn untracked_credit(&self, quota: &ShareQuota, now: Timestamp) -> Option<UntrackedCredit> {
-        let standing = quota.standing()?;
-        let is_reachable = self.outages == quota.outages(standing) && is_linked(self.outages);
+        let fleet_status = quota.fleet_status()?;
+        let is_reachable = self.outages == quota.outages(fleet_status) && is_linked(self.outages);
         if self.tracked || !is_reachable || self.owed > 0 || self.borrowed(now) > 0 {
             return None;
         }
-        UntrackedCredit::new(quota, standing.hosts(), self.untracked, now)
+        UntrackedCredit::new(quota, fleet_status.hosts(), self.untracked, now)
     }
 
     /// Admits a request of an untracked key with the same result as [`ShareState::judge`] and [`ShareState::charge`].

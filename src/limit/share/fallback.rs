@@ -41,18 +41,18 @@ impl ShareState {
     pub(super) fn after_outages(
         &self,
         quota: &ShareQuota,
-        standing: &FleetStatus,
+        fleet_status: &FleetStatus,
         now: Timestamp,
     ) -> ShareState {
         let mut share = *self;
-        let unit = fallback_unit_ticks(quota, standing);
+        let unit = fallback_unit_ticks(quota, fleet_status);
         if !is_linked(self.outages) {
             // Redis has earned meanwhile and has no record of the units admitted here.
             let owed = self.fallback_debt(quota, now).saturating_add(unit / 2).checked_div(unit).unwrap_or(0);
             share.owed = self.owed.max(u32::try_from(owed).unwrap_or(u32::MAX));
             share.fallback = GcraState::full(quota.bucket().scale(), now);
         }
-        if !quota.is_reachable(standing) {
+        if !quota.is_reachable(fleet_status) {
             // Starts with the N-th part of the last known level and of the units earned since, less this host's debt:
             // the time until the host notices the outage grants nothing extra.
             share.reset_fallback(quota, now, unit.saturating_mul(u64::from(share.owed)));
@@ -60,7 +60,7 @@ impl ShareState {
         // A key that always uses remote checks keeps the last known level also while remote checks time out.
         share.is_seen_before |= !quota.always_checks_remotely();
         share.refused_until = Timestamp::ORIGIN;
-        share.outages = quota.outages(standing);
+        share.outages = quota.outages(fleet_status);
         share
     }
 
@@ -81,10 +81,10 @@ impl ShareState {
     /// timed out.
     pub(super) fn apply_level(&mut self, quota: &ShareQuota, now: Timestamp, paid: u32, seen: RedisLevel) {
         let paid = paid.min(self.owed);
-        let fallback = quota.standing().filter(|_| !is_linked(self.outages));
-        let beyond = fallback.map(|standing| {
+        let fallback = quota.fleet_status().filter(|_| !is_linked(self.outages));
+        let beyond = fallback.map(|fleet_status| {
             self.fallback_debt(quota, now)
-                .saturating_sub(fallback_unit_ticks(quota, standing).saturating_mul(u64::from(paid)))
+                .saturating_sub(fallback_unit_ticks(quota, fleet_status).saturating_mul(u64::from(paid)))
         });
         self.owed -= paid;
         self.seen = Some(seen.dated());
@@ -105,11 +105,11 @@ impl ShareState {
     }
 }
 
-fn fallback_unit_ticks(quota: &ShareQuota, standing: &FleetStatus) -> u64 {
-    quota.bucket().ticks_of(1).saturating_mul(u64::from(fallback_parts(quota, standing)))
+fn fallback_unit_ticks(quota: &ShareQuota, fleet_status: &FleetStatus) -> u64 {
+    quota.bucket().ticks_of(1).saturating_mul(u64::from(fallback_parts(quota, fleet_status)))
 }
 
 /// The number of parts into which the budget is divided in an outage.
-pub(super) fn fallback_parts(quota: &ShareQuota, standing: &FleetStatus) -> u32 {
-    if quota.fallback() == Fallback::Share { standing.hosts() } else { 1 }
+pub(super) fn fallback_parts(quota: &ShareQuota, fleet_status: &FleetStatus) -> u32 {
+    if quota.fallback() == Fallback::Share { fleet_status.hosts() } else { 1 }
 }

@@ -54,14 +54,16 @@ impl ShareState {
     }
 
     fn level_of_bucket(&self, quota: &ShareQuota, now: Timestamp) -> QuotaLevel {
-        let Some(standing) = quota.standing() else { return self.fallback.level(quota.bucket(), now) };
+        let Some(fleet_status) = quota.fleet_status() else {
+            return self.fallback.level(quota.bucket(), now);
+        };
         if self.last_level().is_none()
             && let Some(credit) = self.untracked_credit(quota, now).filter(UntrackedCredit::has_one)
         {
             return quota.untracked_level(credit.ahead == 0);
         }
         let borrowed = self.borrowed(now);
-        let passes = borrowed > 0 && self.outages == quota.outages(standing);
+        let passes = borrowed > 0 && self.outages == quota.outages(fleet_status);
         if !passes
             && let Outcome::Later(wait) = self.judge(quota, now, 1)
             && !self.may_pass_elsewhere(quota, now, 1)

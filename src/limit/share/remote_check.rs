@@ -67,7 +67,7 @@ impl ShareQuota {
     #[must_use]
     pub fn checks_remotely_now(&self) -> bool {
         self.has_remote_checks()
-            && self.standing().is_some_and(|standing| self.may_check_remotely(standing.hosts()))
+            && self.fleet_status().is_some_and(|fleet_status| self.may_check_remotely(fleet_status.hosts()))
     }
 
     /// Whether requests may wait for a remote check at `hosts` hosts.
@@ -81,8 +81,8 @@ impl ShareQuota {
     }
 
     /// Whether remote checks are configured but off, because Redis does not answer in time.
-    pub(super) fn remote_checks_fail(&self, standing: &FleetStatus) -> bool {
-        self.may_check_remotely(standing.hosts()) && !standing.answers_in_time()
+    pub(super) fn remote_checks_fail(&self, fleet_status: &FleetStatus) -> bool {
+        self.may_check_remotely(fleet_status.hosts()) && !fleet_status.answers_in_time()
     }
 
     /// Whether nothing is borrowed ahead.
@@ -107,17 +107,17 @@ impl ShareQuota {
     }
 
     /// Whether Redis is reachable, and in time for budgets that always use remote checks.
-    pub(super) fn is_reachable(&self, standing: &FleetStatus) -> bool {
-        is_linked(self.outages(standing))
+    pub(super) fn is_reachable(&self, fleet_status: &FleetStatus) -> bool {
+        is_linked(self.outages(fleet_status))
     }
 
     /// The outage counter of this budget. A budget that borrows has tokens as long as Redis is reachable, however late
     /// it replies.
-    pub(super) fn outages(&self, standing: &FleetStatus) -> u32 {
+    pub(super) fn outages(&self, fleet_status: &FleetStatus) -> u32 {
         if self.always_checks_remotely() {
-            standing.remote_check_outages.load(Ordering::Relaxed)
+            fleet_status.remote_check_outages.load(Ordering::Relaxed)
         } else {
-            standing.outages()
+            fleet_status.outages()
         }
     }
 }
@@ -126,12 +126,14 @@ impl ShareState {
     /// The tokens that a refused request of `cost` units lacks, if a remote check could obtain them; otherwise `None`.
     #[must_use]
     pub fn missing_tokens(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<u32> {
-        let standing = quota.standing().filter(|standing| quota.may_check_remotely(standing.hosts()))?;
-        if self.outages != quota.outages(standing) {
-            return self.after_outages(quota, standing, now).missing_tokens(quota, now, cost);
+        let fleet_status =
+            quota.fleet_status().filter(|fleet_status| quota.may_check_remotely(fleet_status.hosts()))?;
+        if self.outages != quota.outages(fleet_status) {
+            return self.after_outages(quota, fleet_status, now).missing_tokens(quota, now, cost);
         }
         let need = cost.checked_sub(self.borrowed(now)).filter(|need| *need > 0)?;
-        let may = cost <= quota.bucket().burst() && standing.answers_in_time() && !self.is_refused(now, need);
+        let may =
+            cost <= quota.bucket().burst() && fleet_status.answers_in_time() && !self.is_refused(now, need);
         may.then_some(need)
     }
 
@@ -147,11 +149,11 @@ impl ShareState {
     /// Applies the reply to a remote check. The granted tokens are reserved for the waiting request until it is
     /// [judged](ShareState::release_reservation).
     pub fn apply_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
-        if let Some(standing) = quota.standing() {
-            self.catch_up(quota, standing, now);
+        if let Some(fleet_status) = quota.fleet_status() {
+            self.catch_up(quota, fleet_status, now);
             // A key that was checked a moment ago is in use: borrow tokens for later requests.
             let is_in_use = self.last_level().is_some_and(|seen| now.since(seen.received_at) < HOLD);
-            if is_in_use && quota.borrows(standing.hosts()) {
+            if is_in_use && quota.borrows(fleet_status.hosts()) {
                 self.request_sync();
             }
         }
@@ -174,16 +176,16 @@ impl ShareState {
     /// Applies the fallback to a request that lacks `need` tokens and whose remote check timed out; tokens granted so
     /// are charged later. Returns the tokens reserved for the request until it is [judged](ShareState::release_reservation).
     pub fn apply_timeout(&mut self, quota: &ShareQuota, now: Timestamp, need: u32) -> u32 {
-        let Some(standing) = quota.standing() else { return 0 };
-        self.catch_up(quota, standing, now);
-        if !quota.is_reachable(standing) || need == 0 {
+        let Some(fleet_status) = quota.fleet_status() else { return 0 };
+        self.catch_up(quota, fleet_status, now);
+        if !quota.is_reachable(fleet_status) || need == 0 {
             // Judging applies the fallback anyway.
             return 0;
         }
-        if !self.is_within_part(quota, standing, now, need) {
+        if !self.is_within_part(quota, fleet_status, now, need) {
             return 0;
         }
-        self.owe_now(quota, standing, now, need);
+        self.owe_now(quota, fleet_status, now, need);
         self.reserve(need, now.after(HOLD), now);
         need
     }
@@ -192,17 +194,23 @@ impl ShareState {
     pub(super) fn passes_on_part(
         &self,
         quota: &ShareQuota,
-        standing: &FleetStatus,
+        fleet_status: &FleetStatus,
         now: Timestamp,
         need: u32,
     ) -> bool {
-        quota.remote_checks_fail(standing) && self.is_within_part(quota, standing, now, need)
+        quota.remote_checks_fail(fleet_status) && self.is_within_part(quota, fleet_status, now, need)
     }
 
     /// Whether `need` tokens are within this host's part of the last known level.
-    fn is_within_part(&self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp, need: u32) -> bool {
+    fn is_within_part(
+        &self,
+        quota: &ShareQuota,
+        fleet_status: &FleetStatus,
+        now: Timestamp,
+        need: u32,
+    ) -> bool {
         let hosts = match quota.fallback() {
-            Fallback::Share => u64::from(standing.hosts()),
+            Fallback::Share => u64::from(fleet_status.hosts()),
             Fallback::Local => 1,
             Fallback::Allow => return true,
             Fallback::Refuse => return false,
@@ -215,8 +223,14 @@ impl ShareState {
     }
 
     /// Adds a debt that is charged with the next batch.
-    pub(super) fn owe_now(&mut self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp, need: u32) {
-        self.start_tracking(quota, standing.hosts(), now);
+    pub(super) fn owe_now(
+        &mut self,
+        quota: &ShareQuota,
+        fleet_status: &FleetStatus,
+        now: Timestamp,
+        need: u32,
+    ) {
+        self.start_tracking(quota, fleet_status.hosts(), now);
         self.owed = self.owed.saturating_add(need);
         self.request_sync();
     }
@@ -236,12 +250,12 @@ impl ShareState {
     pub(super) fn charge_for_next_batch(
         &mut self,
         quota: &ShareQuota,
-        standing: &FleetStatus,
+        fleet_status: &FleetStatus,
         now: Timestamp,
         units: u32,
     ) {
-        if units > 0 && quota.always_checks_remotely() && standing.is_redis_reachable() {
-            self.start_tracking(quota, standing.hosts(), now);
+        if units > 0 && quota.always_checks_remotely() && fleet_status.is_redis_reachable() {
+            self.start_tracking(quota, fleet_status.hosts(), now);
             self.owed = self.owed.saturating_add(units);
             self.request_sync();
         }

@@ -110,7 +110,7 @@ impl ShareState {
             fallback: full,
             seen: None,
             is_seen_before: false,
-            outages: quota.standing().map_or(0, |standing| quota.outages(standing)),
+            outages: quota.fleet_status().map_or(0, |fleet_status| quota.outages(fleet_status)),
             tracked: false,
             sync_request: SyncRequest::Idle,
             refused_until: Timestamp::ORIGIN,
@@ -128,18 +128,20 @@ impl ShareState {
         if cost > quota.bucket().burst() {
             return Outcome::Never;
         }
-        let Some(standing) = quota.standing() else { return self.judge_fallback(quota, now, cost, 1) };
-        if self.outages != quota.outages(standing) {
-            return self.after_outages(quota, standing, now).judge(quota, now, cost);
+        let Some(fleet_status) = quota.fleet_status() else {
+            return self.judge_fallback(quota, now, cost, 1);
+        };
+        if self.outages != quota.outages(fleet_status) {
+            return self.after_outages(quota, fleet_status, now).judge(quota, now, cost);
         }
         let need = cost.saturating_sub(self.borrowed(now));
         if need == 0 {
             return Outcome::Pass;
         }
-        if !quota.is_reachable(standing) {
+        if !quota.is_reachable(fleet_status) {
             return match quota.fallback() {
                 Fallback::Share | Fallback::Local => {
-                    self.judge_fallback(quota, now, need, fallback_parts(quota, standing))
+                    self.judge_fallback(quota, now, need, fallback_parts(quota, fleet_status))
                 }
                 Fallback::Allow => Outcome::Pass,
                 Fallback::Refuse => Outcome::Later(AGAIN_AFTER),
@@ -149,8 +151,8 @@ impl ShareState {
             let nanos = self.refused_until.since(now).as_nanos();
             return Outcome::Later(Micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)));
         }
-        if self.has_credit(quota, standing.hosts(), now, need)
-            || self.passes_on_part(quota, standing, now, need)
+        if self.has_credit(quota, fleet_status.hosts(), now, need)
+            || self.passes_on_part(quota, fleet_status, now, need)
         {
             Outcome::Pass
         } else {
@@ -184,42 +186,48 @@ impl ShareState {
 
     /// Whether a request of a tracked key takes borrowed tokens and changes nothing else.
     fn only_takes_borrowed(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
-        let is_reachable =
-            |standing: &FleetStatus| self.outages == quota.outages(standing) && is_linked(self.outages);
+        let is_reachable = |fleet_status: &FleetStatus| {
+            self.outages == quota.outages(fleet_status) && is_linked(self.outages)
+        };
         (1..=self.borrowed(now)).contains(&cost)
             && cost <= quota.bucket().burst()
             && self.owed == 0
-            && quota.standing().is_some_and(is_reachable)
+            && quota.fleet_status().is_some_and(is_reachable)
     }
 
     /// Charges a request that passed.
     pub fn charge(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
-        let Some(standing) = quota.standing() else { return self.charge_fallback(quota, now, cost, 1) };
-        self.catch_up(quota, standing, now);
+        let Some(fleet_status) = quota.fleet_status() else {
+            return self.charge_fallback(quota, now, cost, 1);
+        };
+        self.catch_up(quota, fleet_status, now);
         self.count_requested(quota, now, cost);
         let need = self.take_borrowed(now, cost);
-        if !quota.is_reachable(standing) {
+        if !quota.is_reachable(fleet_status) {
             match quota.fallback() {
                 Fallback::Share | Fallback::Local => {
-                    self.charge_fallback(quota, now, need, fallback_parts(quota, standing));
+                    self.charge_fallback(quota, now, need, fallback_parts(quota, fleet_status));
                 }
                 Fallback::Allow | Fallback::Refuse => {}
             }
-            return self.charge_for_next_batch(quota, standing, now, need);
+            return self.charge_for_next_batch(quota, fleet_status, now, need);
         }
-        if need > 0 && quota.remote_checks_fail(standing) {
-            self.owe_now(quota, standing, now, need);
+        if need > 0 && quota.remote_checks_fail(fleet_status) {
+            self.owe_now(quota, fleet_status, now, need);
         } else {
-            self.use_credit(quota, standing.hosts(), now, need);
+            self.use_credit(quota, fleet_status.hosts(), now, need);
         }
     }
 
     /// Records a request that this budget refused as demand.
     pub fn record_refusal(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
-        let Some(standing) = quota.standing() else { return };
-        self.catch_up(quota, standing, now);
+        let Some(fleet_status) = quota.fleet_status() else { return };
+        self.catch_up(quota, fleet_status, now);
         self.count_requested(quota, now, cost);
-        if quota.is_reachable(standing) && quota.borrows(standing.hosts()) && !self.is_refused(now, cost) {
+        if quota.is_reachable(fleet_status)
+            && quota.borrows(fleet_status.hosts())
+            && !self.is_refused(now, cost)
+        {
             self.lacked = self.lacked.max(cost);
             self.request_sync();
         }
@@ -227,29 +235,29 @@ impl ShareState {
 
     /// Charges after the fact, up to `debt_max` units of debt.
     pub fn charge_debt(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32, debt_max: u32) {
-        let Some(standing) = quota.standing() else {
+        let Some(fleet_status) = quota.fleet_status() else {
             self.fallback = self.fallback.charge_debt(quota.bucket(), now, amount, debt_max);
             return;
         };
-        self.catch_up(quota, standing, now);
+        self.catch_up(quota, fleet_status, now);
         let need = self.take_borrowed(now, amount);
-        if quota.is_reachable(standing) {
-            self.start_tracking(quota, standing.hosts(), now);
+        if quota.is_reachable(fleet_status) {
+            self.start_tracking(quota, fleet_status.hosts(), now);
             self.owed = self.owed.saturating_add(need).min(self.owed.max(debt_max));
             self.request_sync();
         } else {
-            self.charge_fallback(quota, now, need, fallback_parts(quota, standing));
-            self.charge_for_next_batch(quota, standing, now, need);
+            self.charge_fallback(quota, now, need, fallback_parts(quota, fleet_status));
+            self.charge_for_next_batch(quota, fleet_status, now, need);
         }
     }
 
     /// Refunds charged units: cancels debt first, then restores borrowed tokens, at most those that Redis counts.
     pub fn refund(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32) {
-        let Some(standing) = quota.standing() else {
+        let Some(fleet_status) = quota.fleet_status() else {
             self.fallback = self.fallback.refund(quota.bucket(), now, amount);
             return;
         };
-        self.catch_up(quota, standing, now);
+        self.catch_up(quota, fleet_status, now);
         let paid = self.owed.min(amount);
         self.owed -= paid;
         let room = if now < self.expires_at { self.held_in_redis.saturating_sub(self.tokens) } else { 0 };
@@ -333,9 +341,9 @@ impl ShareState {
     }
 
     /// Applies the outages that have begun or ended since the last update.
-    pub(super) fn catch_up(&mut self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp) {
-        if self.outages != quota.outages(standing) {
-            *self = self.after_outages(quota, standing, now);
+    pub(super) fn catch_up(&mut self, quota: &ShareQuota, fleet_status: &FleetStatus, now: Timestamp) {
+        if self.outages != quota.outages(fleet_status) {
+            *self = self.after_outages(quota, fleet_status, now);
         }
     }
 

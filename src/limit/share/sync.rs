@@ -50,9 +50,9 @@ impl ShareState {
     /// [reserved](ShareState::release_reservation), are returned with the report, beside [`ShareReport::refund`]. Returns the report and
     /// the number of all returned tokens.
     pub fn report(&mut self, quota: &ShareQuota, now: Timestamp, give_back: u32) -> (ShareReport, u32) {
-        if let Some(standing) = quota.standing() {
-            self.catch_up(quota, standing, now);
-            self.start_tracking(quota, standing.hosts(), now);
+        if let Some(fleet_status) = quota.fleet_status() {
+            self.catch_up(quota, fleet_status, now);
+            self.start_tracking(quota, fleet_status.hosts(), now);
         }
         let lapsed = self.expired(now);
         self.tokens = self.borrowed(now);

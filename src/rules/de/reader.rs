@@ -40,8 +40,8 @@ impl serde::de::Error for ReadError {
     /// Takes the form of [`ValueProblem`]: the message, and the help on the next line.
     fn custom<M: Display>(message: M) -> ReadError {
         let text = message.to_string();
-        let (message, mend) = text.split_once('\n').unwrap_or((&text, ""));
-        ReadError::from(ValueProblem::new(message, mend))
+        let (message, help) = text.split_once('\n').unwrap_or((&text, ""));
+        ReadError::from(ValueProblem::new(message, help))
     }
 
     fn missing_field(field: &'static str) -> ReadError {
@@ -73,8 +73,8 @@ pub(super) struct Reader<'r, 'n> {
 }
 
 impl<'n> Reader<'_, 'n> {
-    fn wrong<T>(self, message: String, mend: impl Into<String>) -> Result<T, ReadError> {
-        self.at(Err(ValueProblem::new(message, mend).into()))
+    fn wrong<T>(self, message: String, help: impl Into<String>) -> Result<T, ReadError> {
+        self.at(Err(ValueProblem::new(message, help).into()))
     }
 
     /// Adds the span to an error without one.
@@ -92,15 +92,15 @@ impl<'n> Reader<'_, 'n> {
     /// Makes the error of a value that should have the shape `what`.
     fn not<T>(self, what: &str, or: &str) -> Result<T, ReadError> {
         let found = self.node.kind();
-        let mend = match self.node.as_scalar() {
+        let help = match self.node.as_scalar() {
             Some(text) if self.field == "key" => format!("write `key: [{text}]`"),
             _ => hint(self.what, self.field).unwrap_or(or).to_owned(),
         };
         match self.node.value {
             Value::Null if what.ends_with("is a list") => {
-                self.wrong(format!("`{}` has no value", self.field), mend)
+                self.wrong(format!("`{}` has no value", self.field), help)
             }
-            _ => self.wrong(format!("{what}, not {found}"), mend),
+            _ => self.wrong(format!("{what}, not {found}"), help),
         }
     }
 }
@@ -200,8 +200,8 @@ impl<'de> Deserializer<'de> for Reader<'_, 'de> {
         }
         let Value::Map(pairs) = &self.node.value else {
             let first = fields.first().filter(|first| !first.starts_with('$')).unwrap_or(&"name");
-            let mend = format!("write fields and values, such as `{first}: …`");
-            return self.wrong(format!("{what} is a mapping, not {}", self.node.kind()), mend);
+            let help = format!("write fields and values, such as `{first}: …`");
+            return self.wrong(format!("{what} is a mapping, not {}", self.node.kind()), help);
         };
         let own = RefCell::new(fields.to_vec());
         if let Some(known) = self.known {
@@ -219,8 +219,8 @@ impl<'de> Deserializer<'de> for Reader<'_, 'de> {
         }
         read.map_err(|mut error| {
             if let (Some(field), None) = (error.0.missing, error.0.at) {
-                let mend = hint(what, field).map_or_else(|| format!("write `{field}: …`"), str::to_owned);
-                error.0.wrong = ValueProblem::new(format!("{what} needs `{field}`"), mend);
+                let help = hint(what, field).map_or_else(|| format!("write `{field}: …`"), str::to_owned);
+                error.0.wrong = ValueProblem::new(format!("{what} needs `{field}`"), help);
             }
             error.0.at.get_or_insert(self.node.at);
             error
@@ -238,8 +238,8 @@ impl<'de> Deserializer<'de> for Reader<'_, 'de> {
         }
         let text = self.text()?;
         if !variants.contains(&text) {
-            let mend = hint(self.what, self.field).map_or_else(|| suggest(text, variants), str::to_owned);
-            return self.wrong(format!("unknown {} {}", self.field, shown(text)), mend);
+            let help = hint(self.what, self.field).map_or_else(|| suggest(text, variants), str::to_owned);
+            return self.wrong(format!("unknown {} {}", self.field, shown(text)), help);
         }
         visitor.visit_enum(BorrowedStrDeserializer::new(text))
     }
@@ -361,15 +361,15 @@ impl<'n> Fields<'_, 'n> {
             return;
         }
         for (index, (key, _)) in self.pairs.iter().enumerate() {
-            let (message, mend) = match key.as_scalar() {
+            let (message, help) = match key.as_scalar() {
                 None => (
                     format!("the name of a field is a text, not {}", key.kind()),
                     "if a value was meant, write it in quotes".to_owned(),
                 ),
                 Some(name) if known.contains(&name) => {
                     let Some(first) = self.first(index, name) else { continue };
-                    let mend = format!("keep one of the two; the first is on line {}", first.at.line);
-                    (format!("`{name}` is written twice in {}", self.what), mend)
+                    let help = format!("keep one of the two; the first is on line {}", first.at.line);
+                    (format!("`{name}` is written twice in {}", self.what), help)
                 }
                 Some(name) => match home(self.what, name) {
                     Some(home) => (
@@ -383,7 +383,7 @@ impl<'n> Fields<'_, 'n> {
                 },
             };
             let mut sink = self.reader.sink.borrow_mut();
-            sink.push((key.at, ValueProblem { message, mend: Some(mend) }));
+            sink.push((key.at, ValueProblem { message, help: Some(help) }));
             if sink.len() >= ERRORS_MAX {
                 return;
             }

@@ -115,8 +115,8 @@ impl Values<'_> {
         }
         if text.is_empty() {
             let message = format!("an empty value of {} never matches", shown(self.attribute));
-            let mend = "leave it out: an empty attribute counts as absent, which `{present: false}` matches";
-            report.warning(node.at, message, mend);
+            let help = "leave it out: an empty attribute counts as absent, which `{present: false}` matches";
+            report.warning(node.at, message, help);
         }
         Some(match within {
             Some(ConditionParent::Glob { ignore_case: true }) => Pattern::any_case(text),
@@ -139,31 +139,31 @@ impl Values<'_> {
         kinds.sort_by_key(|(.., at)| at.byte);
         let (name, value, at) = match kinds.as_slice() {
             [] => {
-                let mend =
+                let help =
                     "write a text, a list of texts, or `not`, `cidr`, `glob` or `present` and what is meant";
-                report.error(node.at, format!("{} has no value", shown(self.attribute)), mend);
+                report.error(node.at, format!("{} has no value", shown(self.attribute)), help);
                 return None;
             }
             [only] => *only,
             [(name, ..), (other, _, at), ..] => {
                 let message = format!("`{other}` beside `{name}` in one value of {}", shown(self.attribute));
-                let mend = format!(
+                let help = format!(
                     "write `[{{{name}: …}}, {{{other}: …}}]` if either will do; what is left out of `cidr` or `glob` goes \
                      into `{{not: {{…}}}}`"
                 );
-                report.error(*at, message, mend);
+                report.error(*at, message, help);
                 return None;
             }
         };
         if let Some(at) = mapping.key("ignore_case").filter(|_| name != "glob") {
-            let mend = "write `{glob: …, ignore_case: true}`";
-            report.error(at, format!("`ignore_case` beside `{name}`"), mend);
+            let help = "write `{glob: …, ignore_case: true}`";
+            report.error(at, format!("`ignore_case` beside `{name}`"), help);
             return None;
         }
         if within == Some(ConditionParent::Not) && matches!(name, "not" | "present") {
-            let mend =
+            let help =
                 "write `{present: true}` or `{present: false}` where `not` stands, or the values themselves";
-            report.error(at, format!("`{name}` within `not`"), mend);
+            report.error(at, format!("`{name}` within `not`"), help);
             return None;
         }
         Some(match name {

@@ -80,16 +80,16 @@ pub(super) fn fleet(
     about_strangers(mapping, given, report);
     about_rates(mapping, admitted, report);
     about_windows(mapping, admitted, report);
-    let terms = match (&common.fleet, mapping.get("fleet")) {
-        (Some(fields), Some(node)) => terms(fields, Mapping(node), mapping.has("max"), report)?,
+    let settings = match (&common.fleet, mapping.get("fleet")) {
+        (Some(fields), Some(node)) => settings(fields, Mapping(node), mapping.has("max"), report)?,
         _ => FleetSettings::default(),
     };
     let max_over = match own.max_over {
-        Some(share) => Some(max_over(share.0, mapping.at("max_over"), &terms, admitted, report)?),
+        Some(share) => Some(max_over(share.0, mapping.at("max_over"), &settings, admitted, report)?),
         None => None,
     };
     let region = region(given.weight, mapping, admitted, report);
-    Some(FleetSettings { max_over, region, ..terms })
+    Some(FleetSettings { max_over, region, ..settings })
 }
 
 /// Returns the fleet settings of descriptors, which have no scope of their own.
@@ -99,7 +99,7 @@ pub(super) fn of_descriptors(given: DefaultScope) -> Option<FleetSettings> {
 
 /// Adds the region's part to the fleet settings of one descriptor.
 pub(super) fn of_descriptor(
-    terms: FleetSettings,
+    settings: FleetSettings,
     given: DefaultScope,
     amount: Option<RequestsPerUnit>,
 ) -> FleetSettings {
@@ -107,29 +107,31 @@ pub(super) fn of_descriptor(
         amount.and_then(|amount| Rate::new(amount.count, u64::from(amount.seconds) * SECOND_NANOS).ok());
     let whole = rate.map(|rate| WholeNumbers::Tokens { rate, burst: rate.count() });
     let region = given.weight.map(|weight| Region { weight, whole });
-    FleetSettings { region, ..terms }
+    FleetSettings { region, ..settings }
 }
 
 /// Converts a limit to its fleet form, in which all hosts share each quota.
-pub(in crate::rules) fn shared(limit: Limit, terms: &FleetSettings) -> Limit {
-    let mut limit = weighed(limit, terms.region.as_ref());
+pub(in crate::rules) fn shared(limit: Limit, settings: &FleetSettings) -> Limit {
+    let mut limit = weighed(limit, settings.region.as_ref());
     for allowance in limit.allowances.iter_mut().flatten() {
         match &allowance.quota {
             Quota::TokenBucket(bucket) => {
-                let (bucket, credit) = (*bucket, credit_of(terms));
-                let quota = share::ShareQuota::new(bucket, credit, terms.on_redis_down);
-                allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, terms)));
+                let (bucket, credit) = (*bucket, credit_of(settings));
+                let quota = share::ShareQuota::new(bucket, credit, settings.on_redis_down);
+                allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, settings)));
             }
             // Windows that cannot be shared were reported. A window of 0 refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
                 let own = allowance.quota.clone();
-                if let Ok(quota) = share::ShareQuota::for_window(own, credit_of(terms), terms.on_redis_down) {
-                    allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, terms)));
+                if let Ok(quota) =
+                    share::ShareQuota::for_window(own, credit_of(settings), settings.on_redis_down)
+                {
+                    allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, settings)));
                 }
             }
             Quota::Concurrency(quota) => {
-                let quota = quota.clone().shared(terms.on_redis_down).with_wait_max(terms.wait());
-                let asks = matches!(terms.on_miss, None | Some(OnMiss::Ask));
+                let quota = quota.clone().shared(settings.on_redis_down).with_wait_max(settings.wait());
+                let asks = matches!(settings.on_miss, None | Some(OnMiss::Ask));
                 allowance.quota =
                     Quota::Concurrency(if asks { quota } else { quota.without_remote_checks() });
             }
@@ -139,24 +141,24 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetSettings) -> Limit {
     limit
 }
 
-fn credit_of(terms: &FleetSettings) -> u16 {
-    match (terms.mode, terms.on_miss) {
-        (FleetMode::Borrow, Some(OnMiss::Admit)) => terms.over(),
+fn credit_of(settings: &FleetSettings) -> u16 {
+    match (settings.mode, settings.on_miss) {
+        (FleetMode::Borrow, Some(OnMiss::Admit)) => settings.over(),
         _ => 0,
     }
 }
 
-fn share_of(quota: share::ShareQuota, terms: &FleetSettings) -> share::ShareQuota {
-    let asks = match (terms.mode, terms.on_miss) {
+fn share_of(quota: share::ShareQuota, settings: &FleetSettings) -> share::ShareQuota {
+    let asks = match (settings.mode, settings.on_miss) {
         (FleetMode::Exact, _) => RemoteCheckWait::Always,
         (_, None | Some(OnMiss::Ask)) => RemoteCheckWait::OnMiss,
         // The promised `max_over` holds for any number of hosts.
-        (_, Some(OnMiss::Admit)) if terms.max_over.is_some() => RemoteCheckWait::BelowUnitCredit,
+        (_, Some(OnMiss::Admit)) if settings.max_over.is_some() => RemoteCheckWait::BelowUnitCredit,
         (_, Some(OnMiss::Admit | OnMiss::Refuse)) => RemoteCheckWait::Never,
     };
-    let quota = quota.with_remote_checks(asks).with_wait_max(terms.wait());
+    let quota = quota.with_remote_checks(asks).with_wait_max(settings.wait());
     // With a promised `max_over` the credit does not grow with the fleet.
-    if terms.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
+    if settings.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
 }
 
 fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Report<'_>) -> bool {
@@ -165,7 +167,7 @@ fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Re
     if matches!(algorithm, "token_bucket" | "fixed_window" | "sliding_window" | "concurrency") {
         return true;
     }
-    let mend = match given.by {
+    let help = match given.by {
         ScopeSource::Rule => "write `scope: host`, a `token_bucket`, or a window",
         ScopeSource::Defaults => "write `scope: host` in the rule, or in `defaults` for all of the file",
         ScopeSource::Settings => {
@@ -173,7 +175,7 @@ fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Re
         }
     };
     let message = format!("a `{algorithm}` cannot be shared by hosts, and {} asks for it", given.asks());
-    report.error(at, message, mend);
+    report.error(at, message, help);
     false
 }
 
@@ -192,13 +194,13 @@ fn about_permits(fields: &FleetFields, mapping: Mapping<'_>, report: &mut Report
 
 /// Reports fields that have a meaning on one host only.
 fn about_strangers(mapping: Mapping<'_>, given: DefaultScope, report: &mut Report<'_>) {
-    for (name, why, mend) in STRANGERS {
+    for (name, why, help) in STRANGERS {
         let Some((at, node)) = mapping.key(name).zip(mapping.get(name)) else { continue };
         // The default is accepted.
         if matches!((*name, node.as_scalar()), ("over", Some("refuse")) | ("refused", Some("free"))) {
             continue;
         }
-        report.error(at, format!("`{name}` does not go with {}: {why}", given.asks()), *mend);
+        report.error(at, format!("`{name}` does not go with {}: {why}", given.asks()), *help);
     }
 }
 
@@ -210,7 +212,7 @@ fn about_windows(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut
     let faults =
         windows.filter_map(|quota| share::ShareQuota::for_window(quota.clone(), 0, Fallback::Share).err());
     let Some(fault) = faults.into_iter().next() else { return };
-    let (name, mend) = match fault {
+    let (name, help) = match fault {
         share::SharedWindowError::PerKey => ("align", "leave `align` out, or write `scope: host`"),
         share::SharedWindowError::TooShort => {
             ("rate", "write a window of a second or more, or a `token_bucket`")
@@ -219,7 +221,7 @@ fn about_windows(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut
             ("rate", "write a rounder number, or `scope: host`")
         }
     };
-    report.error(mapping.at(name), format!("hosts cannot share this rule: {fault}"), mend);
+    report.error(mapping.at(name), format!("hosts cannot share this rule: {fault}"), help);
 }
 
 /// Reports rates that Redis scripts cannot count exactly.
@@ -237,11 +239,11 @@ fn about_rates(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut R
         _ => ("overrides_file", " of an override"),
     };
     let message = format!("the rate {rate}{whose} cannot be counted exactly over a fleet");
-    let mend = "write a rounder number, and at most 1000000000/s, or `scope: host`";
-    report.error(mapping.at(field), message, mend);
+    let help = "write a rounder number, and at most 1000000000/s, or `scope: host`";
+    report.error(mapping.at(field), message, help);
 }
 
-fn terms(
+fn settings(
     fields: &FleetFields,
     mapping: Mapping<'_>,
     is_of_places: bool,
@@ -266,8 +268,8 @@ fn terms(
     }
     let wait = fields.wait.or(fields.deadline).map(|wait| wait.0);
     let on_redis_down = fields.on_redis_down.unwrap_or_default();
-    let terms = FleetSettings { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
-    (report.errors() == errors_before).then_some(terms)
+    let settings = FleetSettings { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
+    (report.errors() == errors_before).then_some(settings)
 }
 
 /// Checks `max_over` in thousandths. With `on_miss: admit` it must allow one token on each of two hosts, as a
@@ -275,7 +277,7 @@ fn terms(
 fn max_over(
     share: u16,
     at: Span,
-    terms: &FleetSettings,
+    settings: &FleetSettings,
     admitted: Option<&Admitted>,
     report: &mut Report<'_>,
 ) -> Option<u16> {
@@ -284,7 +286,7 @@ fn max_over(
         report.error(at, message, "leave it out, and write `fleet: {on_miss: refuse}`");
         return None;
     }
-    if terms.mode == FleetMode::Exact || terms.on_miss != Some(OnMiss::Admit) {
+    if settings.mode == FleetMode::Exact || settings.on_miss != Some(OnMiss::Admit) {
         let message = "`max_over` says nothing here: the budget is never exceeded";
         report.warning(at, message, "leave it out, or write `fleet: {on_miss: admit}`");
         return Some(share);
@@ -300,14 +302,14 @@ fn max_over(
              every host pass one"
         );
         let needed = u32::try_from((2 * percent::WHOLE).div_ceil(u64::from(least))).unwrap_or(u32::MAX);
-        let mend = match needed <= u32::from(percent::WHOLE_SHARE) {
+        let help = match needed <= u32::from(percent::WHOLE_SHARE) {
             true => format!(
                 "leave `on_miss` out, write `on_miss: refuse`, or at least `max_over: {}`",
                 Percent(needed)
             ),
             false => "leave `on_miss` out, or write `on_miss: refuse`".to_owned(),
         };
-        report.error(at, message, mend);
+        report.error(at, message, help);
         return None;
     }
     Some(share)

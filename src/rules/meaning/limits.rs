@@ -53,8 +53,8 @@ fn admitted(
     let candidate = match (&fields.candidate, mapping.get("candidate").map(Mapping)) {
         (Some(candidate), Some(mapping)) => {
             if mapping.pairs().is_empty() {
-                let mend = "write what is to be tried, such as `{rate: 10/h}`";
-                report.error(mapping.0.at, "a candidate that says nothing", mend);
+                let help = "write what is to be tried, such as `{rate: 10/h}`";
+                report.error(mapping.0.at, "a candidate that says nothing", help);
                 return None;
             }
             Some(Numbers::of_candidate(candidate, mapping, &rule, report)?)
@@ -93,7 +93,7 @@ impl Admitted {
 /// The numbers of a rule of `limits` and of its shadow rule.
 impl OverrideReader for Vec<&Numbers<'_>> {
     type Entry = OverrideFields;
-    type Terms = OverrideQuota;
+    type Quota = OverrideQuota;
 
     const COLUMN: &'static str = "rate";
     const COLUMNS: &'static str = "`rate` and perhaps `burst`";
@@ -120,9 +120,9 @@ impl OverrideReader for Vec<&Numbers<'_>> {
         Ok(OverrideQuota { rate: rate_text::parse(text)?, burst })
     }
 
-    fn check(&self, terms: &OverrideQuota) -> Result<(), ValueProblem> {
-        terms.check()?;
-        self.iter().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
+    fn check(&self, override_quota: &OverrideQuota) -> Result<(), ValueProblem> {
+        override_quota.check()?;
+        self.iter().try_for_each(|numbers| numbers.allowance(override_quota, None).map(drop))
     }
 }
 
@@ -218,11 +218,11 @@ fn check(
             _ => format!("{} and `{last}`", names.collect::<Vec<_>>().join(", ")),
         };
         let message = format!("`{field}` is a field of {of}, and this is a `{algorithm}`");
-        let mend = match others {
+        let help = match others {
             [] => format!("leave `{field}` out, or write `algorithm: {last}`"),
             _ => format!("leave `{field}` out, or write another `algorithm`"),
         };
-        report.error(at, message, mend);
+        report.error(at, message, help);
     }
     let at = mapping.at("timezone");
     match (fields.align, &fields.timezone) {
@@ -298,7 +298,7 @@ struct PermitOverrides;
 
 impl OverrideReader for PermitOverrides {
     type Entry = ConcurrencyOverrideFields;
-    type Terms = Max;
+    type Quota = Max;
 
     const COLUMN: &'static str = "max";
     const COLUMNS: &'static str = "`max`";

@@ -25,7 +25,7 @@ pub(super) trait OverrideReader {
     /// The fields of an entry.
     type Entry: DeserializeOwned;
     /// The quota of an override.
-    type Terms: Copy + Eq + Hash;
+    type Quota: Copy + Eq + Hash;
 
     /// The field of an entry, and the column of a table, that has the quota.
     const COLUMN: &'static str;
@@ -43,13 +43,13 @@ pub(super) trait OverrideReader {
         fields: &Self::Entry,
         mapping: Mapping<'_>,
         report: &mut Report<'_>,
-    ) -> Option<Self::Terms>;
+    ) -> Option<Self::Quota>;
 
     /// Reads the quota of a cell, with a burst from another one.
-    fn of_cell(&self, text: &str, burst: Option<u32>) -> Result<Self::Terms, ValueProblem>;
+    fn of_cell(&self, text: &str, burst: Option<u32>) -> Result<Self::Quota, ValueProblem>;
 
     /// Checks that these terms are supported.
-    fn check(&self, _terms: &Self::Terms) -> Result<(), ValueProblem> {
+    fn check(&self, _terms: &Self::Quota) -> Result<(), ValueProblem> {
         Ok(())
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn overrides<K: OverrideReader>(
     mapping: Mapping<'_>,
     key: &[KeyPart],
     keepers: &K,
-    classes: &mut QuotaClasses<K::Terms>,
+    classes: &mut QuotaClasses<K::Quota>,
     report: &mut Report<'_>,
 ) -> Option<Arc<Overrides>> {
     let list = mapping.get("overrides").map(|_| entries(mapping, keepers, classes, report));
@@ -76,15 +76,15 @@ pub(super) fn overrides<K: OverrideReader>(
 fn entries<K: OverrideReader>(
     mapping: Mapping<'_>,
     keepers: &K,
-    classes: &mut QuotaClasses<K::Terms>,
+    classes: &mut QuotaClasses<K::Quota>,
     report: &mut Report<'_>,
 ) -> Vec<(Vec<Condition>, u32)> {
     let items = de::items(mapping, "overrides");
     if items.len() > ENTRIES_MAX {
         let message = format!("`overrides` has {} entries", items.len());
-        let mend =
+        let help =
             format!("write at most {ENTRIES_MAX}: they are looked at in turn; exact keys go into a file");
-        report.error(mapping.at("overrides"), message, mend);
+        report.error(mapping.at("overrides"), message, help);
         return Vec::new();
     }
     let mut entries = Vec::with_capacity(items.len());
@@ -102,15 +102,15 @@ fn entries<K: OverrideReader>(
 fn entry<K: OverrideReader>(
     node: &YamlNode,
     keepers: &K,
-    classes: &mut QuotaClasses<K::Terms>,
+    classes: &mut QuotaClasses<K::Quota>,
     report: &mut Report<'_>,
 ) -> Option<(Vec<Condition>, u32)> {
     let fields = de::read(node, report)?;
     let mapping = Mapping(node);
     let conditions = conditions_of(mapping, report);
-    let terms = keepers.of_entry(&fields, mapping, report)?;
+    let quota = keepers.of_entry(&fields, mapping, report)?;
     let at = mapping.at(if mapping.has("burst") { "burst" } else { K::COLUMN });
-    let number = report.settle(at, classes.number(terms, |new| keepers.check(new)))?;
+    let number = report.settle(at, classes.number(quota, |new| keepers.check(new)))?;
     Some((conditions?, number))
 }
 
@@ -119,7 +119,7 @@ fn rows<K: OverrideReader>(
     node: &YamlNode,
     key: &[KeyPart],
     keepers: &K,
-    classes: &mut QuotaClasses<K::Terms>,
+    classes: &mut QuotaClasses<K::Quota>,
     report: &mut Report<'_>,
 ) -> Option<(Box<str>, Rows)> {
     report.settle(node.at, check_file_name(name))?;
@@ -137,16 +137,16 @@ fn rows<K: OverrideReader>(
         Ok(source) => source,
         Err(unreadable) => {
             let table = format!("write a table with a header: the attributes of `key`, {}", K::COLUMNS);
-            let mend = unreadable.problem.mend.as_deref().map_or(&*table, |mend| match mend {
-                mend if mend.starts_with("split") => "split it: give each part to a rule of its own",
-                mend => mend,
+            let help = unreadable.problem.help.as_deref().map_or(&*table, |help| match help {
+                help if help.starts_with("split") => "split it: give each part to a rule of its own",
+                help => help,
             });
             if unreadable.problem.position.line > 0 {
                 // The error is in a line of the table.
                 report.absorb(vec![*unreadable.problem]);
             } else {
                 let message = format!("`overrides_file: {name}`: {}", unreadable.problem.message);
-                report.error(node.at, message, mend);
+                report.error(node.at, message, help);
             }
             return None;
         }
@@ -199,33 +199,33 @@ impl OverrideQuota {
 /// override equal to the rule is numbered too, as it differs from the shadow rule.
 #[derive(Debug)]
 pub(super) struct QuotaClasses<T> {
-    terms: Vec<T>,
+    quotas: Vec<T>,
     numbers: HashMap<T, u32>,
 }
 
 impl<T> Default for QuotaClasses<T> {
     fn default() -> QuotaClasses<T> {
-        QuotaClasses { terms: Vec::new(), numbers: HashMap::new() }
+        QuotaClasses { quotas: Vec::new(), numbers: HashMap::new() }
     }
 }
 
 impl<T: Copy + Eq + Hash> QuotaClasses<T> {
     /// Returns the number of these terms; `check` validates new ones.
-    pub(super) fn number<E>(&mut self, terms: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
-        if let Some(known) = self.numbers.get(&terms) {
+    pub(super) fn number<E>(&mut self, quota: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
+        if let Some(known) = self.numbers.get(&quota) {
             return Ok(*known);
         }
-        check(&terms)?;
-        self.terms.push(terms);
+        check(&quota)?;
+        self.quotas.push(quota);
         // Rows and entries are bounded far below 2³².
-        let number = u32::try_from(self.terms.len()).unwrap_or(u32::MAX);
-        self.numbers.insert(terms, number);
+        let number = u32::try_from(self.quotas.len()).unwrap_or(u32::MAX);
+        self.numbers.insert(quota, number);
         Ok(number)
     }
 
     /// Returns the terms from number 1 on.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
-        self.terms.iter()
+        self.quotas.iter()
     }
 }
 
@@ -242,7 +242,7 @@ struct Columns {
 fn read_table<K: OverrideReader>(
     key: &[KeyPart],
     keepers: &K,
-    classes: &mut QuotaClasses<K::Terms>,
+    classes: &mut QuotaClasses<K::Quota>,
     report: &mut Report<'_>,
 ) -> Rows {
     let source = report.source();
@@ -255,8 +255,8 @@ fn read_table<K: OverrideReader>(
             break;
         }
         if reader.rows.len() == ROWS_MAX {
-            let mend = "give callers a plan, and write an override for each plan";
-            report.error(Span::START, format!("more than {ROWS_MAX} rows"), mend);
+            let help = "give callers a plan, and write an override for each plan";
+            report.error(Span::START, format!("more than {ROWS_MAX} rows"), help);
             break;
         }
         match record {
@@ -297,8 +297,8 @@ fn header<'t, K: OverrideReader>(
         let known = wanted.contains(&name) || name == "burst";
         if !known {
             let near = de::nearest(name, wanted.iter().copied().chain(["burst"]), de::TYPO);
-            let mend = near.map_or(example.clone(), |near| format!("did you mean `{near}`?"));
-            report.error(at, format!("unknown column {}", shown(name)), mend);
+            let help = near.map_or(example.clone(), |near| format!("did you mean `{near}`?"));
+            report.error(at, format!("unknown column {}", shown(name)), help);
         } else if cells.iter().take(place).any(|before| before.text == cell.text) {
             report.error(at, format!("a second column {}", shown(name)), "keep one of the two");
         } else if name == "burst" && !keepers.have_bursts() {
@@ -336,13 +336,13 @@ impl RowReader<'_> {
         &mut self,
         cells: &[Cell<'_>],
         keepers: &K,
-        classes: &mut QuotaClasses<K::Terms>,
+        classes: &mut QuotaClasses<K::Quota>,
     ) -> Result<(), (usize, ValueProblem)> {
         let Columns { numbers, burst, count, .. } = self.columns;
         if cells.len() != count {
             let message = format!("{} cells, and the header has {count}", cells.len());
-            let mend = "write one for each column; a value that holds a comma goes in quotes";
-            return Err((count.min(cells.len().saturating_sub(1)), ValueProblem::new(message, mend)));
+            let help = "write one for each column; a value that holds a comma goes in quotes";
+            return Err((count.min(cells.len().saturating_sub(1)), ValueProblem::new(message, help)));
         }
         for (place, cell) in cells.iter().enumerate() {
             if !cell.quoted && cell.text.trim() != cell.text {
@@ -356,9 +356,9 @@ impl RowReader<'_> {
         let text = |place: usize| cells.get(place).map_or("", |cell| &*cell.text);
         let burst = burst.filter(|place| !text(*place).is_empty());
         let read = |place: usize| read_burst(text(place)).map_err(|wrong| (place, wrong));
-        let terms = keepers.of_cell(text(numbers), burst.map(read).transpose()?);
-        let terms = terms.map_err(|wrong| (numbers, wrong))?;
-        let number = classes.number(terms, |new| keepers.check(new));
+        let quota = keepers.of_cell(text(numbers), burst.map(read).transpose()?);
+        let quota = quota.map_err(|wrong| (numbers, wrong))?;
+        let number = classes.number(quota, |new| keepers.check(new));
         let number = number.map_err(|wrong| (burst.unwrap_or(numbers), wrong))?;
         self.fill(cells)?;
         let first = self.columns.key.first().copied().unwrap_or_default();
@@ -393,8 +393,8 @@ impl RowReader<'_> {
             }
             if cell.len() > VALUE_BYTES_MAX {
                 let message = format!("a value of {attribute} has {} bytes", cell.len());
-                let mend = format!("write at most {VALUE_BYTES_MAX}: no attribute is longer");
-                return Err((*place, ValueProblem::new(message, mend)));
+                let help = format!("write at most {VALUE_BYTES_MAX}: no attribute is longer");
+                return Err((*place, ValueProblem::new(message, help)));
             }
             value.clear();
             part.transform.push(cell, value);

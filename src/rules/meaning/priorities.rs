@@ -15,8 +15,8 @@ pub(crate) fn priorities(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec
     // The reader of the file reports a value that is no list.
     let Value::List(items) = &node.value else { return None };
     if items.is_empty() {
-        let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
-        report.error(node.at, "`priorities` has an empty list", mend);
+        let help = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
+        report.error(node.at, "`priorities` has an empty list", help);
     }
     if items.len() > PRIORITIES_MAX {
         let message = format!("`priorities` has {} names", items.len());

@@ -29,7 +29,7 @@ impl Numbers<'_> {
         let all = std::iter::once(&own).chain(classes.iter());
         let scale = self.scale(all.clone());
         // Overrides were checked when read, so only errors of the common scale remain.
-        let allowances = all.map(|terms| self.allowance(terms, scale)).collect();
+        let allowances = all.map(|override_quota| self.allowance(override_quota, scale)).collect();
         let allowances: Vec<_> = report.settle(self.at, allowances)?;
         self.about_soft(allowances.first(), report);
         let soft_for = match self.over {
@@ -47,8 +47,8 @@ impl Numbers<'_> {
         if soft.limit() == quota.limit() {
             let least = Percent(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
             let message = format!("`soft: {}` of {} is nothing", Percent(share), quota.limit());
-            let mend = format!("write at least {least}, or leave it out");
-            report.warning(self.mapping.at("over"), message, mend);
+            let help = format!("write at least {least}, or leave it out");
+            report.warning(self.mapping.at("over"), message, help);
         }
     }
 
@@ -69,10 +69,10 @@ impl Numbers<'_> {
     /// Makes the allowance of these terms; `None` is unlimited. Without `scale`, that of the rate is used.
     pub(super) fn allowance(
         &self,
-        terms: &OverrideQuota,
+        override_quota: &OverrideQuota,
         scale: Option<TickScale>,
     ) -> Result<Option<Allowance>, ValueProblem> {
-        let Some(quota) = self.quota(terms, scale)? else { return Ok(None) };
+        let Some(quota) = self.quota(override_quota, scale)? else { return Ok(None) };
         let over = match self.over {
             Written::Refuse => OverTreatment::Refuse,
             Written::Soft(share, _) => OverTreatment::Soft(Box::new(softened(&quota, share)?)),
@@ -86,13 +86,17 @@ impl Numbers<'_> {
         Ok(Some(Allowance { quota, over, max_debt }))
     }
 
-    fn quota(&self, terms: &OverrideQuota, scale: Option<TickScale>) -> Result<Option<Quota>, ValueProblem> {
-        let rate_text::WrittenRate::Every(count, period) = terms.rate else { return Ok(None) };
-        let wrong = |error: LimitError| impossible(terms.rate, error);
+    fn quota(
+        &self,
+        override_quota: &OverrideQuota,
+        scale: Option<TickScale>,
+    ) -> Result<Option<Quota>, ValueProblem> {
+        let rate_text::WrittenRate::Every(count, period) = override_quota.rate else { return Ok(None) };
+        let wrong = |error: LimitError| impossible(override_quota.rate, error);
         let quota = match self.algorithm {
             Algorithm::TokenBucket => {
-                let Some(rate) = terms.rate.steady()? else { return Ok(None) };
-                let burst = terms.burst.unwrap_or(count);
+                let Some(rate) = override_quota.rate.steady()? else { return Ok(None) };
+                let burst = override_quota.burst.unwrap_or(count);
                 let quota = token_bucket::TokenBucketQuota::on_scale(
                     rate,
                     burst,
@@ -103,7 +107,7 @@ impl Numbers<'_> {
                 )
             }
             Algorithm::LeakyBucket => {
-                let Some(rate) = terms.rate.steady()? else { return Ok(None) };
+                let Some(rate) = override_quota.rate.steady()? else { return Ok(None) };
                 let queue = self.fields.queue.unwrap_or_default();
                 let quota = leaky_bucket::LeakyBucketQuota::on_scale(
                     rate,
@@ -148,7 +152,7 @@ impl Numbers<'_> {
             return None;
         }
         let mut common = TickScale::NANOS;
-        for rate in all.filter_map(|terms| terms.rate.steady().ok().flatten()) {
+        for rate in all.filter_map(|override_quota| override_quota.rate.steady().ok().flatten()) {
             let elastic = match self.over {
                 Written::Elastic(share) => share_of_rate(rate, share),
                 _ => None,
@@ -175,7 +179,7 @@ fn calendar_of(zone: &TimeZone) -> WindowAlign {
 }
 
 fn bucket_wrong(error: LimitError, what: &str, rate: Rate) -> ValueProblem {
-    let mend = match error {
+    let help = match error {
         LimitError::BurstTooLarge => "write a smaller `burst`, or a faster rate",
         LimitError::QueueTooLong => "write a smaller `queue`, or a faster rate",
         _ => {
@@ -186,7 +190,7 @@ fn bucket_wrong(error: LimitError, what: &str, rate: Rate) -> ValueProblem {
             );
         }
     };
-    ValueProblem::new(format!("{error}: {what} at {rate}"), mend)
+    ValueProblem::new(format!("{error}: {what} at {rate}"), help)
 }
 
 /// Returns the number of units that a key's log must hold: N and the debt, or the soft limit.

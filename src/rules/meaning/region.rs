@@ -35,10 +35,10 @@ pub(super) fn region(
             let share = Percent(weight);
             let message =
                 format!("{share} of a {what} of {count}, as `region_weight` says, is less than one {one}");
-            let mend = format!(
+            let help = format!(
                 "write a larger {what}: the region has one {one} all the same, so that all regions together have more"
             );
-            report.warning(at, message, mend);
+            report.warning(at, message, help);
             break;
         }
     }

@@ -66,8 +66,8 @@ fn callers(
     let Some(by) = &fields.by else { return Some(CallerGrouping { rotate, ..default }) };
     let at = mapping.get("callers").map_or(mapping.0.at, |node| Mapping(node).at("by"));
     if by.is_empty() {
-        let mend = "write attributes that name a caller: `by: [user, ip]`";
-        report.error(at, "`by` has an empty list", mend);
+        let help = "write attributes that name a caller: `by: [user, ip]`";
+        report.error(at, "`by` has an empty list", help);
         return None;
     }
     if by.len() > ATTRIBUTES_MAX {
@@ -99,8 +99,8 @@ fn queue_age(own: &QueueAgeFields, mapping: Mapping<'_>, report: &mut Report<'_>
     };
     if queue_age.critical < queue_age.others {
         let at = mapping.at(if own.critical.is_some() { "critical" } else { "others" });
-        let mend = "let `critical` be the longer of the two";
-        report.warning(at, "the most important is refused sooner than the others", mend);
+        let help = "let `critical` be the longer of the two";
+        report.warning(at, "the most important is refused sooner than the others", help);
     }
     queue_age
 }
@@ -119,19 +119,19 @@ fn workers(own: &WorkersFields, mapping: Mapping<'_>, report: &mut Report<'_>) -
         stripe_exact: exact,
     };
     if exact && own.leak.is_some() {
-        let mend = "leave one of the two out: as it was published it has none";
+        let help = "leave one of the two out: as it was published it has none";
         report.error(
             mapping.at("leak"),
             "`stripe_exact: true` and a `leak`: only one of them can hold",
-            mend,
+            help,
         );
         return None;
     }
     if workers.good >= workers.bad {
         let at = mapping.at(if own.bad.is_some() { "bad" } else { "good" });
         let [good, bad] = [workers.good, workers.bad].map(Percent);
-        let mend = "the host recovers below `good` and sheds above `bad`: leave room in between";
-        report.error(at, format!("`good: {good}` is not below `bad: {bad}`"), mend);
+        let help = "the host recovers below `good` and sheds above `bad`: leave room in between";
+        report.error(at, format!("`good: {good}` is not below `bad: {bad}`"), help);
         return None;
     }
     if workers.bad == WHOLE_SHARE {
@@ -139,8 +139,8 @@ fn workers(own: &WorkersFields, mapping: Mapping<'_>, report: &mut Report<'_>) -
         report.warning(mapping.at("bad"), message, "write less, such as 80%");
     }
     if workers.full < FULL_CALM {
-        let mend = "write at least 60s; 120s is known to be calm";
-        report.warning(mapping.at("full"), "shedding that turns up in less than 60s may swing", mend);
+        let help = "write at least 60s; 120s is known to be calm";
+        report.warning(mapping.at("full"), "shedding that turns up in less than 60s may swing", help);
     }
     Some(workers)
 }
@@ -151,8 +151,8 @@ fn brake(own: &BrakeFields, report: &mut Report<'_>) -> Option<BrakeRule> {
     if let Some([_, band]) =
         bands.windows(2).find(|pair| matches!(pair, [one, two] if one.value.0 > two.value.0))
     {
-        let mend = "start with the least important, whose share is the smallest";
-        report.error(band.at, "`bands` go down: what is more important may use less", mend);
+        let help = "start with the least important, whose share is the smallest";
+        report.error(band.at, "`bands` go down: what is more important may use less", help);
         return None;
     }
     let bands = bands.iter().map(|band| band.value.0).collect();
@@ -204,7 +204,7 @@ fn settle_brake(
 ) {
     let sheddable = priorities.len().saturating_sub(1);
     if sheddable == 0 {
-        report.error(at, alone("brake", priorities), MEND_ALONE);
+        report.error(at, alone("brake", priorities), HELP_ALONE);
         return;
     }
     let Some(brake) = &mut shed.brake else { return };
@@ -241,12 +241,12 @@ fn doubt_bands(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Repo
     );
     // In whole percent: with one slot there is none to keep free.
     let most = (u64::from(slots) - 1) * 100 / u64::from(slots);
-    let mend = if most == 0 {
+    let help = if most == 0 {
         "leave `brake` out: of one slot there is none to keep free".to_owned()
     } else {
         format!("write at most {most}% for it: bands are rounded up to whole slots")
     };
-    report.warning(at, message, mend);
+    report.warning(at, message, help);
 }
 
 fn settle_reserve(
@@ -285,7 +285,7 @@ fn settle_reserve(
 fn check_workers(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
     let all = shed.workers.is_some_and(|workers| workers.shed_critical);
     if priorities.len() < 2 && !all && shed.workers.is_some() {
-        report.error(at, alone("workers", priorities), MEND_ALONE);
+        report.error(at, alone("workers", priorities), HELP_ALONE);
     }
 }
 
@@ -305,7 +305,7 @@ fn default_bands(sheddable: usize) -> Vec<u16> {
         .collect()
 }
 
-const MEND_ALONE: &str = "write a less important priority behind it in `priorities`";
+const HELP_ALONE: &str = "write a less important priority behind it in `priorities`";
 
 const LOWEST: u16 = 700;
 const HIGHEST: u16 = 900;

@@ -18,7 +18,7 @@ pub(in crate::rules) fn descriptors(
     given: DefaultScope,
     report: &mut Report<'_>,
 ) -> Vec<Branch> {
-    let fleet = of_descriptors(given).map(|terms| (terms, given));
+    let fleet = of_descriptors(given).map(|settings| (settings, given));
     let mut reader = TreeReader { report, fleet, depth: 0, idle: BTreeMap::new() };
     let branches = reader.level(nodes);
     reader.tell_idle();
@@ -67,14 +67,14 @@ impl TreeReader<'_, '_> {
         let Some(Text(key)) = fields.key else {
             // An invalid key was reported.
             if mapping.get("key").is_none_or(|node| node.value == Value::Null) {
-                let mend = "write `key: NAME`, as the application sends it";
-                self.report.error(at, "a descriptor needs `key`", mend);
+                let help = "write `key: NAME`, as the application sends it";
+                self.report.error(at, "a descriptor needs `key`", help);
             }
             return None;
         };
         if key.is_empty() {
-            let mend = "write the name of the entry, as the application sends it";
-            self.report.error(at, "the `key` of a descriptor is empty", mend);
+            let help = "write the name of the entry, as the application sends it";
+            self.report.error(at, "the `key` of a descriptor is empty", help);
             return None;
         }
         // envoyproxy/ratelimit treats an empty value as absent.
@@ -96,8 +96,8 @@ impl TreeReader<'_, '_> {
         let share = fields.is_some_and(|fields| fields.share_threshold == Some(true));
         if share && !text.contains('*') {
             let message = format!("`share_threshold` needs a `*`, and {} has none", shown(&text));
-            let mend = "write a pattern, such as `value: \"files/*\"`, or leave `share_threshold` out";
-            self.report.error(mapping.at("share_threshold"), message, mend);
+            let help = "write a pattern, such as `value: \"files/*\"`, or leave `share_threshold` out";
+            self.report.error(mapping.at("share_threshold"), message, help);
         }
         let limit = fields.and_then(|fields| self.limit(fields, mapping));
         if let Some(entry) = entry {
@@ -121,13 +121,13 @@ impl TreeReader<'_, '_> {
                 [("shadow_mode", shadow), ("quota_mode", quota)].into_iter().filter(|(_, is)| *is)
             {
                 let message = format!("`{field}` has no effect on a descriptor without `rate_limit`");
-                let mend = "nodes do not inherit it: write it beside each `rate_limit` that it is meant for";
-                self.report.warning(mapping.at(field), message, mend);
+                let help = "nodes do not inherit it: write it beside each `rate_limit` that it is meant for";
+                self.report.warning(mapping.at(field), message, help);
             }
             return None;
         };
         let limit = rate_limit(limit, Mapping(node), self.report)?;
-        let fleet = self.fleet.map(|(terms, given)| of_descriptor(terms, given, limit.amount));
+        let fleet = self.fleet.map(|(settings, given)| of_descriptor(settings, given, limit.amount));
         Some(NodeLimit { shadow, quota, fleet, ..limit })
     }
 
@@ -143,8 +143,8 @@ impl TreeReader<'_, '_> {
             "the descriptor {} is the one on line {line}: key and value are compared as one text",
             shown(&text)
         );
-        let mend = "keep one of the two: either is found by both ways to write it";
-        self.report.error(entry.at, message, mend);
+        let help = "keep one of the two: either is found by both ways to write it";
+        self.report.error(entry.at, message, help);
     }
 
     /// Warns of a node that no request can reach.
@@ -157,9 +157,9 @@ impl TreeReader<'_, '_> {
         if let Some(star) = text.find('*') {
             if star + 1 < text.len() {
                 let message = format!("the pattern {} has a star that is not its end", shown(&text));
-                let mend =
+                let help =
                     format!("here it matches; the service takes such a star as it is before {STARS_SINCE}");
-                self.report.warning(entry.at, message, mend);
+                self.report.warning(entry.at, message, help);
             }
             return;
         }
@@ -168,13 +168,13 @@ impl TreeReader<'_, '_> {
         let longest = entry.value.map_or(0, str::len);
         if longest > VALUE_BYTES_MAX {
             let message = format!("no request has this value: it has {longest} bytes");
-            let mend = format!("write at most {VALUE_BYTES_MAX}, or a pattern with `*`");
-            self.report.warning(entry.at, message, mend);
+            let help = format!("write at most {VALUE_BYTES_MAX}, or a pattern with `*`");
+            self.report.warning(entry.at, message, help);
         } else if let Err(wrong) = check_name(entry.key, "an entry")
             && keys.all(|key| check_name(key, "an entry").is_err())
         {
             let message = format!("no request has this key: {}", wrong.message);
-            self.report.warning(entry.at, message, wrong.mend.unwrap_or_default());
+            self.report.warning(entry.at, message, wrong.help.unwrap_or_default());
         }
     }
 
@@ -190,13 +190,13 @@ impl TreeReader<'_, '_> {
     }
 
     fn tell_idle(self) {
-        for (name, mend) in IDLE {
+        for (name, help) in IDLE {
             let Some((at, count)) = self.idle.get(name) else { continue };
             let times = match count {
                 1 => String::new(),
                 count => format!(", {count} times in this file"),
             };
-            self.report.warning(*at, format!("`{name}` has no effect{times}"), *mend);
+            self.report.warning(*at, format!("`{name}` has no effect{times}"), *help);
         }
     }
 }
@@ -242,8 +242,8 @@ fn count(
     let Some(count) = fields.requests_per_unit else {
         if !unlimited {
             let message = "without `requests_per_unit` every request is refused";
-            let mend = "write how many may pass, or `requests_per_unit: 0` if none is meant";
-            report.warning(mapping.0.at, message, mend);
+            let help = "write how many may pass, or `requests_per_unit: 0` if none is meant";
+            report.warning(mapping.0.at, message, help);
         }
         return 0;
     };
@@ -265,8 +265,8 @@ fn unit(
     let at = mapping.at("unit");
     let Some(unit) = fields.unit.map(|unit| unit.0.to_lowercase()) else {
         if !unlimited {
-            let mend = "write `unit: second`, minute, hour, day, week, month or year, or `unlimited: true`";
-            report.error(mapping.0.at, "`rate_limit` needs `unit`", mend);
+            let help = "write `unit: second`, minute, hour, day, week, month or year, or `unlimited: true`";
+            report.error(mapping.0.at, "`rate_limit` needs `unit`", help);
         }
         return None;
     };
@@ -278,8 +278,8 @@ fn unit(
         }
         (None, true) => report.warning(at, "`unit` has no effect beside `unlimited`", "leave it out"),
         (None, false) => {
-            let mend = suggest(&unit, &UNITS.map(|(known, _)| known));
-            report.error(at, format!("unknown unit {}", shown(&unit)), mend);
+            let help = suggest(&unit, &UNITS.map(|(known, _)| known));
+            report.error(at, format!("unknown unit {}", shown(&unit)), help);
         }
         (Some(_), false) => {}
     }
@@ -295,8 +295,8 @@ fn replaces(
     for item in fields.replaces.iter().flatten() {
         let (at, name) = item.value.name.map_or((item.at, ""), |name| (name.at, name.value.0));
         if name.is_empty() {
-            let mend = "write the `name` of the `rate_limit` that is replaced, or leave the entry out";
-            report.error(at, "an entry of `replaces` is empty", mend);
+            let help = "write the `name` of the `rate_limit` that is replaced, or leave the entry out";
+            report.error(at, "an entry of `replaces` is empty", help);
         } else if own == Some(name) {
             let message = format!("{} replaces itself", shown(name));
             report.error(at, message, "name another limit, or leave the entry out");

@@ -106,7 +106,7 @@ fn logs_taken_metrics_port_and_retries() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
-    daemon.await_log(&["no metrics over TCP", "mend metrics.listen", &port.to_string()]);
+    daemon.await_log(&["no metrics over TCP", "correct metrics.listen", &port.to_string()]);
     daemon.greeted().assert_served();
     assert_eq!(get(&daemon, "/metrics").status, 200, "they are on the admin socket, too");
     drop(taken);

@@ -297,7 +297,7 @@ fn doctor_reports_redis_faults_with_help() {
     redis.kill();
     let output = doctor();
     let gone = finding(&output, "redis");
-    assert!(gone.starts_with("WRONG") && gone.contains("down") && gone.contains("mend: start it"), "{gone}");
+    assert!(gone.starts_with("WRONG") && gone.contains("down") && gone.contains("help: start it"), "{gone}");
     assert!(outcome_of(&output).1.contains("plain text beyond this host"), "{:?}", outcome_of(&output));
 }
 

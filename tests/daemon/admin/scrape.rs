@@ -206,14 +206,14 @@ fn reload_updates_metrics_and_keeps_counters() {
     )
     .unwrap();
     assert_eq!(post(&daemon, "/reload", "{}").status, 200);
-    let mended = scrape(&daemon);
-    assert_eq!(mended.of("tidegate_rules_reload_success"), 1.0);
-    assert_ne!(sha(&mended), sha(&before));
+    let repaired = scrape(&daemon);
+    assert_eq!(repaired.of("tidegate_rules_reload_success"), 1.0);
+    assert_ne!(sha(&repaired), sha(&before));
     let modes = ["enforce", "shadow", "disabled"]
-        .map(|mode| mended.of(&format!("tidegate_mode{{domain=\"api\",rule=\"per-user\",mode=\"{mode}\"}}")));
+        .map(|mode| repaired.of(&format!("tidegate_mode{{domain=\"api\",rule=\"per-user\",mode=\"{mode}\"}}")));
     assert_eq!(modes, [0.0, 1.0, 0.0]);
     let allowed = "tidegate_decisions_total{domain=\"api\",rule=\"per-user\",verdict=\"allow\"}";
-    assert_eq!([before.of(allowed), mended.of(allowed)], [1.0, 1.0]);
+    assert_eq!([before.of(allowed), repaired.of(allowed)], [1.0, 1.0]);
     // In shadow mode an answer names no rule.
     wire.ask(&hit(2, "u"));
     let unnamed = "tidegate_decisions_total{domain=\"api\",rule=\"\",verdict=\"allow\"}";

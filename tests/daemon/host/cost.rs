@@ -30,10 +30,11 @@ fn cpu_nanos() -> i64 {
 #[test]
 fn bounds_cpu_time_of_samples() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let asker = everything(listener.local_addr().unwrap().port());
+    let remote_checker = everything(listener.local_addr().unwrap().port());
     let mut sensors = SignalSensors::new(Path::new("/"));
-    let sample =
-        |sensors: &mut SignalSensors, tick: u64| sensors.sample(&asker, Now::at_nanos(tick * 250_000_000));
+    let sample = |sensors: &mut SignalSensors, tick: u64| {
+        sensors.sample(&remote_checker, Now::at_nanos(tick * 250_000_000))
+    };
     // The first samples open files and count CPUs.
     (0..8).for_each(|tick| sample(&mut sensors, tick));
     let before = cpu_nanos();

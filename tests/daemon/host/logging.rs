@@ -94,12 +94,12 @@ fn logs_help_for_each_cause() {
         (SignalSource::CpuQuota, "no process", "HELLO"),
         (SignalSource::IoPressure, "proc/pressure/io", "psi=1"),
     ];
-    for (source, what, mend) in table {
+    for (source, what, help) in table {
         listen_to(|journal| {
             let mut machine = Machine::new(&[("it", source.clone())], None);
             assert_eq!(machine.sample(), [None], "{source:?}");
             let lines = journal.lines().concat();
-            assert!(lines.contains(what) && lines.contains(mend), "{source:?}: {lines}");
+            assert!(lines.contains(what) && lines.contains(help), "{source:?}: {lines}");
         });
     }
 }

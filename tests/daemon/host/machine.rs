@@ -11,7 +11,7 @@ use tidegate::host::{HostSignals, SignalSensors, SignalSink, SignalSource};
 pub(crate) struct Machine {
     root: TempDir,
     sensors: SignalSensors,
-    pub(crate) asker: Asker,
+    pub(crate) remote_checker: Asker,
     seconds: u64,
 }
 
@@ -19,7 +19,7 @@ impl Machine {
     pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> Machine {
         let root = tempfile::tempdir().unwrap();
         let sensors = SignalSensors::new(root.path());
-        Machine { root, sensors, asker: Asker::new(wanted, pid), seconds: 100 }
+        Machine { root, sensors, remote_checker: Asker::new(wanted, pid), seconds: 100 }
     }
 
     /// Writes a file in place, visible through open descriptors.
@@ -36,9 +36,9 @@ impl Machine {
 
     /// Takes a sample, 1 s after the previous; empty if none is reported.
     pub(crate) fn sample(&mut self) -> Vec<Option<u32>> {
-        self.sensors.sample(&self.asker, Now::at_nanos(self.seconds * 1_000_000_000));
+        self.sensors.sample(&self.remote_checker, Now::at_nanos(self.seconds * 1_000_000_000));
         self.seconds += 1;
-        self.asker.observed()
+        self.remote_checker.observed()
     }
 
     pub(crate) fn pass(&mut self, seconds: u64) {
@@ -55,9 +55,9 @@ pub(crate) struct Asker {
 impl Asker {
     /// For pool `web`.
     pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> Asker {
-        let asker = Asker::default();
-        asker.want(wanted, pid);
-        asker
+        let remote_checker = Asker::default();
+        remote_checker.want(wanted, pid);
+        remote_checker
     }
 
     pub(crate) fn want(&self, wanted: &[(&str, SignalSource)], pid: Option<u32>) {

@@ -98,7 +98,7 @@ fn fails(fault: Fault<'_>, recovers: bool) {
         return;
     }
     let daemon = kept().with(fault).start();
-    let asker = Asker::start(&daemon);
+    let remote_checker = Asker::start(&daemon);
     daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
     let tables = state(&daemon.plan).join("tables");
     let before = fs::read(&tables).unwrap();
@@ -115,7 +115,7 @@ fn fails(fault: Fault<'_>, recovers: bool) {
         eventually("it is tried again", || (failures(&daemon) >= failed + 3.0).then_some(()));
         assert_eq!(writes(&daemon), written);
     }
-    assert!(asker.stop().len() > 1);
+    assert!(remote_checker.stop().len() > 1);
     let (plan, log) = end(daemon);
     assert_eq!(log.matches("cannot be written").count(), 1, "said once: {log}");
     assert_eq!(log.matches("can be written again").count(), usize::from(recovers), "{log}");
@@ -180,10 +180,10 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     eventually("the second is begun", || unfinished.exists().then_some(()));
     let before = fs::read(&tables).unwrap();
     let begun = read_boot_nanos();
-    let asker = Asker::start(&daemon);
+    let remote_checker = Asker::start(&daemon);
     // A hundred writes would fit into this time.
     std::thread::sleep(Duration::from_millis(1_500));
-    let took = asker.stop();
+    let took = remote_checker.stop();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
     assert!(unfinished.exists() && writes(&daemon) == 1.0, "the disk still has it");
     let (p99, most) = (took[took.len() * 99 / 100], took[took.len() - 1]);

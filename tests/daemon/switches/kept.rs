@@ -4,7 +4,7 @@ use std::fs;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
-use tidegate::state::{ORDERS_VERSION, SwitchesRead, UnreadableSwitches, read_orders, write_orders};
+use tidegate::state::{SWITCHES_VERSION, SwitchesRead, UnreadableSwitches, read_switches, write_switches};
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -12,7 +12,7 @@ fn now(at: u64, utc: i64) -> Now {
     Now { at: Timestamp::from_nanos(at), utc_offset_nanos: utc }
 }
 
-fn orders() -> HostOverrides {
+fn overrides() -> HostOverrides {
     let rule = RuleName { domain: "api".into(), rule: "web/workers".into() };
     let switch = |target, mode, until: Option<u64>, by| Switch {
         target,
@@ -43,20 +43,20 @@ fn reads_switches_with_same_wall_clock_end() {
     let path = directory.path().join("switches");
     let unix = 1_700_000_000_000_000_000;
     assert_eq!(
-        read_orders(&path, now(0, unix)).unwrap().orders,
+        read_switches(&path, now(0, unix)).unwrap().overrides,
         HostOverrides::default(),
         "no file says nothing"
     );
-    write_orders(&path, &orders(), now(HOUR, unix)).unwrap();
-    let whole = SwitchesRead { orders: orders(), version: ORDERS_VERSION, not_understood: 0 };
-    assert_eq!(read_orders(&path, now(HOUR, unix)).unwrap(), whole);
+    write_switches(&path, &overrides(), now(HOUR, unix)).unwrap();
+    let whole = SwitchesRead { overrides: overrides(), version: SWITCHES_VERSION, not_understood: 0 };
+    assert_eq!(read_switches(&path, now(HOUR, unix)).unwrap(), whole);
     // The next daemon has a new origin, two hours later.
-    let read = read_orders(&path, now(0, unix + 2 * i64::try_from(HOUR).unwrap())).unwrap().orders;
+    let read = read_switches(&path, now(0, unix + 2 * i64::try_from(HOUR).unwrap())).unwrap().overrides;
     let ends: Vec<_> = read.switches.iter().map(|switch| switch.until).collect();
     assert_eq!(ends, [Some(Timestamp::from_nanos(3 * HOUR)), None]);
     assert_eq!(read.blocks[0].until, Timestamp::from_nanos(5 * HOUR));
     // Ten hours later it has expired.
-    let read = read_orders(&path, now(0, unix + 10 * i64::try_from(HOUR).unwrap())).unwrap().orders;
+    let read = read_switches(&path, now(0, unix + 10 * i64::try_from(HOUR).unwrap())).unwrap().overrides;
     assert_eq!(read.blocks[0].until, Timestamp::ORIGIN);
 }
 
@@ -64,12 +64,12 @@ fn reads_switches_with_same_wall_clock_end() {
 fn reads_damaged_switches_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
-    write_orders(&path, &orders(), now(0, 0)).unwrap();
+    write_switches(&path, &overrides(), now(0, 0)).unwrap();
     let whole = fs::read(&path).unwrap();
     let check = |bytes: &[u8], what: &str| {
         fs::write(&path, bytes).unwrap();
-        match read_orders(&path, now(0, 0)) {
-            Ok(read) => assert_eq!((read.orders, read.not_understood), (orders(), 0), "{what}"),
+        match read_switches(&path, now(0, 0)) {
+            Ok(read) => assert_eq!((read.overrides, read.not_understood), (overrides(), 0), "{what}"),
             Err(UnreadableSwitches::Damaged(_)) => {}
             Err(UnreadableSwitches::Io(error)) => panic!("{what}: {error}"),
         }
@@ -85,7 +85,7 @@ fn reads_damaged_switches_whole_or_not_at_all() {
     let huge = vec![b' '; 5 << 20];
     fs::write(&path, huge).unwrap();
     assert!(
-        matches!(read_orders(&path, now(0, 0)), Err(UnreadableSwitches::Damaged(reason)) if reason.contains("larger"))
+        matches!(read_switches(&path, now(0, 0)), Err(UnreadableSwitches::Damaged(reason)) if reason.contains("larger"))
     );
 }
 
@@ -95,14 +95,14 @@ pub(crate) fn document(version: u32, content: &str) -> String {
     let mut hasher = siphasher::sip128::SipHasher13::new();
     hasher.write(content.as_bytes());
     let sum = siphasher::sip128::Hasher128::finish128(&hasher).as_u128();
-    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{content}}}"#)
+    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","overrides":{content}}}"#)
 }
 
 fn read_foreign(content: &str) -> SwitchesRead {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     fs::write(&path, document(7, content)).unwrap();
-    read_orders(&path, now(0, 0)).unwrap()
+    read_switches(&path, now(0, 0)).unwrap()
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn reads_other_version_without_becoming_stricter() {
     ];
     for (content, switches, blocks, not_understood) in table {
         let read = read_foreign(&content.replace("BLOCK", block).replace("NARROW", &narrow_block));
-        let found = (read.orders.switches, read.orders.blocks.len(), read.not_understood, read.version);
+        let found = (read.overrides.switches, read.overrides.blocks.len(), read.not_understood, read.version);
         assert_eq!(found, (switches, blocks, not_understood, 7), "{content}");
     }
 }

@@ -43,7 +43,7 @@ fn doctor_probes_scheduler() {
     // A newer kernel grants the slice; with an older one or a system call filter, the report has the reason.
     let got = text.starts_with("well ") && text.contains("100µs and got it");
     let not =
-        text.starts_with("look ") && (text.contains("mend: nothing must") || text.contains("sched_setattr"));
+        text.starts_with("look ") && (text.contains("help: nothing must") || text.contains("sched_setattr"));
     assert!(if is_new { got || text.contains("sched_setattr") } else { not }, "{text}");
 }
 
@@ -64,8 +64,8 @@ fn doctor_explains_missing_access_of_user() {
     let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
     let is_root = rustix::process::geteuid().is_root();
     // No advice to join the group of root.
-    let mend = if is_root { "socket.group" } else { "usermod -aG" };
-    assert!(text.contains("mode 0660") && text.contains(mend) && !text.contains("-aG root"), "{text}");
+    let help = if is_root { "socket.group" } else { "usermod -aG" };
+    assert!(text.contains("mode 0660") && text.contains(help) && !text.contains("-aG root"), "{text}");
     // Not even the group may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o600)).unwrap();
     let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");

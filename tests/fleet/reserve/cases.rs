@@ -166,22 +166,22 @@ fn recovers_after_failover_to_stale_replica() {
 fn detects_takeover_of_its_identity() {
     let mut store = Store::default();
     let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
-    let mut beat = |daemon: &mut Host, ms: u64| {
-        let beat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
-        let ScriptReply::Beat(reply) =
-            store.execute(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
+    let mut heartbeat = |daemon: &mut Host, ms: u64| {
+        let heartbeat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
+        let ScriptReply::Heartbeat(reply) =
+            store.execute(&ScriptCommand::Heartbeat(heartbeat.clone()), EPOCH_US + ms * 1_000)
         else {
             panic!()
         };
-        daemon.link.heard(now(ms, 0).at);
-        let is_taken = daemon.reserves.apply_reply(&beat, &reply, &daemon.engine);
+        daemon.link.record_reply(now(ms, 0).at);
+        let is_taken = daemon.reserves.apply_reply(&heartbeat, &reply, &daemon.engine);
         (is_taken, reply.pools[0].load.slots)
     };
     let [one, other] = &mut daemons;
-    assert_eq!(beat(one, 0), (false, 100));
-    assert_eq!(beat(other, 500), (false, 100), "it takes the place of the first");
-    assert_eq!(beat(one, 1_500), (true, 100));
-    assert_eq!(beat(other, 2_000), (false, 100));
+    assert_eq!(heartbeat(one, 0), (false, 100));
+    assert_eq!(heartbeat(other, 500), (false, 100), "it takes the place of the first");
+    assert_eq!(heartbeat(one, 1_500), (true, 100));
+    assert_eq!(heartbeat(other, 2_000), (false, 100));
     assert!(other.goes_by_the_fleet(10_500) && !one.goes_by_the_fleet(10_500), "it was not heard since 0 s");
 }
 
@@ -212,7 +212,8 @@ fn reports_removed_pool_until_acknowledged() {
     world.run(2_100, |_| 0.0);
     assert_eq!(world.slots_known(0), 100);
     let said = &world.hosts[1].as_ref().unwrap().said;
-    let zeros = said.iter().flat_map(|beat| &beat.pools).filter(|report| report.load.slots == 0).count();
+    let zeros =
+        said.iter().flat_map(|heartbeat| &heartbeat.pools).filter(|report| report.load.slots == 0).count();
     assert_eq!(zeros, 1);
     assert!(said.last().unwrap().pools.is_empty());
 }

@@ -3,19 +3,19 @@
 use tidegate::fleet::heartbeat::PoolLoad;
 
 use super::Cell;
-use super::beat::{Pool, Said};
+use super::heartbeat::{Pool, Said};
 
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(super) fn of_cell(cell: &Cell) -> Vec<u8> {
-    let Cell { terms, level, rem, at, reports } = cell;
+    let Cell { cell_quota, level, rem, at, reports } = cell;
     let (now, before) = (reports.now, reports.before);
-    let mut bytes = terms.version.to_le_bytes().to_vec();
-    bytes.extend(small(terms.rate.num()));
-    bytes.extend(small(terms.rate.den()));
-    bytes.extend(terms.burst.to_le_bytes());
+    let mut bytes = cell_quota.version.to_le_bytes().to_vec();
+    bytes.extend(small(cell_quota.rate.num()));
+    bytes.extend(small(cell_quota.rate.den()));
+    bytes.extend(cell_quota.burst.to_le_bytes());
     bytes.extend(level.to_le_bytes());
     bytes.extend(small(*rem));
     for amount in [*at, now.held, before.held, now.demand, before.demand] {

@@ -8,7 +8,7 @@ use super::share::{Reports, granted, portion};
 /// State of one key in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    pub terms: CellQuota,
+    pub cell_quota: CellQuota,
     /// µtok; negative after admissions beyond the budget.
     pub level: i64,
     /// Remainder of the last refill, in `den` parts of a µtok.
@@ -24,19 +24,19 @@ impl Cell {
     pub fn of_one_who_asks(
         value: Option<&Cell>,
         asked: &CellQuota,
-        knew_us: Option<u64>,
+        known_age_us: Option<u64>,
         other_birth: bool,
         now_us: u64,
     ) -> (Cell, bool) {
         let Some(&(mut cell)) = value else {
-            let lost = knew_us.is_some_and(|knew| other_birth || knew < SURELY_KEPT_US);
+            let lost = known_age_us.is_some_and(|knew| other_birth || knew < SURELY_KEPT_US);
             let level = if lost { 0 } else { asked.burst.cast_signed() };
             let reports = Reports::default();
-            return (Cell { terms: *asked, level, rem: 0, at: now_us, reports }, lost);
+            return (Cell { cell_quota: *asked, level, rem: 0, at: now_us, reports }, lost);
         };
         cell.forward(now_us);
-        if asked.version > cell.terms.version {
-            (cell.terms, cell.rem) = (*asked, 0);
+        if asked.version > cell.cell_quota.version {
+            (cell.cell_quota, cell.rem) = (*asked, 0);
             cell.level = cell.level.min(asked.burst.cast_signed());
         }
         (cell, false)
@@ -64,12 +64,12 @@ impl Cell {
     fn earn(&mut self, until: u64) {
         let us = until - self.at;
         self.at = until;
-        let cap = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
+        let cap = self.cell_quota.burst.cast_signed() - self.reports.held().cast_signed();
         if self.level >= cap {
             self.rem = 0;
             return;
         }
-        let (num, den) = (i128::from(self.terms.rate.num()), i128::from(self.terms.rate.den()));
+        let (num, den) = (i128::from(self.cell_quota.rate.num()), i128::from(self.cell_quota.rate.den()));
         let earned = i128::from(us) * num + i128::from(self.rem);
         let level = i128::from(self.level) + earned / den;
         (self.level, self.rem) = match i64::try_from(level) {
@@ -82,9 +82,9 @@ impl Cell {
     pub fn serve(&mut self, ask: &CellRequest, lost: bool, other_birth: bool) -> CellReply {
         let generation = self.at / GENERATION_US;
         self.reports.replace(generation, ask.last.filter(|_| !other_birth), ask.hold, ask.demand);
-        let room = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
+        let room = self.cell_quota.burst.cast_signed() - self.reports.held().cast_signed();
         self.level = self.level.max((self.level + ask.back.min(AMOUNT_MAX).cast_signed()).min(room));
-        let debt_max = (2 * self.terms.burst + DEBT_BEYOND_BURSTS).min(DEBT_MAX);
+        let debt_max = (2 * self.cell_quota.burst + DEBT_BEYOND_BURSTS).min(DEBT_MAX);
         self.level = (self.level - ask.owed.min(AMOUNT_MAX).cast_signed()).max(-debt_max.cast_signed());
 
         let demand = self.reports.demand();
@@ -92,15 +92,15 @@ impl Cell {
         let grant = granted(self.level, share, demand, ask.want.min(AMOUNT_MAX), ask.random);
         self.level -= grant.cast_signed();
         self.reports.hold(grant);
-        let (hosts, version) = (self.reports.hosts(), self.terms.version);
+        let (hosts, version) = (self.reports.hosts(), self.cell_quota.version);
         CellReply { level: self.level, demand, grant, hosts, lost, version, generation, window: None }
     }
 
     /// Returns the level of an empty cell after this time.
     fn filled(&self, us: u64) -> i64 {
-        let filled = u128::from(us.min(AMOUNT_MAX)) * u128::from(self.terms.rate.num());
-        let filled = filled / u128::from(self.terms.rate.den());
-        let burst = self.terms.burst;
+        let filled = u128::from(us.min(AMOUNT_MAX)) * u128::from(self.cell_quota.rate.num());
+        let filled = filled / u128::from(self.cell_quota.rate.den());
+        let burst = self.cell_quota.burst;
         u64::try_from(filled).map_or(burst, |filled| filled.min(burst)).cast_signed()
     }
 
@@ -110,21 +110,23 @@ impl Cell {
         let need = u64::try_from(cost.cast_signed() - self.level).unwrap_or(0);
         let wait = match need {
             0 => CostCover::No,
-            _ if cost > self.terms.burst => CostCover::Never,
+            _ if cost > self.cell_quota.burst => CostCover::Never,
             need => {
-                let (num, den) = (u128::from(self.terms.rate.num()), u128::from(self.terms.rate.den()));
+                let (num, den) =
+                    (u128::from(self.cell_quota.rate.num()), u128::from(self.cell_quota.rate.den()));
                 let us = (u128::from(need) * den - u128::from(self.rem)).div_ceil(num);
                 let us = us + u128::from(self.at - now_us.min(self.at));
                 CostCover::Until(u64::try_from(us).map_or(AMOUNT_MAX, |us| us.min(AMOUNT_MAX)))
             }
         };
-        PaymentResult { level: self.level, wait, lost, version: self.terms.version, window: None }
+        PaymentResult { level: self.level, wait, lost, version: self.cell_quota.version, window: None }
     }
 
     /// Returns its expiry, ms.
     pub fn kept_ms(&self) -> u64 {
-        let need = u64::try_from(self.terms.burst.cast_signed() - self.level).unwrap_or(0);
-        let us = u128::from(need.div_ceil(self.terms.rate.num())) * u128::from(self.terms.rate.den());
+        let need = u64::try_from(self.cell_quota.burst.cast_signed() - self.level).unwrap_or(0);
+        let us =
+            u128::from(need.div_ceil(self.cell_quota.rate.num())) * u128::from(self.cell_quota.rate.den());
         u64::try_from(us / 1000 + 10_001).map_or(KEPT_MS_MAX, |ms| ms.min(KEPT_MS_MAX))
     }
 }

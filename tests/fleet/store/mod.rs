@@ -3,9 +3,9 @@
 //! `tests/redis/fleet_store.rs` compares the two, command by command and bit by bit.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-mod beat;
 mod bytes;
 mod cell;
+mod heartbeat;
 mod permits;
 mod share;
 mod version;
@@ -32,7 +32,7 @@ pub struct Store {
     cells: HashMap<(u8, [u8; 16]), Kept<Cell>>,
     permits: HashMap<(u8, [u8; 16]), Kept<PermitSet>>,
     windows: HashMap<(u8, [u8; 16]), Kept<WindowCell>>,
-    beats: beat::Beats,
+    heartbeats: heartbeat::Heartbeats,
     versions: HashMap<[u8; 16], Kept<version::Versions>>,
 }
 
@@ -60,7 +60,9 @@ impl Store {
             ScriptCommand::Sync(batch) => self.sync(batch, now_us),
             ScriptCommand::Exact(payment) => self.exact(payment, now_us),
             ScriptCommand::Permits(command) => self.permits(command, now_us),
-            ScriptCommand::Beat(beat) => ScriptReply::Beat(self.beats.beat(beat, now_us)),
+            ScriptCommand::Heartbeat(heartbeat) => {
+                ScriptReply::Heartbeat(self.heartbeats.heartbeat(heartbeat, now_us))
+            }
             ScriptCommand::Version(command) => {
                 let kept = self.versions.get(&command.rule).and_then(|kept| kept.at(now_us)).cloned();
                 let mut versions = kept.unwrap_or_default();
@@ -80,7 +82,8 @@ impl Store {
                 return self.sync_window(id, ask, other, now_us);
             }
             let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
-            let (mut cell, lost) = Cell::of_one_who_asks(value, &ask.terms, ask.knew_us, other, now_us);
+            let (mut cell, lost) =
+                Cell::of_one_who_asks(value, &ask.cell_quota, ask.known_age_us, other, now_us);
             let said = cell.serve(ask, lost, other);
             self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
             said
@@ -93,8 +96,8 @@ impl Store {
         let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
         let window = ask.window.unwrap().window;
         let (cell, lost, is_its) =
-            WindowCell::of_one_who_asks(value, &ask.terms, &window, ask.knew_us, now_us);
-        let Some(mut cell) = cell else { return WindowCell::none(lost, ask.terms.version, now_us) };
+            WindowCell::of_one_who_asks(value, &ask.cell_quota, &window, ask.known_age_us, now_us);
+        let Some(mut cell) = cell else { return WindowCell::none(lost, ask.cell_quota.version, now_us) };
         let said = cell.serve(ask, (lost, is_its), other, now_us);
         let kept = cell.kept_ms();
         self.windows.insert(id, Kept::new(cell, now_us, kept));
@@ -108,13 +111,14 @@ impl Store {
             let id = (head.bucket.number(), cost.key);
             let Some(window) = &cost.window else {
                 let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
-                let (cell, lost) = Cell::of_one_who_asks(value, &cost.terms, cost.knew_us, other, now_us);
+                let (cell, lost) =
+                    Cell::of_one_who_asks(value, &cost.cell_quota, cost.known_age_us, other, now_us);
                 let paid = cell.look(cost.cost, lost, now_us);
                 return (Payer::Bucket(cell, paid), paid.wait);
             };
             let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
             let (cell, lost, is_its) =
-                WindowCell::of_one_who_asks(value, &cost.terms, window, cost.knew_us, now_us);
+                WindowCell::of_one_who_asks(value, &cost.cell_quota, window, cost.known_age_us, now_us);
             // A host with another window retries immediately.
             let wait = match &cell {
                 Some(cell) if is_its => cell.wait(cost.cost, now_us),
@@ -146,7 +150,7 @@ impl Store {
                     level: 0,
                     wait,
                     lost,
-                    version: cost.terms.version,
+                    version: cost.cell_quota.version,
                     window: Some(WindowReply { more_us: 0, stands: WindowStatus::OtherWindow }),
                 },
             });
@@ -212,12 +216,12 @@ impl Store {
         self.cells.retain(|_, kept| kept.at(now_us).is_some());
         self.windows.retain(|_, kept| kept.at(now_us).is_some());
         self.versions.retain(|_, kept| kept.at(now_us).is_some());
-        self.beats.expire(now_us);
+        self.heartbeats.expire(now_us);
     }
 
     /// Returns each pool as Redis holds it: its fields and expiry in milliseconds.
     pub fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
-        self.beats.pools()
+        self.heartbeats.pools()
     }
 
     /// Returns all string keys as Redis holds them: bytes and expiry in milliseconds.
@@ -256,7 +260,7 @@ impl Store {
 
     /// Returns the live hosts, each with its last heartbeat in milliseconds.
     pub fn hosts(&self) -> BTreeMap<String, u64> {
-        self.beats.hosts()
+        self.heartbeats.hosts()
     }
 }
 

@@ -12,8 +12,8 @@ pub(super) struct Versions {
 
 impl Versions {
     pub(super) fn number(&mut self, command: &VersionCommand) -> u64 {
-        let now = command.terms.as_str();
-        let of = |terms: &str| self.numbers.get(terms).copied().unwrap_or(0);
+        let now = command.numbers.as_str();
+        let of = |cell_quota: &str| self.numbers.get(cell_quota).copied().unwrap_or(0);
         let (before, before_number) = match &command.before {
             Some((before, known)) => (Some(before.as_str()), of(before.as_str()).max(*known)),
             None => (None, 0),

@@ -33,9 +33,9 @@ impl WindowCell {
     /// Returns the requested cell, whether it had been lost, and whether it is of the current window.
     pub fn of_one_who_asks(
         value: Option<&WindowCell>,
-        terms: &CellQuota,
+        cell_quota: &CellQuota,
         window: &CellWindow,
-        knew_us: Option<u64>,
+        known_age_us: Option<u64>,
         now_us: u64,
     ) -> (Option<WindowCell>, bool, bool) {
         let now = now_us.cast_signed();
@@ -51,12 +51,12 @@ impl WindowCell {
                 (around.map(|(from, to)| (from, to - from)), true)
             }
         };
-        let limit = terms.burst.cast_signed();
+        let limit = cell_quota.burst.cast_signed();
         let Some(cell) = value else {
-            let lost = knew_us.is_some();
+            let lost = known_age_us.is_some();
             let Some((origin, step)) = shape else { return (None, lost, false) };
             let mut cell = WindowCell {
-                version: terms.version,
+                version: cell_quota.version,
                 slots: window.slots,
                 is_by_calendar,
                 step,
@@ -75,7 +75,7 @@ impl WindowCell {
         };
         let mut cell = cell.clone();
         cell.forward(now_us);
-        if terms.version > cell.version {
+        if cell_quota.version > cell.version {
             let is_alike = cell.is_by_calendar == is_by_calendar
                 && cell.slots == window.slots
                 && (is_by_calendar || shape == Some((cell.origin, cell.step)));
@@ -84,7 +84,7 @@ impl WindowCell {
                 cell.is_by_calendar = is_by_calendar;
             }
             if is_alike || shape.is_some() {
-                (cell.version, cell.limit) = (terms.version, limit);
+                (cell.version, cell.limit) = (cell_quota.version, limit);
             }
         }
         if !cell.is_by_calendar {

@@ -17,7 +17,7 @@ use super::engines::{SECOND, api, ask, at_millis, in_mode, options, rule};
 pub(super) struct Host {
     pub(super) engine: Arc<Engine>,
     pub(super) decider: Decider,
-    pub(super) standing: Arc<FleetStatus>,
+    pub(super) fleet_status: Arc<FleetStatus>,
 }
 
 impl Host {
@@ -29,10 +29,10 @@ impl Host {
         let hash_key = HashKey::from_bytes([own_key; 16]);
         let options = EngineOptions { hash_key, memory_bytes_max, ..options() };
         let engine = Arc::new(Engine::new(options));
-        let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        standing.set_redis_reachable(true);
+        let fleet_status = engine.join_fleet(HashKey::from_bytes([9; 16]));
+        fleet_status.set_redis_reachable(true);
         engine.install_rules(api(rules));
-        Host { decider: engine.decider(), engine, standing }
+        Host { decider: engine.decider(), engine, fleet_status }
     }
 
     fn hit(&mut self, user: &str, millis: u64) -> Verdict {
@@ -169,8 +169,8 @@ fn sweeps_untracked_keys_only() {
 #[test]
 fn limits_locally_in_an_outage() {
     let mut host = Host::new(1, vec![shared("all", 100, 100)]);
-    host.standing.set_hosts(4);
-    host.standing.set_redis_reachable(false);
+    host.fleet_status.set_hosts(4);
+    host.fleet_status.set_redis_reachable(false);
     let admitted = (0..200).filter(|_| host.hit("u1", 0) == Verdict::Allow).count();
     assert_eq!(admitted, 25);
     assert_eq!(host.calls().len(), 0, "there is nobody to tell");
@@ -228,7 +228,7 @@ fn share_follows_charges_and_refunds_after_the_fact() {
             assert_eq!((there.borrowed, there.debt), (held, owed), "after {amount}");
         }
         assert_eq!(host.calls(), [key], "Redis is told of the debt");
-        host.standing.set_redis_reachable(false);
+        host.fleet_status.set_redis_reachable(false);
         host.charge(9, 2);
         assert_eq!(host.hit("u1", 2), Verdict::Limit, "the local rule counts it too");
     }
@@ -329,7 +329,7 @@ fn flood_of_new_keys_keeps_borrowed_tokens() {
     }
     let keys = host.calls();
     keys.iter().for_each(|key| host.grant(key, 2, 0));
-    host.standing.set_redis_reachable(false);
+    host.fleet_status.set_redis_reachable(false);
     for user in 0..20_000 {
         host.hit(&format!("new{user}"), 1);
     }

@@ -152,7 +152,7 @@ fn missed_reply_uses_configured_fallback() {
         let rule =
             exact(shared("all", 9, 9), |share| quota(share).with_remote_checks(RemoteCheckWait::Always));
         let mut host = Host::new(1, vec![rule]);
-        host.standing.set_hosts(2);
+        host.fleet_status.set_hosts(2);
         let waiting = shortfalls(&mut host, 3, 0).unwrap();
         for verdict in [first, second] {
             assert_eq!(

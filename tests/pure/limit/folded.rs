@@ -35,11 +35,11 @@ fn windowed(count: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
 }
 
 fn joined(quota: ShareQuota) -> (ShareQuota, Arc<FleetStatus>) {
-    let standing = Arc::new(FleetStatus::default());
-    standing.set_redis_reachable(true);
-    standing.set_hosts(3);
-    quota.join(&standing, 7);
-    (quota, standing)
+    let fleet_status = Arc::new(FleetStatus::default());
+    fleet_status.set_redis_reachable(true);
+    fleet_status.set_hosts(3);
+    quota.join(&fleet_status, 7);
+    (quota, fleet_status)
 }
 
 /// The same key, as it is and folded.
@@ -121,7 +121,7 @@ proptest! {
         is_window in any::<bool>(),
         steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
-        let (quota, standing) = if is_window { windowed(burst, credit) } else { shared(count, burst, credit) };
+        let (quota, fleet_status) = if is_window { windowed(burst, credit) } else { shared(count, burst, credit) };
         let quota = quota.with_remote_checks(asks);
         let mut both = Both::fresh(&quota, at(0));
         let mut now = 0;
@@ -139,8 +139,8 @@ proptest! {
                     });
                 }
                 2 => _ = both.change(&quota, now, |share| share.stop_tracking(now)),
-                3 => standing.set_hosts(number),
-                4 => _ = standing.set_redis_reachable(number > 2),
+                3 => fleet_status.set_hosts(number),
+                4 => _ = fleet_status.set_redis_reachable(number > 2),
                 5 => assert_eq!(both.folded.take_sync_due(), both.share.take_sync_due()),
                 6 => both.change(&quota, now, |share| share.charge_debt(&quota, now, number, burst)),
                 7 => both.change(&quota, now, |share| share.refund(&quota, now, number)),
@@ -161,7 +161,7 @@ proptest! {
 
 #[test]
 fn admits_borrowed_tokens_until_report_due_or_expiry() {
-    let (quota, standing) = shared(100, 100, 0);
+    let (quota, fleet_status) = shared(100, 100, 0);
     let mut both = Both::fresh(&quota, at(0));
     let settle = |both: &mut Both, now: Timestamp, low: u32| {
         both.change(&quota, now, |share| {
@@ -194,9 +194,9 @@ fn admits_borrowed_tokens_until_report_due_or_expiry() {
     assert!(!admit(&mut both, 1_999), "they are about to lapse");
     assert!(!admit(&mut both, 2_000), "they have lapsed");
     settle(&mut both, at(3_000), 0);
-    standing.set_redis_reachable(false);
+    fleet_status.set_redis_reachable(false);
     assert!(!admit(&mut both, 3_000), "an outage");
-    standing.set_redis_reachable(true);
+    fleet_status.set_redis_reachable(true);
     both.assert_same(&quota, at(3_001));
 }
 
@@ -218,14 +218,14 @@ fn admits_on_credit_until_report_due() {
 
 #[test]
 fn keeps_debt_of_an_outage() {
-    let (quota, standing) = shared(100, 120, 1_000);
+    let (quota, fleet_status) = shared(100, 120, 1_000);
     let mut both = Both::fresh(&quota, at(0));
-    standing.set_redis_reachable(false);
+    fleet_status.set_redis_reachable(false);
     for _ in 0..5 {
         assert!(both.admit(&quota, at(1), 1).0.is_allowed());
     }
     assert_eq!(both.folded.heap_bytes(), 0, "the compact form suffices");
-    standing.set_redis_reachable(true);
+    fleet_status.set_redis_reachable(true);
     both.assert_same(&quota, at(1));
     assert_eq!(both.change(&quota, at(1), |share| share.report(&quota, at(1), 0)).0.debt, 5);
 }
@@ -267,10 +267,10 @@ fn admissions_before_sharing_are_no_credit() {
     let quota = ShareQuota::new(bucket, 1_000, Fallback::Share);
     let mut both = Both::fresh(&quota, at(0));
     assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.is_allowed()));
-    let standing = Arc::new(FleetStatus::default());
-    standing.set_redis_reachable(true);
-    standing.set_hosts(3);
-    quota.join(&standing, 7);
+    let fleet_status = Arc::new(FleetStatus::default());
+    fleet_status.set_redis_reachable(true);
+    fleet_status.set_hosts(3);
+    quota.join(&fleet_status, 7);
     // It hears of that, and nothing else is changed by it.
     let _ = both.admit(&quota, at(1), 0);
     both.assert_same(&quota, at(1));

@@ -13,10 +13,10 @@ const MAX: u32 = 10;
 
 fn quota(when_down: Fallback) -> (ConcurrencyQuota, Arc<FleetStatus>) {
     let quota = ConcurrencyQuota::new(NonZeroU32::new(MAX).unwrap()).shared(when_down);
-    let standing = Arc::new(FleetStatus::default());
-    quota.join(&standing, 1);
-    standing.set_redis_reachable(true);
-    (quota, standing)
+    let fleet_status = Arc::new(FleetStatus::default());
+    quota.join(&fleet_status, 1);
+    fleet_status.set_redis_reachable(true);
+    (quota, fleet_status)
 }
 
 fn at(millis: u64) -> Timestamp {
@@ -71,11 +71,11 @@ fn falls_back_in_outage_and_while_replies_are_late() {
         (Fallback::Allow, 3, u32::MAX, u32::MAX),
     ] {
         for is_reachable in [false, true] {
-            let (quota, standing) = quota(when_down);
-            standing.set_hosts(hosts);
+            let (quota, fleet_status) = quota(when_down);
+            fleet_status.set_hosts(hosts);
             match is_reachable {
-                true => standing.set_answers_in_time(false),
-                false => drop(standing.set_redis_reachable(false)),
+                true => fleet_status.set_answers_in_time(false),
+                false => drop(fleet_status.set_redis_reachable(false)),
             }
             let permits = holding(4, 0);
             let usable = [at(1), at(1_900)].map(|now| quota.usable(Some(&permits), now));
@@ -90,8 +90,8 @@ fn falls_back_only_for_the_unanswered_request() {
     for (when_down, part) in
         [(Fallback::Refuse, 0), (Fallback::Share, 3), (Fallback::Local, 10), (Fallback::Allow, u32::MAX)]
     {
-        let (quota, standing) = quota(when_down);
-        standing.set_hosts(3);
+        let (quota, fleet_status) = quota(when_down);
+        fleet_status.set_hosts(3);
         let mut permits = Permits::none_of(1);
         permits.record_unanswered(at(5));
         assert_eq!([5, 6].map(|millis| quota.usable(Some(&permits), at(millis))), [part, 0], "{when_down:?}");
@@ -102,9 +102,9 @@ fn falls_back_only_for_the_unanswered_request() {
 #[test]
 fn uses_share_of_host_without_remote_checks() {
     for (hosts, part) in [(2, 5), (3, 3), (20, 1)] {
-        let (quota, standing) = quota(Fallback::Refuse);
+        let (quota, fleet_status) = quota(Fallback::Refuse);
         let quota = quota.without_remote_checks().with_wait_max(Duration::from_millis(20));
-        standing.set_hosts(hosts);
+        fleet_status.set_hosts(hosts);
         assert_eq!((quota.usable(None, at(1)), quota.patience()), (part, Duration::from_millis(20)));
         assert!(!quota.may_obtain(None, at(1)));
     }

@@ -39,11 +39,11 @@ pub(super) fn shared(
 
 /// The budget on one of this number of hosts, with Redis reachable.
 pub(super) fn joined(quota: ShareQuota, hosts: u32) -> (ShareQuota, Arc<FleetStatus>) {
-    let standing = Arc::new(FleetStatus::default());
-    standing.set_redis_reachable(true);
-    standing.set_hosts(hosts);
-    quota.join(&standing, 7);
-    (quota, standing)
+    let fleet_status = Arc::new(FleetStatus::default());
+    fleet_status.set_redis_reachable(true);
+    fleet_status.set_hosts(hosts);
+    quota.join(&fleet_status, 7);
+    (quota, fleet_status)
 }
 
 pub(super) fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> ShareReply {
@@ -117,8 +117,8 @@ fn two_replies_grant_both_and_expire_with_older_report() {
 
 #[test]
 fn budget_keeps_its_number() {
-    let (quota, standing) = shared(100, 100, 0, 10, Fallback::Share);
-    quota.join(&standing, 8);
+    let (quota, fleet_status) = shared(100, 100, 0, 10, Fallback::Share);
+    quota.join(&fleet_status, 8);
     assert_eq!(quota.budget(), Some(7));
     assert_eq!(ShareQuota::new(bucket(100, 100), 0, Fallback::Share).budget(), None);
 }
@@ -346,10 +346,10 @@ fn uses_fallback_in_outage_and_while_checks_time_out() {
         [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
     for (when_down, admitted) in table {
         for is_reachable in [false, true] {
-            let (quota, standing) = shared(100, 100, 100, 4, when_down);
+            let (quota, fleet_status) = shared(100, 100, 100, 4, when_down);
             let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
-            standing.set_redis_reachable(is_reachable);
-            standing.set_answers_in_time(false);
+            fleet_status.set_redis_reachable(is_reachable);
+            fleet_status.set_answers_in_time(false);
             let mut share = ShareState::fresh(&quota, at(0));
             assert_eq!(
                 drain(&mut share, &quota, at(0)),
@@ -551,80 +551,80 @@ fn reports_single_owed_token_at_once() {
 
 #[test]
 fn outage_share_becomes_debt_after_outage() {
-    let (quota, standing) = shared(100, 100, 100, 4, Fallback::Share);
+    let (quota, fleet_status) = shared(100, 100, 100, 4, Fallback::Share);
     let mut share = ShareState::fresh(&quota, at(0));
-    standing.set_redis_reachable(false);
+    fleet_status.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(0)), 25);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 25, "a quarter of 100/s");
-    standing.set_redis_reachable(true);
+    fleet_status.set_redis_reachable(true);
     assert_eq!(drain(&mut share, &quota, at(1_400)), 0, "15 are owed: more than credit allows");
     assert_eq!(share.report(&quota, at(1_400), 0).0.debt, 15);
 }
 
 #[test]
 fn outage_share_starts_from_last_known_level() {
-    let (quota, standing) = shared(100, 100, 100, 4, Fallback::Share);
+    let (quota, fleet_status) = shared(100, 100, 100, 4, Fallback::Share);
     let mut share = synced(&quota, settled(3, 0, 40 * MICRO, at(0)));
-    standing.set_redis_reachable(false);
+    fleet_status.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(0)), 3 + 10, "what is in hand first, then a quarter of 40");
 }
 
 /// Ten a day, with `left` remaining in Redis, on one of two hosts.
 fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
     let day = token_bucket::TokenBucketQuota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
-    let (quota, standing) = joined(ShareQuota::new(day, 0, Fallback::Share), 2);
+    let (quota, fleet_status) = joined(ShareQuota::new(day, 0, Fallback::Share), 2);
     let share = synced(&quota, settled(0, 0, left * MICRO, at(0)));
-    (quota, standing, share)
+    (quota, fleet_status, share)
 }
 
 #[test]
 fn debt_after_outage_excludes_earlier_charges() {
-    let (quota, standing, mut share) = daily(4);
-    standing.set_redis_reachable(false);
+    let (quota, fleet_status, mut share) = daily(4);
+    fleet_status.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 2, "half of what was left");
-    standing.set_redis_reachable(true);
+    fleet_status.set_redis_reachable(true);
     assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 2);
     share.apply_reply(&quota, &settled(0, 2, 2 * MICRO, at(2_000)), at(2_000));
 
-    standing.set_redis_reachable(false);
+    fleet_status.set_redis_reachable(false);
     assert!(!share.take_sync_due());
-    standing.set_redis_reachable(true);
+    fleet_status.set_redis_reachable(true);
     assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 0, "nothing was admitted");
 }
 
 #[test]
 fn late_reply_settles_debt_once() {
-    let (quota, standing, mut share) = daily(8);
+    let (quota, fleet_status, mut share) = daily(8);
     share.charge_debt(&quota, at(0), 3, 10);
     assert_eq!(share.report(&quota, at(0), 0).0.debt, 3);
-    standing.set_redis_reachable(false);
+    fleet_status.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 1, "half of eight, less the three that it owes");
     // Redis had applied the report, and its reply ends the outage.
     share.apply_reply(&quota, &settled(0, 3, 5 * MICRO, at(0)), at(2_000));
-    standing.set_redis_reachable(true);
+    fleet_status.set_redis_reachable(true);
     assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 1);
 }
 
 #[test]
 fn outage_refill_is_no_debt() {
-    let (quota, standing) = shared(100, 100, 0, 4, Fallback::Share);
+    let (quota, fleet_status) = shared(100, 100, 0, 4, Fallback::Share);
     let mut share = synced(&quota, settled(0, 0, 0, at(0)));
-    standing.set_redis_reachable(false);
+    fleet_status.set_redis_reachable(false);
     let admitted: u32 = (1..=40).map(|turn| drain(&mut share, &quota, at(turn * 100))).sum();
     assert_eq!(admitted, 100, "a quarter of 100/s for four seconds");
-    standing.set_redis_reachable(true);
+    fleet_status.set_redis_reachable(true);
     // Redis has refilled meanwhile, to at most a burst; without this quarter's admissions it would be empty.
     assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 25);
 }
 
 #[test]
 fn second_outage_continues_from_the_first() {
-    let (quota, standing, mut share) = daily(8);
+    let (quota, fleet_status, mut share) = daily(8);
     let admitted: Vec<u32> = (1..=3)
         .map(|turn| {
-            standing.set_redis_reachable(false);
+            fleet_status.set_redis_reachable(false);
             let admitted = drain(&mut share, &quota, at(turn * 1_000));
-            standing.set_redis_reachable(true);
+            fleet_status.set_redis_reachable(true);
             assert_eq!(drain(&mut share, &quota, at(turn * 1_000 + 500)), 0, "nothing was answered");
             admitted
         })
@@ -635,14 +635,14 @@ fn second_outage_continues_from_the_first() {
 
 #[test]
 fn retry_after_is_next_reply_unless_budget_is_spent() {
-    let (quota, standing, share) = daily(4);
+    let (quota, fleet_status, share) = daily(4);
     let fresh = ShareState::fresh(&quota, at(0));
     let wait = |share: &ShareState| share.judge(&quota, at(0), 1);
     assert_eq!(wait(&fresh), Outcome::Later(Micros(100_000)), "nothing is known of it");
     assert_eq!(wait(&share), Outcome::Later(Micros(100_000)), "there are four");
     let (_, _, empty) = daily(0);
     assert_eq!(wait(&empty), Outcome::Later(Micros(8_640_000_000)), "a tenth of a day");
-    drop(standing);
+    drop(fleet_status);
 }
 
 #[test]
@@ -716,7 +716,7 @@ proptest! {
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
         steps in prop::collection::vec((0u8..12, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
-        let (quota, standing) = shared(count, burst, credit, 3, Fallback::Share);
+        let (quota, fleet_status) = shared(count, burst, credit, 3, Fallback::Share);
         let mut one = ShareState::fresh(&quota, at(0));
         let mut two = one;
         let mut now = 0;
@@ -737,8 +737,8 @@ proptest! {
                     both(&mut one, &mut two, &answer);
                 }
                 1 => both(&mut one, &mut two, &|share| _ = share.stop_tracking(now)),
-                2 => standing.set_hosts(number),
-                3 => _ = standing.set_redis_reachable(number > 2),
+                2 => fleet_status.set_hosts(number),
+                3 => _ = fleet_status.set_redis_reachable(number > 2),
                 4 => both(&mut one, &mut two, &|share| _ = share.take_sync_due()),
                 _ => {
                     let outcome = two.judge(&quota, now, cost);
@@ -761,8 +761,8 @@ proptest! {
         hosts in 1u32..30, burst in 1u32..100, rate in 1u32..200,
         asked in prop::collection::vec((0u64..300, 0usize..30), 1..400),
     ) {
-        let (quota, standing) = shared(rate, burst, 100, hosts, Fallback::Share);
-        standing.set_redis_reachable(false);
+        let (quota, fleet_status) = shared(rate, burst, 100, hosts, Fallback::Share);
+        fleet_status.set_redis_reachable(false);
         let mut shares: Vec<_> = (0..hosts).map(|_| ShareState::fresh(&quota, at(0))).collect();
         let (mut now, mut admitted) = (0, 0u64);
         for (gap, host) in asked {

@@ -100,9 +100,9 @@ fn would_refuse(summary: &str) -> BTreeMap<String, u64> {
 
 #[test]
 fn predicted_refusals_match_replay_of_written_rules() {
-    let standing = "domain: api\nlimits: [{name: standing, key: [ip], rate: 20/min}]\n";
+    let fleet_status = "domain: api\nlimits: [{name: standing, key: [ip], rate: 20/min}]\n";
     for (seed, beside) in [(1, false), (2, true)] {
-        let files = Files::new(&[("trace.jsonl", &drawn(seed)), ("rules/api.yaml", standing)]);
+        let files = Files::new(&[("trace.jsonl", &drawn(seed)), ("rules/api.yaml", fleet_status)]);
         let keys = ["--key", "user", "--key", "ip", "--key", "user,ip", "--window", "1s", "--window", "1m"];
         let mut arguments = vec!["trace.jsonl", "--write", "suggested.yaml", "--format", "json"];
         arguments.extend(keys);

@@ -60,10 +60,10 @@ fn table_has_column_for_max() {
         ("org,max\nacme,5\nacme,6\n", "a second row for the key `acme`", "line 2"),
         ("", "the table is empty", "org,max"),
     ];
-    for (text, message, mend) in table {
+    for (text, message, help) in table {
         let loaded = load(text);
         let told = loaded.problems.iter().find(|problem| problem.message.contains(message));
         let told = told.unwrap_or_else(|| panic!("{text}: {:#?}", loaded.problems));
-        assert!(told.mend.as_deref().unwrap().contains(mend) && loaded.domains.is_empty(), "{text}: {told}");
+        assert!(told.help.as_deref().unwrap().contains(help) && loaded.domains.is_empty(), "{text}: {told}");
     }
 }

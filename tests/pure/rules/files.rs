@@ -183,7 +183,7 @@ fn rejects_pool_shed_in_two_domains() {
     let loaded = read(directory.path());
     let [told] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
     assert!(
-        told.position.file.ends_with("b.yaml") && told.mend.as_ref().unwrap().contains("a.yaml:2:15"),
+        told.position.file.ends_with("b.yaml") && told.help.as_ref().unwrap().contains("a.yaml:2:15"),
         "{told}"
     );
     assert_eq!((loaded.domains.len(), &*loaded.failed[0]), (1, "b"));

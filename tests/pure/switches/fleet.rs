@@ -126,7 +126,7 @@ fn reports_each_change_of_fleet_overrides_once() {
         assert_eq!(bench.engine.take_control_events(), *expected, "change {number}");
         assert_eq!(bench.engine.fleet_overrides(), *overrides);
     }
-    bench.engine.put_back_fleet_overrides(document(&[&disabled], &[&u]));
+    bench.engine.restore_fleet_overrides(document(&[&disabled], &[&u]));
     assert!(bench.engine.take_control_events().is_empty(), "restored ones are no change");
     assert_eq!(bench.engine.effective_mode(&name("a")), Some(Mode::Disabled));
 }

@@ -207,10 +207,10 @@ fn switches_descriptor_node_by_its_path() {
 fn restores_switches_before_rules_load() {
     let before = Bench::new(LIMITS);
     switch(&before, "a", Mode::Disabled, Some(100 * S));
-    let orders = before.engine.operator_overrides();
+    let overrides = before.engine.operator_overrides();
     let mut after = Bench::of(Mode::Enforce, "domain: other\n");
-    after.engine.restore_operator_overrides(orders.clone());
-    assert_eq!(after.engine.operator_overrides(), orders);
+    after.engine.restore_operator_overrides(overrides.clone());
+    assert_eq!(after.engine.operator_overrides(), overrides);
     after.reload(LIMITS);
     after.check(&[(0, "user=u", 9, "allow")]);
     after.engine.tick(at(100 * S));

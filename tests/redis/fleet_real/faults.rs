@@ -81,17 +81,17 @@ fn assert_passes(passed: &[u64], from: u64, to: u64, when: &str) {
 }
 
 /// Runs an outage until its repair.
-fn outage(breaks: impl FnOnce(&mut Redis), mend: impl FnOnce(&mut Redis)) -> (Vec<u64>, Vec<Daemon>) {
+fn outage(breaks: impl FnOnce(&mut Redis), help: impl FnOnce(&mut Redis)) -> (Vec<u64>, Vec<Daemon>) {
     let mut scene = Scene::begin();
     breaks(&mut scene.redis);
     let cut_off = scene.await_cut_off();
     sleep(Duration::from_millis(1_500));
-    let mended = read_boot_nanos();
-    mend(&mut scene.redis);
+    let repaired = read_boot_nanos();
+    help(&mut scene.redis);
     let (linked, late) = scene.await_linked();
     sleep(RECOVERED + Duration::from_secs(1));
     let (passed, hosts) = scene.end();
-    assert_passes(&passed, cut_off, mended, "in the outage");
+    assert_passes(&passed, cut_off, repaired, "in the outage");
     assert_passes(&passed, linked + RECOVERED.as_nanos() as u64, u64::MAX, "after it");
     // Each host has half of the rate and begins with half of the tokens. Hosts reconnect at random moments:
     // the first has only its half until the other is back.

@@ -34,7 +34,7 @@ fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
     }
     let (_, said, _) = outcome_of(&daemon.doctor(&[]));
     let expected = if is_good { "may call all that the scripts call" } else { word };
-    assert!(said.contains(expected) && (is_good || said.contains("mend the certificate")), "{said}");
+    assert!(said.contains(expected) && (is_good || said.contains("correct the certificate")), "{said}");
     let asked =
         ask_all(std::slice::from_ref(&daemon), 4, Duration::from_millis(5), Duration::from_millis(1_000));
     let at = passed(&asked);

@@ -36,8 +36,8 @@ pub(crate) enum Act {
     Sync { host: u8, birth: Birth, asks: Vec<Asking> },
     Exact { birth: Birth, costs: Vec<KeyPayment> },
     Permits { host: u8, birth: Birth, requests: Vec<PermitRequest> },
-    Beat { host: u8, number: Number, pools: Vec<PoolStep>, secret: u8 },
-    Version { rule: u8, terms: u8, before: Option<(u8, u64)> },
+    Heartbeat { host: u8, number: Number, pools: Vec<PoolStep>, secret: u8 },
+    Version { rule: u8, cell_quota: u8, before: Option<(u8, u64)> },
     Evict { key: u8 },
     Garbage { key: u8, bytes: Vec<u8> },
     Flush,
@@ -79,12 +79,12 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let permits = (0_u8..3, any_birth(), vec(any_permits(), 1..4))
         .prop_map(|(host, birth, requests)| Act::Permits { host, birth, requests });
     let version = (0_u8..2, 0_u8..6, option::of((0_u8..6, 0_u64..9)))
-        .prop_map(|(rule, terms, before)| Act::Version { rule, terms, before });
+        .prop_map(|(rule, cell_quota, before)| Act::Version { rule, cell_quota, before });
     let act = prop_oneof![
         24 => sync,
         10 => exact,
         10 => permits,
-        4 => any_beat(),
+        4 => any_heartbeat(),
         4 => version,
         2 => (0_u8..4).prop_map(|key| Act::Evict { key }),
         1 => (0_u8..4, vec(0_u8..2, 80..86)).prop_map(|(key, bytes)| Act::Garbage { key, bytes }),
@@ -94,12 +94,12 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
 }
 
 /// Generates steps with heartbeats of pool loads only.
-pub(crate) fn any_beat_step() -> impl Strategy<Value = Step> {
-    let act = prop_oneof![30 => any_beat(), 1 => Just(Act::Flush)];
+pub(crate) fn any_heartbeat_step() -> impl Strategy<Value = Step> {
+    let act = prop_oneof![30 => any_heartbeat(), 1 => Just(Act::Flush)];
     (any_time(), act).prop_map(|(time, act)| Step { time, act })
 }
 
-fn any_beat() -> impl Strategy<Value = Act> {
+fn any_heartbeat() -> impl Strategy<Value = Act> {
     let number = prop_oneof![
         6 => Just(Number::Next),
         1 => Just(Number::Again),
@@ -108,7 +108,7 @@ fn any_beat() -> impl Strategy<Value = Act> {
         1 => Just(Number::OldEpoch),
     ];
     (0_u8..4, number, vec((0_u8..2, any_load()), 0..3), 1_u8..3)
-        .prop_map(|(host, number, pools, secret)| Act::Beat { host, number, pools, secret })
+        .prop_map(|(host, number, pools, secret)| Act::Heartbeat { host, number, pools, secret })
 }
 
 fn any_time() -> impl Strategy<Value = Time> {
@@ -183,12 +183,12 @@ pub(crate) fn any_ask() -> impl Strategy<Value = CellRequest> {
         (any_window(), returned).prop_map(|(window, returned)| WindowRequest { window, returned }),
     );
     let rest = (any_demand(), any_amount(), 0_u32..1_000_000, any_age(), window);
-    (0_u8..4, any_terms(), last, amounts, rest).prop_map(|(key, terms, last, amounts, rest)| {
+    (0_u8..4, any_terms(), last, amounts, rest).prop_map(|(key, cell_quota, last, amounts, rest)| {
         let (hold, back, owed, want) = amounts;
-        let (demand, waited_us, dice, knew_us, window) = rest;
+        let (demand, waited_us, dice, known_age_us, window) = rest;
         CellRequest {
             key: key_of(key),
-            terms,
+            cell_quota,
             last,
             hold,
             back,
@@ -197,7 +197,7 @@ pub(crate) fn any_ask() -> impl Strategy<Value = CellRequest> {
             demand,
             waited_us,
             random: dice,
-            knew_us,
+            known_age_us,
             window,
         }
     })
@@ -209,7 +209,13 @@ fn any_asking() -> impl Strategy<Value = Asking> {
 
 fn any_cost() -> impl Strategy<Value = KeyPayment> {
     (0_u8..4, any_terms(), any_amount(), any_age(), option::of(any_window())).prop_map(
-        |(key, terms, cost, knew_us, window)| KeyPayment { key: key_of(key), terms, cost, knew_us, window },
+        |(key, cell_quota, cost, known_age_us, window)| KeyPayment {
+            key: key_of(key),
+            cell_quota,
+            cost,
+            known_age_us,
+            window,
+        },
     )
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Twins {
     shas: HashMap<&'static str, String>,
     store: Store,
     now: u64,
-    beats: HashMap<u8, LastBeat>,
+    heartbeats: HashMap<u8, LastBeat>,
     reports: HashMap<(u8, [u8; 16]), CellReport>,
     born_us: u64,
     /// Number of results of each kind.
@@ -69,7 +69,7 @@ impl Twins {
             shas: shas.into(),
             store: Store::default(),
             now: 0,
-            beats: HashMap::new(),
+            heartbeats: HashMap::new(),
             reports: HashMap::new(),
             born_us: 0,
             seen: BTreeMap::new(),
@@ -90,7 +90,7 @@ impl Twins {
         self.order(&redis::cmd("FLUSHALL"));
         self.store.flush();
         self.now = 1_700_000_000_000_000;
-        self.beats.clear();
+        self.heartbeats.clear();
         self.reports.clear();
         self.born_us = 0;
     }
@@ -149,10 +149,10 @@ impl Twins {
                 let command = PermitCommand { head, host: host_of(*host), requests };
                 self.execute(&ScriptCommand::Permits(command)).map(drop)
             }
-            Act::Beat { host, number, pools, secret } => self.beat(*host, *number, pools, *secret),
-            Act::Version { rule, terms, before } => {
-                let before = before.map(|(terms, known)| (fingerprint(terms), known));
-                let version = VersionCommand { rule: [*rule; 16], terms: fingerprint(*terms), before };
+            Act::Heartbeat { host, number, pools, secret } => self.heartbeat(*host, *number, pools, *secret),
+            Act::Version { rule, cell_quota, before } => {
+                let before = before.map(|(cell_quota, known)| (fingerprint(cell_quota), known));
+                let version = VersionCommand { rule: [*rule; 16], numbers: fingerprint(*cell_quota), before };
                 self.execute(&ScriptCommand::Version(version)).map(drop)
             }
             Act::Evict { key } => {
@@ -189,14 +189,15 @@ impl Twins {
         })
     }
 
-    fn beat(
+    fn heartbeat(
         &mut self,
         host: u8,
         number: Number,
         pools: &[super::commands::PoolStep],
         secret: u8,
     ) -> Result<(), String> {
-        let last = self.beats.get(&host).cloned().unwrap_or(LastBeat { epoch: 5, ..LastBeat::default() });
+        let last =
+            self.heartbeats.get(&host).cloned().unwrap_or(LastBeat { epoch: 5, ..LastBeat::default() });
         let (epoch, seq) = match number {
             Number::Next | Number::Again => (last.epoch, last.seq + 1),
             Number::Before if last.seq > 1 => (last.epoch, last.seq - 1),
@@ -210,7 +211,7 @@ impl Twins {
             .filter(|(pool, _)| names.insert(*pool))
             .map(|(pool, load)| PoolReport { pool: format!("api/{pool}"), load: *load });
         let secret = SecretDigest::of_secret(&[secret]);
-        let beat = ScriptCommand::Beat(Heartbeat {
+        let heartbeat = ScriptCommand::Heartbeat(Heartbeat {
             host: host_of(host),
             epoch,
             seq,
@@ -219,11 +220,11 @@ impl Twins {
         });
         let again = last.sent.filter(|_| matches!(number, Number::Again));
         let is_later = again.is_none() && !matches!(number, Number::Before | Number::OldEpoch);
-        let beat = again.unwrap_or(beat);
+        let heartbeat = again.unwrap_or(heartbeat);
         if is_later {
-            self.beats.insert(host, LastBeat { epoch, seq, sent: Some(beat.clone()) });
+            self.heartbeats.insert(host, LastBeat { epoch, seq, sent: Some(heartbeat.clone()) });
         }
-        self.execute(&beat).map(drop)
+        self.execute(&heartbeat).map(drop)
     }
 
     /// Executes a command in both.
@@ -360,7 +361,7 @@ impl Twins {
                 saw("no permits", results.iter().filter(|result| result.added == Some(0)).count());
                 saw("permits lost", results.iter().filter(|result| result.added.is_none()).count());
             }
-            ScriptReply::Beat(beaten) => {
+            ScriptReply::Heartbeat(beaten) => {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
                 saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());

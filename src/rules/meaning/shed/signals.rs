@@ -46,9 +46,9 @@ fn signal(name: &str, node: &YamlNode, report: &mut Report<'_>) -> Option<Signal
         }
         (ACCEPT_QUEUE, None) => {
             if !mapping.has("listen") {
-                let mend =
+                let help =
                     "write `listen: \":8000\"`, the port of the application, or the path of its socket";
-                report.error(node.at, "a signal needs `listen`", mend);
+                report.error(node.at, "a signal needs `listen`", help);
             }
             return None;
         }
@@ -79,14 +79,14 @@ fn listen(text: &str) -> Result<Listen, ValueProblem> {
     if let Some(port) = port(text.strip_prefix(':').unwrap_or(text)) {
         return Ok(Listen::Port(port));
     }
-    let mend = match text.rsplit_once(':') {
+    let help = match text.rsplit_once(':') {
         Some((_, digits)) if port(digits).is_some() => {
             format!("write \":{digits}\": the address plays no part")
         }
         Some((_, path)) if path.starts_with('/') => format!("write {}", path.trim_start_matches("//")),
         _ => "write a port, such as \":8000\", or the whole path of a Unix socket".to_owned(),
     };
-    Err(ValueProblem::new(format!("`listen` is a port or a path, not {}", shown(text)), mend))
+    Err(ValueProblem::new(format!("`listen` is a port or a path, not {}", shown(text)), help))
 }
 
 /// Checks points `[sample, utilization]`.
@@ -98,8 +98,8 @@ fn map(
 ) -> Option<Vec<(u32, u16)>> {
     if !(POINTS_MIN..=POINTS_MAX).contains(&written.len()) {
         let plural = if written.len() == 1 { "" } else { "s" };
-        let mend = format!("write {POINTS_MIN} to {POINTS_MAX}");
-        report.error(mapping.at("map"), format!("`map` has {} point{plural}", written.len()), mend);
+        let help = format!("write {POINTS_MIN} to {POINTS_MAX}");
+        report.error(mapping.at("map"), format!("`map` has {} point{plural}", written.len()), help);
         return None;
     }
     let mut points: Vec<(u32, u16)> = Vec::with_capacity(written.len());
@@ -111,13 +111,13 @@ fn map(
         let reading = report.settle(sample.at, reading)?;
         if let Some((before, below)) = points.last() {
             if *before >= reading {
-                let mend = "write them in rising order, each once";
-                report.error(sample.at, "the readings of `map` do not rise", mend);
+                let help = "write them in rising order, each once";
+                report.error(sample.at, "the readings of `map` do not rise", help);
                 return None;
             }
             if *below > utilization.value.0 {
-                let mend = "a larger reading is never a smaller utilization: write at least as much";
-                report.error(utilization.at, "the utilizations of `map` fall", mend);
+                let help = "a larger reading is never a smaller utilization: write at least as much";
+                report.error(utilization.at, "the utilizations of `map` fall", help);
                 return None;
             }
         }

@@ -11,13 +11,13 @@ use crate::rules::shed::ShedPart;
 use crate::rules::{Limit, OverTreatment, Overrides, Rule};
 
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Heritage {
+pub(in crate::engine) struct PreviousQuotas {
     /// The fingerprint of the names of all rules.
     pub(in crate::engine) names: Option<u64>,
     rules: HashMap<u64, StoredRule>,
 }
 
-impl Heritage {
+impl PreviousQuotas {
     /// Adds the rules of a replaced rule set that `after` does not have: their buckets outlive them.
     pub(in crate::engine) fn add_removed(
         &mut self,
@@ -25,9 +25,11 @@ impl Heritage {
         after: &CompiledRuleSet,
         hash: &KeyHash,
     ) {
-        let after: HashSet<u64> = after.each_rule().map(|(_, terms)| terms.identity).collect();
-        let removed = before.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
-        removed.for_each(|(rule, terms)| self.add(stored_rule(rule, terms, hash)));
+        let after: HashSet<u64> =
+            after.each_rule().map(|(_, compiled_rule)| compiled_rule.identity).collect();
+        let removed =
+            before.each_rule().filter(|(_, compiled_rule)| !after.contains(&compiled_rule.identity));
+        removed.for_each(|(rule, compiled_rule)| self.add(stored_rule(rule, compiled_rule, hash)));
     }
 
     /// Adds a removed rule. At the maximum an arbitrary other one is dropped, as all are equally likely to
@@ -46,7 +48,9 @@ impl Heritage {
     pub(super) fn with(&self, in_force: &CompiledRuleSet, hash: &KeyHash) -> Vec<StoredRule> {
         let mut all = self.rules.clone();
         all.extend(
-            in_force.each_rule().map(|(rule, terms)| (terms.identity, stored_rule(rule, terms, hash))),
+            in_force.each_rule().map(|(rule, compiled_rule)| {
+                (compiled_rule.identity, stored_rule(rule, compiled_rule, hash))
+            }),
         );
         all.into_values().collect()
     }
@@ -71,9 +75,9 @@ pub(in crate::engine) fn fingerprint(hash: &KeyHash, limit: &Limit, overrides: O
     hash.digest_bytes(format!("{limit:?} {overrides:?}").as_bytes()).hash()
 }
 
-fn stored_rule(rule: &Rule, terms: &CompiledRule, hash: &KeyHash) -> StoredRule {
+fn stored_rule(rule: &Rule, compiled_rule: &CompiledRule, hash: &KeyHash) -> StoredRule {
     let fingerprint = fingerprint(hash, &rule.limit, rule.overrides.as_deref());
-    StoredRule { identity: terms.identity, quotas: (fingerprint, terms.generation) }
+    StoredRule { identity: compiled_rule.identity, quotas: (fingerprint, compiled_rule.generation) }
 }
 
 /// A fingerprint of the names and the order of all rules.

@@ -48,13 +48,13 @@ impl Leases {
     }
 
     /// Restores a lease of a session. `None`: it has expired, or a bound is reached.
-    pub(in crate::engine) fn put_back(&self, session: &Session, kept: &StoredLease, now: Now) -> Option<()> {
-        if kept.ends_at <= now.at {
+    pub(in crate::engine) fn restore(&self, session: &Session, stored: &StoredLease, now: Now) -> Option<()> {
+        if stored.ends_at <= now.at {
             return None;
         }
         let reserved = self.reserve(session, None)?;
         let SessionHandle { table, member, .. } = *session.0;
-        let ends_at = self.lock_table(table).put_back(member, kept, now.at)?;
+        let ends_at = self.lock_table(table).restore(member, stored, now.at)?;
         reserved.keep();
         self.lower_next_end(ends_at);
         Some(())
@@ -73,35 +73,35 @@ impl LeaseTable {
         })));
         let mut next = member.first;
         while let Some(lease) = self.leases.get(next as usize) {
-            copies.push(SnapshotEntry::Lease(Box::new(kept(lease))));
+            copies.push(SnapshotEntry::Lease(Box::new(stored(lease))));
             next = lease.in_session.after;
         }
     }
 
-    fn put_back(&mut self, member: u32, kept: &StoredLease, now: Timestamp) -> Option<Timestamp> {
-        let lasts = Duration::from_millis(u64::from(kept.lasts_millis));
-        let ends_at = kept.ends_at.min(now.after(lasts));
+    fn restore(&mut self, member: u32, stored: &StoredLease, now: Timestamp) -> Option<Timestamp> {
+        let lasts = Duration::from_millis(u64::from(stored.lasts_millis));
+        let ends_at = stored.ends_at.min(now.after(lasts));
         let lease = Lease {
-            number: kept.number,
+            number: stored.number,
             ends_at,
-            request: kept.request,
-            ties: Ties::from_slice(&kept.ties),
-            cost: kept.cost,
-            connection: kept.connection,
-            ttl_millis: kept.lasts_millis,
+            request: stored.request,
+            ties: Ties::from_slice(&stored.ties),
+            cost: stored.cost,
+            connection: stored.connection,
+            ttl_millis: stored.lasts_millis,
             member,
             in_session: LeaseLink::NONE,
             on_spoke: LeaseLink::NONE,
             spoke: 0,
-            is_noncritical: kept.is_other,
+            is_noncritical: stored.is_other,
         };
         let index = self.begin(lease, now)?;
-        self.restored_indices.insert(kept.number, index);
+        self.restored_indices.insert(stored.number, index);
         Some(ends_at)
     }
 }
 
-fn kept(lease: &Lease) -> StoredLease {
+fn stored(lease: &Lease) -> StoredLease {
     StoredLease {
         number: lease.number,
         ends_at: lease.ends_at,

@@ -65,10 +65,10 @@ impl Restore<'_> {
     ///
     /// # Errors
     /// No engine produces such an entry.
-    pub fn put(&mut self, kept: SnapshotEntry) -> Result<(), InvalidEntry> {
-        match kept {
-            SnapshotEntry::Rules(names) => self.engine.heritage.lock().names = Some(names),
-            SnapshotEntry::Rule(rule) => self.engine.heritage.lock().add(rule),
+    pub fn put(&mut self, stored: SnapshotEntry) -> Result<(), InvalidEntry> {
+        match stored {
+            SnapshotEntry::Rules(names) => self.engine.previous_quotas.lock().names = Some(names),
+            SnapshotEntry::Rule(rule) => self.engine.previous_quotas.lock().add(rule),
             SnapshotEntry::Pool(pool) => self.pool(&pool)?,
             SnapshotEntry::Buckets(buckets) => {
                 for (key, arrival) in buckets {
@@ -99,10 +99,10 @@ impl Restore<'_> {
                 self.state(key, SoftState { since, ends }, |shard| &mut shard.soft_states);
             }
             SnapshotEntry::Repeat(name, granted) => {
-                self.engine.idempotency.put_back(name, granted, &self.engine.shards, self.now);
+                self.engine.idempotency.restore(name, granted, &self.engine.shards, self.now);
             }
             SnapshotEntry::Spent(name, spent) => {
-                self.engine.refundable_costs.put_back(name, spent, &self.engine.shards, self.now);
+                self.engine.refundable_costs.restore(name, spent, &self.engine.shards, self.now);
             }
             SnapshotEntry::Session(session) => self.session(&session),
             SnapshotEntry::Lease(lease) => self.lease(&lease)?,
@@ -133,46 +133,46 @@ impl Restore<'_> {
         }
     }
 
-    fn pool(&self, kept: &StoredPool) -> Result<(), InvalidEntry> {
-        let numbers = kept.law.iter().chain([&kept.severity]);
+    fn pool(&self, stored: &StoredPool) -> Result<(), InvalidEntry> {
+        let numbers = stored.parameters.iter().chain([&stored.severity]);
         if !numbers.into_iter().all(|number| number.is_finite()) {
             return Err(InvalidEntry("a severity that is no number"));
         }
-        self.engine.pools.find_or_create(&kept.name).inherit(kept, self.now.at);
+        self.engine.pools.find_or_create(&stored.name).inherit(stored, self.now.at);
         Ok(())
     }
 
     /// Sessions that ended and began during the copy may exceed the maximum: excess sessions and their leases
     /// are skipped.
-    fn session(&mut self, kept: &StoredSession) {
+    fn session(&mut self, stored: &StoredSession) {
         self.end_session();
         let opening = ConnectionParams {
-            name: Some(kept.name),
-            user: kept.user,
-            pool: &kept.pool,
-            slots: kept.slots,
+            name: Some(stored.name),
+            user: stored.user,
+            pool: &stored.pool,
+            slots: stored.slots,
             connection: 0,
-            pid: kept.pid,
+            pid: stored.pid,
         };
         self.session = self.engine.open_session(&opening, self.now).ok();
         self.is_any_session = true;
     }
 
-    fn lease(&self, kept: &StoredLease) -> Result<(), InvalidEntry> {
-        if kept.number == 0 || !self.is_any_session {
+    fn lease(&self, stored: &StoredLease) -> Result<(), InvalidEntry> {
+        if stored.number == 0 || !self.is_any_session {
             return Err(InvalidEntry("a lease of no session"));
         }
         let Some(session) = &self.session else { return Ok(()) };
         let (engine, pool) = (self.engine, session.pool());
-        if engine.leases.is_live(session, kept.number, self.now) {
+        if engine.leases.is_live(session, stored.number, self.now) {
             return Ok(());
         }
-        if engine.leases.put_back(session, kept, self.now).is_none() {
+        if engine.leases.restore(session, stored, self.now).is_none() {
             return Ok(());
         }
-        pool.add_lease(kept.is_other, None);
+        pool.add_lease(stored.is_other, None);
         let shards = &engine.shards;
-        for tie in &kept.ties {
+        for tie in &stored.ties {
             if let LeaseResource::Permit(digest) = tie {
                 shards.lock(shards.index_for(digest)).begin_progress(*digest, shards, self.now);
             }
@@ -195,4 +195,4 @@ impl Drop for Restore<'_> {
 }
 
 /// The number of the first rule set, if its rules are still those of the stored grants.
-pub(in crate::engine) const FIRST_RULING: u64 = 1;
+pub(in crate::engine) const FIRST_RULE_SET: u64 = 1;

@@ -8,7 +8,7 @@ use tidegate::fleet::secrets::SecretDigest;
 use super::{Kept, bytes};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Beats {
+pub(super) struct Heartbeats {
     /// Last heartbeat in milliseconds by identity, in Redis' order: that of its hexadecimal digits.
     hosts: BTreeMap<String, u64>,
     hosts_until_ms: u64,
@@ -38,31 +38,31 @@ pub(super) struct Said {
     pub(super) load: PoolLoad,
 }
 
-impl Beats {
-    pub(super) fn beat(&mut self, beat: &Heartbeat, now_us: u64) -> HeartbeatReply {
+impl Heartbeats {
+    pub(super) fn heartbeat(&mut self, heartbeat: &Heartbeat, now_us: u64) -> HeartbeatReply {
         let now_ms = now_us / 1000;
         self.expire(now_us);
-        let name = bytes::hex(&beat.host);
+        let name = bytes::hex(&heartbeat.host);
         self.hosts.insert(name.clone(), now_ms);
         self.hosts.retain(|_, last| last.abs_diff(now_ms) <= 5_000);
         self.epochs.retain(|host, _| self.hosts.contains_key(host));
         self.hosts_until_ms = now_ms + KEPT_MS;
-        let epoch = self.epochs.entry(name.clone()).or_insert(beat.epoch);
-        let is_name_taken = *epoch > beat.epoch;
-        *epoch = beat.epoch.max(*epoch);
-        let alike = self.alike.get(&beat.secret).and_then(|kept| kept.at(now_us));
+        let epoch = self.epochs.entry(name.clone()).or_insert(heartbeat.epoch);
+        let is_name_taken = *epoch > heartbeat.epoch;
+        *epoch = heartbeat.epoch.max(*epoch);
+        let alike = self.alike.get(&heartbeat.secret).and_then(|kept| kept.at(now_us));
         let mut alike = alike.cloned().unwrap_or_default();
         alike.insert(name, now_ms);
         alike.retain(|_, last| last.abs_diff(now_ms) <= 5_000);
         let hosts_alike = alike.len();
-        self.alike.insert(beat.secret, Kept::new(alike, now_us, KEPT_MS));
-        let pools = beat.pools.iter().map(|report| self.report(beat, report, now_us)).collect();
+        self.alike.insert(heartbeat.secret, Kept::new(alike, now_us, KEPT_MS));
+        let pools = heartbeat.pools.iter().map(|report| self.report(heartbeat, report, now_us)).collect();
         let [hosts, alike] = [self.hosts.len(), hosts_alike].map(|count| u32::try_from(count).unwrap());
         HeartbeatReply { hosts, alike, is_name_taken, pools }
     }
 
-    fn report(&mut self, beat: &Heartbeat, report: &PoolReport, now_us: u64) -> FleetPoolLoad {
-        let host = bytes::hex(&beat.host);
+    fn report(&mut self, heartbeat: &Heartbeat, report: &PoolReport, now_us: u64) -> FleetPoolLoad {
+        let host = bytes::hex(&heartbeat.host);
         let kept = self.pools.get(&report.pool).and_then(|kept| kept.at(now_us)).cloned();
         let is_new = kept.is_none();
         let mut pool = kept.unwrap_or_default();
@@ -72,7 +72,8 @@ impl Beats {
         }
         pool.since = pool.since.min(now_us);
         let before = pool.said.get(&host).copied();
-        let is_overtaken = before.is_some_and(|said| (said.epoch, said.seq) > (beat.epoch, beat.seq));
+        let is_overtaken =
+            before.is_some_and(|said| (said.epoch, said.seq) > (heartbeat.epoch, heartbeat.seq));
         if !is_overtaken {
             if let Some(before) = before {
                 pool.sums =
@@ -81,7 +82,7 @@ impl Beats {
             let load = report.load;
             pool.said.remove(&host);
             if load != PoolLoad::default() {
-                pool.said.insert(host, Said { epoch: beat.epoch, seq: beat.seq, at: now_us, load });
+                pool.said.insert(host, Said { epoch: heartbeat.epoch, seq: heartbeat.seq, at: now_us, load });
                 pool.sums = (changed(pool.sums.0, load, u64::wrapping_add), pool.sums.1.wrapping_add(1));
             }
         }
