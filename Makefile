@@ -19,7 +19,7 @@ CLIENTS := python ruby go roulette
 REAL := daemon redis
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
 IDLE := nice -n 19
-COMPUTED := simulations pure memory examples
+COMPUTED := files simulations pure memory examples
 
 # Builds test programs with clippy in the same pass, if installed.
 LINTED := $(shell clippy-driver --version >/dev/null 2>&1 && echo CLIPPY_ARGS=-Dwarnings RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc_linted)
@@ -55,8 +55,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 # A shell makes background jobs ignore SIGINT and SIGQUIT, with which tests end their daemons: `--default-signal`.
 STAGES := $(MAKE) -k --no-print-directory BUILT=1
 lanes:
-	@failed=0; { scripts/setup packages && $(IDLE) $(STAGES) test-files; } & packages=$$!; \
-	$(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$packages || failed=1; \
+	@failed=0; scripts/setup packages & packages=$$!; $(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$packages || failed=1; \
 	env --default-signal $(STAGES) $(addprefix test-,$(CLIENTS)) & clients=$$!; \
 	$(IDLE) $(STAGES) BUILT= test-programs || { wait; exit 1; }; \
 	$(IDLE) $(STAGES) -j2 $(addprefix test-,$(COMPUTED)) & computed=$$!; \

@@ -39,9 +39,7 @@ pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Option<Fle
     };
     let link = redis.link.clone();
     if let Err(wrong) = link.check() {
-        error!(
-            "{wrong}: rules of the fleet limit on this host alone until `redis` is fixed in the settings"
-        );
+        error!("{wrong}: rules of the fleet limit on this host alone until `redis` is fixed in the settings");
         return None;
     }
     let marks = read_machine_marks(Path::new("/"));

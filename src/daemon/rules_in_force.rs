@@ -248,8 +248,7 @@ fn report_lines(reading: &Reading) -> Vec<String> {
     if let Some(more) = errors().count().checked_sub(ANSWERED_MAX).filter(|more| *more > 0) {
         lines.push(format!("and {more} more errors: `tidegate check` shows them all"));
     }
-    lines
-        .extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is fixed")));
+    lines.extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is fixed")));
     lines.extend(reading.kept.iter().map(|domain| format!("{domain}: keeps its last good rules")));
     lines.extend(reading.halt.as_ref().map(|halt| match halt {
         NotApplied::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),

@@ -37,46 +37,46 @@ pub(super) enum Admission {
 /// Judges every rule, then the gate if no rule refuses, and charges as intended. Afterwards each part holds
 /// the level of its key.
 pub(super) fn admit(
-    case: &CheckContext<'_>,
-    parts: &mut [StageCheck],
+    context: &CheckContext<'_>,
+    checks: &mut [StageCheck],
     intent: Intent,
     gate: &mut dyn FnMut() -> Option<GateRefusal>,
 ) -> Admission {
     let mut locked = LockedShards::new();
-    locked.lock(case.shards, parts);
-    for part in &mut *parts {
-        part.look_up(case, locked.shard(case.shards, part));
+    locked.lock(context.shards, checks);
+    for check in &mut *checks {
+        check.look_up(context, locked.shard(context.shards, check));
     }
-    for part in &mut *parts {
-        let shard = locked.shard(case.shards, part);
-        part.judge(case, shard);
+    for check in &mut *checks {
+        let shard = locked.shard(context.shards, check);
+        check.judge(context, shard);
     }
-    let mut refusing = parts.iter().filter(|part| part.refuses()).count();
+    let mut refusing = checks.iter().filter(|check| check.refuses()).count();
     if refusing > 0
         && intent != Intent::Admit
-        && !case.oversized
-        && remote_check_may_help(case, parts, intent, &mut locked)
+        && !context.oversized
+        && remote_check_may_help(context, checks, intent, &mut locked)
     {
         if intent == Intent::AdmitOrCheckRemotely {
             return Admission::NeedsRemoteCheck;
         }
         // A PEEK makes no remote check: the last known level suggests a grant.
-        parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
+        checks.iter_mut().filter(|check| check.refuses()).for_each(|check| check.outcome = Outcome::Pass);
         refusing = 0;
     }
     let shed = if refusing == 0 { gate() } else { None };
     let granted = refusing == 0 && shed.is_none();
     // A shadow wait delays nothing.
-    let waits = parts.iter().filter(|part| part.enforced).map(|part| part.wait);
+    let waits = checks.iter().filter(|check| check.enforced).map(|check| check.wait);
     let wait = if refusing == 0 { waits.fold(QueueWait::NONE, QueueWait::longer) } else { QueueWait::NONE };
     if intent != Intent::Peek {
-        for part in &mut *parts {
-            commit(part, granted, wait, case, &mut locked);
+        for check in &mut *checks {
+            commit(check, granted, wait, context, &mut locked);
         }
     }
-    for part in &mut *parts {
-        let shard = locked.shard(case.shards, part);
-        part.read_level(case, shard);
+    for check in &mut *checks {
+        let shard = locked.shard(context.shards, check);
+        check.read_level(context, shard);
     }
     match shed {
         Some(refusal) => Admission::Shed(refusal),
@@ -90,47 +90,47 @@ pub(super) fn admit(
 #[cold]
 #[inline(never)]
 fn remote_check_may_help(
-    case: &CheckContext<'_>,
-    parts: &mut [StageCheck],
+    context: &CheckContext<'_>,
+    checks: &mut [StageCheck],
     intent: Intent,
     locked: &mut LockedShards<'_>,
 ) -> bool {
-    parts.iter_mut().filter(|part| part.refuses()).all(|part| {
-        let shard = locked.shard(case.shards, part);
-        part.missing_units = part.missing_fleet_units(intent == Intent::Peek, case, shard);
-        part.missing_units > 0
+    checks.iter_mut().filter(|check| check.refuses()).all(|check| {
+        let shard = locked.shard(context.shards, check);
+        check.missing_units = check.missing_fleet_units(intent == Intent::Peek, context, shard);
+        check.missing_units > 0
     })
 }
 
 /// Charges one part if its request is granted, or if it counts refused requests.
 fn commit(
-    part: &mut StageCheck,
+    check: &mut StageCheck,
     granted: bool,
     wait: QueueWait,
-    case: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     locked: &mut LockedShards<'_>,
 ) {
     // Only a lease holds the permits of concurrency rules.
-    let may_charge = granted && (case.leases || !part.is_concurrency);
-    let is_charged = part.counts_refused(case) || part.passes() && may_charge;
-    let shard = locked.shard(case.shards, part);
+    let may_charge = granted && (context.leases || !check.is_concurrency);
+    let is_charged = check.counts_refused(context) || check.passes() && may_charge;
+    let shard = locked.shard(context.shards, check);
     if is_charged {
-        part.charge(granted, wait, case, shard);
+        check.charge(granted, wait, context, shard);
     }
-    if !part.passes() {
-        part.mark_refusing(case, shard);
-        part.block_key(case, shard);
+    if !check.passes() {
+        check.mark_refusing(context, shard);
+        check.block_key(context, shard);
     }
 }
 
 /// Charges or refunds after the fact, with all shards locked.
-pub(super) fn settle_up(case: &CheckContext<'_>, parts: &mut [StageCheck], amounts: &[i64]) {
-    assert_eq!(parts.len(), amounts.len(), "each part has its amount");
+pub(super) fn settle_up(context: &CheckContext<'_>, checks: &mut [StageCheck], amounts: &[i64]) {
+    assert_eq!(checks.len(), amounts.len(), "each part has its amount");
     let mut locked = LockedShards::new();
-    locked.lock(case.shards, parts);
-    for (part, amount) in parts.iter_mut().zip(amounts) {
-        let shard = locked.shard(case.shards, part);
-        part.charge_amount(*amount, case, shard);
+    locked.lock(context.shards, checks);
+    for (check, amount) in checks.iter_mut().zip(amounts) {
+        let shard = locked.shard(context.shards, check);
+        check.charge_amount(*amount, context, shard);
     }
 }
 
@@ -148,8 +148,8 @@ impl<'e> LockedShards<'e> {
 
     /// Locks the shards of all parts, in ascending order. In place: moving half a kilobyte of guards is slow.
     #[inline]
-    fn lock(&mut self, shards: &'e Shards, parts: &[StageCheck]) {
-        self.held = parts.iter().fold(0, |held, part| held | 1 << part.shard(shards));
+    fn lock(&mut self, shards: &'e Shards, checks: &[StageCheck]) {
+        self.held = checks.iter().fold(0, |held, check| held | 1 << check.shard(shards));
         let mut wanted = self.held;
         while wanted != 0 {
             self.guards.push(shards.lock(wanted.trailing_zeros() as usize));
@@ -158,8 +158,8 @@ impl<'e> LockedShards<'e> {
     }
 
     #[inline]
-    fn shard(&mut self, shards: &Shards, part: &StageCheck) -> &mut Shard {
-        let below = self.held & ((1 << part.shard(shards)) - 1);
+    fn shard(&mut self, shards: &Shards, check: &StageCheck) -> &mut Shard {
+        let below = self.held & ((1 << check.shard(shards)) - 1);
         let guard = below.count_ones() as usize;
         #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
         &mut self.guards[guard]
@@ -216,16 +216,16 @@ mod tests {
 
     #[test]
     fn admits_nothing_whose_rule_or_allowance_is_missing() {
-        check("no rule", |judgement, parts| {
-            let mut case = judgement.check_context(None);
-            case.rules = &[];
-            Some(admit(&case, &mut parts[..1], Intent::Admit, &mut || None))
+        check("no rule", |judgement, checks| {
+            let mut context = judgement.check_context(None);
+            context.rules = &[];
+            Some(admit(&context, &mut checks[..1], Intent::Admit, &mut || None))
         });
-        check("no such allowance", |judgement, parts| {
-            Some(admit(&judgement.check_context(None), parts, Intent::Admit, &mut || None))
+        check("no such allowance", |judgement, checks| {
+            Some(admit(&judgement.check_context(None), checks, Intent::Admit, &mut || None))
         });
-        check("an amount too few", |judgement, parts| {
-            settle_up(&judgement.check_context(None), &mut parts[..1], &[]);
+        check("an amount too few", |judgement, checks| {
+            settle_up(&judgement.check_context(None), &mut checks[..1], &[]);
             None
         });
     }

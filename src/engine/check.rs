@@ -59,8 +59,8 @@ pub(super) enum CheckStage {
 }
 
 impl CheckStage {
-    pub(super) fn includes_check(self, part: &StageCheck) -> bool {
-        self == CheckStage::Concurrency || !part.is_concurrency
+    pub(super) fn includes_check(self, check: &StageCheck) -> bool {
+        self == CheckStage::Concurrency || !check.is_concurrency
     }
 }
 
@@ -139,13 +139,13 @@ impl StageCheck {
     }
 
     /// Returns whether refused requests are charged too.
-    pub(super) fn counts_refused(&self, case: &CheckContext<'_>) -> bool {
-        self.find_limit(case)
+    pub(super) fn counts_refused(&self, context: &CheckContext<'_>) -> bool {
+        self.find_limit(context)
             .is_some_and(|limited_by| limited_by.limit.refused == crate::rules::RefusedCost::Counted)
     }
 
-    fn find_limit<'a>(&self, case: &CheckContext<'a>) -> Option<LimitedBy<'a>> {
-        let Some(rule) = case.rules.get(self.rule as usize) else { unreachable!("a part is of a rule") };
+    fn find_limit<'a>(&self, context: &CheckContext<'a>) -> Option<LimitedBy<'a>> {
+        let Some(rule) = context.rules.get(self.rule as usize) else { unreachable!("a part is of a rule") };
         let limit = &rule.limit;
         assert!(
             (self.allowance as usize) < limit.allowances.len(),
@@ -155,30 +155,30 @@ impl StageCheck {
     }
 
     /// Finds the state. All checks look up before any is judged, so that their cache misses overlap.
-    pub(super) fn look_up(&mut self, case: &CheckContext<'_>, shard: &Shard) {
-        let Some(limited_by) = self.find_limit(case) else { return };
+    pub(super) fn look_up(&mut self, context: &CheckContext<'_>, shard: &Shard) {
+        let Some(limited_by) = self.find_limit(context) else { return };
         self.table_index = each_algorithm!(&limited_by.allowance.quota, quota => find_table_index(quota, shard, &self.digest), _ => None);
     }
 
     /// Judges the request against the state found by `look_up`. A request of cost 0 passes.
-    pub(super) fn judge(&mut self, case: &CheckContext<'_>, shard: &mut Shard) {
-        if case.oversized && self.is_oversized() {
+    pub(super) fn judge(&mut self, context: &CheckContext<'_>, shard: &mut Shard) {
+        if context.oversized && self.is_oversized() {
             self.outcome = Outcome::Never;
             return;
         }
-        let Some(limited_by) = self.find_limit(case) else { return self.judge_unlimited(case) };
+        let Some(limited_by) = self.find_limit(context) else { return self.judge_unlimited(context) };
         if self.cost == 0 || matches!(limited_by.allowance.over, OverTreatment::Elastic(_)) {
-            self.adopt(&limited_by, case.now, shard);
+            self.adopt(&limited_by, context.now, shard);
         }
         if self.cost == 0 {
             return;
         }
-        let own = limited_by.limit.block.map_or(Micros::ZERO, |_| self.block_remaining(case.now, shard));
-        let left = own.max(self.operator_block_remaining(case.now));
-        let mut then = *case;
+        let own = limited_by.limit.block.map_or(Micros::ZERO, |_| self.block_remaining(context.now, shard));
+        let left = own.max(self.operator_block_remaining(context.now));
+        let mut then = *context;
         if left > Micros::ZERO {
             // A blocked key is judged as of the end of its block: a request that fits now may not fit then.
-            then.now.at = case.now.at.after(left.into());
+            then.now.at = context.now.at.after(left.into());
         }
         let judge = |check: &mut StageCheck, shard: &Shard| {
             each_algorithm!(
@@ -190,7 +190,7 @@ impl StageCheck {
         let outcome = match judge(self, shard) {
             Some(outcome) => outcome,
             None => {
-                self.adopt(&limited_by, case.now, shard);
+                self.adopt(&limited_by, context.now, shard);
                 let again = judge(self, shard);
                 again.unwrap_or_else(|| unreachable!("adopted, it is under the tag that is looked for"))
             }
@@ -233,7 +233,7 @@ impl StageCheck {
         &mut self,
         quota: &A,
         limited_by: &LimitedBy<'_>,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &Shard,
     ) -> Option<Outcome> {
         let fresh;
@@ -241,13 +241,13 @@ impl StageCheck {
             Some((tag, _)) if A::CONVERTS_STATES && tag != self.digest.tag() => return None,
             Some((_, state)) => state,
             None => {
-                fresh = quota.new_state(case.now);
+                fresh = quota.new_state(context.now);
                 &fresh
             }
         };
-        let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
+        let (outcome, wait) = quota.judge(state, context.now, self.cost, context.wait_max);
         self.wait = wait;
-        Some(self.beyond_quota(quota, state, outcome, limited_by, case, shard))
+        Some(self.beyond_quota(quota, state, outcome, limited_by, context, shard))
     }
 
     /// Judges a request that the quota refuses by the soft or elastic part of its allowance.
@@ -257,7 +257,7 @@ impl StageCheck {
         state: &A::State,
         outcome: Outcome,
         limited_by: &LimitedBy<'_>,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &Shard,
     ) -> Outcome {
         match (&limited_by.allowance.over, outcome) {
@@ -266,23 +266,23 @@ impl StageCheck {
             | (OverTreatment::Elastic(_), Outcome::Never) => outcome,
             (OverTreatment::Soft(larger), _) => {
                 let Some(larger) = A::from_quota(larger) else { return outcome };
-                let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
-                let one = soft::wait_for_one(quota, state, case.now);
-                self.judge_soft(outcome, lenient, one, limited_by, case, shard)
+                let (lenient, _) = larger.judge(state, context.now, self.cost, context.wait_max);
+                let one = soft::wait_for_one(quota, state, context.now);
+                self.judge_soft(outcome, lenient, one, limited_by, context, shard)
             }
             (OverTreatment::Elastic(second), Outcome::Later(wait)) => {
-                let Some(second) = A::from_quota(second).filter(|_| case.has_elastic_room) else {
+                let Some(second) = A::from_quota(second).filter(|_| context.has_elastic_room) else {
                     return outcome;
                 };
                 let fresh;
                 let state = match A::table(shard).find(&self.elastic_digest()) {
                     Some(state) => state,
                     None => {
-                        fresh = second.new_state(case.now);
+                        fresh = second.new_state(context.now);
                         &fresh
                     }
                 };
-                match second.judge(state, case.now, self.cost, case.wait_max).0 {
+                match second.judge(state, context.now, self.cost, context.wait_max).0 {
                     Outcome::Pass | Outcome::Queued(_) => {
                         self.beyond = Some(OverQuota::Elastic);
                         Outcome::Pass
@@ -299,23 +299,23 @@ impl StageCheck {
     pub(super) fn missing_fleet_units(
         &self,
         by_what_is_known: bool,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &Shard,
     ) -> u32 {
-        let Some(limited_by) = self.find_limit(case) else { return 0 };
-        let is_blocked = self.operator_block_remaining(case.now) > Micros::ZERO
-            || limited_by.limit.block.is_some() && self.block_remaining(case.now, shard) > Micros::ZERO;
+        let Some(limited_by) = self.find_limit(context) else { return 0 };
+        let is_blocked = self.operator_block_remaining(context.now) > Micros::ZERO
+            || limited_by.limit.block.is_some() && self.block_remaining(context.now, shard) > Micros::ZERO;
         if is_blocked || limited_by.allowance.over != OverTreatment::Refuse {
             return 0;
         }
         let quota = match &limited_by.allowance.quota {
             Quota::FleetBudget(quota) => quota,
             Quota::Concurrency(quota) => {
-                return u32::from(self.lacks_permit(quota, by_what_is_known, case.now, shard));
+                return u32::from(self.lacks_permit(quota, by_what_is_known, context.now, shard));
             }
             _ => return 0,
         };
-        let now = case.now.at;
+        let now = context.now.at;
         let state = shard.shares.find(&self.digest);
         let state =
             state.map_or_else(|| share::ShareState::fresh(quota, now), |state| state.unfold(quota, now));
@@ -326,8 +326,8 @@ impl StageCheck {
     }
 
     /// Returns the need of a remote check and the longest time to wait for it.
-    pub(super) fn find_shortfall(&self, case: &CheckContext<'_>) -> Option<(Shortfall, Duration)> {
-        let limited_by = self.find_limit(case).filter(|_| self.missing_units > 0)?;
+    pub(super) fn find_shortfall(&self, context: &CheckContext<'_>) -> Option<(Shortfall, Duration)> {
+        let limited_by = self.find_limit(context).filter(|_| self.missing_units > 0)?;
         let (budget, is_place, patience) = match &limited_by.allowance.quota {
             Quota::FleetBudget(quota) => (quota.budget()?, false, quota.patience()),
             Quota::Concurrency(quota) => (quota.budget()?, true, quota.patience()),
@@ -343,12 +343,12 @@ impl StageCheck {
     }
 
     /// Reads the key's level, unless charging has set it.
-    pub(super) fn read_level(&mut self, case: &CheckContext<'_>, shard: &Shard) {
-        let Some(limited_by) = self.find_limit(case).filter(|_| self.level.is_none()) else { return };
+    pub(super) fn read_level(&mut self, context: &CheckContext<'_>, shard: &Shard) {
+        let Some(limited_by) = self.find_limit(context).filter(|_| self.level.is_none()) else { return };
         self.level = Some(each_algorithm!(
             &limited_by.allowance.quota,
-            quota => self.level_by(quota, case.now, shard),
-            quota => self.lease_level(quota, case.now, shard)
+            quota => self.level_by(quota, context.now, shard),
+            quota => self.lease_level(quota, context.now, shard)
         ));
     }
 
@@ -389,8 +389,8 @@ impl StageCheck {
     }
 
     /// Without a limit only an operator's block refuses a key, which then has a level of 0.
-    fn judge_unlimited(&mut self, case: &CheckContext<'_>) {
-        let left = self.operator_block_remaining(case.now);
+    fn judge_unlimited(&mut self, context: &CheckContext<'_>) {
+        let left = self.operator_block_remaining(context.now);
         if left > Micros::ZERO && self.cost > 0 {
             self.outcome = Outcome::Later(left);
             self.level = Some(QuotaLevel { limit: 0, window: Micros::ZERO, remaining: 0, reset: left });
@@ -398,28 +398,30 @@ impl StageCheck {
     }
 
     /// Starts the block of a limit that refuses with `Later`, and judges again to include it in the wait.
-    pub(super) fn block_key(&mut self, case: &CheckContext<'_>, shard: &mut Shard) {
-        let Some(lasts) = self.find_limit(case).and_then(|limited_by| limited_by.limit.block) else { return };
+    pub(super) fn block_key(&mut self, context: &CheckContext<'_>, shard: &mut Shard) {
+        let Some(lasts) = self.find_limit(context).and_then(|limited_by| limited_by.limit.block) else {
+            return;
+        };
         // An operator's block is no refusal by the limit.
-        if !matches!(self.outcome, Outcome::Later(_)) || self.blocked_until > case.now.at {
+        if !matches!(self.outcome, Outcome::Later(_)) || self.blocked_until > context.now.at {
             return;
         }
         if let Some(block) = shard.blocks.find_mut(&self.digest) {
-            if block.0 > case.now.at {
+            if block.0 > context.now.at {
                 // Further requests do not extend the block.
                 return;
             }
-            *block = BlockedUntil(case.now.at.after(lasts));
+            *block = BlockedUntil(context.now.at.after(lasts));
         } else {
-            let block = BlockedUntil(case.now.at.after(lasts));
-            if !shard.blocks.insert_if_room(self.digest, block, case.shards.memory()) {
+            let block = BlockedUntil(context.now.at.after(lasts));
+            if !shard.blocks.insert_if_room(self.digest, block, context.shards.memory()) {
                 // A block must not evict another key's: without room the limit itself still refuses.
-                case.shards.count_evictions(1);
+                context.shards.count_evictions(1);
                 return;
             }
         }
-        self.look_up(case, shard);
-        self.judge(case, shard);
+        self.look_up(context, shard);
+        self.judge(context, shard);
     }
 
     pub(super) fn state(&self) -> Digest {

@@ -57,7 +57,7 @@ pub(super) enum CheckedKeys<'d> {
     /// The key of one rule.
     One(RuleCheck),
     /// The keys of all rules that judged.
-    Parts(&'d [StageCheck]),
+    Several(&'d [StageCheck]),
 }
 
 impl<'d> Decision<'d> {
@@ -74,18 +74,18 @@ impl<'d> Decision<'d> {
             domain: None,
             notes: &[],
             limits_by_index: &[],
-            checked_keys: CheckedKeys::Parts(&[]),
+            checked_keys: CheckedKeys::Several(&[]),
         }
     }
 
     /// The check of each rule that was evaluated, in file order.
     pub fn checks(&self) -> impl Iterator<Item = RuleCheck> + 'd {
-        let (one, parts) = match self.checked_keys {
+        let (one, checks) = match self.checked_keys {
             CheckedKeys::One(check) => (Some(check), &[][..]),
-            CheckedKeys::Parts(parts) => (None, parts),
+            CheckedKeys::Several(checks) => (None, checks),
         };
-        let stage = stage(parts);
-        one.into_iter().chain(parts.iter().map(move |part| part.check(stage)))
+        let stage = stage(checks);
+        one.into_iter().chain(checks.iter().map(move |check| check.check(stage)))
     }
 
     /// The notes with the name of their rule, in file order.

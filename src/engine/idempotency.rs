@@ -173,7 +173,7 @@ impl IdempotencyTable {
 
     fn hash_pair(&self, by: &[u8], name: &[u8], written: &mut Vec<u8>) -> u64 {
         written.clear();
-        [by, name].iter().for_each(|part| write_length_prefixed(part, written));
+        [by, name].iter().for_each(|check| write_length_prefixed(check, written));
         self.requests.digest_bytes(written).hash()
     }
 }

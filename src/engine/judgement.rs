@@ -257,11 +257,11 @@ impl<'d> Judgement<'d> {
         reserved: Option<Reservation<'_>>,
     ) -> Result<Decision<'d>, Arc<Shortfalls>> {
         let intent = choose_intent(request);
-        let mut case = self.check_context(request.wait_max);
-        case.leases = reserved.is_some();
-        case.oversized = request.oversized;
-        case.has_elastic_room =
-            request.session.map_or(case.has_elastic_room, |session| session.pool().has_room());
+        let mut context = self.check_context(request.wait_max);
+        context.leases = reserved.is_some();
+        context.oversized = request.oversized;
+        context.has_elastic_room =
+            request.session.map_or(context.has_elastic_room, |session| session.pool().has_room());
         let gate_request = GateRequest {
             priority,
             attributes: request.descriptors.attributes,
@@ -275,11 +275,11 @@ impl<'d> Judgement<'d> {
         };
         let notes = &mut workspace.shed_notes;
         let mut judge_gate = || under_locks(request, gate).and_then(|gate| gate.judge(&gate_request, notes));
-        let mut admission = admit(&case, &mut workspace.checks, intent, &mut judge_gate);
+        let mut admission = admit(&context, &mut workspace.checks, intent, &mut judge_gate);
         if admission == Admission::NeedsRemoteCheck {
             let looks = gate_request.without_recording(&workspace.peek_draws);
             let sheds = gate.and_then(|gate| gate.judge(&looks, &mut workspace.shed_notes));
-            admission = before_remote_check(&case, &mut workspace.checks, sheds)?;
+            admission = before_remote_check(&context, &mut workspace.checks, sheds)?;
             workspace.shed_notes.clear();
         }
         let granted = matches!(admission, Admission::Granted(_));
@@ -301,7 +301,7 @@ impl<'d> Judgement<'d> {
             }
             Admission::Refused | Admission::NeedsRemoteCheck => {
                 let (binding, retry) = longest_wait(&workspace.checks, stage, self.now);
-                (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.limit_view(part)?))), retry)
+                (Verdict::Limit, binding.and_then(|check| Some((check.slot, self.limit_view(check)?))), retry)
             }
             Admission::Shed(refusal) => {
                 shedder =
@@ -323,7 +323,7 @@ impl<'d> Judgement<'d> {
             domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
-            checked_keys: CheckedKeys::Parts(&workspace.checks),
+            checked_keys: CheckedKeys::Several(&workspace.checks),
             ..Decision::unlimited()
         })
     }
@@ -373,19 +373,19 @@ impl<'d> Judgement<'d> {
         named.map_or(self.compiled.unnamed, |(_, compiled_rule)| compiled_rule.slot)
     }
 
-    fn limit_view(&self, part: &StageCheck) -> Option<LimitView<'d>> {
-        let rule: &Rule = self.compiled.domain.rules().get(part.rule as usize)?;
-        Some(LimitView { rule, level: part.level? })
+    fn limit_view(&self, check: &StageCheck) -> Option<LimitView<'d>> {
+        let rule: &Rule = self.compiled.domain.rules().get(check.rule as usize)?;
+        Some(LimitView { rule, level: check.level? })
     }
 
     /// Returns the enforced rule with the smallest remaining part, preferring advertised rules. Ties go to
     /// the first in the file.
-    fn least_remaining(&self, parts: &[StageCheck]) -> Option<(Slot, LimitView<'d>)> {
+    fn least_remaining(&self, checks: &[StageCheck]) -> Option<(Slot, LimitView<'d>)> {
         let mut least: Option<(Slot, LimitView<'d>)> = None;
-        for part in parts.iter().filter(|part| part.enforced) {
-            let Some(view) = self.limit_view(part) else { continue };
+        for check in checks.iter().filter(|check| check.enforced) {
+            let Some(view) = self.limit_view(check) else { continue };
             if least.as_ref().is_none_or(|(_, least)| view.has_less_remaining(least)) {
-                least = Some((part.slot, view));
+                least = Some((check.slot, view));
             }
         }
         least
@@ -394,23 +394,23 @@ impl<'d> Judgement<'d> {
 
 /// The stage of the rules that decide a refusal: rates precede concurrency rules, which are not evaluated
 /// once a rate refuses.
-pub(super) fn stage(parts: &[StageCheck]) -> CheckStage {
-    let by_rate = parts.iter().any(|part| part.refuses() && !part.is_concurrency);
+pub(super) fn stage(checks: &[StageCheck]) -> CheckStage {
+    let by_rate = checks.iter().any(|check| check.refuses() && !check.is_concurrency);
     if by_rate { CheckStage::Rates } else { CheckStage::Concurrency }
 }
 
 /// Returns the refusing rule with the longest wait, `None` (never) being the longest; and the wait after
 /// which all would pass. For concurrency limits the wait is a hint, as the end of other requests is unknown.
-fn longest_wait(parts: &[StageCheck], stage: CheckStage, now: Now) -> (Option<&StageCheck>, Option<Micros>) {
+fn longest_wait(checks: &[StageCheck], stage: CheckStage, now: Now) -> (Option<&StageCheck>, Option<Micros>) {
     let mut longest: Option<(&StageCheck, Option<Micros>)> = None;
-    for part in parts.iter().filter(|part| part.refuses() && stage.includes_check(part)) {
+    for check in checks.iter().filter(|check| check.refuses() && stage.includes_check(check)) {
         let wait = match stage {
-            CheckStage::Rates => retry_after(part.outcome),
+            CheckStage::Rates => retry_after(check.outcome),
             // The end of a manual block is known.
-            CheckStage::Concurrency if part.operator_block_remaining(now) > Micros::ZERO => {
-                retry_after(part.outcome)
+            CheckStage::Concurrency if check.operator_block_remaining(now) > Micros::ZERO => {
+                retry_after(check.outcome)
             }
-            CheckStage::Concurrency => Some(hint::with_jitter(CONCURRENCY_RETRY_AFTER, part.key.high())),
+            CheckStage::Concurrency => Some(hint::with_jitter(CONCURRENCY_RETRY_AFTER, check.key.high())),
         };
         let is_longer = match (longest, wait) {
             (None, _) => true,
@@ -419,12 +419,12 @@ fn longest_wait(parts: &[StageCheck], stage: CheckStage, now: Now) -> (Option<&S
             (Some((_, Some(longest))), Some(wait)) => wait > longest,
         };
         if is_longer {
-            longest = Some((part, wait));
+            longest = Some((check, wait));
         }
     }
     // Rules that allowed and counted the request may be exhausted when the others are free again.
-    let later = parts.iter().map(|part| part.block_extension).max().unwrap_or_default();
-    longest.map_or((None, None), |(part, wait)| (Some(part), wait.map(|wait| wait.max(later))))
+    let later = checks.iter().map(|check| check.block_extension).max().unwrap_or_default();
+    longest.map_or((None, None), |(check, wait)| (Some(check), wait.map(|wait| wait.max(later))))
 }
 
 fn retry_after(outcome: Outcome) -> Option<Micros> {
@@ -445,20 +445,20 @@ const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[cold]
 #[inline(never)]
 fn before_remote_check(
-    case: &CheckContext<'_>,
-    parts: &mut [StageCheck],
+    context: &CheckContext<'_>,
+    checks: &mut [StageCheck],
     sheds: Option<GateRefusal>,
 ) -> Result<Admission, Arc<Shortfalls>> {
     if let Some(refusal) = sheds {
-        parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
+        checks.iter_mut().filter(|check| check.refuses()).for_each(|check| check.outcome = Outcome::Pass);
         return Ok(Admission::Shed(refusal));
     }
     let mut needs = ArrayVec::new();
     let mut patience = Duration::MAX;
-    for (need, waits) in parts.iter().filter_map(|part| part.find_shortfall(case)) {
+    for (need, waits) in checks.iter().filter_map(|check| check.find_shortfall(context)) {
         patience = patience.min(waits);
         if needs.try_push(need).is_err() {
-            return Ok(admit(case, parts, Intent::Admit, &mut || None));
+            return Ok(admit(context, checks, Intent::Admit, &mut || None));
         }
     }
     Err(Arc::new(Shortfalls { needs, patience }))

@@ -71,7 +71,7 @@ impl RefundableCosts {
         bytes.extend_from_slice(&user.to_le_bytes());
         [domain.as_bytes(), name]
             .iter()
-            .for_each(|part| idempotency::write_length_prefixed(part, &mut bytes));
+            .for_each(|check| idempotency::write_length_prefixed(check, &mut bytes));
         self.names.digest_bytes(&bytes)
     }
 
@@ -221,8 +221,8 @@ impl Engine {
         written: &mut Vec<u8>,
         now: Now,
     ) {
-        let CheckedKeys::Parts(parts) = decision.checked_keys else { return };
-        if let Some(repeat) = request.idempotency_key.filter(|_| parts.iter().any(is_counted)) {
+        let CheckedKeys::Several(checks) = decision.checked_keys else { return };
+        if let Some(repeat) = request.idempotency_key.filter(|_| checks.iter().any(is_counted)) {
             let print = self.refundable_costs.fingerprint(request.domain, &request.descriptors, written);
             self.refundable_costs.record_request(request, &repeat, print, &self.shards, now);
         }
@@ -285,8 +285,8 @@ impl TableState for RefundableCost {
 }
 
 /// Returns whether a rule that counts units was charged.
-fn is_counted(part: &StageCheck) -> bool {
-    part.charged && !part.is_concurrency
+fn is_counted(check: &StageCheck) -> bool {
+    check.charged && !check.is_concurrency
 }
 
 pub(super) fn is_negative(amount: &Amount<'_>) -> bool {

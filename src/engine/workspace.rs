@@ -132,15 +132,15 @@ impl Workspace {
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
             let key = compiled_rule.key_hash.digest(tree.key_values(*hit, descriptor));
             let refused_until = compiled_rule.fleet_blocked_until(|| tree.key_values(*hit, descriptor));
-            let part = StageCheck::new(hit.rule, compiled_rule, key, 0, cost.saturating_mul(*times));
-            self.checks.push(part.refused_until(refused_until));
+            let check = StageCheck::new(hit.rule, compiled_rule, key, 0, cost.saturating_mul(*times));
+            self.checks.push(check.refused_until(refused_until));
         }
     }
 
     /// Excludes rules with `refund_on` from a refund: their lease's end would refund a second time.
     pub(super) fn exclude_lease_refunds(&mut self, domain: &Domain) {
-        for (part, amount) in self.checks.iter().zip(&mut self.amounts) {
-            let rule = domain.rules().get(part.rule as usize);
+        for (check, amount) in self.checks.iter().zip(&mut self.amounts) {
+            let rule = domain.rules().get(check.rule as usize);
             if rule.is_some_and(|rule| rule.refund_on.is_some()) {
                 *amount = (*amount).max(0);
             }
@@ -196,27 +196,27 @@ impl Workspace {
         stage: CheckStage,
         counters: Option<&ThreadCounters>,
     ) {
-        for part in self.checks.iter().filter(|part| stage.includes_check(part)) {
-            let check = match (part.enforced, part.passes()) {
+        for check in self.checks.iter().filter(|check| stage.includes_check(check)) {
+            let result = match (check.enforced, check.passes()) {
                 (true, false) => CheckResult::Refuse,
                 (false, false) => {
-                    let is_quota = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.is_quota);
+                    let is_quota = domain.rules().get(check.rule as usize).is_some_and(|rule| rule.is_quota);
                     let kind = if is_quota { NoteKind::Quota } else { NoteKind::Shadow };
-                    self.notes.push((kind, part.rule));
+                    self.notes.push((kind, check.rule));
                     CheckResult::WouldRefuse
                 }
-                (_, true) if granted && part.beyond.is_some() => {
-                    self.notes.push((NoteKind::Over, part.rule));
+                (_, true) if granted && check.beyond.is_some() => {
+                    self.notes.push((NoteKind::Over, check.rule));
                     CheckResult::Over
                 }
-                (_, true) if granted && is_past_warning_threshold(part, domain) => {
-                    self.notes.push((NoteKind::Near, part.rule));
+                (_, true) if granted && is_past_warning_threshold(check, domain) => {
+                    self.notes.push((NoteKind::Near, check.rule));
                     CheckResult::Near
                 }
                 (_, true) => CheckResult::Pass,
             };
             if let Some(counters) = counters {
-                counters.count_check(part.slot, check);
+                counters.count_check(check.slot, result);
             }
         }
         self.notes.append(&mut self.shed_notes);
@@ -225,34 +225,34 @@ impl Workspace {
     /// Ties the permits, the refundable charges and the request's name to the lease.
     pub(super) fn add_ties(&mut self, compiled: &CompiledDomain, name: Option<Digest>) {
         self.ties.extend(name.map(LeaseResource::IdempotencyKey));
-        for part in self.checks.iter().filter(|part| part.charged) {
-            if part.is_concurrency {
-                self.ties.push(LeaseResource::Permit(part.state()));
+        for check in self.checks.iter().filter(|check| check.charged) {
+            if check.is_concurrency {
+                self.ties.push(LeaseResource::Permit(check.state()));
                 continue;
             }
-            let number = part.rule as usize;
+            let number = check.rule as usize;
             let refunds = compiled.domain.rules().get(number).is_some_and(|rule| rule.refund_on.is_some());
-            if let Some(compiled_rule) = compiled.rules.get(number).filter(|_| refunds && part.passes()) {
-                self.ties.push(LeaseResource::Refund(part.refund(compiled_rule)));
+            if let Some(compiled_rule) = compiled.rules.get(number).filter(|_| refunds && check.passes()) {
+                self.ties.push(LeaseResource::Refund(check.refund(compiled_rule)));
             }
         }
     }
 
     /// Lists every matching limit that may be shown.
     pub(super) fn list_all_limits(&mut self, domain: &Domain) {
-        for part in &self.checks {
-            let is_named = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.advertise);
-            if let Some(level) = part.level.filter(|_| is_named) {
-                self.all.push((part.rule, level));
+        for check in &self.checks {
+            let is_named = domain.rules().get(check.rule as usize).is_some_and(|rule| rule.advertise);
+            if let Some(level) = check.level.filter(|_| is_named) {
+                self.all.push((check.rule, level));
             }
         }
     }
 }
 
 /// Returns whether a key is past the share of its limit at which its rule warns.
-fn is_past_warning_threshold(part: &StageCheck, domain: &Domain) -> bool {
-    let warn_at = domain.rules().get(part.rule as usize).and_then(|rule| rule.warn_at);
-    warn_at.zip(part.level).is_some_and(|(thousandths, level)| {
+fn is_past_warning_threshold(check: &StageCheck, domain: &Domain) -> bool {
+    let warn_at = domain.rules().get(check.rule as usize).and_then(|rule| rule.warn_at);
+    warn_at.zip(check.level).is_some_and(|(thousandths, level)| {
         let used = u128::from(level.limit.saturating_sub(level.remaining));
         used * 1_000 > u128::from(level.limit) * u128::from(thousandths)
     })

@@ -26,10 +26,10 @@ impl StageCheck {
         &mut self,
         granted: bool,
         wait: QueueWait,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
-        let Some(limited_by) = self.find_limit(case).filter(|_| self.cost > 0) else { return };
+        let Some(limited_by) = self.find_limit(context).filter(|_| self.cost > 0) else { return };
         if !self.passes() && matches!(limited_by.allowance.quota, Quota::FleetBudget(_)) {
             // A share divides admitted units among hosts: a charged refusal would take others' units.
             return;
@@ -37,17 +37,17 @@ impl StageCheck {
         self.charged = true;
         each_algorithm!(
             &limited_by.allowance.quota,
-            quota => self.charge_quota(quota, wait, &limited_by, case, shard),
-            quota => self.charge_lease(quota, case, shard)
+            quota => self.charge_quota(quota, wait, &limited_by, context, shard),
+            quota => self.charge_lease(quota, context, shard)
         );
         if !self.passes() {
             // The charge may make the wait longer.
-            self.look_up(case, shard);
-            self.judge(case, shard);
+            self.look_up(context, shard);
+            self.judge(context, shard);
         } else if !granted && self.enforced {
             let mut next = *self;
-            next.look_up(case, shard);
-            next.judge(case, shard);
+            next.look_up(context, shard);
+            next.judge(context, shard);
             if let Outcome::Later(later) = next.outcome {
                 self.block_extension = later;
             }
@@ -59,28 +59,28 @@ impl StageCheck {
         quota: &A,
         wait: QueueWait,
         limited_by: &LimitedBy<'_>,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
-        let CheckContext { now, .. } = *case;
+        let CheckContext { now, .. } = *context;
         match (self.beyond, &limited_by.allowance.over) {
             (Some(OverQuota::Elastic), OverTreatment::Elastic(second)) => {
                 let Some(second) = A::from_quota(second) else { unreachable!("it has passed by this quota") };
-                self.change(self.elastic_digest(), second, case, shard, |state| {
+                self.change(self.elastic_digest(), second, context, shard, |state| {
                     second.charge(state, now, self.cost, wait);
                 });
             }
             (beyond, OverTreatment::Soft(larger)) => {
                 let charged = A::from_quota(larger).filter(|_| beyond.is_some()).unwrap_or(quota);
-                let had_some = self.soft_end(quota, case, shard).is_none();
-                let level = self.change(self.digest, quota, case, shard, |state| {
+                let had_some = self.soft_end(quota, context, shard).is_none();
+                let level = self.change(self.digest, quota, context, shard, |state| {
                     charged.charge(state, now, self.cost, wait);
                 });
                 self.level = Some(level);
-                self.record_soft_use(quota, had_some, case, shard);
+                self.record_soft_use(quota, had_some, context, shard);
             }
             _ => {
-                let level = self.change(self.digest, quota, case, shard, |state| {
+                let level = self.change(self.digest, quota, context, shard, |state| {
                     quota.charge(state, now, self.cost, wait);
                 });
                 self.level = Some(level);
@@ -93,35 +93,36 @@ impl StageCheck {
         &self,
         digest: Digest,
         quota: &A,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
         change: impl FnOnce(&mut A::State),
     ) -> QuotaLevel {
-        let memory = case.shards.memory();
+        let memory = context.shards.memory();
         let index = self.table_index.filter(|_| digest == self.digest);
-        let fresh = || quota.new_state(case.now);
+        let fresh = || quota.new_state(context.now);
         let may_call = A::IS_SHARED && shard.share_sync_queue.has_room();
         let mut calls = false;
         let change = |state: &mut A::State| {
             change(state);
             calls = may_call && A::take_sync_request(state);
-            let level = quota.level(state, case.now);
+            let level = quota.level(state, context.now);
             (level, A::tag(digest.tag(), &level))
         };
-        let (level, evicted) = A::table_mut(shard).change_at(index, digest, memory, case.now, fresh, change);
-        case.shards.count_evictions(evicted);
+        let (level, evicted) =
+            A::table_mut(shard).change_at(index, digest, memory, context.now, fresh, change);
+        context.shards.count_evictions(evicted);
         if A::IS_SHARED && calls {
-            shard.share_sync_queue.push_share_key(self.key, quota.budget(), case.shards);
+            shard.share_sync_queue.push_share_key(self.key, quota.budget(), context.shards);
         }
         level
     }
 
     /// Marks the key as refused: eviction prefers other keys, and other hosts learn of the demand.
-    pub(in crate::engine) fn mark_refusing(&self, case: &CheckContext<'_>, shard: &mut Shard) {
-        let Some(limited_by) = self.find_limit(case) else { return };
+    pub(in crate::engine) fn mark_refusing(&self, context: &CheckContext<'_>, shard: &mut Shard) {
+        let Some(limited_by) = self.find_limit(context) else { return };
         if let Quota::FleetBudget(quota) = &limited_by.allowance.quota {
-            let note = |state: &mut CompactShare| quota.record_refusal(state, case.now, self.cost);
-            self.change(self.digest, &**quota, case, shard, note);
+            let note = |state: &mut CompactShare| quota.record_refusal(state, context.now, self.cost);
+            self.change(self.digest, &**quota, context, shard, note);
             return;
         }
         // A bucket's time until full already shows it, and leases are never evicted.
@@ -150,17 +151,17 @@ impl StageCheck {
     pub(in crate::engine) fn charge_amount(
         &mut self,
         amount: i64,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
-        let Some(limited_by) = self.find_limit(case) else { return };
+        let Some(limited_by) = self.find_limit(context) else { return };
         if amount == 0 || matches!(limited_by.allowance.quota, Quota::LeakyBucket(_)) {
             return;
         }
-        self.adopt(&limited_by, case.now, shard);
+        self.adopt(&limited_by, context.now, shard);
         each_algorithm!(
             &limited_by.allowance.quota,
-            quota => self.charge_amount_to_quota(quota, amount, &limited_by, case, shard),
+            quota => self.charge_amount_to_quota(quota, amount, &limited_by, context, shard),
             // Leases alone count permits.
             _ => {}
         );
@@ -171,7 +172,7 @@ impl StageCheck {
         quota: &A,
         amount: i64,
         limited_by: &LimitedBy<'_>,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
         let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
@@ -179,19 +180,19 @@ impl StageCheck {
             // Without a state the key has its full quota.
             return;
         }
-        let had_some = self.soft_end(quota, case, shard).is_none();
-        self.change(self.digest, quota, case, shard, |state| {
+        let had_some = self.soft_end(quota, context, shard).is_none();
+        self.change(self.digest, quota, context, shard, |state| {
             if amount < 0 {
-                quota.refund(state, case.now, units);
+                quota.refund(state, context.now, units);
             } else {
-                quota.charge_debt(state, case.now, units, limited_by.allowance.max_debt);
+                quota.charge_debt(state, context.now, units, limited_by.allowance.max_debt);
             }
         });
         if matches!(limited_by.allowance.over, OverTreatment::Soft(_))
             && shard.soft_states.find(&self.digest).is_some()
         {
-            let has_some = self.soft_end(quota, case, shard).is_none();
-            self.record_soft_use(quota, had_some || has_some, case, shard);
+            let has_some = self.soft_end(quota, context, shard).is_none();
+            self.record_soft_use(quota, had_some || has_some, context, shard);
         }
     }
 }

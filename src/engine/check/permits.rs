@@ -26,13 +26,13 @@ impl StageCheck {
     pub(super) fn charge_lease(
         &mut self,
         quota: &ConcurrencyQuota,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
-        shard.begin_progress(self.digest, case.shards, case.now);
+        shard.begin_progress(self.digest, context.shards, context.now);
         let in_use = shard.in_use(&self.digest);
-        self.update_permits(quota, case, shard, |permits| permits.record_start(in_use, case.now.at));
-        self.level = Some(self.lease_level(quota, case.now, shard));
+        self.update_permits(quota, context, shard, |permits| permits.record_start(in_use, context.now.at));
+        self.level = Some(self.lease_level(quota, context.now, shard));
     }
 
     /// Applies a change to the key's permit record, for the sync task; only if the limit is shared with a
@@ -40,7 +40,7 @@ impl StageCheck {
     fn update_permits(
         &self,
         quota: &ConcurrencyQuota,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
         change: impl FnOnce(&mut Permits),
     ) {
@@ -51,11 +51,11 @@ impl StageCheck {
             change(permits);
             may_call && permits.take_sync_due()
         };
-        let (memory, fresh) = (case.shards.memory(), || Permits::none_of(budget));
-        let (calls, evicted) = shard.permits.change(self.digest, memory, case.now, fresh, change);
-        case.shards.count_evictions(evicted);
+        let (memory, fresh) = (context.shards.memory(), || Permits::none_of(budget));
+        let (calls, evicted) = shard.permits.change(self.digest, memory, context.now, fresh, change);
+        context.shards.count_evictions(evicted);
         if calls {
-            shard.permit_sync_queue.push_permit_key(self.key, budget, case.shards);
+            shard.permit_sync_queue.push_permit_key(self.key, budget, context.shards);
         }
     }
 

@@ -16,14 +16,14 @@ impl StageCheck {
         lenient: Outcome,
         one: Micros,
         limited_by: &LimitedBy<'_>,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &Shard,
     ) -> Outcome {
         let since =
             shard.soft_states.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
         let is_spent = |after: Micros| {
             let ends = since.zip(limited_by.limit.soft_for).map(|(since, lasts)| since.after(lasts));
-            ends.is_some_and(|ends| case.now.at.after(after.into()) >= ends)
+            ends.is_some_and(|ends| context.now.at.after(after.into()) >= ends)
         };
         let wait = match lenient {
             Outcome::Never => return Outcome::Never,
@@ -49,12 +49,12 @@ impl StageCheck {
     pub(super) fn soft_end<A: AlgorithmTable>(
         &self,
         quota: &A,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &Shard,
     ) -> Option<BlockedUntil> {
         let state = A::table(shard).find(&self.digest)?;
-        let wait = wait_for_one(quota, state, case.now);
-        (wait > Micros::ZERO).then(|| BlockedUntil(case.now.at.after(wait.into())))
+        let wait = wait_for_one(quota, state, context.now);
+        (wait > Micros::ZERO).then(|| BlockedUntil(context.now.at.after(wait.into())))
     }
 
     /// Records since when the key uses its soft part, or removes the record. `had_some`: some of the quota
@@ -63,23 +63,23 @@ impl StageCheck {
         &self,
         quota: &A,
         had_some: bool,
-        case: &CheckContext<'_>,
+        context: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
-        let memory = case.shards.memory();
-        let ends = self.soft_end(quota, case, shard);
+        let memory = context.shards.memory();
+        let ends = self.soft_end(quota, context, shard);
         let known = shard.soft_states.find(&self.digest).copied().filter(|_| !had_some);
         let since = match (known, self.beyond) {
             (Some(soft), _) => Some(soft.since),
-            (None, Some(OverQuota::Soft)) => Some(case.now.at),
+            (None, Some(OverQuota::Soft)) => Some(context.now.at),
             (None, _) => None,
         };
         match since.zip(ends) {
             Some((since, BlockedUntil(ends))) => {
                 let soft = SoftState { since, ends };
                 let (_, evicted) =
-                    shard.soft_states.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
-                case.shards.count_evictions(evicted);
+                    shard.soft_states.change(self.digest, memory, context.now, || soft, |kept| *kept = soft);
+                context.shards.count_evictions(evicted);
             }
             None => {
                 shard.soft_states.remove(&self.digest, memory);

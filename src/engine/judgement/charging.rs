@@ -36,8 +36,8 @@ impl Judgement<'_> {
             }
             workspace.exclude_lease_refunds(&self.compiled.domain);
         }
-        let (parts, amounts) = workspace.parts_and_amounts();
-        settle_up(&self.check_context(None), parts, amounts);
+        let (checks, amounts) = workspace.parts_and_amounts();
+        settle_up(&self.check_context(None), checks, amounts);
         if let Some(named) = &mut named {
             self.engine.record_refundable_charge(charge, &mut workspace.hash_buffer, self.now);
             let grant = Grant::from_decision(&Decision::unlimited(), self.rule_set.number, self.now);

@@ -11,31 +11,33 @@ impl Judgement<'_> {
     pub(super) fn record_callers(
         &self,
         count: Option<u64>,
-        parts: &[StageCheck],
+        checks: &[StageCheck],
         stage: CheckStage,
         selection: &Selection<'_>,
     ) {
         let Some(count) = count else { return };
         let is_sampled = is_sampled(count);
         if self.compiled.is_guarded {
-            self.record_guarded_callers(parts, stage);
+            self.record_guarded_callers(checks, stage);
         }
-        for part in parts.iter().filter(|part| stage.includes_check(part) && (is_sampled || !part.passes())) {
-            let StageCheck { rule, slot, key, cost, enforced, .. } = *part;
+        for check in
+            checks.iter().filter(|check| stage.includes_check(check) && (is_sampled || !check.passes()))
+        {
+            let StageCheck { rule, slot, key, cost, enforced, .. } = *check;
             let seen = SeenRequest { domain: &self.compiled.domain, rule, slot, key, selection };
             let refused = if enforced { Ranking::Refused } else { Ranking::WouldRefuse };
-            self.record_caller(&seen, cost, is_sampled, (!part.passes()).then_some(refused));
+            self.record_caller(&seen, cost, is_sampled, (!check.passes()).then_some(refused));
         }
     }
 
     #[cold]
-    fn record_guarded_callers(&self, parts: &[StageCheck], stage: CheckStage) {
-        for part in parts.iter().filter(|part| stage.includes_check(part) && part.enforced) {
-            let compiled_rule = self.compiled.rules.get(part.rule as usize);
+    fn record_guarded_callers(&self, checks: &[StageCheck], stage: CheckStage) {
+        for check in checks.iter().filter(|check| stage.includes_check(check) && check.enforced) {
+            let compiled_rule = self.compiled.rules.get(check.rule as usize);
             if let Some(guarding) =
                 compiled_rule.and_then(|compiled_rule| compiled_rule.caller_sample.as_ref())
             {
-                guarding.record_caller(part.key.hash(), !part.passes());
+                guarding.record_caller(check.key.hash(), !check.passes());
             }
         }
     }

@@ -209,8 +209,9 @@ fn reload_updates_metrics_and_keeps_counters() {
     let repaired = scrape(&daemon);
     assert_eq!(repaired.of("tidegate_rules_reload_success"), 1.0);
     assert_ne!(sha(&repaired), sha(&before));
-    let modes = ["enforce", "shadow", "disabled"]
-        .map(|mode| repaired.of(&format!("tidegate_mode{{domain=\"api\",rule=\"per-user\",mode=\"{mode}\"}}")));
+    let modes = ["enforce", "shadow", "disabled"].map(|mode| {
+        repaired.of(&format!("tidegate_mode{{domain=\"api\",rule=\"per-user\",mode=\"{mode}\"}}"))
+    });
     assert_eq!(modes, [0.0, 1.0, 0.0]);
     let allowed = "tidegate_decisions_total{domain=\"api\",rule=\"per-user\",verdict=\"allow\"}";
     assert_eq!([before.of(allowed), repaired.of(allowed)], [1.0, 1.0]);
