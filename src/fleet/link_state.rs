@@ -52,6 +52,13 @@ impl LinkState {
         true
     }
 
+    /// Makes a heartbeat due now, unless Redis is unreachable.
+    pub fn hasten(&mut self, now: Timestamp) {
+        if self.linked {
+            self.heartbeat = self.heartbeat.min(now);
+        }
+    }
+
     /// Records that a command of any kind was sent.
     pub fn sent(&mut self, now: Timestamp) {
         self.waiting.get_or_insert(now);

@@ -16,7 +16,7 @@ macro_rules! script {
 script!(SYNC, "sync", "cell", "share", "window", "begin", "sync");
 script!(EXACT, "exact", "cell", "window", "begin", "exact");
 script!(PERMITS, "permits", "cell", "begin", "permits");
-script!(HEARTBEAT, "beat", "beat");
+script!(HEARTBEAT, "heartbeat", "heartbeat");
 script!(VERSION, "version", "version");
 script!(OVERRIDES, "overrides", "overrides");
 

@@ -7,10 +7,13 @@
 //!   a host's own part = ⌊(1 − reserve) · its own slots⌋: more is borrowed, and returned when its owner needs it
 //! ```
 //!
-//! Promise: the sum of all claims never exceeds the bound, if each host publishes once a second and is received. A host
-//! raises its limit only after a claim was published and found to fit, so stale sums cannot be used twice.
+//! Promise: the sum of all claims never exceeds the bound, if each host publishes at least once a second and is received. A
+//! host raises its limit only after a claim was published and found to fit, so stale sums cannot be used twice.
+
+use std::time::Duration;
 
 use super::FleetSums;
+use crate::clock::Timestamp;
 
 /// The claim of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub struct Claim {
     slots: u64,
     /// The number of consecutive sums in which the claims did not exceed the bound.
     calm_sums: u8,
+    /// When the claims of other hosts last rose.
+    others_rose_at: Option<Timestamp>,
 }
 
 /// The readings of this host.
@@ -66,8 +71,16 @@ impl Claim {
         self.most
     }
 
+    /// Whether the next publication is urgent: the host lent slots and refuses requests, or its claim holds slots that
+    /// others may need back.
+    #[must_use]
+    pub fn is_urgent(&self, here: &HostReadings) -> bool {
+        let (borrows, lends) = (self.most > self.own, self.most < self.own);
+        borrows || self.published > self.most || lends && here.refused_since_publish
+    }
+
     /// Updates and returns the claim to publish. Where claims exceed the bound, the unneeded part is returned at once.
-    pub fn update_and_publish(&mut self, here: &HostReadings) -> u32 {
+    pub fn update_and_publish(&mut self, here: &HostReadings, now: Timestamp) -> u32 {
         let own = here.own_part();
         // Added or removed slots change the own part.
         let most = self.most.saturating_add(own).saturating_sub(self.own).min(here.slots);
@@ -76,7 +89,10 @@ impl Claim {
             // At least one more, which shows the demand to hosts with spare claims. Where claims already
             // exceed the bound, a host that has its own part asks for nothing more.
             let is_contended = self.others_claim.saturating_add(u64::from(most)) > self.bound;
-            let more = if is_contended { 0 } else { self.part_of_free(here).min(most / 4 + 1).max(1) };
+            // A host that takes back lent slots would not get the last one while others ask for it.
+            let yields = self.others_rose_at.is_some_and(|rose_at| now.since(rose_at) < YIELDING);
+            let least = u32::from(!yields);
+            let more = if is_contended { 0 } else { self.part_of_free(here).min(most / 4 + 1).max(least) };
             most.saturating_add(more).max(own).min(here.slots)
         } else if self.calm_sums == 0 {
             most.min(needed_claim(here))
@@ -94,13 +110,16 @@ impl Claim {
 
     /// Applies the latest sums of all other hosts, which include their reaction to this host's claim. Without
     /// `may_grow` the limit does not rise.
-    pub fn apply_sums(&mut self, elsewhere: FleetSums, here: &HostReadings, may_grow: bool) {
+    pub fn apply_sums(&mut self, elsewhere: FleetSums, here: &HostReadings, may_grow: bool, now: Timestamp) {
         let own = here.own_part();
         let room = elsewhere.noncritical_max_here(here.slots, here.reserve);
         let most = if may_grow { self.most.max(self.published.min(room)) } else { self.most };
         // A host above its own part yields to a host below its own.
         self.most = if most > own { most.min(room.max(own)) } else { most };
         let all = FleetSums { noncritical: 0, ..elsewhere }.noncritical_max_here(here.slots, here.reserve);
+        if elsewhere.noncritical > self.others_claim {
+            self.others_rose_at = Some(now);
+        }
         (self.bound, self.others_claim) = (u64::from(all), elsewhere.noncritical);
         self.slots = elsewhere.slots.saturating_add(u64::from(here.slots));
         let is_short = elsewhere.noncritical.saturating_add(u64::from(self.published)) > self.bound;
@@ -121,6 +140,9 @@ impl Claim {
 fn needed_claim(here: &HostReadings) -> u32 {
     here.noncritical.saturating_add(here.noncritical / 4).saturating_add(here.slots / 16 + 1)
 }
+
+/// Long enough for a host in need to publish and to learn the sums several times.
+const YIELDING: Duration = Duration::from_millis(200);
 
 /// The number of consecutive sums without shortage after which a host reclaims the lent part.
 const CALM_SUMS_MIN: u8 = 5;

@@ -66,6 +66,8 @@ struct Host {
     ends: VecDeque<Vec<(u64, bool)>>,
     /// Critical leases, and others.
     at_work: [u32; 2],
+    /// When it last refused another lease.
+    refused_at: u64,
     /// Unanswered heartbeats, by number.
     pending: Vec<(u64, Heartbeat)>,
     /// Heartbeats sent.
@@ -121,6 +123,7 @@ impl Host {
             utc: 0,
             ends: VecDeque::new(),
             at_work: [0; 2],
+            refused_at: 0,
             pending: Vec::new(),
             said: Vec::new(),
             limit: Cell::new(None),
@@ -134,7 +137,10 @@ impl Host {
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, now(ms, self.utc)) else {
             panic!()
         };
-        let Some(lease) = decision.lease.filter(|_| decision.verdict == Verdict::Allow) else { return false };
+        let Some(lease) = decision.lease.filter(|_| decision.verdict == Verdict::Allow) else {
+            self.refused_at = if is_critical { self.refused_at } else { ms };
+            return false;
+        };
         self.at_work[usize::from(!is_critical)] += 1;
         let takes = takes.clamp(1, TAKES_MAX) as usize;
         if self.ends.len() < takes {
@@ -174,6 +180,10 @@ impl Host {
     /// Returns a heartbeat if one is due.
     fn speak(&mut self, timeout: Duration, at: Timestamp) -> Option<Heartbeat> {
         self.link.is_cut_off(true, timeout, at);
+        // As the sync task, every 10 ms.
+        if (at.as_nanos() / 1_000_000).is_multiple_of(10) && self.reserves.is_urgent(&self.engine, at) {
+            self.link.hasten(at);
+        }
         if !self.link.accepts_heartbeat(at) {
             return None;
         }

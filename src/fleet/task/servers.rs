@@ -79,6 +79,13 @@ impl Servers {
         due.collect()
     }
 
+    /// Makes a heartbeat with pool reports due now.
+    pub(super) fn hasten_reports(&mut self, now: Timestamp) {
+        let node = self.link.node_of(OF_ALL);
+        let reported = self.states.iter_mut().filter(|(at, _)| at.is_none_or(|at| at == node));
+        reported.for_each(|(_, state)| state.hasten(now));
+    }
+
     /// Whether heartbeats to this server carry the pool reports: all servers count hosts, one has pools.
     pub(super) fn keeps_pools(&self, at: Option<NodeId>) -> bool {
         at.is_none_or(|node| node == self.link.node_of(OF_ALL))

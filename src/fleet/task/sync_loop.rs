@@ -136,8 +136,12 @@ impl SyncLoop {
         }
         self.ticked = now.at;
         let timeout = self.member.sync().timeout();
+        let is_urgent = self.keeps_reserve && self.reserves.is_urgent(&self.engine, now.at);
         let due = self.servers.as_mut().map(|servers| {
             servers.look(timeout, now.at);
+            if is_urgent {
+                servers.hasten_reports(now.at);
+            }
             servers.due(now.at)
         });
         self.relink(now);

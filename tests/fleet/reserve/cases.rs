@@ -3,6 +3,7 @@
 use super::{EPOCH_US, Host, World, now};
 use crate::plan::{Faults, is_short, runs, seed};
 use crate::store::Store;
+use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
@@ -105,6 +106,12 @@ fn busy_hosts_use_slots_of_idle_hosts() {
     // Now all hosts are busy.
     world.run_strictly(10_000, |_| 2.0);
     assert!(world.mean(4_000) >= 0.77, "{}", world.mean(4_000));
+    // Few heartbeats: claims change little.
+    let count = |world: &World| world.hosts.iter().flatten().map(|host| host.said.len()).sum::<usize>();
+    let before = count(&world);
+    world.run_strictly(5_000, |_| 2.0);
+    let heartbeats = count(&world) - before;
+    assert!(heartbeats <= 10 * 5 * 8, "{heartbeats} of ten hosts in five seconds");
     for host in world.hosts.iter().flatten() {
         assert!(host.at_work[1] >= 75, "each has its own part back, and not {}", host.at_work[1]);
     }
@@ -127,6 +134,40 @@ fn borrows_idle_slots_within_seconds() {
         for _ in 0..6 {
             world.run_strictly(1_000, busy);
             assert_eq!(most(&world), 18, "seed {seed}");
+        }
+    }
+}
+
+/// Idle hosts lend their slots. Under load they refuse for at most 100 ms while slots are free, which includes those of
+/// requests elsewhere that end: all of ten, a twentieth less of many.
+#[test]
+fn lent_slots_return_within_100_ms() {
+    let cases =
+        [(&[10, 10][..], 1, 3.0), (&[100; 5], 4, 3.0), (&[100, 20, 50, 50], 2, 3.0), (&[100; 5], 4, 0.95)];
+    for (slots, borrowers, above) in cases {
+        for seed in 0..if is_short() { 3 } else { 40 } {
+            let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(slots);
+            let load = |lent: f64| move |number: usize| if number < borrowers { above } else { lent };
+            world.run_strictly(6_000 + 100 * seed, load(0.0));
+            // The free slots in each of the last milliseconds in which the lenders refuse requests.
+            let mut lately = VecDeque::new();
+            for _ in 0..2_000 {
+                world.run_strictly(1, load(3.0));
+                let hosts: Vec<&Host> = world.hosts.iter().flatten().collect();
+                let own = |host: &Host| host.slots * 4 / 5;
+                let (there, here) = hosts.split_at(borrowers);
+                let kept: u32 = there.iter().map(|host| own(host).max(host.at_work[1])).sum();
+                let own: u32 = here.iter().map(|host| own(host)).sum();
+                let reach: u32 = here.iter().map(|host| host.reach(world.ms)).sum();
+                if here.iter().any(|host| world.ms >= host.refused_at + 20) {
+                    lately.clear();
+                }
+                lately.truncate(99);
+                lately.push_front(own.min(world.allowed(0).saturating_sub(kept)));
+                let free = lately.iter().copied().min().filter(|_| lately.len() == 100).unwrap_or(0);
+                let at = world.ms;
+                assert!(20 * reach >= 19 * free, "{reach} of {free} at {at} ms, seed {seed}, {slots:?}");
+            }
         }
     }
 }

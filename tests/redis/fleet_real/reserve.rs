@@ -65,13 +65,18 @@ fn reserve_counts_work_of_other_hosts() {
     // All but one slot, which an idle host keeps for new requests.
     eventually("what is not needed over there is lent", || (busy.fill() == SLOTS - 1).then_some(()));
 
-    // One lease may start where five slots of its share are free, at any time.
+    // One lease may start where five slots of its share are free, at any time. Until the others are back both hosts send frequent
+    // heartbeats: sums are much younger than between two heartbeats a second apart.
+    let mut ages = 0.0;
     for _ in 0..25 {
+        let page: Value = serde_json::from_str(&hosts[0].run("fleet --json")).unwrap();
+        ages += page["reserves"][0]["elsewhere"]["stale_s"].as_f64().unwrap();
         let here = idle.fill();
         assert!(here <= 1, "{here} here, and {} there: half of all slots is kept back", busy.held.len());
         assert_eq!(busy.fill() + here, SLOTS - 1 + here, "and no more there");
         sleep(Duration::from_millis(100));
     }
+    assert!(ages < 25.0 * 0.5 / 2.0, "the ages of 25 sums: {ages} s");
     assert_eq!(verdict_of(&idle.ask("critical")), 0, "it is kept back for this");
 
     busy.end_all();

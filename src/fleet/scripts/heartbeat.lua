@@ -1,5 +1,5 @@
 #!lua
--- beat: the heartbeat of a host with the loads of its pools. Returns the host count and the sums of all hosts.
+-- heartbeat: the heartbeat of a host with the loads of its pools. Returns the host count and the sums of all hosts.
 --
 -- A report of a pool replaces the host's previous report, so a repeated heartbeat counts once. A heartbeat that arrives after
 -- a later one is ignored. A report expires after two seconds and is removed at the next count.
