@@ -10,7 +10,7 @@ use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Rule};
 
-use crate::host::{Asking, Host, Judged, own_rule, position};
+use crate::host::{FleetRequest, Host, Judged, own_rule, position};
 use crate::plan::{Plan as FleetPlan, Shape, draws, is_short, runs, seed};
 use crate::random::Random;
 use crate::store::Store;
@@ -62,8 +62,8 @@ fn host(plan: &Plan, number: u32) -> Host {
     host
 }
 
-fn request(is_held: bool) -> Asking {
-    Asking { tenant: 0, cost: 1, number: 0, is_held }
+fn request(is_held: bool) -> FleetRequest {
+    FleetRequest { tenant: 0, cost: 1, number: 0, is_held }
 }
 
 /// A command or reply in transit, or lost.

@@ -100,8 +100,8 @@ impl Audit {
     /// Records a command executed by the store.
     pub(crate) fn done(&mut self, command: &ScriptCommand, reply: &ScriptReply) {
         let (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) = (command, reply) else { return };
-        for (ask, said) in batch.asks.iter().zip(&answer.results) {
-            self.granted += said.grant / TOKEN;
+        for (ask, sent) in batch.asks.iter().zip(&answer.results) {
+            self.granted += sent.grant / TOKEN;
             self.back += ask.back / TOKEN;
             self.paid += ask.owed / TOKEN;
         }

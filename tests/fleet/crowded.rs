@@ -16,7 +16,7 @@ enum Event {
 }
 
 /// A host, Redis and the network.
-struct Talk {
+struct Exchange {
     host: Host,
     store: Store,
     events: BTreeMap<(u64, u64), (u64, Event)>,
@@ -33,10 +33,10 @@ struct Talk {
     asked: HashMap<[u8; 16], u64>,
 }
 
-impl Talk {
-    fn new(seed: u64) -> Talk {
+impl Exchange {
+    fn new(seed: u64) -> Exchange {
         let random = Random::new(seed, 41);
-        let mut talk = Talk {
+        let mut exchange = Exchange {
             host: Host::new(&plan(), 0, 1, 0, 0),
             store: Store::default(),
             events: BTreeMap::new(),
@@ -48,8 +48,8 @@ impl Talk {
             on_way: HashMap::new(),
             asked: HashMap::new(),
         };
-        talk.go_on(20, |_, _| {});
-        talk
+        exchange.go_on(20, |_, _| {});
+        exchange
     }
 
     /// Runs for `ms` with a host tick every 2 ms; `requests` issues requests before each tick.
@@ -117,24 +117,24 @@ fn plan() -> Plan {
 
 /// Requests all keys in one tick with lost replies; all receive the requested tokens.
 fn all_at_once(seed: u64, lost: u32) {
-    let mut talk = Talk::new(seed);
+    let mut exchange = Exchange::new(seed);
     let tenants = tenants(KEYS);
-    (talk.lost, talk.slow_us) = (lost, 5_000);
+    (exchange.lost, exchange.slow_us) = (lost, 5_000);
     let mut is_first = true;
-    talk.go_on(if lost == 0 { 200 } else { 3_000 }, |host, us| {
+    exchange.go_on(if lost == 0 { 200 } else { 3_000 }, |host, us| {
         if std::mem::take(&mut is_first) {
             assert!(tenants.iter().all(|tenant| !host.hit(tenant, us)), "nothing is granted yet");
         }
     });
-    assert_eq!(talk.asked.len(), KEYS, "SEED={seed}: keys that were never asked about");
-    talk.lost = 0;
-    talk.go_on(1_000, |_, _| {});
-    let longest = talk.on_way.values().map(|(_, since)| talk.us - since).max();
+    assert_eq!(exchange.asked.len(), KEYS, "SEED={seed}: keys that were never asked about");
+    exchange.lost = 0;
+    exchange.go_on(1_000, |_, _| {});
+    let longest = exchange.on_way.values().map(|(_, since)| exchange.us - since).max();
     assert!(longest < Some(10_000), "SEED={seed}: keys that are on their way for ever");
     // Grants may have expired meanwhile: each key can be synced again.
-    let asked = talk.asked.clone();
+    let asked = exchange.asked.clone();
     let mut passed = vec![false; KEYS];
-    talk.go_on(1_000, |host, us| {
+    exchange.go_on(1_000, |host, us| {
         if us.is_multiple_of(50_000) {
             for (tenant, passed) in tenants.iter().zip(&mut passed) {
                 *passed |= host.hit(tenant, us);
@@ -142,17 +142,17 @@ fn all_at_once(seed: u64, lost: u32) {
         }
     });
     assert!(passed.iter().all(|passed| *passed), "SEED={seed}: keys that nothing is granted to");
-    let is_new = |(key, before): (&[u8; 16], &u64)| talk.asked[key] > *before;
+    let is_new = |(key, before): (&[u8; 16], &u64)| exchange.asked[key] > *before;
     assert!(lost == 0 || asked.iter().all(is_new), "SEED={seed}: keys that are not spoken of any more");
 }
 
 /// All keys are in demand for longer than one round of syncs: each is synced about equally often.
 #[test]
 fn syncs_excess_keys_equally_often() {
-    let mut talk = Talk::new(seed());
+    let mut exchange = Exchange::new(seed());
     let tenants = tenants(KEYS);
     // The limit of commands in flight is too low to sync each key as often as it is due.
-    talk.slow_us = 100_000;
+    exchange.slow_us = 100_000;
     let demand = |host: &mut Host, us: u64| {
         for (number, tenant) in tenants.iter().enumerate() {
             if us / 2_000 % 25 == number as u64 % 25 {
@@ -160,11 +160,11 @@ fn syncs_excess_keys_equally_often() {
             }
         }
     };
-    talk.go_on(1_000, demand);
-    let before = talk.asked.clone();
-    talk.go_on(3_000, demand);
+    exchange.go_on(1_000, demand);
+    let before = exchange.asked.clone();
+    exchange.go_on(3_000, demand);
     let since: Vec<u64> =
-        talk.asked.iter().map(|(key, now)| now - before.get(key).copied().unwrap_or(0)).collect();
+        exchange.asked.iter().map(|(key, now)| now - before.get(key).copied().unwrap_or(0)).collect();
     let (least, most) = (since.iter().min().unwrap(), since.iter().max().unwrap());
     println!("asked about {least} to {most} times each, {} in all", since.iter().sum::<u64>());
     assert!(since.len() == KEYS && *least >= 9, "asked about {least} to {most} times each");
@@ -175,17 +175,17 @@ fn syncs_excess_keys_equally_often() {
 #[test]
 fn syncs_every_key_after_lost_and_late_replies() {
     for seed in seed()..seed() + runs().div_ceil(100) {
-        let mut talk = Talk::new(seed);
+        let mut exchange = Exchange::new(seed);
         let tenants = tenants(KEYS);
         let mut random = Random::new(seed, 42);
         for _ in 0..6 {
-            talk.lost = [0, 30, 300][random.below(3) as usize];
-            talk.slow_us = [0, 20_000, 900_000][random.below(3) as usize];
+            exchange.lost = [0, 30, 300][random.below(3) as usize];
+            exchange.slow_us = [0, 20_000, 900_000][random.below(3) as usize];
             let of_thousand = [0, 1, 20, 1_000][random.below(4) as usize];
             let every_us = [2_000, 100_000, 700_000][random.below(3) as usize];
             // All keys at each tick would only take time: a key that waits does not wait more.
             let every_us = if of_thousand == 1_000 { every_us.max(20_000) } else { every_us };
-            talk.go_on(700, |host, us| {
+            exchange.go_on(700, |host, us| {
                 if us.is_multiple_of(every_us) {
                     tenants.iter().filter(|_| random.below(1_000) < of_thousand).for_each(|tenant| {
                         host.hit(tenant, us);
@@ -193,13 +193,13 @@ fn syncs_every_key_after_lost_and_late_replies() {
                 }
             });
         }
-        (talk.lost, talk.slow_us) = (0, 0);
-        talk.go_on(2_000, |_, _| {});
+        (exchange.lost, exchange.slow_us) = (0, 0);
+        exchange.go_on(2_000, |_, _| {});
         // Some commands may have just been sent.
-        let longest = talk.on_way.values().map(|(_, since)| talk.us - since).max();
+        let longest = exchange.on_way.values().map(|(_, since)| exchange.us - since).max();
         assert!(longest < Some(10_000), "SEED={seed}: keys that are on their way for ever");
         let mut passed = vec![false; KEYS];
-        talk.go_on(3_000, |host, us| {
+        exchange.go_on(3_000, |host, us| {
             if us.is_multiple_of(100_000) {
                 for (tenant, passed) in tenants.iter().zip(&mut passed).filter(|(_, passed)| !**passed) {
                     *passed = host.hit(tenant, us);
@@ -221,21 +221,21 @@ fn syncs_thousands_of_keys_due_in_one_tick() {
 /// The rule is removed while keys wait: none of them is synced any more.
 #[test]
 fn drops_waiting_keys_of_removed_rule() {
-    let mut talk = Talk::new(seed());
-    talk.slow_us = 20_000;
+    let mut exchange = Exchange::new(seed());
+    exchange.slow_us = 20_000;
     let mut is_first = true;
-    talk.go_on(4, |host, us| {
+    exchange.go_on(4, |host, us| {
         if std::mem::take(&mut is_first) {
             tenants(KEYS).iter().for_each(|tenant| {
                 host.hit(tenant, us);
             });
         }
     });
-    assert!(talk.asked.len() < KEYS, "they fit on the way at once");
-    talk.host.forget_rules();
-    assert!(talk.host.member.sync().keys() > 0);
-    talk.go_on(1_000, |_, _| {});
-    assert_eq!(talk.host.member.sync().keys(), 0, "keys that wait for ever");
+    assert!(exchange.asked.len() < KEYS, "they fit on the way at once");
+    exchange.host.forget_rules();
+    assert!(exchange.host.member.sync().keys() > 0);
+    exchange.go_on(1_000, |_, _| {});
+    assert_eq!(exchange.host.member.sync().keys(), 0, "keys that wait for ever");
 }
 
 /// Three times what fits in flight.

@@ -26,7 +26,7 @@ use crate::world::SECRET;
 
 /// A request of a tenant, by number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asking {
+pub(crate) struct FleetRequest {
     pub(crate) tenant: u32,
     pub(crate) cost: u32,
     /// The caller's own request number.
@@ -35,7 +35,7 @@ pub(crate) struct Asking {
     pub(crate) is_held: bool,
 }
 
-impl Asking {
+impl FleetRequest {
     fn named(self, tenants: &[String]) -> (&str, u32, bool) {
         (&tenants[self.tenant as usize], self.cost, self.is_held)
     }
@@ -57,7 +57,7 @@ pub(crate) struct Host {
     name: [u8; 16],
     drift_ppm: i64,
     utc: i64,
-    has_heard: bool,
+    has_counted: bool,
     /// Unanswered commands, by a number that is never reused.
     pending: HashMap<u64, ScriptCommand>,
     /// Time of the next due tick, unless a request or reply arrives earlier.
@@ -67,27 +67,27 @@ pub(crate) struct Host {
     pub(crate) out: Vec<ScriptCommand>,
     secret: SecretDigest,
     /// Pending requests.
-    waiting: Waiting<Asking>,
+    waiting: Waiting<FleetRequest>,
     /// Whether requests may wait.
     asks: bool,
 }
 
 impl Host {
-    pub(crate) fn new(plan: &Plan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
-        Host::with_secret(SECRET, plan, (number, life), drift_ppm, at_us)
+    pub(crate) fn new(plan: &Plan, number: u32, epoch: u64, drift_ppm: i64, at_us: u64) -> Host {
+        Host::with_secret(SECRET, plan, (number, epoch), drift_ppm, at_us)
     }
 
     /// Creates a host with this secret; `number` identifies it, `life` is its epoch.
     pub(crate) fn with_secret(
         secret: u8,
         plan: &Plan,
-        (number, life): (u32, u64),
+        (number, epoch): (u32, u64),
         drift_ppm: i64,
         at_us: u64,
     ) -> Host {
         let asks = plan.asks != RemoteCheckWait::Never;
         let domain = Arc::new(Domain::new("api", vec![rule(plan)]));
-        Host::with_rules((domain, asks), secret, plan, (number, life), drift_ppm, at_us)
+        Host::with_rules((domain, asks), secret, plan, (number, epoch), drift_ppm, at_us)
     }
 
     /// Creates a host with these rules; `asks`: requests may wait.
@@ -95,7 +95,7 @@ impl Host {
         (domain, asks): (Arc<Domain>, bool),
         secret: u8,
         plan: &Plan,
-        (number, life): (u32, u64),
+        (number, epoch): (u32, u64),
         drift_ppm: i64,
         at_us: u64,
     ) -> Host {
@@ -107,13 +107,13 @@ impl Host {
         let decider = engine.decider();
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
-        let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
+        let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ epoch;
         let seed = crate::random::mixed(seed);
         let options = sync::SyncOptions { host: name, buckets: plan.buckets, seed };
         let member = HostMember::new(Arc::clone(&engine), Arc::clone(&fleet_status), options);
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
-        let (utc, out, has_heard, waiting) = (0, Vec::new(), false, Waiting::new());
+        let (utc, out, has_counted, waiting) = (0, Vec::new(), false, Waiting::new());
         let next = Timestamp::ORIGIN;
         Host {
             engine,
@@ -124,7 +124,7 @@ impl Host {
             name,
             drift_ppm,
             utc,
-            has_heard,
+            has_counted,
             pending,
             next,
             known: Cell::new(None),
@@ -162,7 +162,7 @@ impl Host {
 
     /// Returns whether the host accepts requests: only once it knows the other hosts.
     pub(crate) fn is_up(&self) -> bool {
-        self.has_heard
+        self.has_counted
     }
 
     /// Returns tokens held and tokens owed.
@@ -187,31 +187,31 @@ impl Host {
     }
 
     /// Decides a request that may wait; returns `None` while it is pending.
-    pub(crate) fn ask(&mut self, asking: Asking, tenants: &[String], us: u64) -> Option<Judged> {
-        match self.judge(asking.named(tenants), None, self.asks, us) {
+    pub(crate) fn ask(&mut self, request: FleetRequest, tenants: &[String], us: u64) -> Option<Judged> {
+        match self.judge(request.named(tenants), None, self.asks, us) {
             Ok(judged) => Some(judged),
             Err(shortfalls) => {
-                self.park(shortfalls, asking, false, us);
+                self.add_pending(shortfalls, request, false, us);
                 None
             }
         }
     }
 
     /// Returns the pending requests that were decided.
-    pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(Asking, Judged)> {
+    pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(FleetRequest, Judged)> {
         let mut answers = Vec::new();
         if self.waiting.is_empty() {
             return answers;
         }
-        for (parked, brought) in self.waiting.take_ready(self.now(us)) {
-            let (asking, shortfalls) = (parked.what, parked.shortfalls);
-            let (result, may_wait) = match brought {
-                Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
+        for (pending, reply) in self.waiting.take_ready(self.now(us)) {
+            let (request, shortfalls) = (pending.what, pending.shortfalls);
+            let (result, may_wait) = match reply {
+                Some(reply) => (RemoteCheckResult::Borrowed(reply), !pending.is_second),
                 None => (RemoteCheckResult::TimedOut(&shortfalls), false),
             };
-            match self.judge(asking.named(tenants), Some(result), may_wait, us) {
-                Ok(judged) => answers.push((asking, judged)),
-                Err(shortfalls) => self.park(shortfalls, asking, true, us),
+            match self.judge(request.named(tenants), Some(result), may_wait, us) {
+                Ok(judged) => answers.push((request, judged)),
+                Err(shortfalls) => self.add_pending(shortfalls, request, true, us),
             }
         }
         answers
@@ -257,9 +257,9 @@ impl Host {
     }
 
     /// Parks a pending request; the next tick sends its commands.
-    fn park(&mut self, shortfalls: Arc<Shortfalls>, asking: Asking, is_second: bool, us: u64) {
+    fn add_pending(&mut self, shortfalls: Arc<Shortfalls>, request: FleetRequest, is_second: bool, us: u64) {
         let now = self.now(us);
-        self.waiting.park((shortfalls, asking, is_second), &mut self.member, now, &mut self.out);
+        self.waiting.add_pending((shortfalls, request, is_second), &mut self.member, now, &mut self.out);
     }
 
     /// Closes the connections of all waiting clients.
@@ -326,7 +326,7 @@ impl Host {
         let before = self.member.sync().counts();
         match (command, reply) {
             (ScriptCommand::Heartbeat(_), ScriptReply::Heartbeat(reply)) => {
-                self.member.apply_heartbeat(&reply, now.at)
+                self.member.apply_heartbeat(&reply, now.at);
             }
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
             | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_))
@@ -336,11 +336,11 @@ impl Host {
             (command, reply) => panic!("{reply:?} to {command:?}"),
         }
         let counts = self.member.sync().counts();
-        let heard =
+        let counted =
             if let ScriptCommand::Sync(batch) = command { (1, batch.asks.len() as u64) } else { (0, 0) };
-        assert_eq!((counts.batches - before.batches, counts.cells - before.cells), heard);
+        assert_eq!((counts.batches - before.batches, counts.cells - before.cells), counted);
         self.member.set_reachable(self.link.is_linked(), now.at);
-        self.has_heard |= self.fleet_status.is_redis_reachable();
+        self.has_counted |= self.fleet_status.is_redis_reachable();
     }
 
     /// Handles the timeout of a command if it is still pending.

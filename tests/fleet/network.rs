@@ -14,7 +14,7 @@ use crate::random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct To {
     pub(crate) host: u32,
-    pub(crate) life: u64,
+    pub(crate) epoch: u64,
 }
 
 #[derive(Clone, Debug)]

@@ -59,7 +59,7 @@ struct Host {
     reserves: Reserves,
     link: LinkState,
     name: [u8; 16],
-    life: u64,
+    epoch: u64,
     /// Offset of its wall clock.
     utc: i64,
     /// Leases by the millisecond in which they end, from the next one on.
@@ -71,7 +71,7 @@ struct Host {
     /// Unanswered heartbeats, by number.
     pending: Vec<(u64, Heartbeat)>,
     /// Heartbeats sent.
-    said: Vec<Heartbeat>,
+    sent: Vec<Heartbeat>,
     /// Its limit of other leases and when that was read, until its next heartbeat or reply.
     limit: Cell<Option<(u64, u32)>>,
 }
@@ -100,7 +100,7 @@ struct World {
 }
 
 impl Host {
-    fn new(number: usize, life: u64, slots: u32, ms: u64) -> Host {
+    fn new(number: usize, epoch: u64, slots: u32, ms: u64) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let engine =
             Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 8 << 20 }));
@@ -119,13 +119,13 @@ impl Host {
             reserves: Reserves::default(),
             link,
             name: [number as u8 + 1; 16],
-            life,
+            epoch,
             utc: 0,
             ends: VecDeque::new(),
             at_work: [0; 2],
             refused_at: 0,
             pending: Vec::new(),
-            said: Vec::new(),
+            sent: Vec::new(),
             limit: Cell::new(None),
         }
     }
@@ -190,9 +190,9 @@ impl Host {
         self.limit.set(None);
         let (seq, pools) = self.reserves.report(&self.engine, at);
         let heartbeat =
-            Heartbeat { host: self.name, epoch: self.life, seq, pools, secret: SecretDigest::default() };
+            Heartbeat { host: self.name, epoch: self.epoch, seq, pools, secret: SecretDigest::default() };
         self.link.sent(at);
-        self.said.push(heartbeat.clone());
+        self.sent.push(heartbeat.clone());
         Some(heartbeat)
     }
 }
@@ -289,7 +289,7 @@ impl World {
         if self.random.below(STRAYS) == 0 {
             self.strays.push((self.ms + u64::from(self.random.below(3_000)), heartbeat.clone()));
         }
-        let to = To { host: number as u32, life: host.life };
+        let to = To { host: number as u32, epoch: host.epoch };
         let sent = self.network.send(
             to,
             ScriptCommand::Heartbeat(heartbeat.clone()),
@@ -316,13 +316,13 @@ impl World {
         self.stray();
         while let Some((us, to, event)) = self.network.next(self.ms * 1_000) {
             let at = now(self.ms, 0).at;
-            let host = self.hosts[to.host as usize].as_mut().filter(|host| host.life == to.life);
+            let host = self.hosts[to.host as usize].as_mut().filter(|host| host.epoch == to.epoch);
             match event {
                 Event::AtStore { number, command } if !self.is_out => {
                     let store_us = self.store_us(us);
                     let reply = self.store.execute(&command, store_us);
                     if let ScriptReply::Heartbeat(reply) = &reply {
-                        self.answered = reply.pools.first().map_or(self.answered, |said| said.load.slots);
+                        self.answered = reply.pools.first().map_or(self.answered, |sent| sent.load.slots);
                     }
                     self.network.reply(to, number, command, reply, us);
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tidegate::rules::{Domain, read_text};
 
-use crate::host::{Asking, Host, Judged};
+use crate::host::{FleetRequest, Host, Judged};
 use crate::network::{Event, Network, To};
 use crate::plan::{Plan, Shape, draws, is_short, runs, seed};
 use crate::random::Random;
@@ -311,8 +311,8 @@ impl World<'_> {
             }
         }
         for host in 0..self.scenario.hosts {
-            for (asking, judged) in self.hosts[host as usize].answers(&self.names, us) {
-                self.settle(asking, judged, us);
+            for (request, judged) in self.hosts[host as usize].answers(&self.names, us) {
+                self.settle(request, judged, us);
             }
             self.flush(host, us);
             if (us / STEP_US + u64::from(host)).is_multiple_of(TICK_US / STEP_US) {
@@ -322,19 +322,19 @@ impl World<'_> {
         while self.asks.peek().is_some_and(|Reverse((at, ..))| *at <= us) {
             let Some(Reverse((_, caller, host, cost, is_retry))) = self.asks.pop() else { return };
             let number = self.sent.len() as u64;
-            let asking = Asking { tenant: caller, cost, number, is_held: false };
+            let request = FleetRequest { tenant: caller, cost, number, is_held: false };
             self.sent.push(Sent { caller, cost, us, is_retry, answer: None });
             self.seen.asked += u64::from(!is_retry);
             self.seen.retried.1 += u64::from(is_retry);
-            if let Some(judged) = self.hosts[host as usize].ask(asking, &self.names, us) {
-                self.settle(asking, judged, us);
+            if let Some(judged) = self.hosts[host as usize].ask(request, &self.names, us) {
+                self.settle(request, judged, us);
             }
             self.flush(host, us);
         }
     }
 
-    fn settle(&mut self, asking: Asking, judged: Judged, us: u64) {
-        let sent = &mut self.sent[asking.number as usize];
+    fn settle(&mut self, request: FleetRequest, judged: Judged, us: u64) {
+        let sent = &mut self.sent[request.number as usize];
         sent.answer = Some((us, judged.passed));
         let sent = *sent;
         self.seen.waited_us = self.seen.waited_us.max(us - sent.us);
@@ -377,7 +377,7 @@ impl World<'_> {
         }
         for command in host.take_commands() {
             let timeout = self.plan.timeout_us(host.member.sync().timeout());
-            let sent = self.network.send(To { host: number, life: 1 }, command.clone(), us, timeout);
+            let sent = self.network.send(To { host: number, epoch: 1 }, command.clone(), us, timeout);
             host.sent(sent, command, us);
         }
     }

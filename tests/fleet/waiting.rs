@@ -9,7 +9,7 @@ use tidegate::fleet::member::HostMember;
 use tidegate::fleet::remote_checks::WaitingRequest;
 
 /// A pending request; `W` identifies it.
-pub(crate) struct Parked<W> {
+pub(crate) struct Pending<W> {
     pub(crate) shortfalls: Arc<Shortfalls>,
     /// Whether it waited before: no request waits a third time.
     pub(crate) is_second: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Parked<W> {
 type Slot = Arc<Mutex<Option<Option<CheckReply>>>>;
 
 /// All pending requests of a host.
-pub(crate) struct Waiting<W>(Vec<Parked<W>>);
+pub(crate) struct Waiting<W>(Vec<Pending<W>>);
 
 impl<W> Waiting<W> {
     pub(crate) fn new() -> Waiting<W> {
@@ -33,7 +33,7 @@ impl<W> Waiting<W> {
     }
 
     /// Parks a request.
-    pub(crate) fn park(
+    pub(crate) fn add_pending(
         &mut self,
         (shortfalls, what, is_second): (Arc<Shortfalls>, W, bool),
         member: &mut HostMember,
@@ -42,14 +42,14 @@ impl<W> Waiting<W> {
     ) {
         let answer = Slot::default();
         let to = Arc::clone(&answer);
-        let on_reply = Box::new(move |brought| {
-            *to.lock().unwrap() = Some(brought);
+        let on_reply = Box::new(move |reply| {
+            *to.lock().unwrap() = Some(reply);
             Arc::strong_count(&to) > 1
         });
         let due = now.at.after(shortfalls.patience);
         member.start_check(WaitingRequest { shortfalls: Arc::clone(&shortfalls), due, on_reply }, now, out);
         member.tend_permits(now, out);
-        self.0.push(Parked { shortfalls, is_second, what, due, answer });
+        self.0.push(Pending { shortfalls, is_second, what, due, answer });
     }
 
     /// Drops requests whose clients disconnect now, with any reply.
@@ -58,13 +58,13 @@ impl<W> Waiting<W> {
     }
 
     /// Returns decided requests with their replies; `None`: timed out.
-    pub(crate) fn take_ready(&mut self, now: Now) -> Vec<(Parked<W>, Option<CheckReply>)> {
+    pub(crate) fn take_ready(&mut self, now: Now) -> Vec<(Pending<W>, Option<CheckReply>)> {
         let mut ready = Vec::new();
-        for parked in std::mem::take(&mut self.0) {
-            let brought = parked.answer.lock().unwrap().take();
-            match brought {
-                None if parked.due > now.at => self.0.push(parked),
-                brought => ready.push((parked, brought.flatten())),
+        for pending in std::mem::take(&mut self.0) {
+            let reply = pending.answer.lock().unwrap().take();
+            match reply {
+                None if pending.due > now.at => self.0.push(pending),
+                reply => ready.push((pending, reply.flatten())),
             }
         }
         ready

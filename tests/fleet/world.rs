@@ -4,7 +4,7 @@ use tidegate::fleet::command::ScriptCommand;
 use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;
-use crate::host::{Asking, Host};
+use crate::host::{FleetRequest, Host};
 use crate::load::Load;
 use crate::measure::Measure;
 use crate::network::{Event, Network, To};
@@ -15,7 +15,7 @@ use crate::store::Store;
 pub(crate) struct World<'p> {
     plan: &'p Plan,
     hosts: Vec<Option<Host>>,
-    lives: Vec<u64>,
+    epochs: Vec<u64>,
     store: Store,
     /// Redis clock at the start, µs.
     pub(crate) store_us: u64,
@@ -58,7 +58,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
     let mut world = World {
         plan,
         hosts: Vec::new(),
-        lives: vec![0; plan.hosts as usize],
+        epochs: vec![0; plan.hosts as usize],
         store: Store::default(),
         store_us,
         network: Network::new(plan),
@@ -97,12 +97,12 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
 
 impl World<'_> {
     fn join(&mut self, number: u32, us: u64) {
-        let life = &mut self.lives[number as usize];
-        *life += 1;
+        let epoch = &mut self.epochs[number as usize];
+        *epoch += 1;
         let secret = self.secrets[number as usize];
         let most = self.plan.faults.drift_ppm;
         let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
-        self.hosts[number as usize] = Some(Host::with_secret(secret, self.plan, (number, *life), drift, us));
+        self.hosts[number as usize] = Some(Host::with_secret(secret, self.plan, (number, *epoch), drift, us));
     }
 
     /// Audits the expired tokens of a host since its last action.
@@ -161,7 +161,7 @@ impl World<'_> {
                 Event::AtStore { number, command } => self.at_store(number, command, to, us),
                 Event::AtHost { number, command, reply } => {
                     if !self.is_out(to.host, us)
-                        && let Some(host) = found(&mut self.hosts, &self.lives, to)
+                        && let Some(host) = found(&mut self.hosts, &self.epochs, to)
                     {
                         before(&mut self.audit, to.host, host, us);
                         host.answered(number, &command, reply, us);
@@ -171,7 +171,7 @@ impl World<'_> {
                     }
                 }
                 Event::TimedOut { number } => {
-                    if let Some(host) = found(&mut self.hosts, &self.lives, to) {
+                    if let Some(host) = found(&mut self.hosts, &self.epochs, to) {
                         host.timed_out(number, us);
                     }
                 }
@@ -211,8 +211,8 @@ impl World<'_> {
             let mut admitted = 0;
             for _ in of_host {
                 let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
-                let asking = Asking { tenant, cost: 1, number: 0, is_held: false };
-                if let Some(judged) = host.ask(asking, &self.tenants, us) {
+                let request = FleetRequest { tenant, cost: 1, number: 0, is_held: false };
+                if let Some(judged) = host.ask(request, &self.tenants, us) {
                     admitted += u64::from(judged.passed);
                     self.measure.request(number, tenant, ms, judged.passed);
                 }
@@ -229,8 +229,8 @@ impl World<'_> {
             return;
         }
         for (number, host) in self.hosts.iter_mut().enumerate() {
-            for (asking, judged) in host.iter_mut().flat_map(|host| host.answers(&self.tenants, us)) {
-                self.measure.request(number as u32, asking.tenant, ms, judged.passed);
+            for (request, judged) in host.iter_mut().flat_map(|host| host.answers(&self.tenants, us)) {
+                self.measure.request(number as u32, request.tenant, ms, judged.passed);
             }
         }
     }
@@ -251,7 +251,7 @@ impl World<'_> {
             if let Some(audit) = &mut self.audit {
                 audit.sent(number, &commands, host.has(us));
             }
-            let to = To { host: number, life: self.lives[number as usize] };
+            let to = To { host: number, epoch: self.epochs[number as usize] };
             let timeout = self.plan.timeout_us(host.member.sync().timeout());
             for command in commands {
                 let number = self.network.send(to, command.clone(), us, timeout);
@@ -271,8 +271,8 @@ fn cut_off(hosts: &[Option<Host>]) -> impl Iterator<Item = u32> + '_ {
     hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked()).map(Host::counts)
 }
 
-fn found<'h>(hosts: &'h mut [Option<Host>], lives: &[u64], to: To) -> Option<&'h mut Host> {
-    hosts[to.host as usize].as_mut().filter(|_| lives[to.host as usize] == to.life)
+fn found<'h>(hosts: &'h mut [Option<Host>], epochs: &[u64], to: To) -> Option<&'h mut Host> {
+    hosts[to.host as usize].as_mut().filter(|_| epochs[to.host as usize] == to.epoch)
 }
 
 fn before(audit: &mut Option<Audit>, number: u32, host: &Host, us: u64) {

@@ -85,10 +85,10 @@ proptest! {
         prop_assert_eq!(received.is_ok(), length == if ask.window.is_some() { 70 } else { 61 });
         let Ok(received) = received else { return Ok(()) };
         let ScriptReply::Sync(answer) = received.reply else { panic!("a sync") };
-        let said = &answer.results;
-        prop_assert!(said[0].level <= BURST_MAX.cast_signed() && said[0].level > -AMOUNT_MAX.cast_signed());
-        prop_assert!(said[0].demand <= 2 * DEMAND_MAX && said[0].grant <= AMOUNT_MAX + TOKEN);
-        prop_assert!(said[0].grant % TOKEN == 0 && said[0].hosts <= 1_000_000_000);
-        prop_assert!(said[0].generation.abs_diff(answer.now_us / 2_000_000) <= 1);
+        let reply = &answer.results;
+        prop_assert!(reply[0].level <= BURST_MAX.cast_signed() && reply[0].level > -AMOUNT_MAX.cast_signed());
+        prop_assert!(reply[0].demand <= 2 * DEMAND_MAX && reply[0].grant <= AMOUNT_MAX + TOKEN);
+        prop_assert!(reply[0].grant % TOKEN == 0 && reply[0].hosts <= 1_000_000_000);
+        prop_assert!(reply[0].generation.abs_diff(answer.now_us / 2_000_000) <= 1);
     }
 }

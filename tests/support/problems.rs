@@ -5,11 +5,11 @@
 use tidegate::rules::{Loaded, Problem, read_text};
 
 /// Line, column, part of the message, part of the help.
-pub type Told<'t> = (u32, u32, &'t str, &'t str);
+pub type ExpectedError<'t> = (u32, u32, &'t str, &'t str);
 
 /// Asserts the errors of a text, in order, and that its domain is absent.
 #[track_caller]
-pub fn errors(file: &str, text: &str, expected: &[Told<'_>]) -> Vec<Problem> {
+pub fn errors(file: &str, text: &str, expected: &[ExpectedError<'_>]) -> Vec<Problem> {
     let loaded = read_text(file, text);
     let errors: Vec<Problem> = loaded.problems.into_iter().filter(Problem::is_error).collect();
     let found = errors.iter().map(|error| format!("{error}\n")).collect::<String>();

@@ -7,9 +7,9 @@ use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::Now;
 use tidegate::host::{Listen, SignalSensors, SignalSource};
 
-use super::machine::Asker;
+use super::machine::FakeClient;
 
-fn everything(port: u16) -> Asker {
+fn everything(port: u16) -> FakeClient {
     let wanted = [
         ("accept_queue", SignalSource::AcceptQueue(Listen::Port(port))),
         ("cpu_pressure", SignalSource::CpuPressure),
@@ -18,7 +18,7 @@ fn everything(port: u16) -> Asker {
         ("cpu_quota", SignalSource::CpuQuota),
         ("cpu", SignalSource::Cpu),
     ];
-    Asker::new(&wanted, Some(std::process::id()))
+    FakeClient::new(&wanted, Some(std::process::id()))
 }
 
 #[allow(clippy::disallowed_methods, reason = "a measurement, not a decision")]
@@ -30,11 +30,10 @@ fn cpu_nanos() -> i64 {
 #[test]
 fn bounds_cpu_time_of_samples() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let remote_checker = everything(listener.local_addr().unwrap().port());
+    let client = everything(listener.local_addr().unwrap().port());
     let mut sensors = SignalSensors::new(Path::new("/"));
-    let sample = |sensors: &mut SignalSensors, tick: u64| {
-        sensors.sample(&remote_checker, Now::at_nanos(tick * 250_000_000))
-    };
+    let sample =
+        |sensors: &mut SignalSensors, tick: u64| sensors.sample(&client, Now::at_nanos(tick * 250_000_000));
     // The first samples open files and count CPUs.
     (0..8).for_each(|tick| sample(&mut sensors, tick));
     let before = cpu_nanos();

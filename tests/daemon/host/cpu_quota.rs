@@ -183,11 +183,11 @@ fn restarts_measurement_only_when_cgroup_changes() {
     let mut machine = version_2();
     machine.sample();
     machine.write("proc/43/cgroup", "0::/system.slice/app.service\n");
-    machine.remote_checker.want(&wanted, Some(43));
+    machine.client.want(&wanted, Some(43));
     used(&machine, APP, 7_250_000);
     assert_eq!(machine.sample(), [Some(500)]);
     // A process that has exited leaves the known group in use.
-    machine.remote_checker.want(&wanted, Some(45));
+    machine.client.want(&wanted, Some(45));
     used(&machine, APP, 7_500_000);
     assert_eq!(machine.sample(), [Some(500)]);
     // Another process reuses its pid.
@@ -195,7 +195,7 @@ fn restarts_measurement_only_when_cgroup_changes() {
     used(&machine, APP, 7_750_000);
     assert_eq!(machine.sample(), [Some(500)]);
     machine.write("proc/44/cgroup", "0::/system.slice\n");
-    machine.remote_checker.want(&wanted, Some(44));
+    machine.client.want(&wanted, Some(44));
     assert_eq!(machine.sample(), []);
 }
 

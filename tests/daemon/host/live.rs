@@ -18,26 +18,26 @@ use rustix::net::{
 use tidegate::clock::{Clock, Now};
 use tidegate::host::{HostSignals, Listen, SignalSampler, SignalSensors, SignalSink, SignalSource};
 
-use super::machine::Asker;
+use super::machine::FakeClient;
 use crate::daemon::eventually;
 
 /// Samples one signal of this machine.
 struct Reader {
-    remote_checker: Asker,
+    client: FakeClient,
     sensors: SignalSensors,
     ticks: u64,
 }
 
 impl Reader {
     fn new(source: SignalSource) -> Reader {
-        let remote_checker = Asker::new(&[("signal", source)], None);
-        Reader { remote_checker, sensors: SignalSensors::new(Path::new("/")), ticks: 0 }
+        let client = FakeClient::new(&[("signal", source)], None);
+        Reader { client, sensors: SignalSensors::new(Path::new("/")), ticks: 0 }
     }
 
     fn read(&mut self) -> Option<u32> {
         self.ticks += 1;
-        self.sensors.sample(&self.remote_checker, Now::at_nanos(self.ticks * 250_000_000));
-        self.remote_checker.observed()[0]
+        self.sensors.sample(&self.client, Now::at_nanos(self.ticks * 250_000_000));
+        self.client.observed()[0]
     }
 
     /// Reads until the expected value: a connection may take a moment to be established.
@@ -188,11 +188,11 @@ fn reads_accept_queue_of_unix_path() {
 #[test]
 fn keeps_samples_after_worker_exit() {
     let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
-    let remote_checker = Asker::new(&[("quota", SignalSource::CpuQuota)], Some(worker.id()));
+    let client = FakeClient::new(&[("quota", SignalSource::CpuQuota)], Some(worker.id()));
     let mut sensors = SignalSensors::new(Path::new("/"));
     let mut read = |second: u64| {
-        sensors.sample(&remote_checker, Now::at_nanos(second * 1_000_000_000));
-        remote_checker.observed()
+        sensors.sample(&client, Now::at_nanos(second * 1_000_000_000));
+        client.observed()
     };
     let known = read(1);
     let before = read(2);
@@ -242,16 +242,16 @@ fn sampler_drop_does_not_wait_for_sample() {
 fn samples_busy_thread_until_dropped() {
     let wanted =
         [("cpu", SignalSource::Cpu), ("quota", SignalSource::CpuQuota), ("pushed", SignalSource::Pushed)];
-    let remote_checker = Arc::new(Asker::new(&wanted, Some(std::process::id())));
+    let client = Arc::new(FakeClient::new(&wanted, Some(std::process::id())));
     let burning = Arc::new(AtomicBool::new(true));
     let burner = std::thread::spawn({
         let burning = Arc::clone(&burning);
         move || while black_box(burning.load(Ordering::Relaxed)) {}
     });
-    let sampler = SignalSampler::start(remote_checker.clone(), Arc::new(Clock::start())).unwrap();
+    let sampler = SignalSampler::start(client.clone(), Arc::new(Clock::start())).unwrap();
     let mut seen = Vec::new();
     for _ in 0..1_000 {
-        seen.extend(remote_checker.observed_by_name());
+        seen.extend(client.observed_by_name());
         if seen.iter().filter(|(name, _)| name == "cpu").count() >= 2 {
             break;
         }
@@ -260,7 +260,7 @@ fn samples_busy_thread_until_dropped() {
     burning.store(false, Ordering::Relaxed);
     burner.join().unwrap();
     drop(sampler);
-    assert_eq!(Arc::strong_count(&remote_checker), 1, "the thread has ended");
+    assert_eq!(Arc::strong_count(&client), 1, "the thread has ended");
     let of = |name: &str| {
         seen.iter().filter(|(signal, _)| signal == name).filter_map(|(_, reading)| *reading).max()
     };

@@ -11,7 +11,7 @@ use tidegate::host::{HostSignals, SignalSensors, SignalSink, SignalSource};
 pub(crate) struct Machine {
     root: TempDir,
     sensors: SignalSensors,
-    pub(crate) remote_checker: Asker,
+    pub(crate) client: FakeClient,
     seconds: u64,
 }
 
@@ -19,7 +19,7 @@ impl Machine {
     pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> Machine {
         let root = tempfile::tempdir().unwrap();
         let sensors = SignalSensors::new(root.path());
-        Machine { root, sensors, remote_checker: Asker::new(wanted, pid), seconds: 100 }
+        Machine { root, sensors, client: FakeClient::new(wanted, pid), seconds: 100 }
     }
 
     /// Writes a file in place, visible through open descriptors.
@@ -36,9 +36,9 @@ impl Machine {
 
     /// Takes a sample, 1 s after the previous; empty if none is reported.
     pub(crate) fn sample(&mut self) -> Vec<Option<u32>> {
-        self.sensors.sample(&self.remote_checker, Now::at_nanos(self.seconds * 1_000_000_000));
+        self.sensors.sample(&self.client, Now::at_nanos(self.seconds * 1_000_000_000));
         self.seconds += 1;
-        self.remote_checker.observed()
+        self.client.observed()
     }
 
     pub(crate) fn pass(&mut self, seconds: u64) {
@@ -47,17 +47,17 @@ impl Machine {
 }
 
 #[derive(Default)]
-pub(crate) struct Asker {
+pub(crate) struct FakeClient {
     wanted: Mutex<Vec<HostSignals>>,
     observed: Mutex<Vec<(String, Option<u32>)>>,
 }
 
-impl Asker {
+impl FakeClient {
     /// For pool `web`.
-    pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> Asker {
-        let remote_checker = Asker::default();
-        remote_checker.want(wanted, pid);
-        remote_checker
+    pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> FakeClient {
+        let client = FakeClient::default();
+        client.want(wanted, pid);
+        client
     }
 
     pub(crate) fn want(&self, wanted: &[(&str, SignalSource)], pid: Option<u32>) {
@@ -81,7 +81,7 @@ impl Asker {
     }
 }
 
-impl SignalSink for Asker {
+impl SignalSink for FakeClient {
     fn wanted_signals(&self) -> Vec<HostSignals> {
         self.wanted.lock().unwrap().clone()
     }

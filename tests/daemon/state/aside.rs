@@ -4,14 +4,14 @@ use tidegate::engine::{Engine, EngineOptions, HashKey};
 use tidegate::rules::Mode;
 use tidegate::state::read_tables;
 
-use super::office::{ANY_SIZE, KEY, Office, here, s};
+use super::fixture::{ANY_SIZE, Fixture, KEY, here, s};
 
 #[test]
 fn keeps_limited_keys_where_the_next_memory_is_smaller() {
     const RULES: &str = "limits:\n- {name: all, key: [u], rate: 5/h}\n";
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
-    let mut before = Office::new(RULES);
+    let mut before = Fixture::new(RULES);
     // Far more keys than fit afterwards are one token short; a few have none left.
     for user in 0..20_000 {
         before.hit(&[("u", &format!("free{user}"))], s(1));
@@ -27,7 +27,7 @@ fn keeps_limited_keys_where_the_next_memory_is_smaller() {
         memory_bytes_max,
     });
     read_tables(&path, KEY, &engine, &here(s(2)), ANY_SIZE).unwrap();
-    let mut after = Office::of(engine);
+    let mut after = Fixture::of(engine);
     after.install(RULES);
     let (bytes, keys) = (after.engine.memory_bytes(), after.engine.keys());
     // Tables of a few keys are never refused.

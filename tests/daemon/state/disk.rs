@@ -43,13 +43,13 @@ fn writes(daemon: &Daemon) -> f64 {
 }
 
 /// A client that sends requests continuously and records their latency.
-struct Asker {
+struct Client {
     stop: Arc<AtomicBool>,
     asking: JoinHandle<Vec<Duration>>,
 }
 
-impl Asker {
-    fn start(daemon: &Daemon) -> Asker {
+impl Client {
+    fn start(daemon: &Daemon) -> Client {
         let (mut wire, stop) = (daemon.greeted(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let asking = std::thread::spawn(move || {
@@ -61,7 +61,7 @@ impl Asker {
             }
             took
         });
-        Asker { stop, asking }
+        Client { stop, asking }
     }
 
     /// Returns the latencies in ascending order.
@@ -98,7 +98,7 @@ fn fails(fault: Fault<'_>, recovers: bool) {
         return;
     }
     let daemon = kept().with(fault).start();
-    let remote_checker = Asker::start(&daemon);
+    let client = Client::start(&daemon);
     daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
     let tables = state(&daemon.plan).join("tables");
     let before = fs::read(&tables).unwrap();
@@ -115,7 +115,7 @@ fn fails(fault: Fault<'_>, recovers: bool) {
         eventually("it is tried again", || (failures(&daemon) >= failed + 3.0).then_some(()));
         assert_eq!(writes(&daemon), written);
     }
-    assert!(remote_checker.stop().len() > 1);
+    assert!(client.stop().len() > 1);
     let (plan, log) = end(daemon);
     assert_eq!(log.matches("cannot be written").count(), 1, "said once: {log}");
     assert_eq!(log.matches("can be written again").count(), usize::from(recovers), "{log}");
@@ -180,10 +180,10 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     eventually("the second is begun", || unfinished.exists().then_some(()));
     let before = fs::read(&tables).unwrap();
     let begun = read_boot_nanos();
-    let remote_checker = Asker::start(&daemon);
+    let client = Client::start(&daemon);
     // A hundred writes would fit into this time.
     std::thread::sleep(Duration::from_millis(1_500));
-    let took = remote_checker.stop();
+    let took = client.stop();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
     assert!(unfinished.exists() && writes(&daemon) == 1.0, "the disk still has it");
     let (p99, most) = (took[took.len() * 99 / 100], took[took.len() - 1]);

@@ -8,7 +8,7 @@ use tidegate::clock::{Clock, read_boot_nanos};
 use tidegate::state::{BOOT_ID_FILE, Moment, read_tables, write_tables};
 
 use super::daemon::{Daemon, Process, eventually};
-use super::office::{ANY_SIZE, KEY, Office, engine};
+use super::fixture::{ANY_SIZE, Fixture, KEY, engine};
 use super::restarts::{plan, state};
 use super::wire::Wire;
 
@@ -20,24 +20,24 @@ fn millis(nanos: u64) -> f64 {
     nanos as f64 / 1e6
 }
 
-fn full(clock: &Clock) -> Office {
-    let mut office = Office::new(RULES);
-    (0..KEYS).for_each(|user| drop(office.hit(&[("user", &user.to_string())], clock.now())));
-    assert_eq!(office.engine.keys(), KEYS as usize);
-    office
+fn full(clock: &Clock) -> Fixture {
+    let mut fixture = Fixture::new(RULES);
+    (0..KEYS).for_each(|user| drop(fixture.hit(&[("user", &user.to_string())], clock.now())));
+    assert_eq!(fixture.engine.keys(), KEYS as usize);
+    fixture
 }
 
 #[test]
 #[ignore = "a measurement"]
 fn measures_write_and_restore_of_a_million_keys() {
     let clock = Clock::start();
-    let office = full(&clock);
+    let fixture = full(&clock);
     let plan = plan();
     let path = state(&plan).join("tables");
     let here = Moment::here(BOOT_ID_FILE.as_ref());
     for _ in 0..3 {
         let begin = read_boot_nanos();
-        let bytes = write_tables(&path, KEY, &office.engine, clock.now(), &here, true).unwrap();
+        let bytes = write_tables(&path, KEY, &fixture.engine, clock.now(), &here, true).unwrap();
         let wrote = read_boot_nanos() - begin;
         let (begin, other) = (read_boot_nanos(), engine());
         let back = read_tables(&path, KEY, &other, &Moment::here(BOOT_ID_FILE.as_ref()), ANY_SIZE).unwrap();

@@ -5,12 +5,12 @@ mod aside;
 mod disk;
 mod exhausted;
 mod faketime;
+#[path = "../../pure/state/fixture.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod fixture;
 mod format;
 mod last_good;
 mod measured;
-#[path = "../../pure/state/office.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
-mod office;
 mod pipes;
 mod restarts;
 pub(crate) mod strace;

@@ -25,7 +25,7 @@ pub(crate) struct WorkHost {
     session: Session,
     waiting: Waiting<Wanted>,
     /// Send time of the last answered command, by key.
-    heard: HashMap<[u8; 16], Timestamp>,
+    counted: HashMap<[u8; 16], Timestamp>,
     /// Names of the tenants, and their hashed keys.
     tenants: Vec<String>,
     keys: Vec<[u8; 16]>,
@@ -57,10 +57,10 @@ pub(crate) enum Came {
 }
 
 impl WorkHost {
-    pub(crate) fn new(plan: &WorkPlan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> WorkHost {
+    pub(crate) fn new(plan: &WorkPlan, number: u32, epoch: u64, drift_ppm: i64, at_us: u64) -> WorkHost {
         let domain = Arc::new(Domain::new("api", vec![rule(plan), own_rule()]));
         let host =
-            Host::with_rules((domain, plan.asks), SECRET, &plan.base, (number, life), drift_ppm, at_us);
+            Host::with_rules((domain, plan.asks), SECRET, &plan.base, (number, epoch), drift_ppm, at_us);
         let opening =
             ConnectionParams { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
         let now = host.now(at_us);
@@ -71,8 +71,8 @@ impl WorkHost {
             host.engine.find_permits(&rule, &[("tenant", tenant)], now).unwrap().unwrap().name
         };
         let keys = tenants.iter().map(key).collect();
-        let (waiting, heard) = (Waiting::new(), HashMap::new());
-        WorkHost { host, session, waiting, heard, tenants, keys, rule, next_id: 0 }
+        let (waiting, counted) = (Waiting::new(), HashMap::new());
+        WorkHost { host, session, waiting, counted, tenants, keys, rule, next_id: 0 }
     }
 
     /// Returns the permits that it holds.
@@ -82,8 +82,8 @@ impl WorkHost {
 
     /// Returns whether a key had no reply for the lifetime of a hold.
     pub(crate) fn has_lapsed(&self, tenant: u32, us: u64) -> bool {
-        let heard = self.heard.get(&self.keys[tenant as usize]);
-        heard.is_none_or(|at| self.host.now(us).at >= at.after(Duration::from_millis(1_900)))
+        let counted = self.counted.get(&self.keys[tenant as usize]);
+        counted.is_none_or(|at| self.host.now(us).at >= at.after(Duration::from_millis(1_900)))
     }
 
     /// Returns whether the key has more leases than permits here.
@@ -135,7 +135,12 @@ impl WorkHost {
             EngineAnswer::RemoteCheck(shortfalls) => shortfalls,
             other => panic!("{other:?}"),
         };
-        self.waiting.park((shortfalls, work, is_second), &mut self.host.member, now, &mut self.host.out);
+        self.waiting.add_pending(
+            (shortfalls, work, is_second),
+            &mut self.host.member,
+            now,
+            &mut self.host.out,
+        );
         Came::Waits
     }
 
@@ -147,14 +152,14 @@ impl WorkHost {
             return came;
         }
         self.waiting.forget(leaves);
-        for (parked, brought) in self.waiting.take_ready(self.host.now(us)) {
-            let (result, may_wait) = match brought {
-                Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
-                None => (RemoteCheckResult::TimedOut(&parked.shortfalls), false),
+        for (pending, reply) in self.waiting.take_ready(self.host.now(us)) {
+            let (result, may_wait) = match reply {
+                Some(reply) => (RemoteCheckResult::Borrowed(reply), !pending.is_second),
+                None => (RemoteCheckResult::TimedOut(&pending.shortfalls), false),
             };
-            let what = self.judge(parked.what, Some(result), may_wait, us);
+            let what = self.judge(pending.what, Some(result), may_wait, us);
             if what != Came::Waits {
-                came.push((parked.what, what));
+                came.push((pending.what, what));
             }
         }
         came
@@ -171,8 +176,8 @@ impl WorkHost {
             && self.host.is_pending(number)
         {
             for request in permits.requests.iter().filter(|request| request.is_whole) {
-                let heard = self.heard.entry(request.key).or_insert(permits.head.sent_at);
-                *heard = permits.head.sent_at.max(*heard);
+                let counted = self.counted.entry(request.key).or_insert(permits.head.sent_at);
+                *counted = permits.head.sent_at.max(*counted);
             }
         }
         self.host.answered(number, command, reply, us);

@@ -33,7 +33,7 @@ pub(crate) struct WorkPlan {
 struct Work {
     ends_us: u64,
     host: u32,
-    life: u64,
+    epoch: u64,
     lease: u64,
     tenant: u32,
     /// Linked period of the host in which it began.
@@ -45,14 +45,14 @@ struct Work {
 struct There {
     stretch: u64,
     /// Leases of the current linked period, and of earlier ones.
-    heard: u32,
+    counted: u32,
     loose: u32,
 }
 
 pub(crate) struct World<'p> {
     plan: &'p WorkPlan,
     hosts: Vec<Option<WorkHost>>,
-    lives: Vec<u64>,
+    epochs: Vec<u64>,
     there: Vec<Vec<There>>,
     store: Store,
     store_us: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Seen {
     pub(crate) held: u64,
     /// Peak concurrency of one key, in total and of leases whose hosts stayed linked.
     pub(crate) most: u32,
-    pub(crate) most_heard: u32,
+    pub(crate) most_counted: u32,
     /// Peak concurrency of one key in the last second.
     pub(crate) most_at_end: u32,
     pub(crate) cells: u64,
@@ -106,7 +106,7 @@ pub(crate) fn run(plan: &WorkPlan) -> Seen {
     let mut world = World {
         plan,
         hosts: (0..hosts).map(|_| None).collect(),
-        lives: vec![0; hosts],
+        epochs: vec![0; hosts],
         there: vec![vec![There::default(); tenants]; hosts],
         store: Store::default(),
         store_us: 1_700_000_000_000_000 + u64::from(random.below(10_000_000)),
@@ -140,11 +140,11 @@ pub(crate) fn run(plan: &WorkPlan) -> Seen {
 
 impl World<'_> {
     fn join(&mut self, number: u32, us: u64) {
-        let life = &mut self.lives[number as usize];
-        *life += 1;
+        let epoch = &mut self.epochs[number as usize];
+        *epoch += 1;
         let most = self.plan.base.faults.drift_ppm;
         let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
-        self.hosts[number as usize] = Some(WorkHost::new(self.plan, number, *life, drift, us));
+        self.hosts[number as usize] = Some(WorkHost::new(self.plan, number, *epoch, drift, us));
     }
 
     fn faults(&mut self, ms: u64, us: u64) {
@@ -201,15 +201,15 @@ impl World<'_> {
     }
 
     fn found(&mut self, to: To) -> Option<&mut WorkHost> {
-        let life = self.lives[to.host as usize];
-        self.hosts[to.host as usize].as_mut().filter(|_| life == to.life)
+        let epoch = self.epochs[to.host as usize];
+        self.hosts[to.host as usize].as_mut().filter(|_| epoch == to.epoch)
     }
 
     /// Leases on a host in an outage no longer count as linked.
     fn cut_offs(&mut self, us: u64) {
         for (host, there) in self.hosts.iter().zip(&mut self.there) {
             for (tenant, there) in (0..).zip(there) {
-                if there.heard > 0 && host.as_ref().is_none_or(|host| host.is_cut_off(tenant, us)) {
+                if there.counted > 0 && host.as_ref().is_none_or(|host| host.is_cut_off(tenant, us)) {
                     there.cut();
                 }
             }
@@ -222,11 +222,11 @@ impl World<'_> {
             self.works.pop();
             let there = &mut self.there[work.host as usize][work.tenant as usize];
             match there.stretch == work.stretch {
-                true => there.heard -= 1,
+                true => there.counted -= 1,
                 false => there.loose -= 1,
             }
-            let is_same_life = self.lives[work.host as usize] == work.life;
-            if let Some(host) = self.hosts[work.host as usize].as_ref().filter(|_| is_same_life) {
+            let is_same_epoch = self.epochs[work.host as usize] == work.epoch;
+            if let Some(host) = self.hosts[work.host as usize].as_ref().filter(|_| is_same_epoch) {
                 host.end(work.lease, us);
             }
         }
@@ -286,7 +286,7 @@ impl World<'_> {
             Came::Waits => return,
             Came::Refused => {
                 let all = self.there.iter().map(|there| there[tenant as usize]);
-                let in_use: u32 = all.map(|there| there.heard + there.loose).sum();
+                let in_use: u32 = all.map(|there| there.counted + there.loose).sum();
                 let is_free = !is_held && in_use < self.plan.base.burst;
                 self.seen.refused_while_free += u64::from(is_free);
                 return;
@@ -297,7 +297,7 @@ impl World<'_> {
         self.seen.begun += 1;
         self.seen.by_host[number as usize][1] += 1;
         let there = &mut self.there[number as usize][tenant as usize];
-        let life = self.lives[number as usize];
+        let epoch = self.epochs[number as usize];
         let may_unheard = self.plan.when_down != Fallback::Refuse;
         let is_cut_off = host.is_cut_off(tenant, us);
         if is_cut_off || is_beyond_hand {
@@ -309,30 +309,30 @@ impl World<'_> {
             }
             there.loose += 1;
             let stretch = u64::MAX;
-            return self.works.push(Reverse(Work { ends_us, host: number, life, lease, tenant, stretch }));
+            return self.works.push(Reverse(Work { ends_us, host: number, epoch, lease, tenant, stretch }));
         }
-        there.heard += 1;
+        there.counted += 1;
         let stretch = there.stretch;
-        self.works.push(Reverse(Work { ends_us, host: number, life, lease, tenant, stretch }));
+        self.works.push(Reverse(Work { ends_us, host: number, epoch, lease, tenant, stretch }));
     }
 
     /// Checks that only leases interrupted by an outage exceed the maximum.
     fn check(&mut self, us: u64) {
         for tenant in 0..self.plan.base.tenants as usize {
-            let heard: u32 = self.there.iter().map(|there| there[tenant].heard).sum();
+            let counted: u32 = self.there.iter().map(|there| there[tenant].counted).sum();
             let loose: u32 = self.there.iter().map(|there| there[tenant].loose).sum();
             // Leases that began under a fallback are reported later.
             let has_fallback = self.plan.when_down != Fallback::Refuse || !self.plan.asks;
             assert!(
-                heard <= self.plan.base.burst || has_fallback,
-                "{heard} at once after {us} us, and {loose} under hosts cut off"
+                counted <= self.plan.base.burst || has_fallback,
+                "{counted} at once after {us} us, and {loose} under hosts cut off"
             );
-            self.seen.most_heard = self.seen.most_heard.max(heard);
+            self.seen.most_counted = self.seen.most_counted.max(counted);
             self.seen.most_loose = self.seen.most_loose.max(loose);
-            self.seen.most = self.seen.most.max(heard + loose);
+            self.seen.most = self.seen.most.max(counted + loose);
             let is_end = us >= (WARM_MS + self.plan.base.ms - 1_000) * 1_000;
-            self.seen.most_at_end = self.seen.most_at_end.max(if is_end { heard + loose } else { 0 });
-            self.seen.in_flight += u64::from(heard + loose);
+            self.seen.most_at_end = self.seen.most_at_end.max(if is_end { counted + loose } else { 0 });
+            self.seen.in_flight += u64::from(counted + loose);
             if us.is_multiple_of(100_000) {
                 self.seen.held += self.hosts.iter().flatten().map(|host| host.held(us)).sum::<u64>();
             }
@@ -354,7 +354,7 @@ impl World<'_> {
         let Some(host) = self.hosts[number as usize].as_mut().filter(|host| !host.host.out.is_empty()) else {
             return;
         };
-        let to = To { host: number, life: self.lives[number as usize] };
+        let to = To { host: number, epoch: self.epochs[number as usize] };
         let timeout = self.plan.base.timeout_us(host.host.member.sync().timeout());
         for command in host.host.take_commands() {
             let number = self.network.send(to, command.clone(), us, timeout);
@@ -365,7 +365,7 @@ impl World<'_> {
 
 impl There {
     fn cut(&mut self) {
-        self.loose += std::mem::take(&mut self.heard);
+        self.loose += std::mem::take(&mut self.counted);
         self.stretch += 1;
     }
 }

@@ -65,8 +65,8 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
 
     world.is_out = true;
     world.run(2_000, |_| 2.0);
-    let heard = world.hosts.iter().flatten().filter(|host| host.goes_by_the_fleet(world.ms)).count();
-    assert_eq!(heard, dead);
+    let counted = world.hosts.iter().flatten().filter(|host| host.goes_by_the_fleet(world.ms)).count();
+    assert_eq!(counted, dead);
     world.run(9_000, |_| 2.0);
     for host in world.hosts.iter().flatten() {
         assert!(!host.goes_by_the_fleet(world.ms), "the local rule within eleven seconds");
@@ -107,7 +107,7 @@ fn busy_hosts_use_slots_of_idle_hosts() {
     world.run_strictly(10_000, |_| 2.0);
     assert!(world.mean(4_000) >= 0.77, "{}", world.mean(4_000));
     // Few heartbeats: claims change little.
-    let count = |world: &World| world.hosts.iter().flatten().map(|host| host.said.len()).sum::<usize>();
+    let count = |world: &World| world.hosts.iter().flatten().map(|host| host.sent.len()).sum::<usize>();
     let before = count(&world);
     world.run_strictly(5_000, |_| 2.0);
     let heartbeats = count(&world) - before;
@@ -206,7 +206,7 @@ fn recovers_after_failover_to_stale_replica() {
 #[test]
 fn detects_takeover_of_its_identity() {
     let mut store = Store::default();
-    let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
+    let mut daemons = [1, 2].map(|epoch| Host::new(0, epoch, 100, 0));
     let mut heartbeat = |daemon: &mut Host, ms: u64| {
         let heartbeat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
         let ScriptReply::Heartbeat(reply) =
@@ -252,9 +252,9 @@ fn reports_removed_pool_until_acknowledged() {
     world.hosts[1].as_ref().unwrap().engine.install_rules(other.domains);
     world.run(2_100, |_| 0.0);
     assert_eq!(world.slots_known(0), 100);
-    let said = &world.hosts[1].as_ref().unwrap().said;
+    let sent = &world.hosts[1].as_ref().unwrap().sent;
     let zeros =
-        said.iter().flat_map(|heartbeat| &heartbeat.pools).filter(|report| report.load.slots == 0).count();
+        sent.iter().flat_map(|heartbeat| &heartbeat.pools).filter(|report| report.load.slots == 0).count();
     assert_eq!(zeros, 1);
-    assert!(said.last().unwrap().pools.is_empty());
+    assert!(sent.last().unwrap().pools.is_empty());
 }

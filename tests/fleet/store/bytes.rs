@@ -31,9 +31,9 @@ pub(super) fn of_sums(pool: &Pool) -> Vec<u8> {
     [pool.since, pool.counted, slots, critical, other, hosts].map(u64::to_le_bytes).concat()
 }
 
-pub(super) fn of_said(said: &Said) -> Vec<u8> {
-    let PoolLoad { slots, critical, other } = said.load;
-    [said.epoch, said.seq, said.at, slots, critical, other].map(u64::to_le_bytes).concat()
+pub(super) fn of_said(sent: &Said) -> Vec<u8> {
+    let PoolLoad { slots, critical, other } = sent.load;
+    [sent.epoch, sent.seq, sent.at, slots, critical, other].map(u64::to_le_bytes).concat()
 }
 
 fn small(number: u64) -> [u8; 4] {

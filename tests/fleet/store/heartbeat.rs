@@ -26,7 +26,7 @@ pub(super) struct Pool {
     pub(super) since: u64,
     pub(super) counted: u64,
     pub(super) sums: (PoolLoad, u64),
-    said: BTreeMap<String, Said>,
+    sent: BTreeMap<String, Said>,
 }
 
 /// The last report of one host.
@@ -71,18 +71,18 @@ impl Heartbeats {
             pool.since = now_us;
         }
         pool.since = pool.since.min(now_us);
-        let before = pool.said.get(&host).copied();
+        let before = pool.sent.get(&host).copied();
         let is_overtaken =
-            before.is_some_and(|said| (said.epoch, said.seq) > (heartbeat.epoch, heartbeat.seq));
+            before.is_some_and(|sent| (sent.epoch, sent.seq) > (heartbeat.epoch, heartbeat.seq));
         if !is_overtaken {
             if let Some(before) = before {
                 pool.sums =
                     (changed(pool.sums.0, before.load, u64::wrapping_sub), pool.sums.1.wrapping_sub(1));
             }
             let load = report.load;
-            pool.said.remove(&host);
+            pool.sent.remove(&host);
             if load != PoolLoad::default() {
-                pool.said.insert(host, Said { epoch: heartbeat.epoch, seq: heartbeat.seq, at: now_us, load });
+                pool.sent.insert(host, Said { epoch: heartbeat.epoch, seq: heartbeat.seq, at: now_us, load });
                 pool.sums = (changed(pool.sums.0, load, u64::wrapping_add), pool.sums.1.wrapping_add(1));
             }
         }
@@ -112,9 +112,9 @@ impl Heartbeats {
     pub(super) fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
         let pools = self.pools.iter();
         let pools = pools.map(|(name, kept)| {
-            let said = kept.value.said.iter().map(|(host, said)| (host.clone(), bytes::of_said(said)));
+            let sent = kept.value.sent.iter().map(|(host, sent)| (host.clone(), bytes::of_said(sent)));
             let sums = ("sums".to_owned(), bytes::of_sums(&kept.value));
-            (format!("tg:{{tm}}:p:{name}"), (said.chain([sums]).collect(), kept.until_ms))
+            (format!("tg:{{tm}}:p:{name}"), (sent.chain([sums]).collect(), kept.until_ms))
         });
         pools.collect()
     }
@@ -123,11 +123,11 @@ impl Heartbeats {
 impl Pool {
     /// Recounts: drops expired reports, and restarts those from a clock since set back.
     fn count(&mut self, now_us: u64) {
-        self.said.retain(|_, said| said.at + SAID_US >= now_us);
-        self.said.values_mut().for_each(|said| said.at = said.at.min(now_us));
-        let loads = self.said.values().map(|said| said.load);
+        self.sent.retain(|_, sent| sent.at + SAID_US >= now_us);
+        self.sent.values_mut().for_each(|sent| sent.at = sent.at.min(now_us));
+        let loads = self.sent.values().map(|sent| sent.load);
         self.sums.0 = loads.fold(PoolLoad::default(), |sum, load| changed(sum, load, u64::wrapping_add));
-        self.sums.1 = self.said.len() as u64;
+        self.sums.1 = self.sent.len() as u64;
         self.counted = now_us;
     }
 }

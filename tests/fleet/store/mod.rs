@@ -84,9 +84,9 @@ impl Store {
             let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
             let (mut cell, lost) =
                 Cell::of_one_who_asks(value, &ask.cell_quota, ask.known_age_us, other, now_us);
-            let said = cell.serve(ask, lost, other);
+            let sent = cell.serve(ask, lost, other);
             self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
-            said
+            sent
         });
         let results = results.collect();
         ScriptReply::Sync(CommandReply { born_us, now_us, results })
@@ -98,10 +98,10 @@ impl Store {
         let (cell, lost, is_its) =
             WindowCell::of_one_who_asks(value, &ask.cell_quota, &window, ask.known_age_us, now_us);
         let Some(mut cell) = cell else { return WindowCell::none(lost, ask.cell_quota.version, now_us) };
-        let said = cell.serve(ask, (lost, is_its), other, now_us);
+        let sent = cell.serve(ask, (lost, is_its), other, now_us);
         let kept = cell.kept_ms();
         self.windows.insert(id, Kept::new(cell, now_us, kept));
-        said
+        sent
     }
 
     fn exact(&mut self, payment: &Payment, now_us: u64) -> ScriptReply {

@@ -176,7 +176,7 @@ impl WindowCell {
         (leaves - now).clamp(1, AMOUNT_MAX.cast_signed())
     }
 
-    fn said(&self, is_its: bool, now_us: u64) -> WindowReply {
+    fn sent(&self, is_its: bool, now_us: u64) -> WindowReply {
         let now = now_us.cast_signed();
         let mut counting = self.spent.iter().filter(|(_, spent)| **spent > 0);
         let oldest = counting.next().map(|(bucket, _)| *bucket);
@@ -230,7 +230,7 @@ impl WindowCell {
             lost,
             version: self.version,
             generation,
-            window: Some(self.said(is_its, now_us)),
+            window: Some(self.sent(is_its, now_us)),
         }
     }
 
@@ -273,7 +273,7 @@ impl WindowCell {
             self.spend(cost.cost.min(AMOUNT_MAX).cast_signed(), self.at);
         }
         let level = if is_its { self.level() } else { 0 };
-        PaymentResult { level, wait, lost, version: self.version, window: Some(self.said(is_its, now_us)) }
+        PaymentResult { level, wait, lost, version: self.version, window: Some(self.sent(is_its, now_us)) }
     }
 
     /// Returns its expiry, ms.

@@ -85,11 +85,11 @@ fn rejects_top_level_node_in_two_files() {
     let (directory, loaded) = load(&[("a.yaml", &one), ("b.yaml", &other)]);
     assert!(loaded.domains.is_empty());
     assert_eq!(loaded.failed, [Box::from("api")]);
-    let told: Vec<_> = loaded.problems.iter().map(ToString::to_string).collect();
-    let told = told.join("\n").replace(&*directory.path().to_string_lossy(), ".");
+    let found: Vec<_> = loaded.problems.iter().map(ToString::to_string).collect();
+    let found = found.join("\n").replace(&*directory.path().to_string_lossy(), ".");
     let expected = "./b.yaml:4:11: error: a second descriptor `x_y` at the top of the domain `api` \
                     (put what is below it into one file; the first is at ./a.yaml:3:11)";
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     // On another level, or in another domain, it is a different node.
     let web = one.replace("api", "web");
     let below = file(&["key: k, descriptors: [{key: x, value: y, !}]"]);
@@ -106,8 +106,8 @@ fn replaces_limit_named_in_another_file() {
     let (_directory, loaded) = load(&[("a.yaml", one), ("b.yaml", other)]);
     assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
     let (_directory, loaded) = load(&[("a.yaml", one)]);
-    let told = loaded.problems[0].to_string();
-    assert!(told.contains("a.yaml:2:88: warning: no limit is named `b` in this domain"), "{told}");
+    let found = loaded.problems[0].to_string();
+    assert!(found.contains("a.yaml:2:88: warning: no limit is named `b` in this domain"), "{found}");
 }
 
 #[test]
@@ -115,12 +115,12 @@ fn rejects_rule_and_node_of_one_name() {
     let limits = "domain: api\nlimits:\n- {name: x.y, key: [], rate: 1/s}\n";
     let tree = file(&["key: x, descriptors: [{key: y, !}]"]);
     let (_directory, loaded) = load(&[("a.yaml", limits), ("b.yaml", &tree)]);
-    let told = loaded.problems[0].to_string();
-    assert!(told.contains("b.yaml:3:34: error: a rule named `x.y` stands in the domain `api`"), "{told}");
-    assert!(told.contains("give the rule at") && told.contains("a.yaml:3:10 another name"), "{told}");
+    let found = loaded.problems[0].to_string();
+    assert!(found.contains("b.yaml:3:34: error: a rule named `x.y` stands in the domain `api`"), "{found}");
+    assert!(found.contains("give the rule at") && found.contains("a.yaml:3:10 another name"), "{found}");
     let (_directory, loaded) = load(&[("a.yaml", &tree), ("b.yaml", limits)]);
-    let told = loaded.problems[0].to_string();
-    assert!(told.contains("b.yaml:3:10: error: a second rule named `x.y` in the domain `api`"), "{told}");
+    let found = loaded.problems[0].to_string();
+    assert!(found.contains("b.yaml:3:10: error: a second rule named `x.y` in the domain `api`"), "{found}");
 }
 
 /// Generated names: equal ones get a digest of their path.

@@ -246,11 +246,11 @@ impl Host {
     }
 
     /// A permit reserved for this pending request.
-    fn brought(&self, need: &Shortfall, millis: u64) -> CheckReply {
+    fn reply(&self, need: &Shortfall, millis: u64) -> CheckReply {
         let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
-        let mut brought = CheckReply::new(&self.engine, now);
-        brought.add_permit(self.engine.claim_permit(&need.key, &limits[&need.key.budget()], now).unwrap());
-        brought
+        let mut reply = CheckReply::new(&self.engine, now);
+        reply.add_permit(self.engine.claim_permit(&need.key, &limits[&need.key.budget()], now).unwrap());
+        reply
     }
 }
 
@@ -264,9 +264,9 @@ fn pending_request_uses_granted_permit() {
     assert!(need.is_permit && need.missing_units == 1);
     assert_eq!(host.engine.keys(), 0, "nothing was charged");
     host.grant(&need.key, 1, 1);
-    let brought = host.brought(need, 1);
+    let reply = host.reply(need, 1);
     assert_eq!(host.begin(1), None, "it is kept for who waited");
-    let (verdict, lease) = host.resume(RemoteCheckResult::Borrowed(brought), None, 2);
+    let (verdict, lease) = host.resume(RemoteCheckResult::Borrowed(reply), None, 2);
     assert_eq!(verdict, Verdict::Allow);
     host.end(lease.unwrap(), 3);
     assert!(host.begin(3).is_some(), "then it is anybody's");
@@ -275,7 +275,7 @@ fn pending_request_uses_granted_permit() {
     let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
     let shortfalls = host.shortfalls(Op::Acquire, None, 0).unwrap();
     host.grant(&shortfalls.needs[0].key, 1, 1);
-    drop(host.brought(&shortfalls.needs[0], 1));
+    drop(host.reply(&shortfalls.needs[0], 1));
     assert!(host.begin(2).is_some());
 }
 
@@ -302,8 +302,8 @@ fn retried_request_is_granted_once() {
     assert!(host.shortfalls(Op::Acquire, repeat, 0).is_some(), "nobody has been granted it yet");
     host.grant(&shortfalls.needs[0].key, 2, 1);
     let [first, second] = [2, 3].map(|millis| {
-        let brought = host.brought(&shortfalls.needs[0], millis);
-        host.resume(RemoteCheckResult::Borrowed(brought), repeat, millis)
+        let reply = host.reply(&shortfalls.needs[0], millis);
+        host.resume(RemoteCheckResult::Borrowed(reply), repeat, millis)
     });
     assert_eq!((first, first.1.is_some()), (second, true));
     assert_eq!(host.there(3), (2, 1));

@@ -87,8 +87,8 @@ fn granted_request_spends_all_its_tokens() {
             (3, false, REMOTE_CHECK_WAIT_DEFAULT)
         );
         assert_eq!(host.engine.keys(), 0, "nothing is charged meanwhile");
-        let brought = paid(&host, need, 5);
-        assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(brought), 1), (Verdict::Allow, Some(0)));
+        let reply = paid(&host, need, 5);
+        assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(reply), 1), (Verdict::Allow, Some(0)));
         let there = host.engine.peek_share(&need.key, &host.budget(&need.key), at_millis(1)).unwrap();
         assert_eq!((there.borrowed, there.debt, there.refund), (0, 0, 0));
     }
@@ -126,8 +126,8 @@ fn refund_carries_time_of_its_charge() {
         let key = both[0].needs[0].key;
         // The first request takes all of the local rule, so the second one refunds its tokens.
         for (shortfalls, paid_us, verdict) in [(&both[0], 5, Verdict::Allow), (&both[1], 7, Verdict::Limit)] {
-            let brought = paid(&host, &shortfalls.needs[0], paid_us);
-            assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(brought), 1).0, verdict);
+            let reply = paid(&host, &shortfalls.needs[0], paid_us);
+            assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(reply), 1).0, verdict);
         }
         assert_eq!(host.calls(), [key]);
         assert_eq!(returned(&host, &key), (3, of_window.then_some(7)));

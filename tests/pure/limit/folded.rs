@@ -149,8 +149,8 @@ proptest! {
                 9 => both.change(&quota, now, |share| share.refund_unspent(now, number)),
                 10 => {
                     let refused = (number == 0).then_some((cost, Some(Micros(50_000))));
-                    let brought = KeyCheckReply { granted: number, level: level * MICRO, refused, sent_at: now, next_increase: None, paid_us: 0 };
-                    both.change(&quota, now, |share| share.apply_remote_reply(&quota, now, &brought));
+                    let reply = KeyCheckReply { granted: number, level: level * MICRO, refused, sent_at: now, next_increase: None, paid_us: 0 };
+                    both.change(&quota, now, |share| share.apply_remote_reply(&quota, now, &reply));
                 }
                 _ => _ = both.admit(&quota, now, cost),
             }

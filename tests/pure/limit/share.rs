@@ -59,7 +59,7 @@ fn synced(quota: &ShareQuota, reply: ShareReply) -> ShareState {
 }
 
 /// The reply to a remote check.
-fn brought(granted: u32, sent: Timestamp) -> KeyCheckReply {
+fn reply(granted: u32, sent: Timestamp) -> KeyCheckReply {
     let level = 50 * MICRO;
     KeyCheckReply { granted, level, refused: None, sent_at: sent, next_increase: None, paid_us: 0 }
 }
@@ -296,7 +296,7 @@ fn keeps_granted_tokens_until_pending_request_is_decided() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Local);
     let quota = quota.with_remote_checks(RemoteCheckWait::Always);
     let mut share = ShareState::fresh(&quota, at(0));
-    share.apply_remote_reply(&quota, at(1), &brought(3, at(0)));
+    share.apply_remote_reply(&quota, at(1), &reply(3, at(0)));
     assert_eq!(share.apply_timeout(&quota, at(1), 2), 2);
     let give_back = |share: &mut ShareState, tokens: u32| share.report(&quota, at(2), tokens).1;
     assert_eq!(give_back(&mut share, 5), 0, "three are of one who waits, two of another");
@@ -368,7 +368,7 @@ fn refunds_grant_of_abandoned_request() {
     let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let quota = quota.with_remote_checks(RemoteCheckWait::Always);
     let mut share = ShareState::fresh(&quota, at(0));
-    share.refund_remote_reply(&quota, at(1), &brought(3, at(0)));
+    share.refund_remote_reply(&quota, at(1), &reply(3, at(0)));
     assert!(!ask(&mut share, &quota, at(1), 1), "the tokens belong to Redis");
     assert!(share.take_sync_due());
     let (reported, returned) = share.report(&quota, at(2), 0);
@@ -384,9 +384,9 @@ fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
     let table = [(2, 1_000, 2, 2_900), (1, 1_000, 4, 1_900), (1, 1_800, 4, 1_900), (1, 1_801, 2, 3_701)];
     for (spent, millis, held, expires) in table {
         let mut share = ShareState::fresh(&quota, at(0));
-        share.apply_remote_reply(&quota, at(0), &brought(2, at(0)));
+        share.apply_remote_reply(&quota, at(0), &reply(2, at(0)));
         assert!(ask(&mut share, &quota, at(1), spent));
-        share.apply_remote_reply(&quota, at(millis), &brought(2, at(millis)));
+        share.apply_remote_reply(&quota, at(millis), &reply(2, at(millis)));
         share.refund(&quota, at(millis), u32::MAX);
         let left = [millis, expires - 1, expires].map(|millis| share.peek_report(at(millis)).borrowed);
         assert_eq!(left, [held, held, 0], "{spent} spent, a grant at {millis} ms");
@@ -400,9 +400,9 @@ fn absurd_waits_refuse_a_key_for_one_window_at_most() {
     for wait in [Micros(1 << 53), Micros(u64::MAX)] {
         let mut share = ShareState::fresh(&quota, at(0));
         let refused = Some((1, Some(wait)));
-        let brought =
+        let reply =
             KeyCheckReply { granted: 0, level: 0, refused, sent_at: at(0), next_increase: None, paid_us: 0 };
-        share.apply_remote_reply(&quota, at(1), &brought);
+        share.apply_remote_reply(&quota, at(1), &reply);
         assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(2_000_000)), "{wait:?}");
     }
 }

@@ -19,12 +19,12 @@ fn check(good: &str, table: &[(&str, &str)]) {
         // An empty line counts and is skipped.
         let output = replay(RULES, &format!("{good}\n\n{bad}\n{good}\n"), &[]);
         let bad: String = bad.chars().take(120).collect();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(expected), "{bad}: {said}");
+        let output_text = String::from_utf8(output.stderr).unwrap();
+        assert!(output_text.contains(expected), "{bad}: {output_text}");
         assert_eq!(output.status.code(), Some(1), "{bad}");
         // The lines before it are summed up.
         let summed = ["api/per-user", "1", "0", "0", "1"];
-        assert!(said.lines().any(|line| line.split_whitespace().eq(summed)), "{said}");
+        assert!(output_text.lines().any(|line| line.split_whitespace().eq(summed)), "{output_text}");
     }
 }
 
@@ -79,6 +79,9 @@ fn rejects_line_with_invalid_utf8() {
         .unwrap();
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml"]);
     assert_eq!(output.status.code(), Some(1));
-    let said = super::support::said(&output);
-    assert!(said.contains("line 1: not a line of a trace: invalid unicode code point (column "), "{said}");
+    let output_text = super::support::output_text(&output);
+    assert!(
+        output_text.contains("line 1: not a line of a trace: invalid unicode code point (column "),
+        "{output_text}"
+    );
 }

@@ -1,6 +1,6 @@
 //! Access logs of Apache and nginx, garbage included.
 
-use super::support::{Files, decisions_of, said};
+use super::support::{Files, decisions_of, output_text};
 
 const RULES: &str = "\
 domain: api
@@ -51,7 +51,7 @@ api/writes         2        1             0        2
 api/bots           1        0             1        1
 api/failures       1        1             0        1
 ";
-    assert_eq!(said(&output), expected);
+    assert_eq!(output_text(&output), expected);
     // The third request arrived thirty seconds after the fifth line; the ninth arrived too late.
     let judged: Vec<_> = decisions_of(&output)
         .iter()
@@ -81,13 +81,13 @@ fn strict_stops_at_first_unreadable_line() {
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log())]);
     let output = files.replay(&["access.log", "--format", "combined", "--strict", "--rules", "api.yaml"]);
     assert_eq!(output.status.code(), Some(1));
-    let said = said(&output);
-    assert!(said.starts_with("1 line over 0s: 1 allowed, 0 limited\nrule"), "{said}");
+    let output_text = output_text(&output);
+    assert!(output_text.starts_with("1 line over 0s: 1 allowed, 0 limited\nrule"), "{output_text}");
     assert!(
-        said.ends_with(
+        output_text.ends_with(
             "access.log: line 2: the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`\n"
         ),
-        "{said}"
+        "{output_text}"
     );
 }
 
@@ -104,7 +104,7 @@ fn requires_domain_unless_only_one() {
         let arguments = [&["-", "--format", "combined", "--rules"], arguments].concat();
         let output =
             files.replay_input(&line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, "-"), &arguments);
-        (output.status.code().unwrap(), said(&output))
+        (output.status.code().unwrap(), output_text(&output))
     };
     let table: &[(&[&str], i32, &str)] = &[
         (&["one.yaml"], 0, "api/all       1"),
@@ -119,9 +119,9 @@ fn requires_domain_unless_only_one() {
         ),
     ];
     for (arguments, code, expected) in table {
-        let (exited, said) = run(arguments);
-        assert_eq!(exited, *code, "{arguments:?}: {said}");
-        assert!(said.contains(expected), "{arguments:?}: {said}");
+        let (exited, output_text) = run(arguments);
+        assert_eq!(exited, *code, "{arguments:?}: {output_text}");
+        assert!(output_text.contains(expected), "{arguments:?}: {output_text}");
     }
     for (argument, expected) in [
         ("--strict", "--strict is for --format combined"),
@@ -129,7 +129,7 @@ fn requires_domain_unless_only_one() {
     ] {
         let output = files.replay(&["-", "--rules", "one.yaml", argument]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(said(&output).contains(expected), "{}", said(&output));
+        assert!(output_text(&output).contains(expected), "{}", output_text(&output));
     }
 }
 
@@ -140,9 +140,9 @@ fn long_line_is_garbage_but_long_value_is_cut() {
         line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, &format!("Bot{}", "x".repeat(5_000)));
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &[long, agent].concat())]);
     let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
-    let said = said(&output);
-    assert!(said.contains("\n1 line passed over that cannot be read, the first is line 1: longer than a line of a log can be\n"), "{said}");
-    assert!(said.contains("\napi/bots           1 "), "{said}");
+    let output_text = output_text(&output);
+    assert!(output_text.contains("\n1 line passed over that cannot be read, the first is line 1: longer than a line of a log can be\n"), "{output_text}");
+    assert!(output_text.contains("\napi/bots           1 "), "{output_text}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn sorts_log_of_any_length() {
         decisions_of(&output).iter().map(|decision| decision["t"].as_u64().unwrap()).collect();
     assert_eq!(times.len(), 2_970);
     assert!(times.is_sorted());
-    assert!(!said(&output).contains("too late"), "{}", said(&output));
+    assert!(!output_text(&output).contains("too late"), "{}", output_text(&output));
 }
 
 #[test]
@@ -171,7 +171,11 @@ fn bounds_lines_held_for_sorting() {
     let log = busy.repeat(65_000) + &late + &busy.repeat(1_000) + &late;
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log)]);
     let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
-    assert!(said(&output).contains("\n1 line too late to be put in order"), "{}", said(&output));
+    assert!(
+        output_text(&output).contains("\n1 line too late to be put in order"),
+        "{}",
+        output_text(&output)
+    );
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn docs_example_prints_documented_output() {
         let (command, printed) =
             block.strip_prefix("console\n$ tidegate replay ").unwrap().split_once('\n').unwrap();
         let output = files.replay(&command.split(' ').collect::<Vec<_>>());
-        assert_eq!(said(&output), printed, "{command}");
+        assert_eq!(output_text(&output), printed, "{command}");
     }
     let (command, printed) =
         tables[2].strip_prefix("console\n$ tidegate ").unwrap().split_once('\n').unwrap();

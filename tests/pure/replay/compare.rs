@@ -1,6 +1,6 @@
 //! The same trace under two rule sets, side by side.
 
-use super::support::{Files, RULES, decisions_of, hit, said};
+use super::support::{Files, RULES, decisions_of, hit, output_text};
 
 const OTHER: &str = "\
 domain: api
@@ -48,7 +48,7 @@ api/per-user          7      -   -7        1      -   -1             0      -   
 api/per-address       1      1    =        0      2   +2             2      0   -2
 api/new               -      5   +5        -      3   +3             -      0    =
 ";
-    assert_eq!(said(&output), expected);
+    assert_eq!(output_text(&output), expected);
 }
 
 #[test]
@@ -84,7 +84,7 @@ api/per-address       0      0    =        0      0    =
 ",
         lines.collect::<String>()
     );
-    assert_eq!(said(&output), expected);
+    assert_eq!(output_text(&output), expected);
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn equal_rules_change_nothing() {
     let trace = trace() + &hit("100", "u1");
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &trace)]);
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "api.yaml"]);
-    assert!(said(&output).contains("\nno request changed its verdict\n"), "{}", said(&output));
+    assert!(output_text(&output).contains("\nno request changed its verdict\n"), "{}", output_text(&output));
     assert_eq!(
-        said(&output)
+        output_text(&output)
             .lines()
             .filter(|line| line.starts_with("api/") && line.matches("  =").count() == 3)
             .count(),
@@ -109,5 +109,9 @@ fn rejects_other_rules_with_errors_before_replay() {
         Files::new(&[("api.yaml", RULES), ("bad.yaml", "domain: api\nlimits: [{}]\n"), ("trace.jsonl", "")]);
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "bad.yaml"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("bad.yaml") && !said(&output).contains("lines over"), "{}", said(&output));
+    assert!(
+        output_text(&output).contains("bad.yaml") && !output_text(&output).contains("lines over"),
+        "{}",
+        output_text(&output)
+    );
 }

@@ -1,6 +1,6 @@
 //! Leases: concurrency, refunds, retries, and the end of a session.
 
-use super::support::{decisions, replay, said};
+use super::support::{decisions, output_text, replay};
 
 const RULES: &str = "\
 domain: api
@@ -25,8 +25,8 @@ fn acquire_with(t: &str, id: &str, user: &str, job: &str, rest: &str) -> String 
 }
 
 /// `VERDICT RULE LEFT`, where `LEFT` is the remaining quota of `per-user`.
-fn told(trace: &[String]) -> Vec<String> {
-    let told = |decision: &serde_json::Value| {
+fn found(trace: &[String]) -> Vec<String> {
+    let found = |decision: &serde_json::Value| {
         let all = decision["all"].as_array().unwrap();
         let user =
             all.iter().find(|entry| entry[0] == "per-user").map_or(0, |entry| entry[3].as_u64().unwrap());
@@ -36,7 +36,7 @@ fn told(trace: &[String]) -> Vec<String> {
             decision["rule"].as_str().unwrap_or("-")
         )
     };
-    decisions(RULES, &trace.concat()).iter().map(told).collect()
+    decisions(RULES, &trace.concat()).iter().map(found).collect()
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn unreleased_lease_expires_on_time() {
     // A refusal by concurrency charges no rate.
     let expected =
         ["allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8", "allow exports 7"];
-    assert_eq!(told(&trace), expected);
+    assert_eq!(found(&trace), expected);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn refunds_successes_and_counts_release_once() {
         login("6", "e"),
     ];
     let expected = ["allow logins 9", "allow logins 8", "allow logins 7", "limit logins 7", "limit logins 7"];
-    assert_eq!(told(&trace), expected);
+    assert_eq!(found(&trace), expected);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn bye_ends_leases_of_the_session() {
         line("1", "release", "a", ""),
         acquire("1", "d", "u", "export"),
     ];
-    assert_eq!(told(&trace), ["allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8"]);
+    assert_eq!(found(&trace), ["allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8"]);
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn rejects_changed_sessions_and_repeated_ids() {
     for (bad, expected) in table {
         let output = replay(RULES, &(hello("0", r#", "pool": "web", "slots": 4"#) + &bad), &[]);
         assert_eq!(output.status.code(), Some(1), "{bad}");
-        assert!(said(&output).contains(expected), "{bad}: {}", said(&output));
+        assert!(output_text(&output).contains(expected), "{bad}: {}", output_text(&output));
     }
     let ended = [acquire("0", "a", "u", "x"), line("0", "release", "a", ""), acquire("9", "a", "u", "x")];
     let output = replay(RULES, &ended.concat(), &[]);
-    assert!(said(&output).contains("line 3: id `\"a\"` was used before"), "{}", said(&output));
+    assert!(output_text(&output).contains("line 3: id `\"a\"` was used before"), "{}", output_text(&output));
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn allows_and_counts_leases_above_session_maximum() {
     let output = replay(RULES, &trace, &["--decisions", "-"]);
     assert!(output.status.success());
     assert!(
-        said(&output).contains("\n6 requests passed unjudged: the session held too many leases\n"),
+        output_text(&output).contains("\n6 requests passed unjudged: the session held too many leases\n"),
         "{}",
-        said(&output)
+        output_text(&output)
     );
     assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1_030);
 }

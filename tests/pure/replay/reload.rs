@@ -1,6 +1,6 @@
 //! Reloads of rules within a trace.
 
-use super::support::{Files, RULES, decisions_of, hit, said};
+use super::support::{Files, RULES, decisions_of, hit, output_text};
 
 const TIGHT: &str = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/min, burst: 1}\n";
 
@@ -35,7 +35,7 @@ rule             passed  refused  would refuse  callers
 api/per-user          4        1             0        2
 api/per-address       0        0             0        0
 ";
-    assert_eq!(said(&output), expected);
+    assert_eq!(output_text(&output), expected);
 }
 
 #[test]
@@ -51,9 +51,12 @@ fn failed_reload_keeps_rules_and_reports() {
         let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
         assert!(output.status.success());
         assert_eq!(decisions_of(&output)[1]["remaining"], 1, "the old rule, with what was left of it");
-        let said = said(&output);
-        assert!(said.contains(reason), "{said}");
-        assert!(said.contains(&format!("\nline 2: the rules to reload have errors: {stay}\n")), "{said}");
+        let output_text = output_text(&output);
+        assert!(output_text.contains(reason), "{output_text}");
+        assert!(
+            output_text.contains(&format!("\nline 2: the rules to reload have errors: {stay}\n")),
+            "{output_text}"
+        );
     }
 }
 
@@ -79,5 +82,9 @@ fn reload_paths_of_piped_trace_start_at_current_directory() {
     let files = Files::new(&[("api.yaml", RULES), ("tight.yaml", TIGHT)]);
     let trace = [reload("0", "tight.yaml"), hit("0", "u1"), hit("0", "u1")].concat();
     let output = files.replay_input(&trace, &["-", "--rules", "api.yaml"]);
-    assert!(said(&output).starts_with("3 lines over 0s: 1 allowed, 1 limited\n"), "{}", said(&output));
+    assert!(
+        output_text(&output).starts_with("3 lines over 0s: 1 allowed, 1 limited\n"),
+        "{}",
+        output_text(&output)
+    );
 }

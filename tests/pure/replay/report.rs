@@ -1,12 +1,12 @@
 //! The page of a replay: its numbers are those of the summary, and it shows contents of a trace as text.
 
-use super::support::{Files, RULES, hit, said};
+use super::support::{Files, RULES, hit, output_text};
 
 /// The page of a replay, and its standard error.
 fn report(files: &Files, arguments: &[&str]) -> (String, String) {
     let output = files.replay(&[arguments, &["--report", "out.html"]].concat());
     let page = std::fs::read_to_string(files.path("out.html")).unwrap_or_default();
-    (page.replace('\u{202f}', " "), said(&output))
+    (page.replace('\u{202f}', " "), output_text(&output))
 }
 
 fn between<'t>(text: &'t str, from: &str, to: &str) -> Vec<&'t str> {
@@ -36,12 +36,12 @@ fn steps_of_each_rule_sum_to_summary() {
     }
     let files = Files::new(&[("api.yaml", &rules), ("trace.jsonl", &trace)]);
     let (page, summary) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
-    let told = between(&page, "What the rule did over time: ", "; at most");
-    assert_eq!(told.len(), 2);
-    for (told, rule) in told.iter().zip(["api/per-user", "api/per-address"]) {
+    let found = between(&page, "What the rule did over time: ", "; at most");
+    assert_eq!(found.len(), 2);
+    for (found, rule) in found.iter().zip(["api/per-user", "api/per-address"]) {
         let row = row(&summary, rule);
         let expected = format!("{} passed, {} refused, {} would refuse", row[0], row[1], row[2]);
-        assert_eq!(**told, expected, "{summary}");
+        assert_eq!(**found, expected, "{summary}");
         let number = |cell: &String| cell.replace(' ', "").parse::<u64>().unwrap();
         assert_eq!(
             row[..3].iter().map(number).sum::<u64>(),
@@ -133,7 +133,11 @@ fn never_overwrites_trace_with_output() {
     for option in ["--decisions", "--report"] {
         let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", option, "./trace.jsonl"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(said(&output).contains(&format!("{option} names the trace itself")), "{}", said(&output));
+        assert!(
+            output_text(&output).contains(&format!("{option} names the trace itself")),
+            "{}",
+            output_text(&output)
+        );
         assert_eq!(std::fs::read_to_string(files.path("trace.jsonl")).unwrap(), trace);
     }
 }
@@ -146,8 +150,11 @@ fn rejects_unwritable_path_before_replay() {
     {
         let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--report", path]);
         assert_eq!(output.status.code(), Some(1));
-        let said = said(&output);
-        assert!(said.contains(path) && said.contains(wrong) && !said.contains("lines over"), "{said}");
+        let output_text = output_text(&output);
+        assert!(
+            output_text.contains(path) && output_text.contains(wrong) && !output_text.contains("lines over"),
+            "{output_text}"
+        );
     }
     // The old file stays until the new one is complete.
     std::fs::write(files.path("out.html"), "old").unwrap();
@@ -169,10 +176,10 @@ fn reports_empty_and_interrupted_traces() {
         "{page}"
     );
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &(hit("0", "u1") + "<nonsense>\n"))]);
-    let (page, said) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
+    let (page, output_text) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
     assert!(
         page.contains("It ended early") && page.contains("line 2: ") && page.contains("class=\"of-rule\""),
         "{page}"
     );
-    assert!(said.contains("line 2: "), "{said}");
+    assert!(output_text.contains("line 2: "), "{output_text}");
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::support::{Files, decisions, decisions_of, replay, said};
+use super::support::{Files, decisions, decisions_of, output_text, replay};
 
 const WORKERS: &str = "\
 domain: api
@@ -64,12 +64,12 @@ fn shed(decisions: &[Value]) -> Vec<String> {
 fn sheds_step_to_full_load_at_controller_tick() {
     let times = ["28", "28.999999999", "29", "30"];
     let trace = hello("0", "w", "web", 2) + &work("0", "w", 2) + &times.map(|t| peeks(t, "w")).concat();
-    let told = decisions(WORKERS, &trace);
+    let found = decisions(WORKERS, &trace);
     // s is 0 at 28 s, and ticks run before the lines of their time: at 29 s one in 120 is shed, at 30 s one
     // in 60.
     let expected = ["28: 0", "28.999999999: 0", "29: 3", "30: 10"];
-    assert_eq!(shed(&told), expected);
-    let refused = told.iter().find(|decision| decision["verdict"] == "shed").unwrap();
+    assert_eq!(shed(&found), expected);
+    let refused = found.iter().find(|decision| decision["verdict"] == "shed").unwrap();
     assert!(refused["limit"].is_null() && refused["retry_us"].as_u64().unwrap() >= 1_000_000, "{refused}");
     assert_eq!(refused["priority"], "other");
 }
@@ -140,7 +140,7 @@ fn play_both(trace: &str) -> Vec<Value> {
     let both = WORKERS.replace("shed: [", both).replace("workers: {}}]", "workers: {}}");
     let files = Files::new(&[("api.yaml", WORKERS), ("both.yaml", &both), ("trace.jsonl", trace)]);
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
-    assert!(!said(&output).contains("error"), "{}", said(&output));
+    assert!(!output_text(&output).contains("error"), "{}", output_text(&output));
     decisions_of(&output)
 }
 
@@ -162,9 +162,9 @@ fn skips_gap_of_fifty_years() {
         + &peeks(far, "w")
         + &peeks("18446744073.709551615", "w")
         + &peeks("18446744073.709551615", "w");
-    let told = shed(&decisions(WORKERS, &trace));
-    assert_ne!(told[0], "31: 0");
-    assert_eq!(told[1], format!("{far}: 0"));
+    let found = shed(&decisions(WORKERS, &trace));
+    assert_ne!(found[0], "31: 0");
+    assert_eq!(found[1], format!("{far}: 0"));
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn sheds_aged_requests() {
     };
     let ages = [("o", 500_000), ("o", 500_001), ("c", 2_500_000), ("c", 2_500_001), ("o", 60_000_001)];
     let trace: String = ages.iter().map(|(kind, queued)| asked(kind, *queued)).collect();
-    let told = decisions(RESERVE, &(hello("0", "w", "web", 0) + &trace));
-    let verdicts: Vec<_> = told.iter().map(|decision| decision["verdict"].as_str().unwrap()).collect();
+    let found = decisions(RESERVE, &(hello("0", "w", "web", 0) + &trace));
+    let verdicts: Vec<_> = found.iter().map(|decision| decision["verdict"].as_str().unwrap()).collect();
     assert_eq!(verdicts, ["allow", "shed", "allow", "shed", "allow"]);
-    assert_eq!(told[1]["rule"], "web/queue_age");
+    assert_eq!(found[1]["rule"], "web/queue_age");
     // A pool without a shedder sheds nothing: requests without a pool are in another.
     let elsewhere = trace.replace(r#""session": "w", "#, "");
     assert!(decisions(RESERVE, &elsewhere).iter().all(|decision| decision["verdict"] == "allow"));
@@ -189,12 +189,12 @@ fn counts_shed_and_limited_separately() {
     // Each caller once: within its limit. Then again: over it, which applies although the host is full.
     let hits = |t: &str| peeks(t, "w").replace("peek", "hit");
     let trace = hello("0", "w", "web", 2) + &work("0", "w", 2) + &hits("50") + &hits("50");
-    let told = decisions(WORKERS, &trace);
-    let count = |verdict: &str| told.iter().filter(|decision| decision["verdict"] == verdict).count();
+    let found = decisions(WORKERS, &trace);
+    let count = |verdict: &str| found.iter().filter(|decision| decision["verdict"] == verdict).count();
     let (shed, limited) = (count("shed"), count("limit"));
     // A shed caller was not charged, and is shed again.
     assert!(shed > 100 && limited + shed / 2 == CALLERS, "{shed} {limited}");
-    let text = said(&replay(WORKERS, &trace, &[]));
+    let text = output_text(&replay(WORKERS, &trace, &[]));
     let allowed = CALLERS - shed / 2 + 2;
     assert!(text.contains(&format!("{allowed} allowed, {limited} limited, {shed} shed\n")), "{text}");
     let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
@@ -206,7 +206,7 @@ fn counts_shed_and_limited_separately() {
 
     let dark = WORKERS.replace("workers: {}", "workers: {mode: shadow}");
     let files = Files::new(&[("api.yaml", WORKERS), ("dark.yaml", &dark), ("trace.jsonl", &trace)]);
-    let text = said(&files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "dark.yaml"]));
+    let text = output_text(&files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "dark.yaml"]));
     assert!(text.contains("refused → allowed (web/workers)\n"), "{text}");
     let row = text.lines().find(|line| line.starts_with("api/web/workers ")).unwrap_or_default();
     let cells: Vec<_> = row.split_whitespace().collect();

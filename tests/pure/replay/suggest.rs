@@ -5,14 +5,14 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::support::{Files, hit, said};
+use super::support::{Files, hit, output_text};
 
 fn suggest(files: &Files, arguments: &[&str]) -> Output {
     files.run(&[&["suggest"], arguments].concat())
 }
 
 fn printed(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
+    assert!(output.status.success(), "{}", output_text(output));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -39,13 +39,13 @@ user-per-s-max    100/s    100        0          0 %                0         0 
 user-per-min-p99  2/min      2      106      20.95 %                2      1.00 %
 user-per-min-max  100/min    100        0          0 %                0         0 %
 ";
-    let told = printed(&suggest(&files, &["trace.jsonl", "--window", "1s", "--window", "1min"]));
+    let found = printed(&suggest(&files, &["trace.jsonl", "--window", "1s", "--window", "1min"]));
     let words = |text: &str| -> Vec<Vec<String>> {
         text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
     };
     let few = "the trace is 9m 57s long and has few windows of 1m: what is busy in them may be chance\n";
-    assert!(told.contains(few), "{told}");
-    assert_eq!(words(&told.replace(few, "")), words(expected), "{told}");
+    assert!(found.contains(few), "{found}");
+    assert_eq!(words(&found.replace(few, "")), words(expected), "{found}");
     let json: Value =
         serde_json::from_str(&printed(&suggest(&files, &["trace.jsonl", "--format", "json"]))).unwrap();
     assert_eq!(json["proposals"][0]["rule"], "user-per-s-p99");
@@ -59,8 +59,8 @@ user-per-min-max  100/min    100        0          0 %                0         
 fn suggests_strictest_limit_within_refusal_target() {
     let files = Files::new(&[("trace.jsonl", &known())]);
     let of = |share: &str| {
-        let told = printed(&suggest(&files, &["trace.jsonl", "--refuse-at-most", share]));
-        told.lines().last().unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        let found = printed(&suggest(&files, &["trace.jsonl", "--refuse-at-most", share]));
+        found.lines().last().unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(of("0%")[..4], ["user-per-s-max", "100/s", "100", "0"]);
     assert_eq!(of("20%")[..4], ["user-per-s-p99.5", "20/s", "20", "70"]);
@@ -107,13 +107,16 @@ fn predicted_refusals_match_replay_of_written_rules() {
         let mut arguments = vec!["trace.jsonl", "--write", "suggested.yaml", "--format", "json"];
         arguments.extend(keys);
         arguments.extend(["--rules", "rules"].iter().filter(|_| beside));
-        let told: Value = serde_json::from_str(&printed(&suggest(&files, &arguments))).unwrap();
-        let proposals = told["proposals"].as_array().unwrap();
-        let said: BTreeMap<String, u64> = proposals
+        let found: Value = serde_json::from_str(&printed(&suggest(&files, &arguments))).unwrap();
+        let proposals = found["proposals"].as_array().unwrap();
+        let output_text: BTreeMap<String, u64> = proposals
             .iter()
             .map(|one| (one["rule"].as_str().unwrap().to_owned(), one["refused"].as_u64().unwrap()))
             .collect();
-        assert!(said.values().any(|refused| *refused > 0) && said.len() >= 8, "{said:?}");
+        assert!(
+            output_text.values().any(|refused| *refused > 0) && output_text.len() >= 8,
+            "{output_text:?}"
+        );
         for one in proposals.iter().filter(|one| one["enough_for"] == "max" && !beside) {
             assert_eq!(one["refused"], 0, "whoever asks most is not refused either: {one}");
         }
@@ -124,10 +127,10 @@ fn predicted_refusals_match_replay_of_written_rules() {
         std::fs::copy(files.path("suggested.yaml"), files.path("rules/suggested.yaml")).unwrap();
         let replayed = files.replay(&["trace.jsonl", "--rules", rules]);
         assert!(replayed.status.success());
-        let summary = super::support::said(&replayed);
+        let summary = super::support::output_text(&replayed);
         let mut found = would_refuse(&summary);
         found.remove("standing");
-        assert_eq!(found, said, "seed {seed}");
+        assert_eq!(found, output_text, "seed {seed}");
         let limited = summary.lines().next().unwrap().contains(", 0 limited");
         assert_eq!(limited, !beside, "in shadow no request is refused: {summary}");
     }
@@ -177,8 +180,8 @@ fn reports_bad_arguments_with_help() {
     ];
     for (arguments, code, expected) in table {
         let output = suggest(&files, arguments);
-        assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {}", said(&output));
-        assert!(said(&output).contains(expected), "{arguments:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {}", output_text(&output));
+        assert!(output_text(&output).contains(expected), "{arguments:?}: {}", output_text(&output));
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
     assert_eq!(std::fs::read_to_string(files.path("there.yaml")).unwrap(), "domain: mine\n");
@@ -195,8 +198,8 @@ fn quotes_unusual_names_and_costs_in_rules() {
     };
     let trace: String = (0..400).map(|t| line(t, t % 200, if t == 7 { 4_294_967_295 } else { 1 })).collect();
     let files = Files::new(&[("trace.jsonl", &trace)]);
-    let told = printed(&suggest(&files, &["trace.jsonl", "--write", "suggested.yaml"]));
-    assert!(told.contains("left out, for no rule can say it"), "{told}");
+    let found = printed(&suggest(&files, &["trace.jsonl", "--write", "suggested.yaml"]));
+    assert!(found.contains("left out, for no rule can say it"), "{found}");
     assert!(files.run(&["check", "suggested.yaml"]).status.success());
     let text = std::fs::read_to_string(files.path("suggested.yaml")).unwrap();
     assert!(text.contains("mode: shadow") && text.contains(r#"key: ["a\"b] #<é>"]"#), "{text}");

@@ -1,6 +1,6 @@
 //! The summary: totals, and one table of all rules in file order.
 
-use super::support::{Files, RULES, hit, replay, said};
+use super::support::{Files, RULES, hit, output_text, replay};
 
 #[test]
 fn prints_row_for_every_rule() {
@@ -30,7 +30,7 @@ api/per-user          3        1             0        2
 api/per-address       1        0             2        1
 api/quiet             0        0             0        0
 ";
-    assert_eq!(said(&output), expected);
+    assert_eq!(output_text(&output), expected);
 }
 
 #[test]
@@ -51,7 +51,7 @@ web/pages       0        0             0        0
 api/z       1 234        0             0    1 234
 api/a       1 234        0             0        1
 ";
-    assert_eq!(said(&output), expected);
+    assert_eq!(output_text(&output), expected);
 }
 
 #[test]
@@ -76,7 +76,7 @@ rule             passed  refused  would refuse  callers
 api/per-user          1        0             0        1
 api/per-address       0        0             0        0
 ";
-    assert_eq!(said(&output), expected);
+    assert_eq!(output_text(&output), expected);
 }
 
 #[test]
@@ -87,12 +87,16 @@ fn distinguishes_ids_by_text() {
         ids.iter().map(line).collect()
     };
     let output = replay(RULES, &lines(&["1", "\"1\"", "1.0", "[1]", "{}", "true"]), &[]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     for id in ["1", "\"a\"", "[1, 2]", "{\"a\": 1}"] {
         let output = replay(RULES, &lines(&["0", id, "2", id]), &[]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(said(&output).contains(&format!("line 4: id `{id}` was used before\n")), "{}", said(&output));
-        assert!(said(&output).starts_with("3 lines over"));
+        assert!(
+            output_text(&output).contains(&format!("line 4: id `{id}` was used before\n")),
+            "{}",
+            output_text(&output)
+        );
+        assert!(output_text(&output).starts_with("3 lines over"));
     }
 }
 
@@ -100,5 +104,9 @@ fn distinguishes_ids_by_text() {
 fn empty_trace_succeeds() {
     let output = replay(RULES, "\n\n", &[]);
     assert!(output.status.success());
-    assert!(said(&output).starts_with("0 lines over 0s: 0 allowed, 0 limited\nrule"), "{}", said(&output));
+    assert!(
+        output_text(&output).starts_with("0 lines over 0s: 0 allowed, 0 limited\nrule"),
+        "{}",
+        output_text(&output)
+    );
 }

@@ -66,7 +66,7 @@ pub(crate) fn replay(rules: &str, trace: &str, arguments: &[&str]) -> Output {
 }
 
 /// Standard error as text.
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn output_text(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn decisions(rules: &str, trace: &str) -> Vec<Value> {
 }
 
 pub(crate) fn decisions_of(output: &Output) -> Vec<Value> {
-    assert!(output.status.success(), "{}", said(output));
+    assert!(output.status.success(), "{}", output_text(output));
     let text = std::str::from_utf8(&output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -62,8 +62,11 @@ fn table_has_column_for_max() {
     ];
     for (text, message, help) in table {
         let loaded = load(text);
-        let told = loaded.problems.iter().find(|problem| problem.message.contains(message));
-        let told = told.unwrap_or_else(|| panic!("{text}: {:#?}", loaded.problems));
-        assert!(told.help.as_deref().unwrap().contains(help) && loaded.domains.is_empty(), "{text}: {told}");
+        let found = loaded.problems.iter().find(|problem| problem.message.contains(message));
+        let found = found.unwrap_or_else(|| panic!("{text}: {:#?}", loaded.problems));
+        assert!(
+            found.help.as_deref().unwrap().contains(help) && loaded.domains.is_empty(),
+            "{text}: {found}"
+        );
     }
 }

@@ -124,9 +124,9 @@ fn accepts_byte_order_mark_and_crlf() {
 #[test]
 fn reports_unreadable_files_without_panic() {
     let loaded = read(Path::new("/nowhere/at/all"));
-    let told = loaded.problems[0].to_string();
-    assert!(told.starts_with("/nowhere/at/all: error: cannot read the rules"), "{told}");
-    assert!(told.ends_with("(create the directory, or say where the rules are)"), "{told}");
+    let found = loaded.problems[0].to_string();
+    assert!(found.starts_with("/nowhere/at/all: error: cannot read the rules"), "{found}");
+    assert!(found.ends_with("(create the directory, or say where the rules are)"), "{found}");
     assert!(loaded.problems[0].render(false).contains("--> /nowhere/at/all\n"));
 
     let directory = directory(&[("a.yaml", API_A)]);
@@ -157,18 +157,18 @@ fn reads_single_file_of_any_name() {
 fn no_warning_when_another_domain_uses_it() {
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-    let told = || {
+    let found = || {
         let loaded = read(folder.path());
         let warnings = loaded.problems.iter().filter(|problem| !problem.is_error());
         warnings.map(|problem| problem.message.clone()).collect::<Vec<_>>()
     };
     put("a.yaml", "domain: a\nlimits: [{name: a, key: [], rate: 9/s, over: {elastic: 9%}}]\n");
-    assert!(told()[0].starts_with("the elastic part of `a` is never used"), "{:?}", told());
+    assert!(found()[0].starts_with("the elastic part of `a` is never used"), "{:?}", found());
     put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: true}}}]\n");
-    assert_eq!(told(), Vec::<String>::new());
+    assert_eq!(found(), Vec::<String>::new());
     // An unreadable entry may hold the missing one.
     put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: maybe}}}]\n");
-    assert_eq!(told(), Vec::<String>::new());
+    assert_eq!(found(), Vec::<String>::new());
 }
 
 #[test]
@@ -181,10 +181,10 @@ fn rejects_pool_shed_in_two_domains() {
         fs::write(directory.path().join(format!("{domain}.yaml")), text).unwrap();
     }
     let loaded = read(directory.path());
-    let [told] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
+    let [found] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
     assert!(
-        told.position.file.ends_with("b.yaml") && told.help.as_ref().unwrap().contains("a.yaml:2:15"),
-        "{told}"
+        found.position.file.ends_with("b.yaml") && found.help.as_ref().unwrap().contains("a.yaml:2:15"),
+        "{found}"
     );
     assert_eq!((loaded.domains.len(), &*loaded.failed[0]), (1, "b"));
 }

@@ -30,8 +30,8 @@ fn accepts_priorities_in_another_file() {
     write("c.yaml", "domain: api\nlimits: [x]\n");
     write("a.yaml", "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: lo}}]\n");
     let loaded = tidegate::rules::read(directory.path());
-    let told: Vec<_> = loaded.problems.iter().map(|problem| &*problem.message).collect();
-    assert_eq!(told, ["unknown priority `lo` in `for`", "a rule is a mapping, not a text"]);
+    let found: Vec<_> = loaded.problems.iter().map(|problem| &*problem.message).collect();
+    assert_eq!(found, ["unknown priority `lo` in `for`", "a rule is a mapping, not a text"]);
 }
 
 #[test]

@@ -123,20 +123,20 @@ fn unreadable_table_is_an_error_of_its_rule() {
     let directory = tempfile::tempdir().unwrap();
     let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/s, overrides_file: t.csv}\n";
     fs::write(directory.path().join("rules.yaml"), rules).unwrap();
-    let told = |expected: &str| {
+    let found = |expected: &str| {
         let loaded = read(directory.path());
         assert_eq!(loaded.failed, [Box::from("api")]);
-        let told = loaded.problems[0].to_string();
-        assert!(told.contains(expected), "{expected} in {told}");
+        let found = loaded.problems[0].to_string();
+        assert!(found.contains(expected), "{expected} in {found}");
     };
-    told("rules.yaml:3:53: error: `overrides_file: t.csv`: cannot read the file");
+    found("rules.yaml:3:53: error: `overrides_file: t.csv`: cannot read the file");
     fs::create_dir(directory.path().join("t.csv")).unwrap();
-    told("rules.yaml:3:53: error: `overrides_file: t.csv`: not a regular file");
+    found("rules.yaml:3:53: error: `overrides_file: t.csv`: not a regular file");
     fs::remove_dir(directory.path().join("t.csv")).unwrap();
     fs::write(directory.path().join("t.csv"), b"user,rate\nann,5/s\n\xff\xfe,5/s\n").unwrap();
-    told("t.csv:3:1: error: not UTF-8: the byte 0xff");
+    found("t.csv:3:1: error: not UTF-8: the byte 0xff");
     fs::write(directory.path().join("t.csv"), "x".repeat((16 << 20) + 1)).unwrap();
-    told("the file is larger than 16 MiB (split it: give each part to a rule of its own)");
+    found("the file is larger than 16 MiB (split it: give each part to a rule of its own)");
 }
 
 /// A hundred thousand partners load in half a second with the optimized program, in at most 200 bytes each.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tidegate::engine::WorkOutcome;
 
-use super::office::{Office, s};
+use super::fixture::{Fixture, s};
 use crate::rng::Rng;
 
 const RULES: &str = "limits:\n- {name: each, key: [u], rate: 1/h, burst: 5}\n\
@@ -17,18 +17,18 @@ fn snapshot_of_growing_table_loses_no_key() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let mut moved_on = 0;
-    let mut office = Office::new(RULES);
+    let mut fixture = Fixture::new(RULES);
     for user in 0..3_000 {
         let user = format!("old{user}");
-        (0..2).for_each(|_| drop(office.hit(&[("u", &user)], s(1))));
+        (0..2).for_each(|_| drop(fixture.hit(&[("u", &user)], s(1))));
     }
     let (stop, added) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-    let (engine, stopped, adding) = (Arc::clone(&office.engine), Arc::clone(&stop), Arc::clone(&added));
+    let (engine, stopped, adding) = (Arc::clone(&fixture.engine), Arc::clone(&stop), Arc::clone(&added));
     let other = std::thread::spawn(move || {
-        let mut office = Office { decider: engine.decider(), engine, sessions: Default::default() };
+        let mut fixture = Fixture { decider: engine.decider(), engine, sessions: Default::default() };
         while !stopped.load(Ordering::Relaxed) {
             let user = adding.fetch_add(1, Ordering::Relaxed);
-            drop(office.hit(&[("u", &format!("new{user}"))], s(1)));
+            drop(fixture.hit(&[("u", &format!("new{user}"))], s(1)));
         }
     });
     // The tables grow during each copy.
@@ -37,9 +37,9 @@ fn snapshot_of_growing_table_loses_no_key() {
         while added.load(Ordering::Relaxed) < before + 5_000 {
             std::thread::yield_now();
         }
-        office.write(&path, s(2));
+        fixture.write(&path, s(2));
         moved_on += added.load(Ordering::Relaxed) - before;
-        let mut again = Office::restart(&path, s(2));
+        let mut again = Fixture::restart(&path, s(2));
         again.install(RULES);
         for user in 0..3_000 {
             let seen = again.hit(&[("u", &format!("old{user}"))], s(2));
@@ -55,29 +55,29 @@ fn snapshot_of_growing_table_loses_no_key() {
 fn snapshot_keeps_leases_and_permits_consistent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
-    let office = Office::new(RULES);
+    let fixture = Fixture::new(RULES);
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = (1..3_u8)
         .map(|number| {
-            let (engine, stopped) = (Arc::clone(&office.engine), Arc::clone(&stop));
+            let (engine, stopped) = (Arc::clone(&fixture.engine), Arc::clone(&stop));
             std::thread::spawn(move || {
-                let mut office = Office { decider: engine.decider(), engine, sessions: Default::default() };
+                let mut fixture = Fixture { decider: engine.decider(), engine, sessions: Default::default() };
                 let (mut rng, mut held) = (Rng::new(u64::from(number)), Vec::new());
-                office.open(number, 4, s(1));
+                fixture.open(number, 4, s(1));
                 while !stopped.load(Ordering::Relaxed) {
                     let job = rng.below(20).to_string();
-                    held.extend(office.acquire(number, &[("job", &job), ("u", "x")], s(1)));
+                    held.extend(fixture.acquire(number, &[("job", &job), ("u", "x")], s(1)));
                     if held.len() > 12 {
                         let lease = held.swap_remove(usize::try_from(rng.below(12)).unwrap());
-                        assert!(office.release(number, lease, WorkOutcome::Ok, s(1)));
+                        assert!(fixture.release(number, lease, WorkOutcome::Ok, s(1)));
                     }
                 }
             })
         })
         .collect();
     for _ in 0..200 {
-        office.write(&path, s(1));
-        let again = Office::restart(&path, s(1));
+        fixture.write(&path, s(1));
+        let again = Fixture::restart(&path, s(1));
         assert!(again.engine.leases().sessions <= 2 && again.engine.in_progress() <= 26);
         again.engine.end_expired_leases(s(3_600));
         assert_eq!(again.engine.in_progress(), 0, "each lease ends what it counts");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::state::{Moment, SnapshotError};
 
-use super::office::{Office, UTC, here, s};
+use super::fixture::{Fixture, UTC, here, s};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -53,23 +53,28 @@ fn bounds_refusal_by_window_whatever_the_clocks() {
         (Moment { clock: Some(9), boot_nanos: u64::MAX / 2, ..here(s(100_000)) }, 3),
         (Moment { clock: Some(9), boot_nanos: u64::MAX / 2, ..here(s(90)) }, 3),
     ] {
-        let mut office = Office::new(RULES);
-        (0..3).for_each(|_| drop(office.hit(&[], s(99))));
-        office.write(&path, s(100));
-        let engine = super::office::engine();
-        let back =
-            tidegate::state::read_tables(&path, super::office::KEY, &engine, &later, super::office::ANY_SIZE);
+        let mut fixture = Fixture::new(RULES);
+        (0..3).for_each(|_| drop(fixture.hit(&[], s(99))));
+        fixture.write(&path, s(100));
+        let engine = super::fixture::engine();
+        let back = tidegate::state::read_tables(
+            &path,
+            super::fixture::KEY,
+            &engine,
+            &later,
+            super::fixture::ANY_SIZE,
+        );
         let passed = later.unix_nanos - here(s(100)).unix_nanos;
-        let now = super::office::at(100 * SECOND).at.after(Duration::from_nanos(passed.unsigned_abs()));
+        let now = super::fixture::at(100 * SECOND).at.after(Duration::from_nanos(passed.unsigned_abs()));
         if passed < 0 {
             assert!(matches!(back, Err(SnapshotError::NoTime)));
             continue;
         }
         assert_eq!(back.unwrap().at, now);
-        let mut office = Office::of(engine);
-        office.install(RULES);
-        let now = super::office::at(now.as_nanos());
-        let allowed = (0..4).filter(|_| office.hit(&[], now).starts_with("Allow")).count();
+        let mut fixture = Fixture::of(engine);
+        fixture.install(RULES);
+        let now = super::fixture::at(now.as_nanos());
+        let allowed = (0..4).filter(|_| fixture.hit(&[], now).starts_with("Allow")).count();
         assert_eq!(allowed, left, "{passed} ns later");
     }
 }

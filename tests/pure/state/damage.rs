@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tidegate::engine::{Engine, Op};
 use tidegate::state::{Moment, SnapshotError, SnapshotKey, VERSION, read_tables, write_tables};
 
-use super::office::{ANY_SIZE, Ask, KEY, Office, engine, here, s};
+use super::fixture::{ANY_SIZE, Ask, Fixture, KEY, engine, here, s};
 use crate::rng::Rng;
 
 const RULES: &str = "limits:
@@ -24,10 +24,10 @@ priorities: [critical, other]
 ";
 
 /// An engine with state of every kind.
-fn full() -> Office {
-    let mut office = Office::new(RULES);
-    office.open(2, 4, s(1));
-    office.open(4, 4, s(1));
+fn full() -> Fixture {
+    let mut fixture = Fixture::new(RULES);
+    fixture.open(2, 4, s(1));
+    fixture.open(4, 4, s(1));
     for user in ["x", "y"] {
         for number in 0..5_u8 {
             let ask = Ask {
@@ -38,11 +38,11 @@ fn full() -> Office {
                 name: Some(&[number, user.as_bytes()[0]]),
                 session: Some(2 + number % 2 * 2),
             };
-            office.ask(&ask, s(2));
+            fixture.ask(&ask, s(2));
         }
     }
-    (4..24).for_each(|quarter| office.engine.tick(super::office::at(quarter * 500_000_000)));
-    office
+    (4..24).for_each(|quarter| fixture.engine.tick(super::fixture::at(quarter * 500_000_000)));
+    fixture
 }
 
 fn written(directory: &Path) -> (PathBuf, Vec<u8>) {
@@ -50,15 +50,15 @@ fn written(directory: &Path) -> (PathBuf, Vec<u8>) {
 }
 
 /// An engine with state of many keys.
-fn large(keys: u32) -> Office {
-    let mut office = Office::new("limits:\n- {name: bucket, key: [u], rate: 1/h, burst: 5}\n");
-    (0..keys).for_each(|user| drop(office.hit(&[("u", &user.to_string())], s(2))));
-    office
+fn large(keys: u32) -> Fixture {
+    let mut fixture = Fixture::new("limits:\n- {name: bucket, key: [u], rate: 1/h, burst: 5}\n");
+    (0..keys).for_each(|user| drop(fixture.hit(&[("u", &user.to_string())], s(2))));
+    fixture
 }
 
-fn written_of(office: &Office, directory: &Path) -> (PathBuf, Vec<u8>) {
+fn written_of(fixture: &Fixture, directory: &Path) -> (PathBuf, Vec<u8>) {
     let path = directory.join("tables");
-    office.write(&path, s(12));
+    fixture.write(&path, s(12));
     let bytes = fs::read(&path).unwrap();
     (path, bytes)
 }
@@ -84,10 +84,10 @@ fn reads_snapshot_as_written() {
     // Rules, a pool, keys of all kinds, idempotency keys, sessions and leases.
     let entries = read(&path, &bytes).unwrap();
     assert!(entries >= 30, "{entries} entries");
-    let (office, back) = Office::try_restart(&path, s(13)).unwrap();
+    let (fixture, back) = Fixture::try_restart(&path, s(13)).unwrap();
     assert_eq!((back.entries, back.is_final, back.passed.as_secs()), (entries, false, 1));
-    assert_eq!(office.engine.leases().sessions, 2);
-    assert!(office.engine.leases().live >= 6);
+    assert_eq!(fixture.engine.leases().sessions, 2);
+    assert!(fixture.engine.leases().live >= 6);
 }
 
 #[test]
@@ -209,8 +209,8 @@ fn keeps_old_snapshot_after_failed_write() {
     let (path, bytes) = written(directory.path());
     // A directory at the path of the new file.
     fs::create_dir(directory.path().join("tables.new")).unwrap();
-    let office = full();
-    assert!(write_tables(&path, KEY, &office.engine, s(20), &here(s(20)), true).is_err());
+    let fixture = full();
+    assert!(write_tables(&path, KEY, &fixture.engine, s(20), &here(s(20)), true).is_err());
     assert_eq!(fs::read(&path).unwrap(), bytes);
 }
 
@@ -221,17 +221,17 @@ fn writes_fuzz_seeds() {
     let directory = tempfile::tempdir().unwrap();
     let mut leases = full();
     leases.close(4, s(9));
-    let mut hits = Office::new(RULES);
+    let mut hits = Fixture::new(RULES);
     (0..9).for_each(|_| drop(hits.hit(&[("u", "x")], s(2))));
-    let later = Office::restart(&written(directory.path()).0, s(3_000));
-    for (name, office) in [
-        ("rules", Office::new(RULES)),
+    let later = Fixture::restart(&written(directory.path()).0, s(3_000));
+    for (name, fixture) in [
+        ("rules", Fixture::new(RULES)),
         ("hits", hits),
         ("leases", leases),
         ("pool", full()),
         ("later", later),
     ] {
-        let (_, bytes) = written_of(&office, directory.path());
+        let (_, bytes) = written_of(&fixture, directory.path());
         fs::write(seeds.join(name), &bytes[24..]).unwrap();
     }
 }

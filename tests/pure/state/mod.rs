@@ -3,7 +3,7 @@
 mod beside;
 mod clocks;
 mod damage;
-mod office;
+mod fixture;
 mod pools;
 mod twins;
 mod whole;

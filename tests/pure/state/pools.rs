@@ -2,41 +2,41 @@
 
 use tidegate::state::{Moment, read_tables};
 
-use super::office::{ANY_SIZE, KEY, Office, UTC, at, engine, here, s};
+use super::fixture::{ANY_SIZE, Fixture, KEY, UTC, at, engine, here, s};
 
 const RULES: &str = "priorities: [critical, other]\nshed:\n\
                      - {pool: web, slots: 4, workers: {after: 28s, full: 120s}}\n";
 
-fn severity(office: &Office, seconds: u64) -> f64 {
-    let pools = office.engine.pools(s(seconds));
+fn severity(fixture: &Fixture, seconds: u64) -> f64 {
+    let pools = fixture.engine.pools(s(seconds));
     pools.iter().find(|pool| &*pool.pool == "web").unwrap().severity
 }
 
 /// Ticks every 250 ms, as the daemon does.
-fn run(office: &Office, from: u64, to: u64) {
-    (from * 4..to * 4).for_each(|quarter| office.engine.tick(at(quarter * 250_000_000)));
+fn run(fixture: &Fixture, from: u64, to: u64) {
+    (from * 4..to * 4).for_each(|quarter| fixture.engine.tick(at(quarter * 250_000_000)));
 }
 
 /// A pool with all slots busy for `seconds`.
-fn busy_for(seconds: u64) -> Office {
-    let mut office = Office::new(RULES);
-    office.open(2, 4, s(1));
-    let leases: Vec<u64> = (0..4).map(|_| office.acquire(2, &[], s(1)).unwrap()).collect();
+fn busy_for(seconds: u64) -> Fixture {
+    let mut fixture = Fixture::new(RULES);
+    fixture.open(2, 4, s(1));
+    let leases: Vec<u64> = (0..4).map(|_| fixture.acquire(2, &[], s(1)).unwrap()).collect();
     for from in (1..seconds).step_by(20) {
         // Leases expire after 60 s.
-        run(&office, from, from + 20);
-        let session = &office.sessions[&2];
-        leases.iter().for_each(|lease| assert!(office.engine.renew_lease(session, *lease, s(from + 20))));
+        run(&fixture, from, from + 20);
+        let session = &fixture.sessions[&2];
+        leases.iter().for_each(|lease| assert!(fixture.engine.renew_lease(session, *lease, s(from + 20))));
     }
-    office
+    fixture
 }
 
 #[test]
 fn controller_resumes_restored_severity() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
-    let office = busy_for(100);
-    let stood = severity(&office, 101);
+    let fixture = busy_for(100);
+    let stood = severity(&fixture, 101);
     assert!(stood > 0.4, "it sheds: {stood}");
     for (later, expected) in [
         // At first it holds, without data.
@@ -46,8 +46,8 @@ fn controller_resumes_restored_severity() {
         (101 + 30 + 60, stood - 60.0 * 0.5 / 120.0),
         (101 + 3_600, -28.0 / 120.0),
     ] {
-        office.write(&path, s(101));
-        let mut again = Office::restart(&path, s(later));
+        fixture.write(&path, s(101));
+        let mut again = Fixture::restart(&path, s(later));
         again.install(RULES);
         again.open(2, 4, s(later));
         run(&again, later, later + 1);
@@ -61,7 +61,7 @@ fn changed_controller_starts_at_rest() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     busy_for(100).write(&path, s(101));
-    let again = Office::restart(&path, s(102));
+    let again = Fixture::restart(&path, s(102));
     again.install(&RULES.replace("full: 120s", "full: 240s"));
     run(&again, 102, 103);
     assert!(severity(&again, 103) < 0.0);
@@ -71,12 +71,12 @@ fn changed_controller_starts_at_rest() {
 fn keeps_controller_state_while_rules_unreadable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
-    let office = busy_for(100);
-    let stood = severity(&office, 101);
-    office.write(&path, s(101));
+    let fixture = busy_for(100);
+    let stood = severity(&fixture, 101);
+    fixture.write(&path, s(101));
     // A restart without rules, and another with them.
-    Office::restart(&path, s(102)).write(&path, s(103));
-    let again = Office::restart(&path, s(104));
+    Fixture::restart(&path, s(102)).write(&path, s(103));
+    let again = Fixture::restart(&path, s(104));
     again.install(RULES);
     run(&again, 104, 105);
     assert!((severity(&again, 105) - stood).abs() < 0.02);
@@ -86,16 +86,16 @@ fn keeps_controller_state_while_rules_unreadable() {
 fn restores_slots_and_leases_of_sessions() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
-    let mut office = Office::new(RULES);
+    let mut fixture = Fixture::new(RULES);
     for number in [2, 4] {
-        office.open(number, 6, s(1));
-        office.acquire(number, &[], s(1)).unwrap();
+        fixture.open(number, 6, s(1));
+        fixture.acquire(number, &[], s(1)).unwrap();
     }
-    office.write(&path, s(2));
-    let mut again = Office::restart(&path, s(3));
+    fixture.write(&path, s(2));
+    let mut again = Fixture::restart(&path, s(3));
     again.install(RULES);
-    let web = |office: &Office, seconds| {
-        let pools = office.engine.pools(s(seconds));
+    let web = |fixture: &Fixture, seconds| {
+        let pools = fixture.engine.pools(s(seconds));
         let web = pools.iter().find(|pool| &*pool.pool == "web").unwrap().clone();
         (web.slots, web.busy, web.critical + web.noncritical)
     };
@@ -107,8 +107,8 @@ fn restores_slots_and_leases_of_sessions() {
     again.engine.tick(s(8));
     assert_eq!(web(&again, 8), (Some(6), 1, 1));
     // Leases that would have expired are not restored.
-    office.write(&path, s(2));
-    let later = Office::restart(&path, s(62));
+    fixture.write(&path, s(2));
+    let later = Fixture::restart(&path, s(62));
     assert_eq!(later.engine.leases().live, 0);
     assert_eq!(later.engine.leases().sessions, 2);
 }
@@ -117,32 +117,32 @@ fn restores_slots_and_leases_of_sessions() {
 fn leases_expire_on_time_after_reboot() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
-    let mut office = Office::new("concurrency:\n- {name: c, key: [], max: 2, expires: 100s}\n");
-    office.open(2, 6, s(1));
-    let lease = office.acquire(2, &[], s(1)).unwrap();
-    office.write(&path, s(2));
+    let mut fixture = Fixture::new("concurrency:\n- {name: c, key: [], max: 2, expires: 100s}\n");
+    fixture.open(2, 6, s(1));
+    let lease = fixture.acquire(2, &[], s(1)).unwrap();
+    fixture.write(&path, s(2));
     let reboot = Moment { clock: Some(77), boot_nanos: 4, unix_nanos: UTC + 60_000_000_000 };
     let engine = engine();
     let back = read_tables(&path, KEY, &engine, &reboot, ANY_SIZE).unwrap();
     assert_eq!((back.at, back.passed.as_secs()), (s(60).at, 58));
     assert_eq!(here(s(60)).unix_nanos, reboot.unix_nanos);
-    let mut office = Office::of(engine);
-    office.open(2, 6, s(61));
-    office.engine.tick(at(100_999_999_999));
-    assert!(office.engine.holds_lease(&office.sessions[&2], lease, at(100_999_999_999)));
-    office.engine.tick(s(101));
-    assert_eq!(office.engine.leases().live, 0);
-    office.assert_places(0);
+    let mut fixture = Fixture::of(engine);
+    fixture.open(2, 6, s(61));
+    fixture.engine.tick(at(100_999_999_999));
+    assert!(fixture.engine.holds_lease(&fixture.sessions[&2], lease, at(100_999_999_999)));
+    fixture.engine.tick(s(101));
+    assert_eq!(fixture.engine.leases().live, 0);
+    fixture.assert_places(0);
 }
 
 #[test]
 fn restores_sessions_up_to_maximum_per_user() {
     use tidegate::engine::snapshot::{SnapshotEntry, StoredSession};
-    let office = busy_for(1);
+    let fixture = busy_for(1);
     let other = engine();
     let mut putting = other.putting_back(s(2));
     let mut copied = Vec::new();
-    office.engine.copy_out(s(2), &mut |kept| copied.push(kept));
+    fixture.engine.copy_out(s(2), &mut |kept| copied.push(kept));
     // A user has at most 4 096 sessions; the snapshot may hold more, as ended ones were copied too.
     for number in 0..5_000_u16 {
         let mut name = [9; 16];

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidegate::clock::Now;
 use tidegate::engine::{Op, WorkOutcome};
 
-use super::office::{Ask, Office, at};
+use super::fixture::{Ask, Fixture, at};
 use crate::rng::Rng;
 
 /// Rules of every algorithm and of every option with state. `{a}` and `{b}` change with a reload.
@@ -67,7 +67,7 @@ impl Twins {
     }
 
     /// One step of both, with equal results.
-    fn step(&mut self, one: &mut Office, mut other: Option<&mut Office>) {
+    fn step(&mut self, one: &mut Fixture, mut other: Option<&mut Fixture>) {
         self.steps += 1;
         let spans = [0, 999, 1_000_000, 37_000_000, 120_000_000, 400_000_001];
         self.nanos += self.rng.pick(&spans);
@@ -109,7 +109,7 @@ impl Twins {
         }
     }
 
-    fn ask(&mut self, ask: &Ask<'_>, one: &mut Office, other: Option<&mut Office>, now: Now) {
+    fn ask(&mut self, ask: &Ask<'_>, one: &mut Fixture, other: Option<&mut Fixture>, now: Now) {
         let (line, lease) = one.ask(ask, now);
         let mut pair = (ask.session.unwrap(), lease, None);
         if let Some(other) = other {
@@ -125,7 +125,7 @@ impl Twins {
         }
     }
 
-    fn end_one(&mut self, one: &mut Office, other: Option<&mut Office>, now: Now) {
+    fn end_one(&mut self, one: &mut Fixture, other: Option<&mut Fixture>, now: Now) {
         if self.leases.is_empty() {
             return;
         }
@@ -172,7 +172,7 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let mut numbers = (6, 5);
-    let mut one = Office::new(&written(chosen, concurrency, numbers));
+    let mut one = Fixture::new(&written(chosen, concurrency, numbers));
     (0..5).for_each(|number| one.open(number, 4, twins.now()));
     for _ in 0..200 {
         if twins.rng.below(60) == 0 {
@@ -186,7 +186,7 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     twins.nanos += twins.rng.pick(&[0, 250_000_000, 4_100_000_000]);
     let now = twins.now();
     one.engine.tick(now);
-    let mut other = Office::restart(&path, now);
+    let mut other = Fixture::restart(&path, now);
     if twins.rng.below(3) == 0 {
         numbers = (3 + twins.rng.below(6), 3 + twins.rng.below(6));
         one.install(&written(chosen, concurrency, numbers));

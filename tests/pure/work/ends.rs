@@ -2,149 +2,149 @@
 
 use tidegate::engine::{ConnectionParams, SessionError};
 
-use super::office::{Ask, Office, ms, s};
+use super::fixture::{Ask, Fixture, ms, s};
 
 const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
 
 #[test]
 fn release_after_expiry_is_late_before_sweep() {
-    let mut office = Office::new(TWO);
-    let session = office.session(1, 0, s(0));
-    let lease = office.acquire(&session, s(0), "a=b").lease;
-    assert!(!office.engine.renew_lease(&session, lease.unwrap(), s(60)));
-    assert!(!office.release(&session, lease, s(60)));
-    office.holds(0);
+    let mut fixture = Fixture::new(TWO);
+    let session = fixture.session(1, 0, s(0));
+    let lease = fixture.acquire(&session, s(0), "a=b").lease;
+    assert!(!fixture.engine.renew_lease(&session, lease.unwrap(), s(60)));
+    assert!(!fixture.release(&session, lease, s(60)));
+    fixture.holds(0);
 }
 
 #[test]
 fn longest_matching_expiry_applies_or_one_minute() {
     let rules = "concurrency:\n- {name: short, match: {a: b}, key: [], max: 9, expires: 5s}\n\
                  - {name: long, match: {c: d}, key: [], max: 9, expires: 3h}\n";
-    let mut office = Office::new(rules);
-    let session = office.session(1, 0, s(0));
+    let mut fixture = Fixture::new(rules);
+    let session = fixture.session(1, 0, s(0));
     for (attributes, seconds) in [("a=b", 5), ("a=b c=d", 10_800), ("e=f", 60)] {
-        let before = office.engine.leases().expired;
+        let before = fixture.engine.leases().expired;
         let start = before * 1_000_000;
-        office.acquire(&session, s(start), attributes);
-        office.engine.end_expired_leases(ms((start + seconds) * 1_000 - 1));
-        assert_eq!(office.engine.leases().expired, before, "{attributes}");
-        office.engine.end_expired_leases(s(start + seconds));
-        assert_eq!(office.engine.leases().expired, before + 1, "{attributes}");
+        fixture.acquire(&session, s(start), attributes);
+        fixture.engine.end_expired_leases(ms((start + seconds) * 1_000 - 1));
+        assert_eq!(fixture.engine.leases().expired, before, "{attributes}");
+        fixture.engine.end_expired_leases(s(start + seconds));
+        assert_eq!(fixture.engine.leases().expired, before + 1, "{attributes}");
     }
 }
 
 #[test]
 fn waits_for_session_without_connection() {
-    let mut office = Office::new(TWO);
-    let first = office.connection(1, 0, 1, s(0));
-    let lease = office.acquire(&first, s(0), "a=b").lease;
-    let second = office.connection(1, 0, 2, s(0));
-    office.engine.close_connection(&first, s(1));
-    office.engine.end_expired_leases(s(10));
-    office.holds(1);
-    office.engine.close_connection(&second, s(10));
-    office.engine.end_expired_leases(ms(14_999));
-    office.holds(1);
+    let mut fixture = Fixture::new(TWO);
+    let first = fixture.connection(1, 0, 1, s(0));
+    let lease = fixture.acquire(&first, s(0), "a=b").lease;
+    let second = fixture.connection(1, 0, 2, s(0));
+    fixture.engine.close_connection(&first, s(1));
+    fixture.engine.end_expired_leases(s(10));
+    fixture.holds(1);
+    fixture.engine.close_connection(&second, s(10));
+    fixture.engine.end_expired_leases(ms(14_999));
+    fixture.holds(1);
     // It returned in time: no effect.
-    let third = office.connection(1, 0, 3, ms(14_999));
-    office.engine.end_expired_leases(s(20));
-    assert!(office.release(&third, lease, s(20)), "any connection of the session may release");
-    office.acquire(&third, s(20), "a=b");
-    office.engine.close_connection(&third, s(21));
-    office.engine.end_expired_leases(s(26));
-    office.holds(0);
-    assert_eq!(office.engine.leases().sessions, 0);
+    let third = fixture.connection(1, 0, 3, ms(14_999));
+    fixture.engine.end_expired_leases(s(20));
+    assert!(fixture.release(&third, lease, s(20)), "any connection of the session may release");
+    fixture.acquire(&third, s(20), "a=b");
+    fixture.engine.close_connection(&third, s(21));
+    fixture.engine.end_expired_leases(s(26));
+    fixture.holds(0);
+    assert_eq!(fixture.engine.leases().sessions, 0);
 }
 
 #[test]
 fn unnamed_session_ends_with_connection() {
-    let mut office = Office::new(TWO);
-    let session = office.session(0, 0, s(0));
-    office.acquire(&session, s(0), "a=b");
-    office.engine.close_connection(&session, s(1));
-    office.holds(0);
-    assert_eq!(office.engine.leases().sessions, 0);
+    let mut fixture = Fixture::new(TWO);
+    let session = fixture.session(0, 0, s(0));
+    fixture.acquire(&session, s(0), "a=b");
+    fixture.engine.close_connection(&session, s(1));
+    fixture.holds(0);
+    assert_eq!(fixture.engine.leases().sessions, 0);
 }
 
 #[test]
 fn session_keeps_user_pool_and_slots() {
-    let office = Office::new(TWO);
-    office.session(1, 4, s(0));
+    let fixture = Fixture::new(TWO);
+    fixture.session(1, 4, s(0));
     let opening =
         ConnectionParams { name: Some([1; 16]), user: 1, pool: "web", slots: 4, connection: 2, pid: None };
-    let open = |opening: ConnectionParams<'_>| office.engine.open_session(&opening, s(0)).map(|_| ());
+    let open = |opening: ConnectionParams<'_>| fixture.engine.open_session(&opening, s(0)).map(|_| ());
     assert_eq!(open(ConnectionParams { user: 2, ..opening }), Err(SessionError::OtherUser));
     assert_eq!(open(ConnectionParams { pool: "other", ..opening }), Err(SessionError::OtherPoolOrSlots));
     assert_eq!(open(ConnectionParams { slots: 5, ..opening }), Err(SessionError::OtherPoolOrSlots));
     assert_eq!(open(opening), Ok(()));
-    assert_eq!(office.engine.leases().sessions, 1);
+    assert_eq!(fixture.engine.leases().sessions, 1);
 }
 
 #[test]
 fn abandoned_request_ends_before_and_after_grant() {
     let rules = format!("limits:\n- {{name: rate, key: [], rate: 9/h}}\n{TWO}");
-    let mut office = Office::new(&rules);
-    let session = office.connection(1, 0, 7, s(0));
+    let mut fixture = Fixture::new(&rules);
+    let session = fixture.connection(1, 0, 7, s(0));
     let ask = |id| Ask { id, name: Some(b"x"), ..Ask::acquire("a=b") };
-    office.ask(&session, s(0), ask(1));
-    office.holds(1);
-    office.engine.abandon_requests(&session, &mut [(8, 1), (7, 2)].into_iter(), s(0));
-    office.holds(1);
-    office.engine.abandon_requests(&session, &mut [(7, 1)].into_iter(), s(0));
-    office.holds(0);
+    fixture.ask(&session, s(0), ask(1));
+    fixture.holds(1);
+    fixture.engine.abandon_requests(&session, &mut [(8, 1), (7, 2)].into_iter(), s(0));
+    fixture.holds(1);
+    fixture.engine.abandon_requests(&session, &mut [(7, 1)].into_iter(), s(0));
+    fixture.holds(0);
     // Its idempotency key is dropped, so it is charged anew; and this one was abandoned before its grant.
-    let told = office.ask(&session, s(0), ask(2));
-    assert_eq!((told.line.as_str(), told.lease), ("allow two 1/2", None));
-    office.holds(0);
-    let told = office.ask(&session, s(0), ask(3));
-    assert!(told.lease.is_some(), "neither is this a repeat of it: {told:?}");
-    office.holds(1);
+    let answer = fixture.ask(&session, s(0), ask(2));
+    assert_eq!((answer.line.as_str(), answer.lease), ("allow two 1/2", None));
+    fixture.holds(0);
+    let answer = fixture.ask(&session, s(0), ask(3));
+    assert!(answer.lease.is_some(), "neither is this a repeat of it: {answer:?}");
+    fixture.holds(1);
     // A report that ended a lease is used up: another request with that id is new.
-    office.engine.abandon_requests(&session, &mut [(7, 3)].into_iter(), s(1));
-    office.holds(0);
-    let told = office.ask(&session, s(1), Ask { id: 3, ..Ask::acquire("c=d") });
-    assert!(told.lease.is_some(), "{told:?}");
+    fixture.engine.abandon_requests(&session, &mut [(7, 3)].into_iter(), s(1));
+    fixture.holds(0);
+    let answer = fixture.ask(&session, s(1), Ask { id: 3, ..Ask::acquire("c=d") });
+    assert!(answer.lease.is_some(), "{answer:?}");
     // Reports are kept for a minute.
-    office.engine.abandon_requests(&session, &mut [(7, 4)].into_iter(), s(1));
-    assert!(office.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());
+    fixture.engine.abandon_requests(&session, &mut [(7, 4)].into_iter(), s(1));
+    assert!(fixture.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());
 }
 
 #[test]
 fn bounds_leases_of_a_session() {
-    let mut office = Office::new("limits: []\n");
-    let session = office.session(1, 0, s(0));
-    let leases: Vec<_> = (0..1_024).map(|_| office.acquire(&session, s(0), "a=b").lease).collect();
-    assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
+    let mut fixture = Fixture::new("limits: []\n");
+    let session = fixture.session(1, 0, s(0));
+    let leases: Vec<_> = (0..1_024).map(|_| fixture.acquire(&session, s(0), "a=b").lease).collect();
+    assert_eq!(fixture.acquire(&session, s(0), "a=b").line, "quota");
     assert!(
-        office.acquire(&office.session(2, 0, s(0)), s(0), "a=b").lease.is_some(),
+        fixture.acquire(&fixture.session(2, 0, s(0)), s(0), "a=b").lease.is_some(),
         "others are not concerned"
     );
-    assert!(office.release(&session, leases[0], s(0)));
-    assert!(office.acquire(&session, s(0), "a=b").lease.is_some());
-    assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
+    assert!(fixture.release(&session, leases[0], s(0)));
+    assert!(fixture.acquire(&session, s(0), "a=b").lease.is_some());
+    assert_eq!(fixture.acquire(&session, s(0), "a=b").line, "quota");
 }
 
 #[test]
 fn bounds_leases_of_a_user() {
-    let mut office = Office::new("limits: []\n");
+    let mut fixture = Fixture::new("limits: []\n");
     for number in 1..=16 {
-        let session = office.session(number, 0, s(0));
+        let session = fixture.session(number, 0, s(0));
         for _ in 0..1_024 {
-            assert!(office.acquire(&session, s(0), "a=b").lease.is_some());
+            assert!(fixture.acquire(&session, s(0), "a=b").lease.is_some());
         }
     }
-    let session = office.session(17, 0, s(0));
-    assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
-    office.engine.end_expired_leases(s(60));
-    assert_eq!(office.engine.leases().live, 0);
-    assert!(office.acquire(&session, s(60), "a=b").lease.is_some());
+    let session = fixture.session(17, 0, s(0));
+    assert_eq!(fixture.acquire(&session, s(0), "a=b").line, "quota");
+    fixture.engine.end_expired_leases(s(60));
+    assert_eq!(fixture.engine.leases().live, 0);
+    assert!(fixture.acquire(&session, s(60), "a=b").lease.is_some());
 }
 
 #[test]
 fn lease_numbers_are_unpredictable() {
-    let mut office = Office::new("limits: []\n");
-    let session = office.session(1, 0, s(0));
-    let numbers: Vec<u64> = (0..500).map(|_| office.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
+    let mut fixture = Fixture::new("limits: []\n");
+    let session = fixture.session(1, 0, s(0));
+    let numbers: Vec<u64> = (0..500).map(|_| fixture.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
     assert!(numbers.iter().all(|number| *number > 0 && *number < 1 << 63));
     // All 499 differences differ, and each bit is set in about half of all numbers.
     let mut steps: Vec<_> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
@@ -159,40 +159,40 @@ fn lease_numbers_are_unpredictable() {
 
 #[test]
 fn counts_unknown_leases_by_cause() {
-    let mut office = Office::new(TWO);
-    let (session, other) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
-    let counted = |office: &Office| {
-        let counts = office.engine.leases().not_held;
+    let mut fixture = Fixture::new(TWO);
+    let (session, other) = (fixture.session(1, 0, s(0)), fixture.session(2, 0, s(0)));
+    let counted = |fixture: &Fixture| {
+        let counts = fixture.engine.leases().not_held;
         (counts.ended, counts.foreign, counts.unknown)
     };
-    let lease = office.acquire(&session, s(0), "a=b").lease;
-    assert!(office.engine.renew_lease(&session, lease.unwrap(), s(1)));
-    assert_eq!(counted(&office), (0, 0, 0), "what is held is not counted");
+    let lease = fixture.acquire(&session, s(0), "a=b").lease;
+    assert!(fixture.engine.renew_lease(&session, lease.unwrap(), s(1)));
+    assert_eq!(counted(&fixture), (0, 0, 0), "what is held is not counted");
     // The lease of another session, for release and renewal.
-    assert!(!office.release(&other, lease, s(1)));
-    assert!(!office.engine.renew_lease(&other, lease.unwrap(), s(1)));
-    assert_eq!(counted(&office), (0, 2, 0));
-    office.holds(1);
-    assert!(office.release(&session, lease, s(1)));
-    assert_eq!(counted(&office), (0, 2, 0));
+    assert!(!fixture.release(&other, lease, s(1)));
+    assert!(!fixture.engine.renew_lease(&other, lease.unwrap(), s(1)));
+    assert_eq!(counted(&fixture), (0, 2, 0));
+    fixture.holds(1);
+    assert!(fixture.release(&session, lease, s(1)));
+    assert_eq!(counted(&fixture), (0, 2, 0));
     // Released twice, renewed after its end, released after its time and after its session.
-    assert!(!office.release(&session, lease, s(1)));
-    assert!(!office.engine.renew_lease(&session, lease.unwrap(), s(1)));
-    let late = office.acquire(&session, s(1), "a=b").lease;
-    assert!(!office.release(&session, late, s(61)));
-    let ended = office.acquire(&session, s(61), "a=b").lease;
-    office.engine.end_session(&session, s(61));
-    assert!(!office.release(&session, ended, s(61)));
-    assert_eq!(counted(&office), (4, 2, 0));
+    assert!(!fixture.release(&session, lease, s(1)));
+    assert!(!fixture.engine.renew_lease(&session, lease.unwrap(), s(1)));
+    let late = fixture.acquire(&session, s(1), "a=b").lease;
+    assert!(!fixture.release(&session, late, s(61)));
+    let ended = fixture.acquire(&session, s(61), "a=b").lease;
+    fixture.engine.end_session(&session, s(61));
+    assert!(!fixture.release(&session, ended, s(61)));
+    assert_eq!(counted(&fixture), (4, 2, 0));
     // Invented numbers. One in 16 384 of them looks like a former lease.
     let made_up = (1..=10).filter(|number| {
-        !office.release(&other, Some(u64::wrapping_mul(*number, 0x9E37_79B9_7F4A_7C15)), s(61))
+        !fixture.release(&other, Some(u64::wrapping_mul(*number, 0x9E37_79B9_7F4A_7C15)), s(61))
     });
     assert_eq!(made_up.count(), 10);
-    assert_eq!(counted(&office), (4, 2, 10));
+    assert_eq!(counted(&fixture), (4, 2, 10));
     // A revoked grant that was not delivered counts as no error.
-    let untold = office.acquire(&other, s(61), "a=b").lease;
-    office.engine.revoke_lease(&other, untold.unwrap(), s(61));
-    office.engine.revoke_lease(&other, untold.unwrap(), s(61));
-    assert_eq!(counted(&office), (4, 2, 10));
+    let untold = fixture.acquire(&other, s(61), "a=b").lease;
+    fixture.engine.revoke_lease(&other, untold.unwrap(), s(61));
+    fixture.engine.revoke_lease(&other, untold.unwrap(), s(61));
+    assert_eq!(counted(&fixture), (4, 2, 10));
 }

@@ -3,58 +3,59 @@
 use tidegate::engine::{Op, WorkOutcome};
 use tidegate::rules::Mode;
 
-use super::office::{Ask, Office, s};
+use super::fixture::{Ask, Fixture, s};
 
 const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
 
 #[test]
 fn stays_within_maximum_and_frees_permit_once() {
-    let mut office = Office::new(EXPORTS);
-    let session = office.session(1, 0, s(0));
-    let first = office.acquire(&session, s(0), "org=a");
+    let mut fixture = Fixture::new(EXPORTS);
+    let session = fixture.session(1, 0, s(0));
+    let first = fixture.acquire(&session, s(0), "org=a");
     assert_eq!(first.line, "allow exports 1/2");
-    let second = office.acquire(&session, s(0), "org=a");
+    let second = fixture.acquire(&session, s(0), "org=a");
     assert_eq!(second.line, "allow exports 0/2");
-    let third = office.acquire(&session, s(0), "org=a");
+    let third = fixture.acquire(&session, s(0), "org=a");
     assert_eq!(third.line, "limit exports 0/2");
     // A retry-after of half a second to one and a half, the same for the same caller.
     assert!((500_000..=1_500_000).contains(&third.retry.unwrap()), "{third:?}");
-    assert_eq!(office.acquire(&session, s(1), "org=a"), third);
-    assert_eq!(office.acquire(&session, s(0), "org=b").line, "allow exports 1/2");
-    office.holds(3);
-    assert!(office.release(&session, first.lease, s(1)));
-    assert!(!office.release(&session, first.lease, s(1)), "a second release changes nothing");
-    office.holds(2);
-    assert_eq!(office.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
-    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    assert_eq!(fixture.acquire(&session, s(1), "org=a"), third);
+    assert_eq!(fixture.acquire(&session, s(0), "org=b").line, "allow exports 1/2");
+    fixture.holds(3);
+    assert!(fixture.release(&session, first.lease, s(1)));
+    assert!(!fixture.release(&session, first.lease, s(1)), "a second release changes nothing");
+    fixture.holds(2);
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
 }
 
 #[test]
 fn request_of_any_cost_takes_one_permit() {
-    let mut office = Office::new(EXPORTS);
-    let session = office.session(1, 0, s(0));
+    let mut fixture = Fixture::new(EXPORTS);
+    let session = fixture.session(1, 0, s(0));
     for cost in [0, 500] {
-        let told = office.ask(&session, s(0), Ask { cost, ..Ask::acquire("org=a") });
-        assert!(told.line.starts_with("allow"), "{told:?}");
+        let answer = fixture.ask(&session, s(0), Ask { cost, ..Ask::acquire("org=a") });
+        assert!(answer.line.starts_with("allow"), "{answer:?}");
     }
-    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit exports 0/2");
+    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "limit exports 0/2");
 }
 
 #[test]
 fn hit_and_peek_take_no_permit() {
-    let mut office = Office::new(&format!("limits:\n- {{name: per-org, key: [org], rate: 9/h}}\n{EXPORTS}"));
-    let session = office.session(1, 0, s(0));
-    let hit = office.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
+    let mut fixture =
+        Fixture::new(&format!("limits:\n- {{name: per-org, key: [org], rate: 9/h}}\n{EXPORTS}"));
+    let session = fixture.session(1, 0, s(0));
+    let hit = fixture.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
     assert_eq!((hit.line.as_str(), hit.lease), ("allow per-org 8/9", None));
-    let peek = office.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("org=a") });
+    let peek = fixture.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("org=a") });
     assert_eq!((peek.line.as_str(), peek.lease), ("allow per-org 8/9", None));
-    office.holds(0);
+    fixture.holds(0);
     for _ in 0..2 {
-        office.acquire(&session, s(0), "org=a");
+        fixture.acquire(&session, s(0), "org=a");
     }
-    let peek = office.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("org=a") });
+    let peek = fixture.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("org=a") });
     assert_eq!(peek.line, "limit exports 0/2");
-    let hit = office.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
+    let hit = fixture.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
     assert!(hit.line.starts_with("allow per-org"), "{hit:?}");
 }
 
@@ -62,35 +63,35 @@ fn hit_and_peek_take_no_permit() {
 fn charges_rate_and_permit_together_or_neither() {
     let rules = "limits:\n- {name: per-org, key: [org], rate: 3/h}\n\
                  concurrency:\n- {name: one, key: [org], max: 1}\n- {name: all, key: [], max: 2}\n";
-    let mut office = Office::new(rules);
-    let session = office.session(1, 0, s(0));
-    let first = office.acquire(&session, s(0), "org=a");
+    let mut fixture = Fixture::new(rules);
+    let session = fixture.session(1, 0, s(0));
+    let first = fixture.acquire(&session, s(0), "org=a");
     assert_eq!(first.line, "allow one 0/1");
     // Refused by concurrency: no token and no other permit is taken.
-    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit one 0/1");
-    office.holds(2);
-    assert!(office.release(&session, first.lease, s(0)));
+    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "limit one 0/1");
+    fixture.holds(2);
+    assert!(fixture.release(&session, first.lease, s(0)));
     // With equal remainders the reply names the first rule.
     for line in ["allow one 0/1", "allow per-org 0/3"] {
-        let told = office.acquire(&session, s(0), "org=a");
-        assert_eq!(told.line, line);
-        assert!(office.release(&session, told.lease, s(0)));
+        let answer = fixture.acquire(&session, s(0), "org=a");
+        assert_eq!(answer.line, line);
+        assert!(fixture.release(&session, answer.lease, s(0)));
     }
     // Refused by the rate, which is checked first: no permit is taken.
-    let refused = office.acquire(&session, s(0), "org=a");
+    let refused = fixture.acquire(&session, s(0), "org=a");
     assert_eq!((refused.line.as_str(), refused.retry), ("limit per-org 0/3", Some(1_200_000_000)));
-    office.holds(0);
+    fixture.holds(0);
 }
 
 #[test]
 fn rate_is_checked_before_concurrency() {
     let rules = "concurrency:\n- {name: one, key: [org], max: 1}\n\
                  limits:\n- {name: per-org, key: [org], rate: 1/h}\n";
-    let mut office = Office::new(rules);
-    let session = office.session(1, 0, s(0));
-    office.acquire(&session, s(0), "org=a");
-    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit per-org 0/1");
-    let totals = office.engine.totals();
+    let mut fixture = Fixture::new(rules);
+    let session = fixture.session(1, 0, s(0));
+    fixture.acquire(&session, s(0), "org=a");
+    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "limit per-org 0/1");
+    let totals = fixture.engine.totals();
     let one = totals.rules.iter().find(|rule| &*rule.rule == "one").unwrap();
     assert_eq!((one.pass, one.refuse), (1, 0), "a place was not asked for once the rate refused");
 }
@@ -99,57 +100,57 @@ fn rate_is_checked_before_concurrency() {
 fn shadow_rules_count_permits_of_granted_requests_only() {
     let rules = "concurrency:\n- {name: dark, key: [org], max: 1, mode: shadow}\n\
                  - {name: lit, key: [org], max: 3, candidate: {max: 2}}\n";
-    let mut office = Office::new(rules);
-    let session = office.session(1, 0, s(0));
+    let mut fixture = Fixture::new(rules);
+    let session = fixture.session(1, 0, s(0));
     let lines =
         ["allow lit 2/3", "allow lit 1/3 [shadow dark]", "allow lit 0/3 [shadow dark] [candidate lit]"];
     let mut leases = Vec::new();
     for line in lines {
-        let told = office.acquire(&session, s(0), "org=a");
-        assert_eq!(told.line, line);
-        leases.push(told.lease);
+        let answer = fixture.acquire(&session, s(0), "org=a");
+        assert_eq!(answer.line, line);
+        leases.push(answer.lease);
     }
     // The shadow rules count the leases that would fit them: one and two.
-    office.holds(3 + 1 + 2);
-    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit lit 0/3 [shadow dark] [candidate lit]");
-    office.holds(6);
-    leases.iter().for_each(|lease| assert!(office.release(&session, *lease, s(1))));
-    office.holds(0);
+    fixture.holds(3 + 1 + 2);
+    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "limit lit 0/3 [shadow dark] [candidate lit]");
+    fixture.holds(6);
+    leases.iter().for_each(|lease| assert!(fixture.release(&session, *lease, s(1))));
+    fixture.holds(0);
 }
 
 #[test]
 fn overrides_change_max() {
     let rules = "concurrency:\n- name: exports\n  key: [org]\n  max: 1\n  overrides:\n  \
                  - {match: {plan: big}, max: 2}\n  - {match: {plan: own}, max: unlimited}\n";
-    let mut office = Office::new(rules);
-    let session = office.session(1, 0, s(0));
-    assert_eq!(office.acquire(&session, s(0), "org=a").line, "allow exports 0/1");
-    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit exports 0/1");
-    assert_eq!(office.acquire(&session, s(0), "org=a plan=big").line, "allow exports 0/2");
-    assert_eq!(office.acquire(&session, s(0), "org=a plan=big").line, "limit exports 0/2");
+    let mut fixture = Fixture::new(rules);
+    let session = fixture.session(1, 0, s(0));
+    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "allow exports 0/1");
+    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "limit exports 0/1");
+    assert_eq!(fixture.acquire(&session, s(0), "org=a plan=big").line, "allow exports 0/2");
+    assert_eq!(fixture.acquire(&session, s(0), "org=a plan=big").line, "limit exports 0/2");
     for _ in 0..5 {
-        let told = office.acquire(&session, s(0), "org=a plan=own");
-        assert_eq!((told.line.as_str(), told.lease.is_some()), ("allow", true));
+        let answer = fixture.acquire(&session, s(0), "org=a plan=own");
+        assert_eq!((answer.line.as_str(), answer.lease.is_some()), ("allow", true));
     }
 }
 
 #[test]
 fn reload_keeps_leases_and_refuses_until_below_maximum() {
-    let mut office = Office::new("concurrency:\n- {name: exports, key: [org], max: 3}\n");
-    let session = office.session(1, 0, s(0));
-    let leases: Vec<_> = (0..3).map(|_| office.acquire(&session, s(0), "org=a").lease).collect();
-    office.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
-    office.holds(3);
-    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
-    assert!(office.release(&session, leases[0], s(1)));
-    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
-    assert!(office.release(&session, leases[1], s(1)));
-    assert_eq!(office.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
+    let mut fixture = Fixture::new("concurrency:\n- {name: exports, key: [org], max: 3}\n");
+    let session = fixture.session(1, 0, s(0));
+    let leases: Vec<_> = (0..3).map(|_| fixture.acquire(&session, s(0), "org=a").lease).collect();
+    fixture.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
+    fixture.holds(3);
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    assert!(fixture.release(&session, leases[0], s(1)));
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    assert!(fixture.release(&session, leases[1], s(1)));
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
     // Removed and added again: leases in progress still count.
-    office.install("limits: []\n");
-    office.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
-    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
-    office.holds(2);
+    fixture.install("limits: []\n");
+    fixture.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    fixture.holds(2);
 }
 
 #[test]
@@ -165,37 +166,37 @@ fn every_granted_acquire_has_a_lease() {
         (Mode::Shadow, "bot=yes", "allow [shadow bots]"),
         (Mode::Disabled, "user=a", "allow"),
     ] {
-        let mut office = Office::of(mode, rules);
-        let session = office.session(1, 0, s(0));
-        office.acquire(&session, s(0), attributes);
-        let told = office.acquire(&session, s(0), attributes);
-        assert_eq!(told.line, line, "{mode} {attributes}");
-        assert!(office.release(&session, told.lease, s(0)), "{mode} {attributes}");
+        let mut fixture = Fixture::of(mode, rules);
+        let session = fixture.session(1, 0, s(0));
+        fixture.acquire(&session, s(0), attributes);
+        let answer = fixture.acquire(&session, s(0), attributes);
+        assert_eq!(answer.line, line, "{mode} {attributes}");
+        assert!(fixture.release(&session, answer.lease, s(0)), "{mode} {attributes}");
     }
-    let mut office = Office::new(rules);
-    let session = office.session(1, 0, s(0));
-    assert_eq!(office.acquire(&session, s(0), "bot=yes").lease, None);
+    let mut fixture = Fixture::new(rules);
+    let session = fixture.session(1, 0, s(0));
+    assert_eq!(fixture.acquire(&session, s(0), "bot=yes").lease, None);
 }
 
 #[test]
 fn refunds_successful_requests_if_configured() {
     let rules = "limits:\n- {name: failures, key: [account], rate: 3/h, refund_on: ok, candidate: {rate: 1/h}}\n\
                  - {name: all, key: [account], rate: 100/h}\n";
-    let mut office = Office::new(rules);
-    let session = office.session(1, 0, s(0));
+    let mut fixture = Fixture::new(rules);
+    let session = fixture.session(1, 0, s(0));
     for _ in 0..10 {
-        let told = office.acquire(&session, s(0), "account=a");
-        assert_eq!(told.line, "allow failures 2/3");
-        assert!(office.release(&session, told.lease, s(0)));
+        let answer = fixture.acquire(&session, s(0), "account=a");
+        assert_eq!(answer.line, "allow failures 2/3");
+        assert!(fixture.release(&session, answer.lease, s(0)));
     }
     for remaining in [2, 1, 0] {
-        let told = office.acquire(&session, s(0), "account=a");
-        assert!(told.line.starts_with(&format!("allow failures {remaining}/3")), "{told:?}");
-        assert!(office.engine.release_lease(&session, told.lease.unwrap(), WorkOutcome::Error, s(0)));
+        let answer = fixture.acquire(&session, s(0), "account=a");
+        assert!(answer.line.starts_with(&format!("allow failures {remaining}/3")), "{answer:?}");
+        assert!(fixture.engine.release_lease(&session, answer.lease.unwrap(), WorkOutcome::Error, s(0)));
     }
-    assert!(office.acquire(&session, s(0), "account=a").line.starts_with("limit failures 0/3"));
+    assert!(fixture.acquire(&session, s(0), "account=a").line.starts_with("limit failures 0/3"));
     // Requests without a refund still count against the other rule.
-    let totals = office.engine.totals();
+    let totals = fixture.engine.totals();
     assert_eq!(totals.rules.iter().find(|rule| &*rule.rule == "all").unwrap().pass, 14);
 }
 
@@ -206,16 +207,16 @@ fn refund_after_reload_applies_to_comparable_rules_only() {
             "limits:\n- {{name: w, key: [a], algorithm: fixed_window, rate: 2/{window}, refund_on: ok}}\n"
         )
     };
-    let mut office = Office::new(&rules("h"));
-    let session = office.session(1, 0, s(0));
-    let told = office.acquire(&session, s(0), "a=a");
-    office.install(&format!("{}- {{name: other, key: [b], rate: 1/s}}\n", rules("h")));
-    assert!(office.release(&session, told.lease, s(0)));
-    let told = office.acquire(&session, s(0), "a=a");
-    assert_eq!(told.line, "allow w 1/2");
-    office.install(&rules("day"));
-    let other = office.acquire(&session, s(0), "a=a");
+    let mut fixture = Fixture::new(&rules("h"));
+    let session = fixture.session(1, 0, s(0));
+    let answer = fixture.acquire(&session, s(0), "a=a");
+    fixture.install(&format!("{}- {{name: other, key: [b], rate: 1/s}}\n", rules("h")));
+    assert!(fixture.release(&session, answer.lease, s(0)));
+    let answer = fixture.acquire(&session, s(0), "a=a");
+    assert_eq!(answer.line, "allow w 1/2");
+    fixture.install(&rules("day"));
+    let other = fixture.acquire(&session, s(0), "a=a");
     assert_eq!(other.line, "allow w 1/2");
-    assert!(office.release(&session, told.lease, s(0)));
-    assert_eq!(office.acquire(&session, s(0), "a=a").line, "allow w 0/2");
+    assert!(fixture.release(&session, answer.lease, s(0)));
+    assert_eq!(fixture.acquire(&session, s(0), "a=a").line, "allow w 0/2");
 }

@@ -2,9 +2,9 @@
 
 use crate::engines;
 mod ends;
+mod fixture;
 mod limits;
 mod model;
-mod office;
 mod repeats;
 mod reserve;
 mod shedding;

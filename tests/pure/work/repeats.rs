@@ -2,7 +2,7 @@
 
 use tidegate::rules::{Domain, Mode};
 
-use super::office::{Ask, Office, ms, s};
+use super::fixture::{Ask, Fixture, ms, s};
 
 const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
 
@@ -12,17 +12,17 @@ fn named<'a>(name: &'a [u8], attributes: &'a str) -> Ask<'a> {
 
 #[test]
 fn retried_acquire_gets_same_lease_while_alive() {
-    let mut office = Office::new(EXPORTS);
-    let session = office.session(1, 0, s(0));
+    let mut fixture = Fixture::new(EXPORTS);
+    let session = fixture.session(1, 0, s(0));
     let ask = named(b"x", "org=a");
-    let first = office.ask(&session, s(0), ask);
+    let first = fixture.ask(&session, s(0), ask);
     assert!(first.lease.is_some());
-    assert_eq!(office.ask(&session, s(1), ask).lease, first.lease);
-    office.holds(1);
-    assert!(office.release(&session, first.lease, s(2)));
-    let again = office.ask(&session, s(3), ask);
+    assert_eq!(fixture.ask(&session, s(1), ask).lease, first.lease);
+    fixture.holds(1);
+    assert!(fixture.release(&session, first.lease, s(2)));
+    let again = fixture.ask(&session, s(3), ask);
     assert_eq!((again.line.as_str(), again.lease), ("allow exports 1/2", None));
-    office.holds(0);
+    fixture.holds(0);
 }
 
 #[test]
@@ -38,58 +38,58 @@ fn retry_gets_same_lease_without_matching_rule() {
         (Mode::Disabled, "path=/healthz", "allow"),
         (Mode::Disabled, "user=a", "allow"),
     ] {
-        let mut office = Office::of(mode, rules);
-        let session = office.session(1, 0, s(0));
-        let first = office.ask(&session, s(0), named(b"x", attributes));
-        let again = office.ask(&session, s(59), named(b"x", attributes));
+        let mut fixture = Fixture::of(mode, rules);
+        let session = fixture.session(1, 0, s(0));
+        let first = fixture.ask(&session, s(0), named(b"x", attributes));
+        let again = fixture.ask(&session, s(59), named(b"x", attributes));
         assert_eq!((first.line.as_str(), again.line.as_str()), (line, line), "{mode} {attributes}");
         assert_eq!((first.lease.is_some(), again.lease), (true, first.lease), "{mode} {attributes}");
-        assert_eq!(office.engine.leases().live, 1, "{mode} {attributes}");
+        assert_eq!(fixture.engine.leases().live, 1, "{mode} {attributes}");
         assert_eq!(
-            office.ask(&session, s(59), named(b"x", "other=one")).line,
+            fixture.ask(&session, s(59), named(b"x", "other=one")).line,
             "conflict",
             "{mode} {attributes}"
         );
-        assert!(office.release(&session, first.lease, s(59)));
-        assert_eq!(office.ask(&session, s(59), named(b"x", attributes)).lease, None, "{mode} {attributes}");
-        assert!(office.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
+        assert!(fixture.release(&session, first.lease, s(59)));
+        assert_eq!(fixture.ask(&session, s(59), named(b"x", attributes)).lease, None, "{mode} {attributes}");
+        assert!(fixture.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
         // An abandoned request is dropped with its idempotency key.
-        let second = office.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
-        office.engine.abandon_requests(&session, &mut [(1, 7)].into_iter(), s(60));
-        let third = office.ask(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
+        let second = fixture.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
+        fixture.engine.abandon_requests(&session, &mut [(1, 7)].into_iter(), s(60));
+        let third = fixture.ask(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
         assert!(third.lease.is_some() && third.lease != second.lease, "{mode} {attributes}");
     }
 }
 
 #[test]
 fn domain_without_rules_recognizes_retries() {
-    let mut office = Office::new(EXPORTS);
-    office.engine.install_rules(Vec::<Domain>::new());
-    let session = office.session(1, 0, s(0));
-    let first = office.ask(&session, s(0), named(b"x", "org=a"));
+    let mut fixture = Fixture::new(EXPORTS);
+    fixture.engine.install_rules(Vec::<Domain>::new());
+    let session = fixture.session(1, 0, s(0));
+    let first = fixture.ask(&session, s(0), named(b"x", "org=a"));
     // A reload in between does not make it another request.
-    office.install(EXPORTS);
-    assert_eq!(office.ask(&session, s(1), named(b"x", "org=a")), first);
-    assert_eq!(office.engine.leases().live, 1);
+    fixture.install(EXPORTS);
+    assert_eq!(fixture.ask(&session, s(1), named(b"x", "org=a")), first);
+    assert_eq!(fixture.engine.leases().live, 1);
 }
 
 #[test]
 fn expired_lease_is_not_reused_before_sweep() {
-    let mut office = Office::new("concurrency:\n- {name: short, key: [org], max: 2, expires: 5s}\n");
-    let session = office.session(1, 0, s(0));
-    let first = office.ask(&session, s(0), named(b"x", "org=a"));
-    assert_eq!(office.ask(&session, ms(4_999), named(b"x", "org=a")).lease, first.lease);
-    assert_eq!(office.ask(&session, s(5), named(b"x", "org=a")).lease, None);
-    assert!(!office.engine.holds_lease(&session, first.lease.unwrap(), s(5)));
+    let mut fixture = Fixture::new("concurrency:\n- {name: short, key: [org], max: 2, expires: 5s}\n");
+    let session = fixture.session(1, 0, s(0));
+    let first = fixture.ask(&session, s(0), named(b"x", "org=a"));
+    assert_eq!(fixture.ask(&session, ms(4_999), named(b"x", "org=a")).lease, first.lease);
+    assert_eq!(fixture.ask(&session, s(5), named(b"x", "org=a")).lease, None);
+    assert!(!fixture.engine.holds_lease(&session, first.lease.unwrap(), s(5)));
 }
 
 #[test]
 fn retry_is_granted_at_lease_maximum() {
-    let mut office = Office::new(EXPORTS);
-    let session = office.session(1, 0, s(0));
-    let first = office.ask(&session, s(0), named(b"x", "org=a"));
-    let last = (0..1_023).map(|_| office.acquire(&session, s(0), "no=rule")).last();
-    assert!(last.is_some_and(|told| told.lease.is_some()));
-    assert_eq!(office.acquire(&session, s(1), "no=rule").line, "quota");
-    assert_eq!(office.ask(&session, s(1), named(b"x", "org=a")).lease, first.lease);
+    let mut fixture = Fixture::new(EXPORTS);
+    let session = fixture.session(1, 0, s(0));
+    let first = fixture.ask(&session, s(0), named(b"x", "org=a"));
+    let last = (0..1_023).map(|_| fixture.acquire(&session, s(0), "no=rule")).last();
+    assert!(last.is_some_and(|answer| answer.lease.is_some()));
+    assert_eq!(fixture.acquire(&session, s(1), "no=rule").line, "quota");
+    assert_eq!(fixture.ask(&session, s(1), named(b"x", "org=a")).lease, first.lease);
 }

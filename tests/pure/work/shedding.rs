@@ -3,7 +3,7 @@
 use tidegate::engine::{Descriptors, EngineAnswer, HashKey, Op, Request, Session, Verdict};
 use tidegate::rules::Mode;
 
-use super::office::{Ask, Office, ms, s};
+use super::fixture::{Ask, Fixture, ms, s};
 
 fn rules(parts: &str) -> String {
     format!("priorities: [critical, post, get, test]\nshed:\n- {{pool: web, {parts}}}\n")
@@ -15,24 +15,24 @@ fn ask<'a>(attributes: &'a str, priority: &'a str) -> Ask<'a> {
 
 #[test]
 fn noncritical_requests_never_use_the_reserve() {
-    let mut office = Office::new(&rules("fleet: {reserve: 20%, for: critical}"));
-    let session = office.session(1, 100, s(0));
+    let mut fixture = Fixture::new(&rules("fleet: {reserve: 20%, for: critical}"));
+    let session = fixture.session(1, 100, s(0));
     for number in 0..80 {
-        let told = office.ask(&session, s(0), ask("user=a", ["post", "get", "test"][number % 3]));
-        assert_eq!(told.line, "allow", "{number}");
+        let answer = fixture.ask(&session, s(0), ask("user=a", ["post", "get", "test"][number % 3]));
+        assert_eq!(answer.line, "allow", "{number}");
     }
     // The 81st is refused while twenty slots are free, whatever its priority.
     for priority in ["post", "get", "test"] {
-        let told = office.ask(&session, s(0), ask("user=a", priority));
-        assert_eq!(told.line, "shed web/fleet");
-        assert!((1_000_000..=3_000_000).contains(&told.retry.unwrap()), "{told:?}");
+        let answer = fixture.ask(&session, s(0), ask("user=a", priority));
+        assert_eq!(answer.line, "shed web/fleet");
+        assert!((1_000_000..=3_000_000).contains(&answer.retry.unwrap()), "{answer:?}");
     }
     for number in 0..40 {
-        assert_eq!(office.ask(&session, s(0), ask("user=a", "critical")).line, "allow", "{number}");
+        assert_eq!(fixture.ask(&session, s(0), ask("user=a", "critical")).line, "allow", "{number}");
     }
-    let pool = office.engine.pools(s(0)).remove(0);
+    let pool = fixture.engine.pools(s(0)).remove(0);
     assert_eq!((pool.critical, pool.noncritical, pool.busy, pool.slots), (40, 80, 100, Some(100)));
-    let totals = office.engine.totals();
+    let totals = fixture.engine.totals();
     let fleet = totals.rules.iter().find(|rule| &*rule.rule == "web/fleet").unwrap();
     assert_eq!((fleet.pass, fleet.refuse, totals.verdicts.shed, totals.verdicts.limit), (120, 3, 3, 0));
 }
@@ -40,49 +40,49 @@ fn noncritical_requests_never_use_the_reserve() {
 #[test]
 fn exempt_requests_count_by_priority_and_are_never_shed() {
     let exempt = "exempt:\n- {name: probes, match: {path: /healthz}}\n";
-    let mut office = Office::new(&format!("{exempt}{}", rules("fleet: {reserve: 50%}")));
-    let session = office.session(1, 4, s(0));
-    let probe = |office: &mut Office, priority| {
-        let told = office.ask(&session, s(0), ask("path=/healthz", priority));
-        assert_eq!(told.line, "allow probes");
-        told.lease
+    let mut fixture = Fixture::new(&format!("{exempt}{}", rules("fleet: {reserve: 50%}")));
+    let session = fixture.session(1, 4, s(0));
+    let probe = |fixture: &mut Fixture, priority| {
+        let answer = fixture.ask(&session, s(0), ask("path=/healthz", priority));
+        assert_eq!(answer.line, "allow probes");
+        answer.lease
     };
-    let counted = |office: &Office| {
-        let pool = office.engine.pools(s(0)).remove(0);
+    let counted = |fixture: &Fixture| {
+        let pool = fixture.engine.pools(s(0)).remove(0);
         (pool.critical, pool.noncritical)
     };
     // A critical request takes nothing from the others.
-    let important = probe(&mut office, "critical");
-    assert_eq!(counted(&office), (1, 0));
-    assert!(office.release(&session, important, s(0)));
+    let important = probe(&mut fixture, "critical");
+    assert_eq!(counted(&fixture), (1, 0));
+    assert!(fixture.release(&session, important, s(0)));
     // Exempt requests hold three of two slots; others wait until they leave the reserve.
-    let others: Vec<_> = (0..3).map(|_| probe(&mut office, "test")).collect();
-    assert_eq!(counted(&office), (0, 3));
+    let others: Vec<_> = (0..3).map(|_| probe(&mut fixture, "test")).collect();
+    assert_eq!(counted(&fixture), (0, 3));
     for lease in &others[..2] {
-        assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
-        assert!(office.release(&session, *lease, s(0)));
+        assert_eq!(fixture.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
+        assert!(fixture.release(&session, *lease, s(0)));
     }
-    assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "allow");
-    assert_eq!(counted(&office), (0, 2));
+    assert_eq!(fixture.ask(&session, s(0), ask("user=a", "get")).line, "allow");
+    assert_eq!(counted(&fixture), (0, 2));
 }
 
 #[test]
 fn peek_and_hit_take_no_slot_but_need_a_free_one() {
-    let mut office = Office::new(&rules("fleet: {reserve: 50%}"));
-    let session = office.session(1, 2, s(0));
+    let mut fixture = Fixture::new(&rules("fleet: {reserve: 50%}"));
+    let session = fixture.session(1, 2, s(0));
     for op in [Op::Hit, Op::Peek, Op::Hit] {
-        assert_eq!(office.ask(&session, s(0), Ask { op, ..ask("user=a", "get") }).line, "allow");
+        assert_eq!(fixture.ask(&session, s(0), Ask { op, ..ask("user=a", "get") }).line, "allow");
     }
-    office.ask(&session, s(0), ask("user=a", "get"));
+    fixture.ask(&session, s(0), ask("user=a", "get"));
     for op in [Op::Hit, Op::Peek] {
-        assert_eq!(office.ask(&session, s(0), Ask { op, ..ask("user=a", "get") }).line, "shed web/fleet");
+        assert_eq!(fixture.ask(&session, s(0), Ask { op, ..ask("user=a", "get") }).line, "shed web/fleet");
     }
 }
 
 #[test]
 fn sheds_aged_requests_by_priority() {
-    let mut office = Office::new(&rules("queue_age: {others: 500ms, critical: 2500ms}"));
-    let session = office.session(1, 0, s(0));
+    let mut fixture = Fixture::new(&rules("queue_age: {others: 500ms, critical: 2500ms}"));
+    let session = fixture.session(1, 0, s(0));
     let table = [
         ("get", 500_000, "allow"),
         ("get", 500_001, "shed web/queue_age"),
@@ -93,39 +93,39 @@ fn sheds_aged_requests_by_priority() {
         ("nobody-knows-it", 500_001, "shed web/queue_age"),
     ];
     for (priority, queued, line) in table {
-        let told = office.ask(&session, s(0), Ask { queued: Some(queued), ..ask("user=a", priority) });
-        assert_eq!(told.line, line, "{priority} {queued}");
+        let answer = fixture.ask(&session, s(0), Ask { queued: Some(queued), ..ask("user=a", priority) });
+        assert_eq!(answer.line, line, "{priority} {queued}");
     }
 }
 
 /// Keeps `busy` slots busy from `from` to `to`, in seconds, with a tick every 250 ms.
-fn run(office: &mut Office, session: &Session, from: u64, to: u64, busy: u32) {
+fn run(fixture: &mut Fixture, session: &Session, from: u64, to: u64, busy: u32) {
     let mut leases = Vec::new();
     for quarter in from * 4..to * 4 {
         // Replaced before they expire.
         if leases.is_empty() || quarter % 160 == 0 {
             leases
                 .drain(..)
-                .for_each(|lease| assert!(office.release(session, Some(lease), ms(quarter * 250))));
+                .for_each(|lease| assert!(fixture.release(session, Some(lease), ms(quarter * 250))));
             for _ in 0..busy {
-                let told = office.ask(session, ms(quarter * 250), ask("job=worker", "critical"));
-                leases.push(told.lease.unwrap());
+                let answer = fixture.ask(session, ms(quarter * 250), ask("job=worker", "critical"));
+                leases.push(answer.lease.unwrap());
             }
         }
-        office.engine.tick(ms(quarter * 250));
+        fixture.engine.tick(ms(quarter * 250));
     }
-    leases.drain(..).for_each(|lease| assert!(office.release(session, Some(lease), s(to))));
+    leases.drain(..).for_each(|lease| assert!(fixture.release(session, Some(lease), s(to))));
 }
 
 #[test]
 fn peek_does_not_affect_workers_controller() {
     for exact in ["{leak: 0}", "{stripe_exact: true}"] {
-        let told = |looks: bool| {
-            let mut office = Office::new(&rules(&format!("workers: {exact}")));
-            let session = office.session(1, 10, s(0));
-            office.engine.tick(s(0));
-            run(&mut office, &session, 0, 46, 10);
-            office.engine.tick(s(46));
+        let answer = |looks: bool| {
+            let mut fixture = Fixture::new(&rules(&format!("workers: {exact}")));
+            let session = fixture.session(1, 10, s(0));
+            fixture.engine.tick(s(0));
+            run(&mut fixture, &session, 0, 46, 10);
+            fixture.engine.tick(s(46));
             let mut lines = Vec::new();
             for number in 0..2_000_u64 {
                 let caller = format!("user={}", number % 40);
@@ -134,10 +134,10 @@ fn peek_does_not_affect_workers_controller() {
                 // hit.
                 let lookers = if looks { &["user=7", "user=7", "user=7", &caller][..] } else { &[] };
                 let seen = lookers.iter().map(|caller| {
-                    office.ask(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
+                    fixture.ask(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
                 });
                 let seen = seen.last();
-                let line = office.ask(&session, s(46), hit).line;
+                let line = fixture.ask(&session, s(46), hit).line;
                 // Drawn by caller, the verdict of a peek holds.
                 assert!(exact.contains("true") || seen.is_none_or(|seen| seen == line), "{exact} {number}");
                 lines.push(line);
@@ -145,29 +145,29 @@ fn peek_does_not_affect_workers_controller() {
             assert!(lines.iter().any(|line| line == "shed web/workers"));
             lines
         };
-        assert!(told(false) == told(true), "{exact}: who looks changes nothing");
+        assert!(answer(false) == answer(true), "{exact}: who looks changes nothing");
     }
 }
 
 #[test]
 fn shed_caller_is_shed_again() {
-    let mut office = Office::new(&rules("workers: {}"));
-    let session = office.session(1, 10, s(0));
-    office.engine.tick(s(0));
+    let mut fixture = Fixture::new(&rules("workers: {}"));
+    let session = fixture.session(1, 10, s(0));
+    fixture.engine.tick(s(0));
     // s = 0.2: of three sheddable priorities the lowest is shed with probability 0.6.
-    run(&mut office, &session, 0, 52, 10);
-    office.engine.tick(s(52));
-    let chance = office.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
+    run(&mut fixture, &session, 0, 52, 10);
+    fixture.engine.tick(s(52));
+    let chance = fixture.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
     assert!((chance - 0.6).abs() < 0.01, "{chance}");
-    let shed = |office: &mut Office, caller: &str, user: usize, at: u64| {
+    let shed = |fixture: &mut Fixture, caller: &str, user: usize, at: u64| {
         let attributes = caller.replace('#', &user.to_string());
-        let told = office.ask(&session, s(at), Ask { op: Op::Peek, ..ask(&attributes, "test") });
-        (told.line == "shed web/workers", told.retry)
+        let answer = fixture.ask(&session, s(at), Ask { op: Op::Peek, ..ask(&attributes, "test") });
+        (answer.line == "shed web/workers", answer.retry)
     };
     // By the first attribute that is present.
     for caller in ["user=u# ip=i", "ip=i#", "user= ip=i#"] {
         let mut all =
-            |at: u64| (0..1_000).map(|user| shed(&mut office, caller, user, at)).collect::<Vec<_>>();
+            |at: u64| (0..1_000).map(|user| shed(&mut fixture, caller, user, at)).collect::<Vec<_>>();
         let first = all(52);
         let count = first.iter().filter(|(shed, _)| *shed).count();
         assert!((550..650).contains(&count), "{count} of a thousand callers");
@@ -187,17 +187,17 @@ fn controller_follows_its_configured_numbers() {
     // Busy slots of ten; then the severity after ten seconds and after thirty.
     for (busy, ten, thirty) in [(10, 0.0, 0.5), (6, -0.2, -0.1), (4, -0.25, -0.25)] {
         for (critical, chances) in [("false", [1.0, 0.5, 0.0, 0.0]), ("true", [1.0, 1.0, 0.0, 0.0])] {
-            let mut office =
-                Office::new(&rules(&format!("workers: {{{NUMBERS}, shed_critical: {critical}}}")));
-            let session = office.session(1, 10, s(0));
-            office.engine.tick(s(0));
+            let mut fixture =
+                Fixture::new(&rules(&format!("workers: {{{NUMBERS}, shed_critical: {critical}}}")));
+            let session = fixture.session(1, 10, s(0));
+            fixture.engine.tick(s(0));
             for (from, to, severity) in [(0, 10, ten), (10, 30, thirty)] {
-                run(&mut office, &session, from, to, busy);
-                office.engine.tick(s(to));
-                let seen = office.engine.pools(s(to)).remove(0);
+                run(&mut fixture, &session, from, to, busy);
+                fixture.engine.tick(s(to));
+                let seen = fixture.engine.pools(s(to)).remove(0);
                 assert!((seen.severity - severity).abs() < 0.000_1, "{busy} busy: {seen:?}");
             }
-            let seen = office.engine.pools(s(30)).remove(0);
+            let seen = fixture.engine.pools(s(30)).remove(0);
             let seen: Vec<f64> = seen
                 .shed_probabilities
                 .iter()
@@ -210,20 +210,20 @@ fn controller_follows_its_configured_numbers() {
 
 #[test]
 fn heavy_caller_is_shed_per_request() {
-    let mut office = Office::new(&rules("workers: {}"));
-    let session = office.session(1, 10, s(0));
-    office.engine.tick(s(0));
-    run(&mut office, &session, 0, 52, 10);
-    office.engine.tick(s(52));
+    let mut fixture = Fixture::new(&rules("workers: {}"));
+    let session = fixture.session(1, 10, s(0));
+    fixture.engine.tick(s(0));
+    run(&mut fixture, &session, 0, 52, 10);
+    fixture.engine.tick(s(52));
     let mut shed = 0;
     for _ in 0..2_000 {
-        let told = office.ask(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
-        shed += u32::from(told.line == "shed web/workers");
+        let answer = fixture.ask(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
+        shed += u32::from(answer.line == "shed web/workers");
     }
     assert!((1_000..1_400).contains(&shed), "{shed} of 2000 by a chance of 0.6");
     let looks = (0..200).filter(|_| {
-        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
-        told.line == "shed web/workers"
+        let answer = fixture.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
+        answer.line == "shed web/workers"
     });
     let seen = looks.count();
     assert!((80..160).contains(&seen), "{seen} of 200 looks");
@@ -231,46 +231,46 @@ fn heavy_caller_is_shed_per_request() {
 
 #[test]
 fn shadow_controller_notes_and_allows() {
-    let mut office = Office::new(&rules("fleet: {reserve: 50%, mode: shadow}, queue_age: {mode: shadow}"));
-    let session = office.session(1, 2, s(0));
-    office.ask(&session, s(0), ask("user=a", "get"));
-    let told = office.ask(&session, s(0), Ask { queued: Some(600_000), ..ask("user=a", "get") });
-    assert_eq!(told.line, "allow [shadow web/fleet] [shadow web/queue_age]");
-    assert!(told.lease.is_some());
-    let mut office = Office::of(Mode::Shadow, &rules("queue_age: {}"));
-    let session = office.session(1, 2, s(0));
-    let told = office.ask(&session, s(0), Ask { queued: Some(600_000), ..ask("user=a", "get") });
-    assert_eq!(told.line, "allow [shadow web/queue_age]");
+    let mut fixture = Fixture::new(&rules("fleet: {reserve: 50%, mode: shadow}, queue_age: {mode: shadow}"));
+    let session = fixture.session(1, 2, s(0));
+    fixture.ask(&session, s(0), ask("user=a", "get"));
+    let answer = fixture.ask(&session, s(0), Ask { queued: Some(600_000), ..ask("user=a", "get") });
+    assert_eq!(answer.line, "allow [shadow web/fleet] [shadow web/queue_age]");
+    assert!(answer.lease.is_some());
+    let mut fixture = Fixture::of(Mode::Shadow, &rules("queue_age: {}"));
+    let session = fixture.session(1, 2, s(0));
+    let answer = fixture.ask(&session, s(0), Ask { queued: Some(600_000), ..ask("user=a", "get") });
+    assert_eq!(answer.line, "allow [shadow web/queue_age]");
 }
 
 #[test]
 fn rule_limit_precedes_full_host() {
     let text =
         format!("limits:\n- {{name: per-user, key: [user], rate: 1/h}}\n{}", rules("fleet: {reserve: 90%}"));
-    let mut office = Office::new(&text);
-    let session = office.session(1, 2, s(0));
+    let mut fixture = Fixture::new(&text);
+    let session = fixture.session(1, 2, s(0));
     // A shed request is not charged.
-    assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
-    assert_eq!(office.ask(&session, s(0), ask("user=a", "critical")).line, "allow per-user 0/1");
-    let told = office.ask(&session, s(0), ask("user=a", "get"));
-    assert_eq!((told.line.as_str(), told.retry), ("limit per-user 0/1", Some(3_600_000_000)));
-    let totals = office.engine.totals();
+    assert_eq!(fixture.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
+    assert_eq!(fixture.ask(&session, s(0), ask("user=a", "critical")).line, "allow per-user 0/1");
+    let answer = fixture.ask(&session, s(0), ask("user=a", "get"));
+    assert_eq!((answer.line.as_str(), answer.retry), ("limit per-user 0/1", Some(3_600_000_000)));
+    let totals = fixture.engine.totals();
     assert_eq!((totals.verdicts.shed, totals.verdicts.limit, totals.verdicts.allow), (1, 1, 1));
 }
 
 #[test]
 fn brake_sheds_noncritical_requests_on_standing_queue() {
-    let mut office =
-        Office::new(&rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"));
-    let session = office.session(1, 10, s(0));
+    let mut fixture =
+        Fixture::new(&rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"));
+    let session = fixture.session(1, 10, s(0));
     for quarter in 0..=8 {
-        office.engine.record_host_signal("web", "accept_queue", Some(10), ms(quarter * 250));
-        office.engine.tick(ms(quarter * 250));
+        fixture.engine.record_host_signal("web", "accept_queue", Some(10), ms(quarter * 250));
+        fixture.engine.tick(ms(quarter * 250));
     }
-    assert!(office.engine.pools(s(2)).remove(0).braking);
+    assert!(fixture.engine.pools(s(2)).remove(0).braking);
     let mut granted = |priority: &str| {
         let mut count = 0;
-        while office.ask(&session, s(2), ask("user=a", priority)).line == "allow" {
+        while fixture.ask(&session, s(2), ask("user=a", priority)).line == "allow" {
             count += 1;
             if count > 20 {
                 break;
@@ -284,30 +284,31 @@ fn brake_sheds_noncritical_requests_on_standing_queue() {
 
 #[test]
 fn ignores_other_pools_and_unknown_slots() {
-    let mut office = Office::new(&rules("fleet: {reserve: 90%}, workers: {}, brake: {bands: [1%, 1%, 1%]}"));
-    let unknown = office.session(1, 0, s(0));
+    let mut fixture =
+        Fixture::new(&rules("fleet: {reserve: 90%}, workers: {}, brake: {bands: [1%, 1%, 1%]}"));
+    let unknown = fixture.session(1, 0, s(0));
     for _ in 0..20 {
-        assert_eq!(office.ask(&unknown, s(0), ask("user=a", "test")).line, "allow");
+        assert_eq!(fixture.ask(&unknown, s(0), ask("user=a", "test")).line, "allow");
     }
-    assert_eq!(office.engine.pools(s(0)).remove(0).slots, None);
-    office.install(&rules("slots: 4, fleet: {reserve: 90%}"));
-    assert_eq!(office.ask(&unknown, s(0), ask("user=a", "test")).line, "shed web/fleet");
+    assert_eq!(fixture.engine.pools(s(0)).remove(0).slots, None);
+    fixture.install(&rules("slots: 4, fleet: {reserve: 90%}"));
+    assert_eq!(fixture.ask(&unknown, s(0), ask("user=a", "test")).line, "shed web/fleet");
 }
 
 #[test]
 fn elastic_requests_pass_while_pool_has_room() {
     let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
-    let mut office = Office::new(&format!("{limits}{}", rules("workers: {}")));
-    let session = office.session(1, 10, s(0));
+    let mut fixture = Fixture::new(&format!("{limits}{}", rules("workers: {}")));
+    let session = fixture.session(1, 10, s(0));
     let ask = ask("user=a", "get");
-    assert_eq!(office.ask(&session, s(0), ask).line, "allow per-user 0/1");
+    assert_eq!(fixture.ask(&session, s(0), ask).line, "allow per-user 0/1");
     // The utilization is unknown yet, so the elastic part is closed.
-    assert!(office.ask(&session, s(0), ask).line.starts_with("limit per-user"));
-    (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
-    assert_eq!(office.ask(&session, s(10), ask).line, "allow per-user 0/1 [over per-user]");
-    run(&mut office, &session, 10, 20, 10);
-    office.engine.tick(s(20));
-    assert!(office.ask(&session, s(20), ask).line.starts_with("limit per-user"));
+    assert!(fixture.ask(&session, s(0), ask).line.starts_with("limit per-user"));
+    (0..=40).for_each(|quarter| fixture.engine.tick(ms(quarter * 250)));
+    assert_eq!(fixture.ask(&session, s(10), ask).line, "allow per-user 0/1 [over per-user]");
+    run(&mut fixture, &session, 10, 20, 10);
+    fixture.engine.tick(s(20));
+    assert!(fixture.ask(&session, s(20), ask).line.starts_with("limit per-user"));
 }
 
 #[test]
@@ -319,41 +320,42 @@ fn full_signal_stops_elastic_requests() {
         ("false", 950, "allow per-user 0/1 [over per-user]"),
     ] {
         let shed = rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}"));
-        let mut office = Office::new(&format!("{limits}{shed}"));
-        let session = office.session(1, 10, s(0));
-        (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
-        office.engine.record_pushed_signal(&session, "web", "lag", permille, s(10)).unwrap();
-        office.engine.tick(ms(10_250));
+        let mut fixture = Fixture::new(&format!("{limits}{shed}"));
+        let session = fixture.session(1, 10, s(0));
+        (0..=40).for_each(|quarter| fixture.engine.tick(ms(quarter * 250)));
+        fixture.engine.record_pushed_signal(&session, "web", "lag", permille, s(10)).unwrap();
+        fixture.engine.tick(ms(10_250));
         let ask = ask("user=a", "get");
-        assert_eq!(office.ask(&session, ms(10_250), ask).line, "allow per-user 0/1");
-        assert_eq!(office.ask(&session, ms(10_250), ask).line, line, "use: {counts}, {permille}");
+        assert_eq!(fixture.ask(&session, ms(10_250), ask).line, "allow per-user 0/1");
+        assert_eq!(fixture.ask(&session, ms(10_250), ask).line, line, "use: {counts}, {permille}");
     }
 }
 
 #[test]
 fn workers_controller_sheds_none_without_slots() {
     for counts in ["false", "true"] {
-        let mut office = Office::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
-        let session = office.session(1, 10, s(0));
-        office.engine.tick(s(0));
-        run(&mut office, &session, 0, 148, 10);
+        let mut fixture =
+            Fixture::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
+        let session = fixture.session(1, 10, s(0));
+        fixture.engine.tick(s(0));
+        run(&mut fixture, &session, 0, 148, 10);
         // Only a session without known slots remains.
-        let unknown = office.session(2, 0, s(148));
-        office.engine.end_session(&session, s(148));
-        office.engine.record_pushed_signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
-        office.engine.tick(s(149));
-        let told = office.ask(&unknown, s(149), ask("user=a", "test"));
-        assert_eq!(told.line, "allow", "use: {counts}");
+        let unknown = fixture.session(2, 0, s(148));
+        fixture.engine.end_session(&session, s(148));
+        fixture.engine.record_pushed_signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
+        fixture.engine.tick(s(149));
+        let answer = fixture.ask(&unknown, s(149), ask("user=a", "test"));
+        assert_eq!(answer.line, "allow", "use: {counts}");
     }
 }
 
 #[test]
 fn pending_request_takes_no_slot_and_is_shed_before_remote_check() {
     let limits = "limits:\n- {name: all, key: [user], rate: 9/h, scope: fleet, fleet: {mode: exact}}\n";
-    let mut office = Office::new("");
-    office.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
-    office.install(&format!("{limits}{}", rules("fleet: {reserve: 50%}")));
-    let session = office.session(1, 4, s(0));
+    let mut fixture = Fixture::new("");
+    fixture.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
+    fixture.install(&format!("{limits}{}", rules("fleet: {reserve: 50%}")));
+    let session = fixture.session(1, 4, s(0));
     let attributes = [("user", "u")];
     let request = Request {
         session: Some(&session),
@@ -362,17 +364,17 @@ fn pending_request_takes_no_slot_and_is_shed_before_remote_check() {
         ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
     };
     for _ in 0..9 {
-        assert!(matches!(office.decider.decide(&request, s(0)), EngineAnswer::RemoteCheck(_)));
+        assert!(matches!(fixture.decider.decide(&request, s(0)), EngineAnswer::RemoteCheck(_)));
     }
-    let pool = office.engine.pools(s(0)).remove(0);
+    let pool = fixture.engine.pools(s(0)).remove(0);
     assert_eq!((pool.critical, pool.noncritical, pool.busy), (0, 0, 0));
-    let totals = office.engine.totals();
+    let totals = fixture.engine.totals();
     assert!(totals.rules.iter().all(|rule| rule.pass + rule.refuse == 0), "{totals:?}");
     // Requests that the rule does not match take half of the slots.
     for _ in 0..2 {
-        assert_eq!(office.ask(&session, s(0), ask("job=worker", "get")).line, "allow");
+        assert_eq!(fixture.ask(&session, s(0), ask("job=worker", "get")).line, "allow");
     }
-    let EngineAnswer::Decided(decision) = office.decider.decide(&request, s(0)) else { panic!("it asks") };
+    let EngineAnswer::Decided(decision) = fixture.decider.decide(&request, s(0)) else { panic!("it asks") };
     assert_eq!((decision.verdict, decision.rule_name()), (Verdict::Shed, Some("web/fleet")));
-    assert_eq!(office.engine.pools(s(0)).remove(0).noncritical, 2);
+    assert_eq!(fixture.engine.pools(s(0)).remove(0).noncritical, 2);
 }

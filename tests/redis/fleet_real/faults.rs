@@ -32,11 +32,11 @@ impl Scene {
     fn begin() -> Scene {
         let redis = Redis::start(&[]);
         let hosts = hosts(2, &redis.url(), &rules("200/s", BURST, "on_miss: refuse"));
-        let callers = ["u1", "job1"].into_iter().flat_map(|who| {
-            let at_once = if who == "u1" { 4 } else { 1 };
+        let callers = ["u1", "job1"].into_iter().flat_map(|caller| {
+            let at_once = if caller == "u1" { 4 } else { 1 };
             hosts
                 .iter()
-                .map(move |host| Caller::start(host.socket(), who, at_once, Duration::from_millis(16)))
+                .map(move |host| Caller::start(host.socket(), caller, at_once, Duration::from_millis(16)))
         });
         let callers = callers.collect();
         sleep(Duration::from_millis(1_500));
@@ -115,8 +115,8 @@ fn new_host_in_outage_shares_with_hosts_at_least() {
 }
 
 /// Asserts that operators see how much all hosts together may admit.
-fn assert_shows_partition(host: &Daemon, most: f64, who: &str) {
-    let line = format!("partition    {who}, all together may admit at most {most:.2} times a budget\n");
+fn assert_shows_partition(host: &Daemon, most: f64, caller: &str) {
+    let line = format!("partition    {caller}, all together may admit at most {most:.2} times a budget\n");
     eventually(&line, || host.run("fleet").contains(&line).then_some(()));
     assert_eq!(metric(host, "tidegate_fleet_admitted_max_ratio"), most);
 }

@@ -92,7 +92,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Sends `at_once` requests with pauses, for a user, or for a job if the name begins with `job`.
-    pub(crate) fn start(socket: PathBuf, who: &'static str, at_once: u64, pause: Duration) -> Caller {
+    pub(crate) fn start(socket: PathBuf, caller: &'static str, at_once: u64, pause: Duration) -> Caller {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -100,7 +100,7 @@ impl Caller {
             let mut asked = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 let began = read_boot_nanos();
-                (0..at_once).for_each(|id| wire.send(&question(id, who)));
+                (0..at_once).for_each(|id| wire.send(&question(id, caller)));
                 for _ in 0..at_once {
                     // An error instead of a verdict fails the test.
                     let reply = wire.hear().expect("an answer");
@@ -121,10 +121,10 @@ impl Caller {
     }
 }
 
-fn question(id: u64, who: &str) -> serde_json::Value {
-    match who.starts_with("job") {
-        true => serde_json::json!([3, id, "api", [["job", who]]]),
-        false => hit(id, who),
+fn question(id: u64, caller: &str) -> serde_json::Value {
+    match caller.starts_with("job") {
+        true => serde_json::json!([3, id, "api", [["job", caller]]]),
+        false => hit(id, caller),
     }
 }
 

@@ -15,7 +15,7 @@ use super::daemon::{Daemon, eventually};
 use super::hosts::{metric, plan};
 use super::http::get;
 use super::liar::Liar;
-use super::overrides::{ALLOW, LIMIT, RULES, hears, hears_no, uses_up, verdict};
+use super::overrides::{ALLOW, LIMIT, RULES, awaits_line, awaits_no_line, uses_up, verdict};
 use super::redis_server::Redis;
 
 const KEY: &str = "tg:{tm}:overrides";
@@ -232,9 +232,9 @@ fn hosts_choose_the_same_of_two_documents_of_one_version() {
             put(&redis, &two[at].bytes);
             hosts.iter().for_each(|host| await_version(host, 1));
         }
-        hosts.iter().for_each(|host| drop(hears(host, held)));
+        hosts.iter().for_each(|host| drop(awaits_line(host, held)));
         let other = if is_first { "api/shared: disabled" } else { "api/per-user: disabled" };
-        hosts.iter().for_each(|host| hears_no(host, other));
+        hosts.iter().for_each(|host| awaits_no_line(host, other));
     }
 }
 
@@ -249,8 +249,8 @@ fn host_with_other_secret_neither_reads_nor_replaces_overrides() {
     host.run("switch per-user disabled --fleet --for 1h");
     eventually("it is rejected", || (rejected(&other, "forged") > 0.0).then_some(()));
     uses_up(&other, "u1");
-    let said = other.fail("switch per-user disabled --fleet --for 1h", 1);
-    assert!(said.contains("not authenticated by the fleet secret of this host"), "{said}");
+    let reply = other.fail("switch per-user disabled --fleet --for 1h", 1);
+    assert!(reply.contains("not authenticated by the fleet secret of this host"), "{reply}");
     await_version(&host, 1);
     uses_up(&other, "u2");
 }

@@ -26,8 +26,8 @@ fn three_hosts(redis: &str, rules: &str) -> Vec<Daemon> {
     hosts
 }
 
-fn ask(hosts: &[Daemon], who: &'static str, pause: Duration) -> Vec<Caller> {
-    hosts.iter().map(|host| Caller::start(host.socket(), who, 1, pause)).collect()
+fn ask(hosts: &[Daemon], caller: &'static str, pause: Duration) -> Vec<Caller> {
+    hosts.iter().map(|host| Caller::start(host.socket(), caller, 1, pause)).collect()
 }
 
 /// Tokens that three hosts hold for a second of this demand.
@@ -77,9 +77,10 @@ fn survives_loss_of_one_of_three_servers() {
     let mut servers: [Redis; 3] = std::array::from_fn(|_| Redis::start(&[]));
     let urls = servers.each_ref().map(|server| format!("\"{}\"", server.url())).join(", ");
     let hosts = three_hosts(&format!("urls: [{urls}]"), &rules("100/s", BURST, "on_miss: refuse"));
-    let who = ["u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8"];
+    let caller = ["u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8"];
     // About twice the rate of each key.
-    let callers: Vec<_> = who.iter().map(|who| ask(&hosts, who, Duration::from_millis(15))).collect();
+    let callers: Vec<_> =
+        caller.iter().map(|caller| ask(&hosts, caller, Duration::from_millis(15))).collect();
     sleep(Duration::from_secs(1));
     let has_cells = |server: &&Redis| server.say("KEYS tg:*:q:*") != "*0\r\n";
     let with_cells = servers.iter().filter(has_cells).count();
@@ -95,14 +96,14 @@ fn survives_loss_of_one_of_three_servers() {
     let late = (read_boot_nanos() - first) as f64 / 1e9 * RATE * 2.0 / 3.0;
     sleep(Duration::from_secs(2));
     assert!(with_cells >= 2, "eight keys are spread over three servers: {with_cells}");
-    for (who, callers) in who.iter().zip(callers) {
+    for (caller, callers) in caller.iter().zip(callers) {
         let asked: Vec<_> = callers.into_iter().map(Caller::stop).collect();
         let at = passed(&asked);
         let most = most_at_once(&at, RATE);
         let lasted = (at.last().unwrap() - at.first().unwrap()) as f64 / 1e9;
         let used = at.len() as f64 / (f64::from(BURST) + RATE * lasted);
-        eprintln!("{who}: {most:.0} at once, {:.0} % used", used * 100.0);
-        assert!(most <= 2.5 * f64::from(BURST) + late, "{who}: {most}, {late} for who was late");
-        assert!(used > 0.0, "{who}: {used}");
+        eprintln!("{caller}: {most:.0} at once, {:.0} % used", used * 100.0);
+        assert!(most <= 2.5 * f64::from(BURST) + late, "{caller}: {most}, {late} for who was late");
+        assert!(used > 0.0, "{caller}: {used}");
     }
 }

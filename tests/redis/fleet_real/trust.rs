@@ -32,9 +32,9 @@ fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
         daemon.await_log(&["no connection to Redis", "tls", word]);
         assert_eq!(count_log(&daemon, LINKED), 0, "{}", daemon.log());
     }
-    let (_, said, _) = outcome_of(&daemon.doctor(&[]));
+    let (_, reply, _) = outcome_of(&daemon.doctor(&[]));
     let expected = if is_good { "may call all that the scripts call" } else { word };
-    assert!(said.contains(expected) && (is_good || said.contains("correct the certificate")), "{said}");
+    assert!(reply.contains(expected) && (is_good || reply.contains("correct the certificate")), "{reply}");
     let asked =
         ask_all(std::slice::from_ref(&daemon), 4, Duration::from_millis(5), Duration::from_millis(1_000));
     let at = passed(&asked);

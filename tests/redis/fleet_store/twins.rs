@@ -125,9 +125,9 @@ impl Twins {
                 let reply = self.execute(&ScriptCommand::Sync(batch.clone()))?;
                 let ScriptReply::Sync(reply) = reply else { return Err(format!("{reply:?} to a sync")) };
                 self.born_us = reply.born_us;
-                for (ask, said) in batch.asks.iter().zip(reply.results) {
-                    let hold = ask.hold.saturating_add(said.grant);
-                    let report = CellReport { hold, demand: ask.demand, generation: said.generation };
+                for (ask, reply) in batch.asks.iter().zip(reply.results) {
+                    let hold = ask.hold.saturating_add(reply.grant);
+                    let report = CellReport { hold, demand: ask.demand, generation: reply.generation };
                     self.reports.insert((*host, ask.key), report);
                 }
                 Ok(())
@@ -333,11 +333,11 @@ impl Twins {
         match reply {
             ScriptReply::Sync(CommandReply { results, .. }) => {
                 saw("done", 1);
-                saw("granted", results.iter().filter(|said| said.grant > 0).count());
-                saw("lost", results.iter().filter(|said| said.lost).count());
-                let windows = || results.iter().filter_map(|said| Some((said, said.window?)));
-                saw("windows granted", windows().filter(|(said, _)| said.grant > 0).count());
-                saw("windows lost", windows().filter(|(said, _)| said.lost).count());
+                saw("granted", results.iter().filter(|reply| reply.grant > 0).count());
+                saw("lost", results.iter().filter(|reply| reply.lost).count());
+                let windows = || results.iter().filter_map(|reply| Some((reply, reply.window?)));
+                saw("windows granted", windows().filter(|(reply, _)| reply.grant > 0).count());
+                saw("windows lost", windows().filter(|(reply, _)| reply.lost).count());
                 let that = |stands| windows().filter(|(_, window)| window.stands == stands).count();
                 saw("windows spent out", that(WindowStatus::SpentOut));
                 saw("other windows", that(WindowStatus::OtherWindow));
@@ -363,13 +363,13 @@ impl Twins {
             }
             ScriptReply::Heartbeat(beaten) => {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
-                saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
-                saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());
+                saw("pools of several", beaten.pools.iter().filter(|reply| reply.hosts > 1).count());
+                saw("may lack", beaten.pools.iter().filter(|reply| reply.may_lack).count());
                 // A host that changed its secret before the clock stepped back may remain only in the set of
                 // its old secret.
                 saw("other secrets", beaten.hosts.saturating_sub(beaten.alike) as usize);
                 saw("names taken", usize::from(beaten.is_name_taken));
-                saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
+                saw("overtaken", beaten.pools.iter().filter(|reply| reply.is_overtaken).count());
             }
             ScriptReply::Version(_) => {}
         }

@@ -25,7 +25,7 @@ pub(super) struct Quota {
 
 /// A limit in full.
 #[derive(Clone, Debug)]
-pub(super) struct Law {
+pub(super) struct ReferenceLimit {
     pub(super) quota: Quota,
     soft: Option<(Quota, Option<u64>)>,
     elastic: Option<Quota>,
@@ -138,9 +138,9 @@ fn first(holds: impl Fn(u64) -> bool) -> Option<u64> {
     Some(above)
 }
 
-impl Law {
+impl ReferenceLimit {
     /// The limit of a key with these terms, among those that keys of the rule can have.
-    pub(super) fn new(written: &Written, own: bool, terms: Terms, all: &[Terms], utc: u64) -> Law {
+    pub(super) fn new(written: &Written, own: bool, terms: Terms, all: &[Terms], utc: u64) -> ReferenceLimit {
         let burst = if own { written.burst } else { terms.count };
         let quota = Quota::new(written, terms, burst, utc);
         let has_over = written.algorithm != Algorithm::LeakyBucket;
@@ -169,7 +169,7 @@ impl Law {
             let lowest = terms.count / gcd(terms.count, terms.seconds * SECOND);
             ticks / gcd(ticks, lowest) * lowest
         });
-        Law {
+        ReferenceLimit {
             max_debt: written.max_debt.unwrap_or(quota.limit),
             quota,
             soft,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::limit::{Ask, Law, State, micros};
+use super::limit::{Ask, ReferenceLimit, State, micros};
 use super::spec::{Spec, Terms};
 
 /// The contents of a reply.
@@ -36,7 +36,7 @@ pub(super) struct About {
 struct Part {
     rule: usize,
     key: (usize, bool, &'static str),
-    law: Law,
+    limit: ReferenceLimit,
     ask: Ask,
     passes: bool,
     beyond: bool,
@@ -51,8 +51,8 @@ impl Reference {
     }
 
     /// The limits that match a request: a rule's own, then its shadow rule's. Unlimited keys have none.
-    fn laws(&self, about: About) -> Vec<(usize, bool, Law)> {
-        let mut laws = Vec::new();
+    fn limits(&self, about: About) -> Vec<(usize, bool, ReferenceLimit)> {
+        let mut limits = Vec::new();
         for (rule, spec) in self.specs.iter().enumerate() {
             if spec.matching && about.p != "y" || spec.unlimited && about.user == "3" {
                 continue;
@@ -63,11 +63,11 @@ impl Reference {
                 let Some(written) = written else { continue };
                 let terms = other.unwrap_or(written.terms);
                 let all: Vec<Terms> = spec.other.into_iter().chain([written.terms]).collect();
-                let law = Law::new(&written, other.is_none(), terms, &all, self.utc);
-                laws.push((rule, is_candidate, law));
+                let limit = ReferenceLimit::new(&written, other.is_none(), terms, &all, self.utc);
+                limits.push((rule, is_candidate, limit));
             }
         }
-        laws
+        limits
     }
 
     fn key(&self, rule: usize, is_candidate: bool, about: About) -> (usize, bool, &'static str) {
@@ -97,14 +97,14 @@ impl Reference {
     ) -> Reply {
         let at = about.at;
         let mut parts = Vec::new();
-        for (rule, is_candidate, law) in self.laws(about) {
+        for (rule, is_candidate, limit) in self.limits(about) {
             let Some(cost) = self.amount(rule, requests, tokens) else { continue };
             let ask = Ask { cost: u64::from(cost), wait_max, room: self.room };
             let key = self.key(rule, is_candidate, about);
             let state = self.states.get(&key).cloned().unwrap_or_default();
-            let (passes, beyond) = (law.passes(&state, at, ask), law.is_beyond(&state, at, ask));
-            let wait = law.wait(&state, at, ask);
-            parts.push(Part { rule, key, law, ask, passes, beyond, wait });
+            let (passes, beyond) = (limit.passes(&state, at, ask), limit.is_beyond(&state, at, ask));
+            let wait = limit.wait(&state, at, ask);
+            parts.push(Part { rule, key, limit, ask, passes, beyond, wait });
         }
         let granted = parts.iter().all(|part| part.passes || !self.is_enforced(part));
         let waits = parts.iter().filter(|part| self.is_enforced(part)).map(|part| part.wait);
@@ -112,11 +112,11 @@ impl Reference {
         if !peek {
             for part in &parts {
                 let state = self.states.entry(part.key).or_default();
-                if part.law.counted || part.passes && granted {
-                    part.law.charge(state, at, part.ask, wait);
+                if part.limit.counted || part.passes && granted {
+                    part.limit.charge(state, at, part.ask, wait);
                 }
                 if !part.passes {
-                    part.law.refuse(state, at, part.ask);
+                    part.limit.refuse(state, at, part.ask);
                 }
             }
         }
@@ -137,8 +137,8 @@ impl Reference {
     fn name_binding(&self, parts: &[Part], granted: bool, at: u64, reply: &mut Reply) {
         let enforced: Vec<&Part> = parts.iter().filter(|part| self.is_enforced(part)).collect();
         let named = |part: &Part| {
-            let (remaining, _) = part.law.level(&self.state(part), at);
-            (NAMES[part.rule].to_owned(), remaining, part.law.quota.limit)
+            let (remaining, _) = part.limit.level(&self.state(part), at);
+            (NAMES[part.rule].to_owned(), remaining, part.limit.quota.limit)
         };
         if granted {
             let share = |part: &Part| {
@@ -149,7 +149,7 @@ impl Reference {
             reply.rule = enforced.into_iter().min_by_key(|part| share(part)).map(named);
             return;
         }
-        let retries = enforced.iter().map(|part| (*part, part.law.retry(&self.state(part), at, part.ask)));
+        let retries = enforced.iter().map(|part| (*part, part.limit.retry(&self.state(part), at, part.ask)));
         let retries: Vec<(&Part, Option<u64>)> = retries.collect();
         let refusing: Vec<_> = retries.iter().filter(|(part, _)| !part.passes).collect();
         let longest = refusing.iter().map(|(_, retry)| retry.unwrap_or(u64::MAX)).max().unwrap();
@@ -162,8 +162,8 @@ impl Reference {
     fn add_notes(&self, parts: &[Part], granted: bool, at: u64, reply: &mut Reply) {
         for part in parts {
             let spec = &self.specs[part.rule];
-            let (remaining, reset) = part.law.level(&self.state(part), at);
-            let limit = part.law.quota.limit;
+            let (remaining, reset) = part.limit.level(&self.state(part), at);
+            let limit = part.limit.quota.limit;
             let mut name = NAMES[part.rule].to_owned();
             let is_near = spec.warn_at.is_some_and(|share| (limit - remaining) * 100 > limit * share);
             let note = match (part.key.1, part.passes) {
@@ -178,21 +178,21 @@ impl Reference {
             };
             reply.notes.extend(note.map(|note| (note, name.clone())));
             if !part.key.1 && spec.advertise {
-                reply.all.push((name, limit, part.law.quota.window_us, remaining, reset));
+                reply.all.push((name, limit, part.limit.quota.window_us, remaining, reset));
             }
         }
     }
 
     /// Charges after the fact. `None`: the contract leaves the result open.
     pub(super) fn charge(&mut self, about: About, requests: i64, tokens: Option<i64>) -> Option<()> {
-        for (rule, is_candidate, law) in self.laws(about) {
+        for (rule, is_candidate, limit) in self.limits(about) {
             let Some(amount) = self.amount(rule, requests, tokens) else { continue };
             let key = self.key(rule, is_candidate, about);
             let state = self.states.entry(key).or_default();
             if state.is_merged {
                 return None;
             }
-            law.settle_up(state, about.at, amount);
+            limit.settle_up(state, about.at, amount);
         }
         Some(())
     }

@@ -19,7 +19,7 @@ pub(crate) const UTC: i64 = 1_772_539_200_000_000_000;
 
 pub(crate) const ANY_SIZE: u64 = 1 << 30;
 
-pub(crate) struct Office {
+pub(crate) struct Fixture {
     pub(crate) engine: Arc<Engine>,
     pub(crate) decider: Decider,
     /// By the number of the session's name.
@@ -61,16 +61,16 @@ pub(crate) fn here(now: Now) -> Moment {
     }
 }
 
-impl Office {
-    pub(crate) fn new(rules: &str) -> Office {
-        let office = Office::of(engine());
-        office.install(rules);
-        office
+impl Fixture {
+    pub(crate) fn new(rules: &str) -> Fixture {
+        let fixture = Fixture::of(engine());
+        fixture.install(rules);
+        fixture
     }
 
-    pub(crate) fn of(engine: Engine) -> Office {
+    pub(crate) fn of(engine: Engine) -> Fixture {
         let engine = Arc::new(engine);
-        Office { decider: engine.decider(), engine, sessions: BTreeMap::new() }
+        Fixture { decider: engine.decider(), engine, sessions: BTreeMap::new() }
     }
 
     pub(crate) fn install(&self, rules: &str) {
@@ -85,16 +85,16 @@ impl Office {
     }
 
     /// An engine restored from a file at a later time, without rules.
-    pub(crate) fn restart(path: &Path, now: Now) -> Office {
-        Office::try_restart(path, now).unwrap().0
+    pub(crate) fn restart(path: &Path, now: Now) -> Fixture {
+        Fixture::try_restart(path, now).unwrap().0
     }
 
-    pub(crate) fn try_restart(path: &Path, now: Now) -> Result<(Office, RestoreResult), SnapshotError> {
+    pub(crate) fn try_restart(path: &Path, now: Now) -> Result<(Fixture, RestoreResult), SnapshotError> {
         let engine = engine();
         let back = read_tables(path, KEY, &engine, &here(now), ANY_SIZE)?;
         assert_eq!(back.at, now.at, "the timeline goes on");
         engine.number_leases_from(u64::from(back.entries > 0) << 40);
-        Ok((Office::of(engine), back))
+        Ok((Fixture::of(engine), back))
     }
 
     pub(crate) fn open(&mut self, number: u8, slots: u32, now: Now) {

@@ -11,7 +11,7 @@ use tidegate::rules::{Mode, read_text};
 
 use super::engines::options;
 
-pub(crate) struct Office {
+pub(crate) struct Fixture {
     pub(crate) engine: Arc<Engine>,
     pub(crate) decider: Decider,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Ask<'a> {
 
 /// The reply in one line, and the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Answer {
     pub(crate) line: String,
     pub(crate) lease: Option<u64>,
     pub(crate) retry: Option<u64>,
@@ -42,16 +42,16 @@ impl<'a> Ask<'a> {
     }
 }
 
-impl Office {
-    pub(crate) fn new(text: &str) -> Office {
-        Office::of(Mode::Enforce, text)
+impl Fixture {
+    pub(crate) fn new(text: &str) -> Fixture {
+        Fixture::of(Mode::Enforce, text)
     }
 
-    pub(crate) fn of(mode: Mode, text: &str) -> Office {
+    pub(crate) fn of(mode: Mode, text: &str) -> Fixture {
         let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
-        let office = Office { decider: engine.decider(), engine };
-        office.install(text);
-        office
+        let fixture = Fixture { decider: engine.decider(), engine };
+        fixture.install(text);
+        fixture
     }
 
     pub(crate) fn install(&self, text: &str) {
@@ -72,7 +72,7 @@ impl Office {
         self.engine.open_session(&opening, at).unwrap()
     }
 
-    pub(crate) fn ask(&mut self, session: &Session, at: Now, ask: Ask<'_>) -> Told {
+    pub(crate) fn ask(&mut self, session: &Session, at: Now, ask: Ask<'_>) -> Answer {
         let attributes: Vec<_> =
             ask.attributes.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect();
         let request = Request {
@@ -86,9 +86,9 @@ impl Office {
         };
         let decision = match self.decider.decide(&request, at) {
             EngineAnswer::Decided(decision) => decision,
-            EngineAnswer::Conflict => return Told { line: "conflict".into(), lease: None, retry: None },
-            EngineAnswer::TooManyLeases => return Told { line: "quota".into(), lease: None, retry: None },
-            EngineAnswer::RemoteCheck(_) => return Told { line: "ask".into(), lease: None, retry: None },
+            EngineAnswer::Conflict => return Answer { line: "conflict".into(), lease: None, retry: None },
+            EngineAnswer::TooManyLeases => return Answer { line: "quota".into(), lease: None, retry: None },
+            EngineAnswer::RemoteCheck(_) => return Answer { line: "ask".into(), lease: None, retry: None },
         };
         let mut line = format!("{:?}", decision.verdict).to_lowercase();
         if let Some(rule) = decision.rule_name() {
@@ -102,11 +102,11 @@ impl Office {
         }
         let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         assert!(granted || decision.lease.is_none(), "a lease without a grant: {line}");
-        Told { line, lease: decision.lease, retry: decision.retry_after.map(|retry| retry.0) }
+        Answer { line, lease: decision.lease, retry: decision.retry_after.map(|retry| retry.0) }
     }
 
     /// Acquires, and returns the reply.
-    pub(crate) fn acquire(&mut self, session: &Session, at: Now, attributes: &str) -> Told {
+    pub(crate) fn acquire(&mut self, session: &Session, at: Now, attributes: &str) -> Answer {
         self.ask(session, at, Ask::acquire(attributes))
     }
 
