@@ -72,11 +72,12 @@ impl Claim {
     }
 
     /// Whether the next publication is urgent: the host lent slots and refuses requests, or its claim holds slots that
-    /// others may need back.
+    /// others may need back. Never without other hosts, nor while the host's slots are unknown.
     #[must_use]
     pub fn is_urgent(&self, here: &HostReadings) -> bool {
         let (borrows, lends) = (self.most > self.own, self.most < self.own);
-        borrows || self.published > self.most || lends && here.refused_since_publish
+        let has_others = here.slots > 0 && self.slots > u64::from(here.slots);
+        has_others && (borrows || self.published > self.most || lends && here.refused_since_publish)
     }
 
     /// Updates and returns the claim to publish. Where claims exceed the bound, the unneeded part is returned at once.

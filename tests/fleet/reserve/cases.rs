@@ -172,6 +172,19 @@ fn lent_slots_return_within_100_ms() {
     }
 }
 
+/// No other host needs the slots of a host that is alone, and unknown slots cannot be lent.
+#[test]
+fn frequent_heartbeats_need_other_hosts_and_slots() {
+    for slots in [&[100][..], &[0, 100]] {
+        let mut world = World::new(1, 2_000, Faults::default()).with_hosts(slots);
+        let host = world.hosts[0].as_mut().unwrap();
+        (0..3).for_each(|_| assert!(host.acquire(false, 1_500, world.ms)));
+        world.run(1_400, |number| if number == 0 { 3.0 } else { 0.0 });
+        let sent = world.hosts[0].as_ref().unwrap().sent.len();
+        assert!(sent <= 6, "{sent} heartbeats of a host with {} slots", slots[0]);
+    }
+}
+
 /// The next heartbeat replaces one that was executed although its reply was lost.
 #[test]
 fn lost_reply_has_no_lasting_effect() {
