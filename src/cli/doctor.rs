@@ -107,6 +107,7 @@ struct Finding {
     /// The subject, in one or two words.
     what: &'static str,
     message: String,
+    #[serde(rename = "mend")]
     help: Option<String>,
 }
 

@@ -84,6 +84,7 @@ pub struct StoredPool {
     /// Its name.
     pub name: Box<str>,
     /// The controller's parameters: good, bad, after, full, leak.
+    #[serde(rename = "law")]
     pub parameters: [f64; 5],
     /// The severity, s.
     pub severity: f64,

@@ -126,16 +126,16 @@ read_from! {
         }
         check_name(text, "an attribute").map(|()| AttributeName(text))
     };
-    ['de: 'n, 'n] HelpText<'n>, FieldText => |FieldText(field, help)| {
-        if help.len() > HELP_BYTES_MAX {
+    ['de: 'n, 'n] HelpText<'n>, FieldText => |FieldText(field, text)| {
+        if text.len() > HELP_BYTES_MAX {
             let help = format!("write at most {HELP_BYTES_MAX}: it is sent with every refusal");
-            return Err(ValueProblem::new(format!("`{field}` has {} bytes", help.len()), help));
+            return Err(ValueProblem::new(format!("`{field}` has {} bytes", text.len()), help));
         }
-        if help.is_empty() || help.contains(char::is_control) {
-            let message = format!("`{field}` is one line of text, not {}", shown(help));
+        if text.is_empty() || text.contains(char::is_control) {
+            let message = format!("`{field}` is one line of text, not {}", shown(text));
             return Err(ValueProblem::new(message, "write a link or a sentence, or leave the field out"));
         }
-        Ok(HelpText(help))
+        Ok(HelpText(text))
     };
     ['de] Zone, FieldText => |FieldText(_, name)| zone(name).map(Zone);
     ['de] WrittenRate, FieldText => |FieldText(_, text)| rate_text::parse(text);

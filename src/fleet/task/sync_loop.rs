@@ -303,9 +303,9 @@ impl SyncLoop {
             return;
         }
         if is_all_confirmed {
-            info!(expired, "borrowed tokens were returned");
+            info!(lapsed = expired, "borrowed tokens were returned");
         } else {
-            info!(expired, "Redis did not answer at the end: borrowed tokens expire there");
+            info!(lapsed = expired, "Redis did not answer at the end: borrowed tokens expire there");
         }
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn document(version: u32, content: &str) -> String {
     let mut hasher = siphasher::sip128::SipHasher13::new();
     hasher.write(content.as_bytes());
     let sum = siphasher::sip128::Hasher128::finish128(&hasher).as_u128();
-    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","overrides":{content}}}"#)
+    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{content}}}"#)
 }
 
 fn read_foreign(content: &str) -> SwitchesRead {

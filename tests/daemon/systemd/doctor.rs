@@ -30,7 +30,11 @@ fn doctor_finds_nothing_on_healthy_daemon() {
     let json: Value = serde_json::from_slice(&daemon.doctor(&["--json"]).stdout).unwrap();
     assert_eq!(json["well"], true, "{json}");
     let findings = json["findings"].as_array().unwrap();
-    assert!(findings.iter().all(|finding| finding["what"].is_string() && finding["message"].is_string()));
+    for finding in findings {
+        let keys: Vec<&String> = finding.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["mend", "message", "severity", "what"], "{finding}");
+        assert!(finding["what"].is_string() && finding["message"].is_string());
+    }
 }
 
 #[test]
