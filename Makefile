@@ -112,7 +112,7 @@ test-ruby: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage ruby clients/ruby/test/run
 
 test-go: test-binary
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -race -parallel 8 ./... && cd grpc && go test -race ./...'
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -count=1 -race -parallel 8 ./... && cd grpc && go test -count=1 -race ./...'
 
 test-roulette: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
