@@ -57,7 +57,7 @@ impl CellQuota {
     }
 
     /// The minimum time in µs that Redis keeps a cell of this level after a host read it: the greatest age
-    /// that a host may send as [`knew_us`](CellRequest::knew_us).
+    /// that a host may send as [`known_age_us`](CellRequest::known_age_us).
     #[must_use]
     pub fn kept_us(&self, level: i64) -> u64 {
         let need = self.burst.saturating_add_signed(level.saturating_neg());

@@ -245,7 +245,7 @@ pub struct KeyPayment {
     pub cell_quota: CellQuota,
     /// The cost in µtok.
     pub cost: u64,
-    /// As in [`CellRequest::knew_us`].
+    /// As in [`CellRequest::known_age_us`].
     pub known_age_us: Option<u64>,
     /// How its windows advance; `None` for a bucket.
     pub window: Option<CellWindow>,

@@ -216,7 +216,7 @@ impl KeySync {
         }
     }
 
-    /// Whether demand has ended: no request for longer than [`KeySync::silence`].
+    /// Whether demand has ended: no request for longer than [`KeySync::idle_after`].
     fn is_over(&self, now: Timestamp) -> bool {
         self.demand > 0 && now >= self.busy.after(self.idle_after())
     }

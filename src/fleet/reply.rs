@@ -25,7 +25,7 @@ pub enum ScriptReply {
     Exact(CommandReply<Vec<PaymentResult>>),
     /// To [`ScriptCommand::Permits`].
     Permits(CommandReply<Vec<KeyPermitReply>>),
-    /// To [`ScriptCommand::Beat`].
+    /// To [`ScriptCommand::Heartbeat`].
     Heartbeat(HeartbeatReply),
     /// To [`ScriptCommand::Version`].
     Version(u64),

@@ -18,7 +18,7 @@ pub struct VersionCommand {
     pub rule: [u8; 16],
     /// Its numbers now.
     pub numbers: NumbersFingerprint,
-    /// The numbers that this host had before (`terms` if unchanged), and their version (0: none yet).
+    /// The numbers that this host had before (`numbers` if unchanged), and their version (0: none yet).
     pub before: Option<(NumbersFingerprint, u64)>,
 }
 

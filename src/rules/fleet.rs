@@ -47,7 +47,7 @@ pub struct FleetSettings {
     pub max_over: Option<u16>,
     /// The region whose hosts share the budget; `None` with a single Redis.
     pub region: Option<Region>,
-    /// The longest wait for a remote check; `None` means the default of [`FleetTerms::wait`].
+    /// The longest wait for a remote check; `None` means the default of [`FleetSettings::wait`].
     pub wait: Option<Duration>,
 }
 

@@ -232,7 +232,7 @@ impl Allowance {
     }
 }
 
-/// The overrides of one rule. They select the allowance of its [`Limit`](super::Limit) for a request.
+/// The overrides of one rule. They select the allowance of its [`Limit`] for a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// Conditions and allowance numbers in file order; the first match counts.

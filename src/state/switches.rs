@@ -75,7 +75,7 @@ pub fn read_switches(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSw
     Ok(SwitchesRead { overrides: stored.into_overrides(now), version: document.version, not_understood })
 }
 
-/// Writes the file atomically, as [`ORDERS_VERSION`].
+/// Writes the file atomically, as [`SWITCHES_VERSION`].
 ///
 /// # Errors
 /// File system errors; the old file stays then.

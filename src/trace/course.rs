@@ -16,7 +16,7 @@ pub(super) struct StepCounts {
     widened: usize,
     /// Counts at the end of each step.
     ends: Vec<StepTotals>,
-    /// Index of each rule in [`Sums::rules`].
+    /// Index of each rule in `Sums::rules`.
     places: HashMap<(Box<str>, Box<str>), usize>,
 }
 

@@ -267,10 +267,10 @@ impl ShareState {
         self.queue_refund(brought.granted);
     }
 
-    /// Refunds the unspent tokens, at most `brought`, of a request that has been judged.
-    pub fn refund_unspent(&mut self, now: Timestamp, brought: u32) {
-        self.release_reservation(brought);
-        let unspent = self.unreserved(now).min(brought);
+    /// Refunds the unspent tokens, at most `granted`, of a request that has been judged.
+    pub fn refund_unspent(&mut self, now: Timestamp, granted: u32) {
+        self.release_reservation(granted);
+        let unspent = self.unreserved(now).min(granted);
         self.tokens = self.tokens.saturating_sub(unspent);
         self.held_in_redis = self.held_in_redis.saturating_sub(unspent);
         self.queue_refund(unspent);

@@ -304,7 +304,7 @@ impl<'de> SeqAccess<'de> for Items<'_, 'de> {
     }
 }
 
-/// The fields of [`Spanned`].
+/// The fields of `Spanned`.
 struct SpannedParts<'r, 'n> {
     reader: Reader<'r, 'n>,
     is_value: bool,

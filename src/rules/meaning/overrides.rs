@@ -20,7 +20,7 @@ use crate::rules::source::{Report, Span};
 use crate::rules::yaml::YamlNode;
 use crate::rules::{Condition, KeyPart, Overrides, Rows, amount};
 
-/// A reader of the terms of overrides, which a rule and its shadow rule must both support.
+/// A reader of the quotas of overrides, which a rule and its shadow rule must both support.
 pub(super) trait OverrideReader {
     /// The fields of an entry.
     type Entry: DeserializeOwned;
@@ -48,7 +48,7 @@ pub(super) trait OverrideReader {
     /// Reads the quota of a cell, with a burst from another one.
     fn of_cell(&self, text: &str, burst: Option<u32>) -> Result<Self::Quota, ValueProblem>;
 
-    /// Checks that these terms are supported.
+    /// Checks that this quota is supported.
     fn check(&self, _terms: &Self::Quota) -> Result<(), ValueProblem> {
         Ok(())
     }
@@ -210,7 +210,7 @@ impl<T> Default for QuotaClasses<T> {
 }
 
 impl<T: Copy + Eq + Hash> QuotaClasses<T> {
-    /// Returns the number of these terms; `check` validates new ones.
+    /// Returns the number of this quota; `check` validates new ones.
     pub(super) fn number<E>(&mut self, quota: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
         if let Some(known) = self.numbers.get(&quota) {
             return Ok(*known);
@@ -223,7 +223,7 @@ impl<T: Copy + Eq + Hash> QuotaClasses<T> {
         Ok(number)
     }
 
-    /// Returns the terms from number 1 on.
+    /// Returns the quotas from number 1 on.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.quotas.iter()
     }

@@ -66,7 +66,7 @@ impl Numbers<'_> {
         self.mapping.at(field.map_or("rate", |(field, _)| field))
     }
 
-    /// Makes the allowance of these terms; `None` is unlimited. Without `scale`, that of the rate is used.
+    /// Makes the allowance of this quota; `None` is unlimited. Without `scale`, that of the rate is used.
     pub(super) fn allowance(
         &self,
         override_quota: &OverrideQuota,
