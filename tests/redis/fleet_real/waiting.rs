@@ -239,6 +239,7 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     let mut wire = Wire::greeted(&host.socket());
     eventually("a command is answered", || (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(()));
     redis.signal(Signal::STOP);
+    let stopped = read_boot_nanos();
     let mut waited = 0;
     for id in 0..60 {
         let began = read_boot_nanos();
@@ -246,6 +247,8 @@ fn stops_waiting_after_five_timeouts_until_reply() {
         waited += u32::from(read_boot_nanos() - began >= 20_000_000);
     }
     redis.signal(Signal::CONT);
+    // The link counts as cut off after a second without a reply, which a busy machine may take.
+    let is_short = read_boot_nanos() - stopped < 900_000_000;
     eprintln!("{waited} waited");
     // A slow machine has time for a probe.
     assert!((4..=9).contains(&waited), "{waited} waited");
@@ -253,5 +256,5 @@ fn stops_waiting_after_five_timeouts_until_reply() {
         sleep(Duration::from_millis(5));
         (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(())
     });
-    assert_eq!(count_log(&host, CUT_OFF), 0, "it was the commands that were stopped, not the link");
+    assert!(!is_short || count_log(&host, CUT_OFF) == 0, "the commands were stopped, not the link");
 }
