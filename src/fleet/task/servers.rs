@@ -81,14 +81,20 @@ impl Servers {
 
     /// Makes a heartbeat with pool reports due now.
     pub(super) fn hasten_reports(&mut self, now: Timestamp) {
-        let node = self.link.node_of(OF_ALL);
-        let reported = self.states.iter_mut().filter(|(at, _)| at.is_none_or(|at| at == node));
-        reported.for_each(|(_, state)| state.hasten(now));
+        let at = self.server_of(self.link.node_of(OF_ALL));
+        if let Some(state) = self.states.get_mut(&at) {
+            state.hasten(now);
+        }
     }
 
     /// Whether heartbeats to this server carry the pool reports: all servers count hosts, one has pools.
     pub(super) fn keeps_pools(&self, at: Option<NodeId>) -> bool {
-        at.is_none_or(|node| node == self.link.node_of(OF_ALL))
+        at == self.server_of(self.link.node_of(OF_ALL))
+    }
+
+    /// The server of a node: all nodes of a cluster are one.
+    fn server_of(&self, node: NodeId) -> Option<NodeId> {
+        (!self.states.contains_key(&None)).then_some(node)
     }
 
     pub(super) fn record_reply(&mut self, at: Option<NodeId>, now: Timestamp) {
@@ -108,7 +114,7 @@ impl Servers {
         let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, ScriptCommand)>> = BTreeMap::new();
         for (named, command) in commands {
             let node = named.unwrap_or_else(|| self.link.node_of(&command.tag()));
-            let at = if self.states.contains_key(&None) { None } else { Some(node) };
+            let at = self.server_of(node);
             if let Some(state) = self.states.get_mut(&at) {
                 state.sent(now);
             }

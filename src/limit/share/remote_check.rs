@@ -255,16 +255,14 @@ impl ShareState {
         units: u32,
     ) {
         if units > 0 && quota.always_checks_remotely() && fleet_status.is_redis_reachable() {
-            self.start_tracking(quota, fleet_status.hosts(), now);
-            self.owed = self.owed.saturating_add(units);
-            self.request_sync();
+            self.owe_now(quota, fleet_status, now, units);
         }
     }
 
     /// Applies the reply to a remote check whose request no longer waits: the granted tokens are refunded.
-    pub fn refund_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
-        self.apply_remote_reply(quota, now, &KeyCheckReply { granted: 0, ..*brought });
-        self.queue_refund(brought.granted);
+    pub fn refund_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, reply: &KeyCheckReply) {
+        self.apply_remote_reply(quota, now, &KeyCheckReply { granted: 0, ..*reply });
+        self.queue_refund(reply.granted);
     }
 
     /// Refunds the unspent tokens, at most `granted`, of a request that has been judged.
