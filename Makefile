@@ -24,8 +24,8 @@ COMPUTED := files simulations pure memory examples
 # Builds test programs with clippy in the same pass, if installed.
 LINTED := $(shell clippy-driver --version >/dev/null 2>&1 && echo CLIPPY_ARGS=-Dwarnings RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc_linted)
 
-# 1 is faster after a change (`make quick`), 0 for a single build (`make test`).
-INCREMENTAL := 0
+# Not incrementally, which is slower for a single build.
+LINTED_ONCE := CARGO_INCREMENTAL=0 $(LINTED)
 
 # Time limit of `make test`.
 TIME_MAX := 25m
@@ -74,11 +74,11 @@ lint: test-files  ## Formatting and lints, where this toolchain has them
 
 # Builds the daemon, as the test programs do.
 test-binary:
-	@$(if $(BUILT),:,$(LINTED) CARGO_INCREMENTAL=$(INCREMENTAL) scripts/stage binary $(BUILD))
+	@$(if $(BUILT),:,$(LINTED_ONCE) scripts/stage binary $(BUILD))
 
 # Builds all test programs. The stages below run them by path, without cargo's lock.
 test-programs:
-	@$(if $(BUILT),:,$(LINTED) CARGO_INCREMENTAL=$(INCREMENTAL) scripts/stage programs scripts/programs)
+	@$(if $(BUILT),:,$(LINTED_ONCE) scripts/stage programs scripts/programs)
 
 test-files:
 	@scripts/stage files scripts/lint files
@@ -103,7 +103,7 @@ test-simulations: test-programs
 	@scripts/stage simulations sh -c '$(TARGET)/test/shedding && $(TARGET)/test/fleet'
 
 test-examples: test-programs
-	@$(LINTED) CARGO_INCREMENTAL=$(INCREMENTAL) scripts/stage examples cargo test --locked --package tidegate --doc
+	@$(LINTED_ONCE) scripts/stage examples cargo test --locked --package tidegate --doc
 
 test-python: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 2 --dist loadgroup -m "not nightly and not simulated"

@@ -125,7 +125,7 @@ fn commit(
 
 /// Charges or refunds after the fact, with all shards locked.
 pub(super) fn settle_up(context: &CheckContext<'_>, checks: &mut [StageCheck], amounts: &[i64]) {
-    assert_eq!(checks.len(), amounts.len(), "each part has its amount");
+    assert_eq!(checks.len(), amounts.len(), "each check has its amount");
     let mut locked = LockedShards::new();
     locked.lock(context.shards, checks);
     for (check, amount) in checks.iter_mut().zip(amounts) {

@@ -145,7 +145,7 @@ impl StageCheck {
     }
 
     fn find_limit<'a>(&self, context: &CheckContext<'a>) -> Option<LimitedBy<'a>> {
-        let Some(rule) = context.rules.get(self.rule as usize) else { unreachable!("a part is of a rule") };
+        let Some(rule) = context.rules.get(self.rule as usize) else { unreachable!("a check is of a rule") };
         let limit = &rule.limit;
         assert!(
             (self.allowance as usize) < limit.allowances.len(),

@@ -173,7 +173,7 @@ impl IdempotencyTable {
 
     fn hash_pair(&self, by: &[u8], name: &[u8], written: &mut Vec<u8>) -> u64 {
         written.clear();
-        [by, name].iter().for_each(|check| write_length_prefixed(check, written));
+        [by, name].iter().for_each(|bytes| write_length_prefixed(bytes, written));
         self.requests.digest_bytes(written).hash()
     }
 }

@@ -148,8 +148,8 @@ fn charges_all_rules_or_none() {
 
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
     let rule_set = engine.rule_set.load();
-    let compiled_rule = rule_set.find_domain("api").unwrap();
-    engine.shards.index_for(&compiled_rule.rules[rule].key_hash.digest([value].into_iter()))
+    let compiled = rule_set.find_domain("api").unwrap();
+    engine.shards.index_for(&compiled.rules[rule].key_hash.digest([value].into_iter()))
 }
 
 /// Returns a key of a rule in the given shard.

@@ -71,7 +71,7 @@ impl RefundableCosts {
         bytes.extend_from_slice(&user.to_le_bytes());
         [domain.as_bytes(), name]
             .iter()
-            .for_each(|check| idempotency::write_length_prefixed(check, &mut bytes));
+            .for_each(|field| idempotency::write_length_prefixed(field, &mut bytes));
         self.names.digest_bytes(&bytes)
     }
 

@@ -147,7 +147,7 @@ impl Workspace {
         }
     }
 
-    pub(super) fn parts_and_amounts(&mut self) -> (&mut [StageCheck], &[i64]) {
+    pub(super) fn checks_and_amounts(&mut self) -> (&mut [StageCheck], &[i64]) {
         (&mut self.checks, &self.amounts)
     }
 

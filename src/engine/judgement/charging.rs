@@ -36,7 +36,7 @@ impl Judgement<'_> {
             }
             workspace.exclude_lease_refunds(&self.compiled.domain);
         }
-        let (checks, amounts) = workspace.parts_and_amounts();
+        let (checks, amounts) = workspace.checks_and_amounts();
         settle_up(&self.check_context(None), checks, amounts);
         if let Some(named) = &mut named {
             self.engine.record_refundable_charge(charge, &mut workspace.hash_buffer, self.now);

@@ -15,7 +15,7 @@ use super::daemon::{Daemon, eventually};
 use super::hosts::{metric, plan};
 use super::http::get;
 use super::liar::Liar;
-use super::overrides::{ALLOW, LIMIT, RULES, awaits_line, awaits_no_line, uses_up, verdict};
+use super::overrides::{ALLOW, LIMIT, RULES, await_line, await_no_line, uses_up, verdict};
 use super::redis_server::Redis;
 
 const KEY: &str = "tg:{tm}:overrides";
@@ -232,9 +232,9 @@ fn hosts_choose_the_same_of_two_documents_of_one_version() {
             put(&redis, &two[at].bytes);
             hosts.iter().for_each(|host| await_version(host, 1));
         }
-        hosts.iter().for_each(|host| drop(awaits_line(host, held)));
+        hosts.iter().for_each(|host| drop(await_line(host, held)));
         let other = if is_first { "api/shared: disabled" } else { "api/per-user: disabled" };
-        hosts.iter().for_each(|host| awaits_no_line(host, other));
+        hosts.iter().for_each(|host| await_no_line(host, other));
     }
 }
 

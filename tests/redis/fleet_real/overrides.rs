@@ -39,17 +39,17 @@ pub(crate) fn uses_up(daemon: &Daemon, user: &str) {
 }
 
 /// Waits until a host has the override: mostly within two seconds.
-pub(crate) fn awaits_line(daemon: &Daemon, words: &str) -> String {
+pub(crate) fn await_line(daemon: &Daemon, words: &str) -> String {
     eventually(&format!("it hears {words}"), || {
-        let reply = daemon.run("switch");
-        reply.lines().find(|line| line.contains(words) && !line.starts_with('2')).map(str::to_owned)
+        let output = daemon.run("switch");
+        output.lines().find(|line| line.contains(words) && !line.starts_with('2')).map(str::to_owned)
     })
 }
 
-pub(crate) fn awaits_no_line(daemon: &Daemon, words: &str) {
+pub(crate) fn await_no_line(daemon: &Daemon, words: &str) {
     eventually(&format!("it hears no more of {words}"), || {
-        let reply = daemon.run("switch");
-        let held = reply.lines().any(|line| line.contains(words) && !line.starts_with('2'));
+        let output = daemon.run("switch");
+        let held = output.lines().any(|line| line.contains(words) && !line.starts_with('2'));
         (!held).then_some(())
     });
 }
@@ -66,13 +66,13 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     // One host shares a budget, the other none: both receive the override.
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
-    let reply = hosts[0].run("switch per-user disabled --fleet --for 30m");
+    let output = hosts[0].run("switch per-user disabled --fleet --for 30m");
     assert!(
-        reply.starts_with("api/per-user: disabled until 2") && reply.contains(", on all hosts"),
-        "{reply}"
+        output.starts_with("api/per-user: disabled until 2") && output.contains(", on all hosts"),
+        "{output}"
     );
     let said_at = read_boot_nanos();
-    let line = awaits_line(&hosts[1], "api/per-user: disabled on all hosts until 2");
+    let line = await_line(&hosts[1], "api/per-user: disabled on all hosts until 2");
     let took = Duration::from_nanos(read_boot_nanos() - said_at);
     eprintln!("heard after {} ms", took.as_millis());
     // The promise is two seconds; a busy machine may take any time.
@@ -88,9 +88,9 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
         assert!(host.run("fleet").contains("api/per-user: disabled on all hosts"));
     }
     // The other host revokes it for all.
-    let reply = hosts[1].run("switch per-user --clear --fleet");
-    assert_eq!(reply, "api/per-user: back to what each host says, on all hosts\n");
-    awaits_no_line(&hosts[0], "api/per-user: disabled");
+    let output = hosts[1].run("switch per-user --clear --fleet");
+    assert_eq!(output, "api/per-user: back to what each host says, on all hosts\n");
+    await_no_line(&hosts[0], "api/per-user: disabled");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "u1"), LIMIT));
     assert_eq!(
         hosts[0].run("switch per-user --clear --fleet"),
@@ -106,12 +106,12 @@ fn later_fleet_switch_wins() {
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
     hosts[0].run("switch per-user disabled --fleet");
-    awaits_line(&hosts[1], "api/per-user: disabled on all hosts");
+    await_line(&hosts[1], "api/per-user: disabled on all hosts");
     // One host continues as before.
     hosts[1].run("switch per-user enforce");
     assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
-    awaits_line(&hosts[1], "disabled on all hosts, by uid");
-    assert!(awaits_line(&hosts[1], "disabled on all hosts").contains("the later one holds"));
+    await_line(&hosts[1], "disabled on all hosts, by uid");
+    assert!(await_line(&hosts[1], "disabled on all hosts").contains("the later one holds"));
     // A restart keeps their order.
     eventually("it is kept", || {
         fs::read_to_string(hosts[1].plan.path("state/switches")).ok()?.contains("said").then_some(())
@@ -122,16 +122,16 @@ fn later_fleet_switch_wins() {
     assert_eq!(verdict(&second, "u1"), LIMIT);
     // A new fleet switch is later, and wins.
     first.run("switch per-user shadow --fleet");
-    awaits_line(&second, "api/per-user: shadow on all hosts");
+    await_line(&second, "api/per-user: shadow on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
     first.run("switch per-user --clear --fleet");
-    awaits_no_line(&second, "shadow on all hosts");
+    await_no_line(&second, "shadow on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [LIMIT, LIMIT]);
     // The same for all rules; a host disabled with all others is enabled by its own switch.
-    let reply = first.fail("switch --all disabled --fleet", 1);
-    assert!(reply.contains("for a time only") && reply.contains("--for 30m"), "{reply}");
+    let output = first.fail("switch --all disabled --fleet", 1);
+    assert!(output.contains("for a time only") && output.contains("--for 30m"), "{output}");
     first.run("switch --all disabled --fleet --for 1h");
-    awaits_line(&second, "everything: disabled on all hosts");
+    await_line(&second, "everything: disabled on all hosts");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
     second.run("switch --all enforce");
     assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, LIMIT]);
@@ -141,9 +141,9 @@ fn later_fleet_switch_wins() {
 fn fleet_block_applies_on_all_hosts_by_digest() {
     let redis = Redis::start(&[]);
     let hosts = two(&redis);
-    let reply = hosts[0].run("block per-user user=ann@example.org --for 1h --fleet");
-    assert!(reply.contains("refused until 2") && reply.contains("on all hosts"), "{reply}");
-    awaits_line(&hosts[1], "api/per-user: ");
+    let output = hosts[0].run("block per-user user=ann@example.org --for 1h --fleet");
+    assert!(output.contains("refused until 2") && output.contains("on all hosts"), "{output}");
+    await_line(&hosts[1], "api/per-user: ");
     for host in &hosts {
         assert_eq!(verdict(host, "ann@example.org"), LIMIT);
         assert_eq!(verdict(host, "bob"), ALLOW);
@@ -152,11 +152,11 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     let rules = redis.say("GET tg:{tm}:overrides");
     assert!(rules.contains("per-user") && !rules.contains("ann"), "{rules:?}");
     // Unblocking on one host does not lift a fleet block.
-    let reply = hosts[1].run("unblock per-user user=ann@example.org");
-    assert!(reply.contains("was not blocked; it is blocked on all hosts"), "{reply}");
+    let output = hosts[1].run("unblock per-user user=ann@example.org");
+    assert!(output.contains("was not blocked; it is blocked on all hosts"), "{output}");
     assert_eq!(verdict(&hosts[1], "ann@example.org"), LIMIT);
     hosts[1].run("unblock per-user user=ann@example.org --fleet");
-    awaits_no_line(&hosts[0], "blocked   api");
+    await_no_line(&hosts[0], "blocked   api");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "ann@example.org"), ALLOW));
     // The same for a shared budget.
     hosts[0].run("block shared tenant=t1 --for 2s --fleet");
@@ -166,8 +166,8 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     };
     assert!(blocked("t1") && !blocked("t2"));
     eventually("it ends by itself", || (!blocked("t1")).then_some(()));
-    let reply = hosts[0].fail("block per-user ip=x --for 5m --fleet", 1);
-    assert!(reply.contains("its key is made of `user`"), "{reply}");
+    let output = hosts[0].fail("block per-user ip=x --for 5m --fleet", 1);
+    assert!(output.contains("its key is made of `user`"), "{output}");
 }
 
 #[test]
@@ -176,10 +176,10 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
     hosts[0].run("switch per-user shadow --fleet");
-    awaits_line(&hosts[1], "api/per-user: shadow on all hosts");
+    await_line(&hosts[1], "api/per-user: shadow on all hosts");
     redis.kill();
-    let reply = hosts[0].fail("switch per-user disabled --fleet", 1);
-    assert!(reply.contains("Redis d"), "{reply}");
+    let output = hosts[0].fail("switch per-user disabled --fleet", 1);
+    assert!(output.contains("Redis d"), "{output}");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "u1"), ALLOW));
     eventually("it is kept", || {
         let kept = fs::read(hosts[1].plan.path("state/fleet-overrides")).ok()?;
@@ -197,32 +197,32 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
         redis.say("GET tg:{tm}:overrides").contains("per-user").then_some(())
     });
     let late = plan(&redis.url(), RULES, "").start();
-    awaits_line(&late, "api/per-user: shadow on all hosts");
+    await_line(&late, "api/per-user: shadow on all hosts");
     late.run("switch per-user --clear --fleet");
-    awaits_no_line(&first, "shadow on all hosts");
-    awaits_no_line(&second, "shadow on all hosts");
+    await_no_line(&first, "shadow on all hosts");
+    await_no_line(&second, "shadow on all hosts");
 }
 
 #[test]
 fn fleet_switch_fails_with_reason_without_redis() {
     let alone = Plan::new().start();
     for words in ["switch per-user shadow --fleet", "switch per-user --clear --fleet"] {
-        let reply = alone.fail(words, 1);
-        assert!(reply.contains("name a Redis and a fleet secret in `redis` of the settings"), "{reply}");
+        let output = alone.fail(words, 1);
+        assert!(output.contains("name a Redis and a fleet secret in `redis` of the settings"), "{output}");
     }
-    let reply = alone.fail("block per-user user=u --for 5m --fleet", 1);
-    assert!(reply.contains("this host shares nothing with others"), "{reply}");
+    let output = alone.fail("block per-user user=u --for 5m --fleet", 1);
+    assert!(output.contains("this host shares nothing with others"), "{output}");
     let redis = Redis::start(&[]);
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
     redis.signal(Signal::STOP);
     let began = read_boot_nanos();
-    let reply = host.fail("switch per-user shadow --fleet", 1);
+    let output = host.fail("switch per-user shadow --fleet", 1);
     let took = Duration::from_nanos(read_boot_nanos() - began);
     eprintln!("given up after {} ms", took.as_millis());
     // The promise is three seconds, more on a busy machine, but it ends.
     redis.signal(Signal::CONT);
-    assert!(reply.contains("Redis d"), "{reply}");
+    assert!(output.contains("Redis d"), "{output}");
     assert_eq!(verdict(&host, "u2"), ALLOW, "nobody waits for it");
 }
 
@@ -241,8 +241,8 @@ fn concurrent_operators_lose_no_block() {
     });
     for host in &hosts {
         eventually("all are heard", || {
-            let reply = host.run("switch");
-            (reply.lines().filter(|line| line.starts_with("blocked   api/per-user")).count() == 16)
+            let output = host.run("switch");
+            (output.lines().filter(|line| line.starts_with("blocked   api/per-user")).count() == 16)
                 .then_some(())
         });
     }

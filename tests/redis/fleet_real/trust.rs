@@ -32,9 +32,9 @@ fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
         daemon.await_log(&["no connection to Redis", "tls", word]);
         assert_eq!(count_log(&daemon, LINKED), 0, "{}", daemon.log());
     }
-    let (_, reply, _) = outcome_of(&daemon.doctor(&[]));
+    let (_, output, _) = outcome_of(&daemon.doctor(&[]));
     let expected = if is_good { "may call all that the scripts call" } else { word };
-    assert!(reply.contains(expected) && (is_good || reply.contains("correct the certificate")), "{reply}");
+    assert!(output.contains(expected) && (is_good || output.contains("correct the certificate")), "{output}");
     let asked =
         ask_all(std::slice::from_ref(&daemon), 4, Duration::from_millis(5), Duration::from_millis(1_000));
     let at = passed(&asked);
