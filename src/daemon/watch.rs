@@ -122,13 +122,27 @@ impl WatchThread {
                 break;
             }
         }
-        // An explicit request comes after the writes.
-        let begin = read_boot_nanos();
-        while !self.reload_signal.requested.load(Ordering::SeqCst)
-            && Duration::from_nanos(read_boot_nanos().saturating_sub(begin)) < SETTLE_MAX
-            && self.watching.wait(&self.reload_signal.wake, Some(SETTLE))
-        {}
+        let request = &self.reload_signal.requested;
+        wait_for_pause(
+            read_boot_nanos,
+            |within| self.watching.wait(&self.reload_signal.wake, Some(within)),
+            || request.load(Ordering::SeqCst),
+        );
     }
+}
+
+/// Waits until no change comes for `SETTLE`, for `SETTLE_MAX` at most. An explicit request comes after the
+/// writes, so it ends the wait. `changes_within` waits for a change for the given time.
+fn wait_for_pause(
+    now_nanos: impl Fn() -> u64,
+    mut changes_within: impl FnMut(Duration) -> bool,
+    requested: impl Fn() -> bool,
+) {
+    let begin = now_nanos();
+    while !requested()
+        && Duration::from_nanos(now_nanos().saturating_sub(begin)) < SETTLE_MAX
+        && changes_within(SETTLE)
+    {}
 }
 
 /// Editors write a file in several steps and deployments write several files, with shorter pauses than this.
@@ -151,12 +165,12 @@ const LET_GO_PERIOD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use super::{DirectoryWatch, ReloadSignal, WatchThread};
+    use super::{DirectoryWatch, ReloadSignal, WatchThread, wait_for_pause};
     use crate::clock::Clock;
     use crate::daemon::rules_in_force::RulesInForce;
     use crate::daemon::service_manager::ServiceManager;
@@ -178,35 +192,30 @@ mod tests {
         }
     }
 
-    /// Rings up to `rings_max` times while the thread waits for a pause. Returns the rings until then.
-    fn rings_waited_for(thread: &mut WatchThread, rings_max: usize) -> usize {
-        let (rings, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let reload_signal = thread.reload_signal.clone();
-        std::thread::scope(|scope| {
-            reload_signal.ring();
-            scope.spawn(|| {
-                while rings.load(Ordering::SeqCst) < rings_max && !enough.load(Ordering::SeqCst) {
-                    reload_signal.ring();
-                    rings.fetch_add(1, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-            });
-            thread.await_change();
-            enough.store(true, Ordering::SeqCst);
-            rings.load(Ordering::SeqCst)
-        })
+    /// Returns the milliseconds that `wait_for_pause` waits for a writer with a change each `period_millis`
+    /// until `last_change_millis`, if a request comes at `request_millis`.
+    fn millis_waited(period_millis: u64, last_change_millis: u64, request_millis: u64) -> u64 {
+        let now_millis = Cell::new(5_000);
+        let elapsed = || now_millis.get() - 5_000;
+        let changes_within = |within: Duration| {
+            let next = elapsed() + period_millis;
+            let is_change = period_millis < within.as_millis() as u64 && next <= last_change_millis;
+            now_millis.set(5_000 + if is_change { next } else { elapsed() + within.as_millis() as u64 });
+            is_change
+        };
+        wait_for_pause(|| now_millis.get() * 1_000_000, changes_within, || elapsed() >= request_millis);
+        elapsed()
     }
 
     #[test]
     fn waits_for_end_of_writes_up_to_a_maximum() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut thread = thread(directory.path());
-        // On a busy machine either thread may be delayed.
-        assert!((0..10).any(|_| rings_waited_for(&mut thread, 30) == 30));
-        assert!(rings_waited_for(&mut thread, usize::MAX) > 30);
-        // An explicit request ends the wait.
-        thread.reload_signal.clone().ask();
-        assert!((0..10).any(|_| rings_waited_for(&mut thread, usize::MAX) < 10));
+        let never = u64::MAX;
+        assert_eq!(millis_waited(10, 0, never), 100, "no further write");
+        assert_eq!(millis_waited(10, 300, never), 400, "writes for 300 ms");
+        assert_eq!(millis_waited(99, 495, never), 595, "writes with the longest pauses");
+        assert_eq!(millis_waited(10, never, never), 1_000, "writes without end");
+        assert_eq!(millis_waited(10, never, 250), 250, "an explicit request after 250 ms");
+        assert_eq!(millis_waited(10, never, 0), 0, "an explicit request before");
     }
 
     #[test]
