@@ -63,6 +63,12 @@ pub(crate) fn unanswered_checks(hosts: &[Daemon]) -> f64 {
     hosts.iter().map(|host| count(host, "late") + count(host, "declined")).sum()
 }
 
+/// Returns the commands of these hosts whose replies were lost: Redis may have run them.
+pub(crate) fn lost_replies(hosts: &[Daemon]) -> usize {
+    let timeouts = |host| metric(host, "tidegate_fleet_errors_total{class=\"timeout\"}");
+    hosts.iter().map(timeouts).sum::<f64>() as usize
+}
+
 /// Counts the log lines with these words.
 pub(crate) fn count_log(host: &Daemon, words: &str) -> usize {
     host.log().lines().filter(|line| line.contains(words)).count()

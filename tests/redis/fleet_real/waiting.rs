@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, eventually};
-use super::hosts::{CUT_OFF, ask_all, count_log, hosts, metric, passed, rules};
+use super::hosts::{CUT_OFF, ask_all, count_log, hosts, lost_replies, metric, passed, rules};
 use super::msgpack::frame;
 use super::redis_server::Redis;
 use super::way::Way;
@@ -60,7 +60,8 @@ fn id_of(reply: &Value) -> u64 {
 }
 
 /// Overloads three hosts beyond the budget. Requests without a reply in time are refused, and after five of
-/// them a host pauses remote checks.
+/// them a host pauses remote checks. A host closes a connection without a reply for 250 ms, as on a machine that
+/// stalls; what Redis charged for a lost reply is lost.
 #[test]
 fn three_hosts_admit_the_exact_budget() {
     for mode in ["on_miss: ask", "mode: exact"] {
@@ -73,8 +74,9 @@ fn three_hosts_admit_the_exact_budget() {
             admitted += passed(&asked).len();
             admitted
         };
-        (0..60).any(|_| ask(500) >= 30);
-        assert_eq!(ask(500), 30, "{mode}");
+        (0..60).any(|_| ask(500) + lost_replies(&hosts) >= 30);
+        let (admitted, lost) = (ask(500), lost_replies(&hosts));
+        assert!(admitted <= 30 && admitted + lost >= 30, "{mode}: {admitted} admitted, {lost} replies lost");
     }
 }
 
