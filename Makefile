@@ -14,12 +14,13 @@ PYTEST := env TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 BUILD := cargo build --locked --package tidegate --bin tidegate --test memory
 
 # The stages of `make test`. Those with real processes run one after another: those of CLIENTS as soon as there is a daemon, those of
-# REAL when the Rust tests are built. Beside them, at lower priority, this build, and the stages that only compute.
+# REAL when the Rust tests are built. Beside them, at lower priority, this build, and the stages that only compute. The build of the
+# daemon leaves a processor idle at times, so the lints of files run beside it.
 CLIENTS := python ruby go roulette
 REAL := daemon redis
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
 IDLE := nice -n 19
-COMPUTED := files simulations pure memory examples
+COMPUTED := simulations pure memory examples
 
 # Builds test programs with clippy in the same pass, if installed.
 LINTED := $(shell clippy-driver --version >/dev/null 2>&1 && echo CLIPPY_ARGS=-Dwarnings RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc_linted)
@@ -55,7 +56,8 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 # A shell makes background jobs ignore SIGINT and SIGQUIT, with which tests end their daemons: `--default-signal`.
 STAGES := $(MAKE) -k --no-print-directory BUILT=1
 lanes:
-	@failed=0; scripts/setup packages & packages=$$!; $(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$packages || failed=1; \
+	@failed=0; { scripts/setup packages && $(IDLE) $(STAGES) test-files; } & files=$$!; \
+	$(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$files || failed=1; \
 	env --default-signal $(STAGES) $(addprefix test-,$(CLIENTS)) & clients=$$!; \
 	$(IDLE) $(STAGES) BUILT= test-programs || { wait; exit 1; }; \
 	$(IDLE) $(STAGES) -j2 $(addprefix test-,$(COMPUTED)) & computed=$$!; \

@@ -13,7 +13,7 @@ use super::rules_in_force::RulesInForce;
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::watching::DirectoryWatch;
 use crate::admin::ReloadResult;
-use crate::clock::read_boot_nanos;
+use crate::clock::{Timestamp, read_boot_nanos};
 
 /// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
 /// wait for rules.
@@ -124,7 +124,7 @@ impl WatchThread {
         }
         let request = &self.reload_signal.requested;
         wait_for_pause(
-            read_boot_nanos,
+            || Timestamp::from_nanos(read_boot_nanos()),
             |within| self.watching.wait(&self.reload_signal.wake, Some(within)),
             || request.load(Ordering::SeqCst),
         );
@@ -134,15 +134,12 @@ impl WatchThread {
 /// Waits until no change comes for `SETTLE`, for `SETTLE_MAX` at most. An explicit request comes after the
 /// writes, so it ends the wait. `changes_within` waits for a change for the given time.
 fn wait_for_pause(
-    now_nanos: impl Fn() -> u64,
+    now: impl Fn() -> Timestamp,
     mut changes_within: impl FnMut(Duration) -> bool,
     requested: impl Fn() -> bool,
 ) {
-    let begin = now_nanos();
-    while !requested()
-        && Duration::from_nanos(now_nanos().saturating_sub(begin)) < SETTLE_MAX
-        && changes_within(SETTLE)
-    {}
+    let begin = now();
+    while !requested() && now().since(begin) < SETTLE_MAX && changes_within(SETTLE) {}
 }
 
 /// Editors write a file in several steps and deployments write several files, with shorter pauses than this.
@@ -171,7 +168,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{DirectoryWatch, ReloadSignal, WatchThread, wait_for_pause};
-    use crate::clock::Clock;
+    use crate::clock::{Clock, Timestamp};
     use crate::daemon::rules_in_force::RulesInForce;
     use crate::daemon::service_manager::ServiceManager;
     use crate::engine::{Engine, EngineOptions, HashKey, Mode};
@@ -194,17 +191,18 @@ mod tests {
 
     /// Returns the milliseconds that `wait_for_pause` waits for a writer with a change each `period_millis`
     /// until `last_change_millis`, if a request comes at `request_millis`.
-    fn millis_waited(period_millis: u64, last_change_millis: u64, request_millis: u64) -> u64 {
-        let now_millis = Cell::new(5_000);
-        let elapsed = || now_millis.get() - 5_000;
+    fn millis_waited(period_millis: u64, last_change_millis: u64, request_millis: u64) -> u128 {
+        let now = Cell::new(Timestamp::ORIGIN);
+        let elapsed = || now.get().since(Timestamp::ORIGIN);
+        let period = Duration::from_millis(period_millis);
         let changes_within = |within: Duration| {
-            let next = elapsed() + period_millis;
-            let is_change = period_millis < within.as_millis() as u64 && next <= last_change_millis;
-            now_millis.set(5_000 + if is_change { next } else { elapsed() + within.as_millis() as u64 });
+            let is_change =
+                period < within && elapsed() + period <= Duration::from_millis(last_change_millis);
+            now.set(now.get().after(if is_change { period } else { within }));
             is_change
         };
-        wait_for_pause(|| now_millis.get() * 1_000_000, changes_within, || elapsed() >= request_millis);
-        elapsed()
+        wait_for_pause(|| now.get(), changes_within, || elapsed() >= Duration::from_millis(request_millis));
+        elapsed().as_millis()
     }
 
     #[test]
