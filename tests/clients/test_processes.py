@@ -17,8 +17,8 @@ from rules import BURST, CONCURRENCY, RULES, USERS, limit_of
 from servers import wait_until
 
 CHILDREN = 4
-REQUESTS = int(os.environ.get("FORKED_REQUESTS", "250"))  # for each child; `make nightly`: 10 000
-FLIPS = int(os.environ.get("FLIPS", "80"))  # stops of the daemon; `make nightly`: 5 000
+REQUESTS = int(os.environ.get("FORKED_REQUESTS", "125"))  # for each child; `make nightly`: 10 000
+FLIPS = int(os.environ.get("FLIPS", "50"))  # stops of the daemon; `make nightly`: 5 000
 SILENCE = 2.5  # seconds: four probes
 FAILURES = 3  # after which a client's breaker opens
 PAUSES = [0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 100]  # seconds, at least: half of 0.1 s, which is doubled up to 2 s

@@ -23,7 +23,7 @@ from servers import wait_until
 from yardstick import measuring
 
 REQUESTS = int(os.environ.get("REQUESTS", "0"))
-EACH = 90 if REQUESTS else 40  # requests before a fault, and minimum during it
+EACH = 90 if REQUESTS else 25  # requests before a fault, and minimum during it
 DEADLINE, GRACE, ADDED = 0.020, 0.005, 0.001  # promised seconds; the second and third over the first, and p99
 # The onset of a fault: three failures in a row of each caller, after which the breaker opens.
 ONSET = 3 * CALLERS

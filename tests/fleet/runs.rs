@@ -48,7 +48,7 @@ fn plan(seed: u64) -> Plan {
 /// Selected by `SEED` and `RUNS`.
 #[test]
 fn keeps_bounds_and_conserves_tokens() {
-    let runs = if is_short() { 8 } else { runs() };
+    let runs = if is_short() { 5 } else { runs() };
     each_seed(seed()..seed() + runs, plan, |plan| {
         let world = run(plan);
         let seen = world.measure.seen();

@@ -154,6 +154,7 @@ def blocks(page: str) -> list[tuple[int, str, str]]:
     return [(page.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("package")
 def test_the_page_for_newcomers_works(package: Package, tmp_path: Path) -> None:
     found = blocks((PROJECT / "docs/install.md").read_text())
