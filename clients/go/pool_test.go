@@ -91,7 +91,7 @@ func batches(t *testing.T, takes time.Duration, most int) (path string, largest 
 // 2 000 callers share 64 connections. With one request at a time on each, a round would take 31 batches of the daemon,
 // twice the deadline.
 func TestTwoThousandCallersGetDecisions(t *testing.T) {
-	const callers, each, takes = 2_000, 3, 200 * time.Millisecond
+	const callers, each, takes = 2_000, 3, 400 * time.Millisecond
 	path, largest := batches(t, takes, connectionsMax)
 	c := client(t, path, WithTimeout(callers/connectionsMax*takes/2))
 	unjudged := atomic.Int32{}

@@ -169,7 +169,7 @@ impl KeySync {
         };
         let is_wanted = borrows
             && there.requested > 0
-            && !self.is_spent_out()
+            && !self.is_spent_out(pace.now)
             && (self.calls
                 || self.is_short && there.borrowed < target
                 || there.borrowed < self.low(budget, pace));
@@ -192,8 +192,10 @@ impl KeySync {
         NextAction::Look(if self.calls { again.min(pace.now.after(EVERY)) } else { again })
     }
 
-    fn is_spent_out(&self) -> bool {
+    /// Whether the window was spent out lately: other hosts may return tokens before it ends.
+    fn is_spent_out(&self, now: Timestamp) -> bool {
         matches!(self.more, Some((_, true)))
+            && self.known.is_some_and(|(at, _)| now.since(at) < SPENT_OUT_FOR)
     }
 
     /// Resets the state of a window that may have turned since the last reply.
@@ -403,6 +405,9 @@ const BACK_AFTER: Duration = Duration::from_millis(250);
 
 /// The interval of reports about held tokens, well before [`crate::engine::ShareReply`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
+
+/// How long nothing is asked about a window without tokens: as long as another host holds tokens that it may return.
+const SPENT_OUT_FOR: Duration = Duration::from_millis(1_900);
 
 /// How long the state of an idle key is kept.
 const KEEP: Duration = Duration::from_secs(10);

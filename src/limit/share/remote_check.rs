@@ -132,16 +132,18 @@ impl ShareState {
             return self.after_outages(quota, fleet_status, now).missing_tokens(quota, now, cost);
         }
         let need = cost.checked_sub(self.borrowed(now)).filter(|need| *need > 0)?;
-        let may =
-            cost <= quota.bucket().burst() && fleet_status.answers_in_time() && !self.is_refused(now, need);
+        let may = cost <= quota.bucket().burst()
+            && fleet_status.answers_in_time()
+            && !self.is_refused_lately(now, need);
         may.then_some(need)
     }
 
-    /// Whether a remote check might allow a request that is refused here, by the last known level.
+    /// Whether a remote check might allow a request that is refused here, by the last known level. A level says nothing after a hold:
+    /// other hosts have returned or spent the tokens that they held.
     #[must_use]
     pub fn may_pass_elsewhere(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
         self.missing_tokens(quota, now, cost).is_some_and(|need| {
-            let known = self.estimate(quota, now);
+            let known = self.estimate(quota, now).filter(|_| self.is_recent(now));
             known.is_none_or(|level| level >= i64::from(need) * MICRO_UNITS.cast_signed())
         })
     }
@@ -178,8 +180,8 @@ impl ShareState {
     pub fn apply_timeout(&mut self, quota: &ShareQuota, now: Timestamp, need: u32) -> u32 {
         let Some(fleet_status) = quota.fleet_status() else { return 0 };
         self.catch_up(quota, fleet_status, now);
-        if !quota.is_reachable(fleet_status) || need == 0 {
-            // Judging applies the fallback anyway.
+        if !quota.is_reachable(fleet_status) || need == 0 || self.is_refused(now, need) {
+            // Judging applies the fallback, or the last refusal, anyway.
             return 0;
         }
         if !self.is_within_part(quota, fleet_status, now, need) {
@@ -283,6 +285,16 @@ impl ShareState {
 
     pub(super) fn is_refused(&self, now: Timestamp, need: u32) -> bool {
         now < self.refused_until && need >= self.refused_cost
+    }
+
+    /// Whether Redis has refused `need` units until later, and lately: other hosts may return tokens before that.
+    pub(super) fn is_refused_lately(&self, now: Timestamp, need: u32) -> bool {
+        self.is_refused(now, need) && self.is_recent(now)
+    }
+
+    /// Whether the last reply of Redis is younger than tokens that another host holds can be.
+    fn is_recent(&self, now: Timestamp) -> bool {
+        self.seen.is_some_and(|seen| now.since(seen.received_at) < HOLD)
     }
 
     /// Adds borrowed tokens and reserves them.

@@ -226,7 +226,7 @@ impl ShareState {
         self.count_requested(quota, now, cost);
         if quota.is_reachable(fleet_status)
             && quota.borrows(fleet_status.hosts())
-            && !self.is_refused(now, cost)
+            && !self.is_refused_lately(now, cost)
         {
             self.lacked = self.lacked.max(cost);
             self.request_sync();

@@ -153,8 +153,11 @@ fn spent_window_refuses_without_remote_check() {
             &ShareReply { next_increase: more, ..settled(0, 0, 0, at(1_000)) },
             at(1_001),
         );
-        assert!(!ask(&mut share, &quota, at(4_999), 1));
+        assert!(!ask(&mut share, &quota, at(2_900), 1));
         assert!(!share.take_sync_due(), "nobody would have any for it");
+        let mut later = share;
+        assert!(!ask(&mut later, &quota, at(4_999), 1));
+        assert!(later.take_sync_due(), "another host may have returned some");
         // Then the whole quota should be there: the request passes on credit, or causes a sync.
         assert_eq!(ask(&mut share, &quota, at(5_000), 1), credit > 0);
         assert_eq!(share.take_sync_due(), credit == 0, "a little credit is told of later");
@@ -391,6 +394,34 @@ fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
         let left = [millis, expires - 1, expires].map(|millis| share.peek_report(at(millis)).borrowed);
         assert_eq!(left, [held, held, 0], "{spent} spent, a grant at {millis} ms");
     }
+}
+
+/// Other hosts may return tokens before the time that Redis named.
+#[test]
+fn refused_key_is_checked_again_after_a_hold() {
+    let ten_an_hour =
+        token_bucket::TokenBucketQuota::new(Rate::new(10, 3_600 * SECOND).unwrap(), 10).unwrap();
+    let (quota, _) = joined(ShareQuota::new(ten_an_hour, 0, Fallback::Share), 2);
+    let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+    let hour = Micros(3_600_000_000);
+    let mut share = ShareState::fresh(&quota, at(0));
+    let refused = Some((5, Some(hour)));
+    let reply =
+        KeyCheckReply { granted: 0, level: 0, refused, sent_at: at(0), next_increase: None, paid_us: 0 };
+    share.apply_remote_reply(&quota, at(1), &reply);
+    share.report(&quota, at(1), 0);
+    for (millis, cost, passes_elsewhere, missing) in
+        [(2, 5, false, None), (2, 4, false, Some(4)), (1_900, 5, false, None), (1_902, 5, true, Some(5))]
+    {
+        let says = (
+            share.may_pass_elsewhere(&quota, at(millis), cost),
+            share.missing_tokens(&quota, at(millis), cost),
+        );
+        assert_eq!(says, (passes_elsewhere, missing), "cost {cost} after {millis} ms");
+    }
+    // Without a reply it stays refused, by its time.
+    assert_eq!(share.apply_timeout(&quota, at(2_001), 5), 0);
+    assert_eq!(share.judge(&quota, at(2_001), 5), Outcome::Later(Micros(hour.0 - 2_000_000)));
 }
 
 #[test]
