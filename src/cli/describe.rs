@@ -56,6 +56,8 @@ fn fleet(rule: &Rule, settings: &FleetSettings, fleets: &[u32]) -> Value {
             "on_miss": <&str>::from(bound.on_miss),
             "extra": bound.extra,
             "quiet_permille": bound.quiet,
+            "cold_max": bound.cold,
+            "commands_per_second": bound.commands_per_second,
             "says": past_budget(&bound),
             "doubt": quota.and_then(|quota| bound.doubt(quota)),
         })

@@ -246,6 +246,12 @@ pub struct FleetBound {
     pub extra: u32,
     /// The share of the rate that hosts with little use of the key may never report, in thousandths.
     pub quiet: u16,
+    /// The largest burst, and the largest cost of one request, that passes on a host without tokens of the key while
+    /// Redis answers in time.
+    pub cold: u32,
+    /// Commands about one key per second, of all hosts, if they use its rate evenly by requests of one token; `None` for
+    /// permits. With `admit` and `refuse` the most.
+    pub commands_per_second: Option<u64>,
     /// Whether `extra` applies once per window.
     pub windows: bool,
     /// The unit that hosts borrow: `token`, or `place` for permits.
@@ -276,7 +282,14 @@ impl FleetBound {
             OnMiss::Admit => (hosts, settings.over()),
         };
         let quiet = if is_window(quota) { 0 } else { quiet };
-        Some(FleetBound { hosts, on_miss, extra, quiet, windows: is_window(quota), unit, limit })
+        let cold = match on_miss {
+            OnMiss::Ask => limit,
+            OnMiss::Admit => (extra / hosts.max(1)).max(1).min(limit),
+            OnMiss::Refuse => 0,
+        };
+        let commands_per_second = commands_per_second(settings, quota, hosts, on_miss);
+        let windows = is_window(quota);
+        Some(FleetBound { hosts, on_miss, extra, quiet, cold, commands_per_second, windows, unit, limit })
     }
 
     /// Returns a warning if the budget is small for this host count.
@@ -304,6 +317,29 @@ impl FleetBound {
     }
 }
 
+/// See [`FleetBound::commands_per_second`]. The numbers are those of the sync with Redis, and a simulation of it checks the
+/// results (`tests/fleet/users.rs`).
+fn commands_per_second(settings: &FleetSettings, quota: &Quota, hosts: u32, on_miss: OnMiss) -> Option<u64> {
+    let rate = match quota {
+        Quota::FleetBudget(quota) => quota.bucket().rate(),
+        Quota::TokenBucket(quota) => quota.rate(),
+        _ => return None,
+    };
+    let hosts = u64::from(hosts.max(1));
+    let requests = (u64::from(rate.count()) * 1_000_000_000).div_ceil(rate.period_nanos());
+    if on_miss != OnMiss::Ask {
+        return Some(hosts * (requests / hosts + 1).min(SYNCS_PER_SECOND_MAX));
+    }
+    let limit = u64::from(quota.limit());
+    let lent = if is_window(quota) { limit - limit / 4 } else { limit };
+    // A host borrows the tokens of two requests or more in a tenth of a second, with a quarter more, and at most two of its
+    // parts of a quarter of the burst.
+    let (needed, part) = ((requests + 4 * hosts) / (8 * hosts), lent.saturating_sub(1) / 4 / hosts);
+    let borrows =
+        settings.mode == FleetMode::Borrow && limit >= 2 * hosts && (2..=2 * part).contains(&needed);
+    Some(if borrows { hosts * SYNCS_PER_SECOND + requests / REQUESTS_PER_MISS } else { requests })
+}
+
 /// The default of `max_over`, in thousandths of the budget.
 pub(super) const OVER: u16 = 100;
 
@@ -312,6 +348,13 @@ const RATE_PARTS_MAX: u64 = 1_000_000_000;
 
 /// The largest product of a rate's numbers: twice this is below 2⁵³.
 const PRODUCT_MAX: u64 = 4_000_000_000_000_000;
+
+/// Syncs of a host for a key from which it borrows, and the most for a key that many hosts lack tokens of.
+const SYNCS_PER_SECOND: u64 = 10;
+const SYNCS_PER_SECOND_MAX: u64 = 24;
+
+/// Of requests that come at random times, one in about this many finds no borrowed token.
+const REQUESTS_PER_MISS: u64 = 60;
 
 /// A host's part of a concurrency limit below which its share of the work varies by more than the part.
 const PERMITS_PER_HOST_MIN: u32 = 4;

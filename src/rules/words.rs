@@ -125,12 +125,28 @@ pub(crate) fn past_budget(bound: &FleetBound) -> String {
             format!(", and {share} of the rate more from hosts that hardly use the key")
         }
     };
-    match bound.on_miss {
+    let past = match bound.on_miss {
         OnMiss::Admit if bound.windows => format!("{} more in each window", bound.extra),
         OnMiss::Admit => format!("{} more at once{quiet}", bound.extra),
         OnMiss::Refuse => format!("no more; a host that holds no {} refuses", bound.unit),
         OnMiss::Ask => format!("no more; a host that holds no {} asks Redis", bound.unit),
-    }
+    };
+    let cold = match bound.on_miss {
+        OnMiss::Admit => format!("; a burst or cost up to {} passes on a host that holds none", bound.cold),
+        OnMiss::Ask if bound.commands_per_second.is_some() => {
+            format!(", where a burst or cost up to {} passes", bound.cold)
+        }
+        _ => String::new(),
+    };
+    let commands = match (bound.commands_per_second, bound.on_miss) {
+        (None, _) => String::new(),
+        (Some(0 | 1), _) => "; a command for each request".to_owned(),
+        (Some(commands), OnMiss::Ask) => {
+            format!("; about {commands} commands a second at the full rate of a key")
+        }
+        (Some(commands), _) => format!("; at most {commands} commands a second for a key"),
+    };
+    format!("{past}{cold}{commands}")
 }
 
 /// Describes the soft or elastic part beyond the quota; `None` if further requests are refused.

@@ -6,7 +6,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use tidegate::rules::{Domain, read_text};
+use tidegate::limit::token_bucket::TokenBucketQuota;
+use tidegate::limit::{Quota, Rate};
+use tidegate::rules::{Domain, FleetBound, FleetSettings, read_text};
 
 use crate::host::{FleetRequest, Host, Judged};
 use crate::network::{Event, Network, To};
@@ -480,6 +482,35 @@ fn overload_costs_few_commands() {
             "{hosts} hosts, load {load}, burst {burst}: {} commands/s, {passed} passed, {seen:?}",
             seen.commands / row.seconds
         );
+    }
+}
+
+/// `tidegate check` predicts the commands of a rule with `on_miss: ask`.
+#[test]
+fn sends_as_many_commands_as_predicted() {
+    for (hosts, rate, burst) in
+        [(2, 5, 10), (2, 50, 50), (6, 50, 25), (6, 1_000, 500), (20, 200, 100), (20, 2_000, 2_000)]
+    {
+        let row = Scenario {
+            hosts,
+            rate,
+            burst,
+            callers: 1,
+            page: 1,
+            load: 1.0,
+            routing: Routing::Requests,
+            seconds: 5,
+            ..PAGES
+        };
+        let quota = Quota::TokenBucket(
+            TokenBucketQuota::new(Rate::new(rate, 1_000_000_000).unwrap(), burst).unwrap(),
+        );
+        let predicted =
+            FleetBound::of(&FleetSettings::default(), &quota, hosts).unwrap().commands_per_second.unwrap();
+        // Without heartbeats.
+        let sent = (run(&row).commands / row.seconds).saturating_sub(hosts.into());
+        println!("{hosts} hosts, {rate}/s burst {burst}: {sent} commands/s, predicted {predicted}");
+        assert!(sent.abs_diff(predicted) <= predicted / 4 + 2, "{sent}, predicted {predicted}: {row:?}");
     }
 }
 
