@@ -271,7 +271,6 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     let mut wire = Wire::greeted(&host.socket());
     eventually("a command is answered", || (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(()));
     redis.signal(Signal::STOP);
-    let stopped = read_boot_nanos();
     let mut waited = 0;
     for id in 0..60 {
         let began = read_boot_nanos();
@@ -286,7 +285,7 @@ fn stops_waiting_after_five_timeouts_until_reply() {
         sleep(Duration::from_millis(5));
         (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(())
     });
-    // The link counts as cut off after a second without a reply, which a busy machine may take.
-    let is_short = read_boot_nanos() - stopped < 900_000_000;
-    assert!(!is_short || count_log(&host, CUT_OFF) == 0, "the commands were stopped, not the link");
+    // On a busy machine Redis may be stopped for the 250 ms after which the connection is closed.
+    let is_closed = lost_replies(std::slice::from_ref(&host)) > 0;
+    assert!(is_closed || count_log(&host, CUT_OFF) == 0, "the commands were stopped, not the link");
 }
