@@ -176,8 +176,8 @@ impl StageCheck {
         shard: &mut Shard,
     ) {
         let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
-        if amount < 0 && A::table(shard).find(&self.digest).is_none() {
-            // Without a state the key has its full quota.
+        if amount < 0 && !A::IS_SHARED && A::table(shard).find(&self.digest).is_none() {
+            // Without a state the key has its full quota, but in Redis.
             return;
         }
         let had_some = self.soft_end(quota, context, shard).is_none();

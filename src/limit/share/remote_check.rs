@@ -276,7 +276,7 @@ impl ShareState {
         self.queue_refund(unspent);
     }
 
-    fn queue_refund(&mut self, tokens: u32) {
+    pub(super) fn queue_refund(&mut self, tokens: u32) {
         self.refund = self.refund.saturating_add(tokens);
         if tokens > 0 {
             self.request_sync();

@@ -251,17 +251,22 @@ impl ShareState {
         }
     }
 
-    /// Refunds charged units: cancels debt first, then restores borrowed tokens, at most those that Redis counts.
+    /// Refunds charged units: cancels debt first; the rest of a bucket returns to Redis with the next report. Of a window,
+    /// whose charge may be of an earlier one, it restores borrowed tokens, at most those that Redis counts.
     pub fn refund(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32) {
         let Some(fleet_status) = quota.fleet_status() else {
             self.fallback = self.fallback.refund(quota.bucket(), now, amount);
             return;
         };
         self.catch_up(quota, fleet_status, now);
-        let paid = self.owed.min(amount);
-        self.owed -= paid;
-        let room = if now < self.expires_at { self.held_in_redis.saturating_sub(self.tokens) } else { 0 };
-        self.tokens += room.min(amount - paid);
+        let uncharged = self.owed.min(amount);
+        self.owed -= uncharged;
+        let charged = amount - uncharged;
+        if quota.window().is_none() {
+            self.queue_refund(charged.min(quota.bucket().burst()));
+        } else if now < self.expires_at {
+            self.tokens += self.held_in_redis.saturating_sub(self.tokens).min(charged);
+        }
     }
 
     /// The level of the last reply of Redis, if it came after the last outage.

@@ -214,18 +214,21 @@ fn refusal_never_reports_remaining_above_cost() {
 
 #[test]
 fn share_follows_charges_and_refunds_after_the_fact() {
-    for rule in [shared("all", 9, 9), windowed("all", 9)] {
+    // Amounts, then the borrowed tokens, the debt, and what is refunded to Redis. Tokens of a window stay on the host, as the
+    // charge may be of an earlier one.
+    let bucket = [(2, 2, 0, 0), (5, 0, 3, 0), (-1, 0, 2, 0), (-4, 0, 0, 2), (-99, 0, 0, 11), (99, 0, 9, 11)];
+    let window = [(2, 2, 0, 0), (5, 0, 3, 0), (-1, 0, 2, 0), (-4, 2, 0, 0), (-9, 5, 0, 0), (99, 0, 9, 0)];
+    for (rule, rows) in [(shared("all", 9, 9), bucket), (windowed("all", 9), window)] {
         let mut host = Host::new(1, vec![rule]);
         host.hit("u1", 0);
         let key = host.calls()[0];
         host.grant(&key, 5, 0);
         assert_eq!(host.hit("u1", 1), Verdict::Allow);
         host.calls();
-        // Amounts, then the borrowed tokens and the debt.
-        for (amount, held, owed) in [(2, 2, 0), (5, 0, 3), (-1, 0, 2), (-4, 2, 0), (-9, 5, 0), (99, 0, 9)] {
+        for (amount, held, owed, refunded) in rows {
             host.charge(amount, 1);
             let there = host.engine.peek_share(&key, &host.budget(&key), at_millis(1)).unwrap();
-            assert_eq!((there.borrowed, there.debt), (held, owed), "after {amount}");
+            assert_eq!((there.borrowed, there.debt, there.refund), (held, owed, refunded), "after {amount}");
         }
         assert_eq!(host.calls(), [key], "Redis is told of the debt");
         host.fleet_status.set_redis_reachable(false);

@@ -263,6 +263,35 @@ fn refunded_token_passes_on_host_that_redis_refused() {
     }
 }
 
+/// A CHARGE of a negative amount, at once and after the tokens of the request have expired, on hosts with and without them.
+#[test]
+fn refund_returns_to_all_hosts_once() {
+    for (mode, pause) in
+        [("mode: exact", 0), ("on_miss: ask", 2_100), ("on_miss: refuse", 0), ("on_miss: refuse", 2_100)]
+    {
+        let redis = Redis::start(&[]);
+        let hosts = hosts(2, &redis.url(), &rules("3/day", 3, &format!("{mode}, on_redis_down: refuse")));
+        let mut wires = [0, 1].map(|at: usize| Wire::greeted(&hosts[at].socket()));
+        let mut spent = Vec::new();
+        eventually("one host spends the budget", || {
+            let id = spent.len() as u64;
+            let hit = json!([3, 1, "api", [["user", "u1"]], 1, null, {"idem": format!("i{id}")}]);
+            (verdict_of(&wires[0].ask(&hit)) == ALLOW).then(|| spent.push(id));
+            (spent.len() == 3).then_some(())
+        });
+        assert_eq!(verdict_of(&wires[1].ask(&hit(1, "u1"))), LIMIT, "{mode}");
+        sleep(Duration::from_millis(pause));
+        let refund = json!([5, 7, "api", [["user", "u1"]], -1, {"of": "i1"}]);
+        assert_eq!([0, 1].map(|_| wires[0].ask(&refund)[2] == json!(true)), [true, false], "{mode}");
+        eventually(&format!("the other host passes: {mode}, after {pause} ms"), || {
+            sleep(Duration::from_millis(20));
+            (verdict_of(&wires[1].ask(&hit(8, "u1"))) == ALLOW).then_some(())
+        });
+        sleep(Duration::from_millis(300));
+        assert_eq!(wires.map(|mut wire| verdict_of(&wire.ask(&hit(8, "u1")))), [LIMIT; 2], "{mode}");
+    }
+}
+
 #[test]
 fn stops_waiting_after_five_timeouts_until_reply() {
     let redis = Redis::start(&[]);
