@@ -20,8 +20,8 @@ use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
+use crate::pending::Waiting;
 use crate::plan::Plan;
-use crate::waiting::Waiting;
 use crate::world::SECRET;
 
 /// A request of a tenant, by number.

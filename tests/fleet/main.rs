@@ -17,20 +17,21 @@
 )]
 #![allow(unreachable_pub, reason = "parts of this test are parts of others, too")]
 
-mod asking;
 mod audit;
-mod crowded;
 mod csv;
 mod faults;
 mod host;
 mod load;
+mod low_demand;
+mod many_keys;
 mod measure;
 mod network;
+mod pending;
 mod permits;
 mod plan;
-mod quiet;
 #[path = "../shedding/random.rs"]
 mod random;
+mod remote_checks;
 mod reserve;
 mod rotation;
 mod runs;
@@ -38,6 +39,5 @@ mod runs;
 mod store;
 mod table;
 mod users;
-mod waiting;
 mod windows;
 mod world;

@@ -10,17 +10,17 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod accuracy;
 mod blocks;
 mod counting;
 mod descriptors;
 mod flood;
 #[path = "../support/golden.rs"]
 mod golden;
-mod honest;
 mod keys;
 mod protocol;
 mod reloads;
-mod said;
+mod reported;
 mod stack;
 
 use std::sync::Arc;

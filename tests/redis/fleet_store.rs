@@ -1,10 +1,10 @@
 //! Tests that the scripts in a real Redis and their Rust model, which simulations use, agree.
 
 mod commands;
+mod comparison;
 #[path = "../fleet/store/mod.rs"]
 #[allow(unreachable_pub, reason = "shared with the simulation")]
 mod store;
-mod twins;
 
 use std::cell::RefCell;
 
@@ -18,7 +18,7 @@ use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::scripts;
 
 use commands::{any_heartbeat_step, any_step};
-use twins::{Twins, load, start};
+use comparison::{Twins, load, start};
 
 #[test]
 fn scripts_match_rust_model_bit_for_bit() {

@@ -251,8 +251,9 @@ impl ShareState {
         }
     }
 
-    /// Refunds charged units: cancels debt first; the rest of a bucket returns to Redis with the next report. Of a window,
-    /// whose charge may be of an earlier one, it restores borrowed tokens, at most those that Redis counts.
+    /// Refunds charged units: cancels debt first; the rest of a bucket returns to Redis with the next report, unless it was
+    /// admitted on credit or in an outage and may never be charged. Of a window, whose charge may be of an earlier one, it
+    /// restores borrowed tokens, at most those that Redis counts.
     pub fn refund(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32) {
         let Some(fleet_status) = quota.fleet_status() else {
             self.fallback = self.fallback.refund(quota.bucket(), now, amount);
@@ -262,7 +263,9 @@ impl ShareState {
         let uncharged = self.owed.min(amount);
         self.owed -= uncharged;
         let charged = amount - uncharged;
-        if quota.window().is_none() {
+        let is_on_credit =
+            !self.tracked && quota.credit() > 0 && !quota.may_check_remotely(fleet_status.hosts());
+        if quota.window().is_none() && quota.is_reachable(fleet_status) && !is_on_credit {
             self.queue_refund(charged.min(quota.bucket().burst()));
         } else if now < self.expires_at {
             self.tokens += self.held_in_redis.saturating_sub(self.tokens).min(charged);

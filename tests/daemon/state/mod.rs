@@ -1,7 +1,6 @@
 //! State over a restart: files, the engine's tables, the daemon.
 
 use crate::{daemon, http, msgpack, wire};
-mod aside;
 mod disk;
 mod exhausted;
 mod faketime;
@@ -13,6 +12,7 @@ mod last_good;
 mod measured;
 mod pipes;
 mod restarts;
+mod set_aside;
 pub(crate) mod strace;
 mod suspend;
 mod trouble;

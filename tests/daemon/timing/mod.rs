@@ -3,9 +3,9 @@
 
 use crate::process::tries;
 use crate::{daemon, http, machine, msgpack, wire};
-mod crowds;
 mod fairness;
 mod heartbeat;
 mod log;
+mod many_connections;
 mod shares;
 mod stops;

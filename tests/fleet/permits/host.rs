@@ -17,7 +17,7 @@ use tidegate::rules::{Domain, KeyPart, Limit, Rule};
 
 use super::world::WorkPlan;
 use crate::host::{Host, own_rule, position};
-use crate::waiting::Waiting;
+use crate::pending::Waiting;
 use crate::world::SECRET;
 
 pub(crate) struct WorkHost {

@@ -394,6 +394,20 @@ fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
     }
 }
 
+#[test]
+fn refund_of_uncharged_request_returns_nothing_to_redis() {
+    for (credit, is_reachable, refunded) in [(500, true, 0), (0, true, 1), (0, false, 0)] {
+        let (quota, fleet_status) = shared(100, 100, credit, 10, Fallback::Share);
+        let mut share = ShareState::fresh(&quota, at(0));
+        fleet_status.set_redis_reachable(is_reachable);
+        if credit > 0 || !is_reachable {
+            assert!(ask(&mut share, &quota, at(1), 1), "on credit, or by the fallback");
+        }
+        share.refund(&quota, at(2), 1);
+        assert_eq!(share.peek_report(at(2)).refund, refunded, "credit {credit}, reachable: {is_reachable}");
+    }
+}
+
 /// Other hosts may return tokens before the time that Redis named.
 #[test]
 fn refused_key_is_checked_again_after_a_hold() {

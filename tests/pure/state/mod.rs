@@ -1,9 +1,9 @@
 //! Snapshots of an engine in virtual time, and their files.
 
-mod beside;
 mod clocks;
+mod concurrent;
 mod damage;
 mod fixture;
 mod pools;
-mod twins;
-mod whole;
+mod resumed;
+mod round_trips;

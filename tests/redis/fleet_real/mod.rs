@@ -1,18 +1,18 @@
 //! Tests one budget over real daemons and a real redis-server, with faults between them.
 
 use crate::{certificates, daemon, http, liar, msgpack, redis_cluster, redis_server, wire};
+mod bound;
 mod faults;
+mod forged_replies;
 mod hostile;
 mod hosts;
 mod leaving;
-mod lies;
 mod overrides;
 mod permits;
+mod proxy;
 mod regions;
+mod remote_checks;
 mod reserve;
+mod secrets;
 mod shards;
-mod together;
-mod trust;
-mod waiting;
-mod way;
 mod windows;

@@ -13,14 +13,14 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A socket that leads to Redis.
-pub(crate) struct Way {
+pub(crate) struct RedisProxy {
     directory: TempDir,
-    mood: Arc<Mood>,
+    faults: Arc<ProxyFaults>,
 }
 
 /// Faults of the proxy, and counts.
 #[derive(Debug, Default)]
-pub(crate) struct Mood {
+pub(crate) struct ProxyFaults {
     /// One in this many reply chunks is dropped, and its connection closed; 0: none.
     pub(crate) drop_one_in: AtomicU32,
     /// Delay of each reply chunk, in milliseconds.
@@ -29,35 +29,35 @@ pub(crate) struct Mood {
     pieces: AtomicU32,
 }
 
-impl Way {
-    pub(crate) fn to(redis: &Path) -> Way {
-        let directory = tempfile::Builder::new().prefix("tidegate-way-").tempdir().unwrap();
-        let listener = UnixListener::bind(directory.path().join("way.sock")).unwrap();
-        let mood = Arc::new(Mood::default());
-        let (redis, moods): (PathBuf, _) = (redis.to_owned(), Arc::clone(&mood));
+impl RedisProxy {
+    pub(crate) fn to(redis: &Path) -> RedisProxy {
+        let directory = tempfile::Builder::new().prefix("tidegate-proxy-").tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("proxy.sock")).unwrap();
+        let faults = Arc::new(ProxyFaults::default());
+        let (redis, shared_faults): (PathBuf, _) = (redis.to_owned(), Arc::clone(&faults));
         // Runs until the process exits: no client connects after the directory is removed.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = UnixStream::connect(&redis) else { continue };
                 let (asks, says) = (stream.try_clone().unwrap(), server.try_clone().unwrap());
                 std::thread::spawn(move || pass(asks, server, || true));
-                let mood = Arc::clone(&moods);
-                std::thread::spawn(move || pass(says, stream, || mood.lets_pass()));
+                let faults = Arc::clone(&shared_faults);
+                std::thread::spawn(move || pass(says, stream, || faults.lets_pass()));
             }
         });
-        Way { directory, mood }
+        RedisProxy { directory, faults }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("unix://{}/way.sock", self.directory.path().display())
+        format!("unix://{}/proxy.sock", self.directory.path().display())
     }
 
-    pub(crate) fn mood(&self) -> &Mood {
-        &self.mood
+    pub(crate) fn faults(&self) -> &ProxyFaults {
+        &self.faults
     }
 }
 
-impl Mood {
+impl ProxyFaults {
     fn lets_pass(&self) -> bool {
         sleep(Duration::from_millis(self.delay_millis.load(Ordering::Relaxed).into()));
         let piece = self.pieces.fetch_add(1, Ordering::Relaxed) + 1;

@@ -13,8 +13,8 @@ use super::hosts::{
     CUT_OFF, ask_all, await_counted, count_log, hosts, lost_replies, metric, passed, plan, rules,
 };
 use super::msgpack::frame;
+use super::proxy::RedisProxy;
 use super::redis_server::Redis;
-use super::way::Way;
 use super::wire::{Wire, hit, verdict_of};
 
 const ALLOW: u64 = 0;
@@ -45,16 +45,16 @@ fn stays_left(redis: &Redis, wanted: i64) {
 }
 
 /// Starts one host behind a proxy that a test controls; a first request of `u1` has passed.
-fn one_host(fleet: &str) -> (Redis, Way, Daemon) {
+fn one_host(fleet: &str) -> (Redis, RedisProxy, Daemon) {
     let redis = Redis::start(&[]);
-    let way = Way::to(&redis.socket());
-    let host = hosts(1, &way.url(), &rules("1/day", 30, fleet)).remove(0);
+    let proxy = RedisProxy::to(&redis.socket());
+    let host = hosts(1, &proxy.url(), &rules("1/day", 30, fleet)).remove(0);
     eventually("a command is answered in time", || {
         let passes = verdict_of(&Wire::greeted(&host.socket()).ask(&hit(1, "u0"))) == ALLOW;
         (passes && redis.say("KEYS tg:*:q:*").len() > 4).then_some(())
     });
     redis.order("FLUSHALL");
-    (redis, way, host)
+    (redis, proxy, host)
 }
 
 fn id_of(reply: &Value) -> u64 {
@@ -111,24 +111,24 @@ fn bounds_pending_requests_of_one_connection() {
 
 #[test]
 fn refunds_pending_requests_of_closed_connection() {
-    let (redis, way, host) = one_host(LENIENT);
+    let (redis, proxy, host) = one_host(LENIENT);
     assert_eq!(verdict_of(&Wire::greeted(&host.socket()).ask(&hit(1, "u1"))), ALLOW);
     await_left(&redis, 29);
     let mut wire = Wire::greeted(&host.socket());
-    way.mood().delay_millis.store(150, Ordering::Relaxed);
+    proxy.faults().delay_millis.store(150, Ordering::Relaxed);
     (1..4).for_each(|id| wire.send(&hit(id, "u1")));
     drop(wire);
     await_left(&redis, 26);
     // If decided, they would be allowed and charged.
-    way.mood().delay_millis.store(0, Ordering::Relaxed);
+    proxy.faults().delay_millis.store(0, Ordering::Relaxed);
     stays_left(&redis, 29);
 }
 
 #[test]
 fn answers_pending_request_after_writing_shutdown() {
-    let (redis, way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
+    let (redis, proxy, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
-    way.mood().delay_millis.store(5, Ordering::Relaxed);
+    proxy.faults().delay_millis.store(5, Ordering::Relaxed);
     wire.send(&hit(7, "u1"));
     wire.end_writing();
     let answers = wire.hear_all();
@@ -138,7 +138,7 @@ fn answers_pending_request_after_writing_shutdown() {
 
 #[test]
 fn answers_pending_requests_at_exit() {
-    let (redis, _way, host) = one_host(LENIENT);
+    let (redis, _proxy, host) = one_host(LENIENT);
     let mut wire = Wire::greeted(&host.socket());
     redis.signal(Signal::STOP);
     (1..4).for_each(|id| wire.send(&hit(id, "u1")));
@@ -157,7 +157,7 @@ fn answers_pending_requests_at_exit() {
 
 #[test]
 fn retry_of_pending_request_charges_nothing() {
-    let (redis, _way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
+    let (redis, _proxy, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     let named = |id: u64| json!([3, id, "api", [["user", "u1"]], 2, null, {"idem": "once"}]);
     (1..4).for_each(|id| wire.send(&named(id)));
@@ -168,7 +168,7 @@ fn retry_of_pending_request_charges_nothing() {
 
 #[test]
 fn pending_acquire_gets_lease_when_granted() {
-    let (redis, _way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
+    let (redis, _proxy, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     let granted = wire.ask(&json!([1, 1, "api", [["user", "u1"]]]));
     assert_eq!(verdict_of(&granted), ALLOW);
@@ -198,7 +198,7 @@ fn refunds_other_key_when_one_is_limited() {
 
 #[test]
 fn answers_local_requests_before_pending_one() {
-    let (redis, _way, host) = one_host(LENIENT);
+    let (redis, _proxy, host) = one_host(LENIENT);
     let mut wire = Wire::greeted(&host.socket());
     redis.signal(Signal::STOP);
     wire.send(&hit(1, "u1"));
@@ -240,16 +240,16 @@ fn limits_locally_until_known_retry_time() {
 fn refunded_token_passes_on_host_that_redis_refused() {
     for mode in ["on_miss: ask", "mode: exact"] {
         let fleet = format!("{mode}, wait: 50ms, on_redis_down: refuse");
-        let (redis, way, late) = one_host(&fleet);
+        let (redis, proxy, late) = one_host(&fleet);
         let other = plan(&redis.url(), &rules("1/day", 30, &fleet), "").start();
         await_counted(std::slice::from_ref(&other), 2);
         let (mut late_wire, mut wire) = (Wire::greeted(&late.socket()), Wire::greeted(&other.socket()));
         let all = |cost: u64| json!([3, 1, "api", [["user", "u1"]], cost]);
-        way.mood().delay_millis.store(150, Ordering::Relaxed);
+        proxy.faults().delay_millis.store(150, Ordering::Relaxed);
         late_wire.send(&all(30));
         await_left(&redis, 0);
         let refused = wire.ask(&all(30));
-        way.mood().delay_millis.store(0, Ordering::Relaxed);
+        proxy.faults().delay_millis.store(0, Ordering::Relaxed);
         // On a busy machine the refund may come before.
         if verdict_of(&refused) == LIMIT {
             assert!(refused[8].as_u64() > Some(3_600_000_000), "{mode}: {refused}");
