@@ -87,6 +87,11 @@ impl ShareState {
                 .saturating_sub(fallback_unit_ticks(quota, fleet_status).saturating_mul(u64::from(paid)))
         });
         self.owed -= paid;
+        let refused = i64::from(self.refused_cost) * MICRO_UNITS.cast_signed();
+        if quota.window().is_none() && seen.level >= refused {
+            // Another host has returned tokens.
+            self.refused_until = Timestamp::ORIGIN;
+        }
         self.seen = Some(seen.dated());
         self.is_seen_before = false;
         if let Some(beyond) = beyond {

@@ -431,6 +431,11 @@ fn refused_key_is_checked_again_after_a_hold() {
         );
         assert_eq!(says, (passes_elsewhere, missing), "cost {cost} after {millis} ms");
     }
+    let mut told = share;
+    for (level, missing) in [(4 * MICRO, None), (5 * MICRO, Some(5))] {
+        told.apply_reply(&quota, &settled(0, 0, level, at(1)), at(500));
+        assert_eq!(told.missing_tokens(&quota, at(501), 5), missing, "level {level}");
+    }
     // Without a reply it stays refused, by its time.
     assert_eq!(share.apply_timeout(&quota, at(2_001), 5), 0);
     assert_eq!(share.judge(&quota, at(2_001), 5), Outcome::Later(Micros(hour.0 - 2_000_000)));
