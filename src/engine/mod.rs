@@ -54,7 +54,7 @@ pub use decider::Decider;
 pub use decision::{ChargeError, Conflict, Decision, EngineAnswer, LimitView, RuleCheck, Unmatched};
 pub use digest::HashKey;
 pub use fleet::{
-    FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HostShare, NextIncrease, RedisLevel,
+    FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, NextIncrease, RedisLevel,
     ShareReply, ShareReport, SharedKey, WindowTurns,
 };
 pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};

@@ -5,7 +5,7 @@ mod demand;
 use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, TOKEN};
 use super::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest, WindowStatus};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{FleetBudget, ShareReport, SharedKey, WindowTurns};
+use crate::engine::{FleetBudget, HOLD, ShareReport, SharedKey, WindowTurns};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
 use demand::{needed, own_part, token_takes};
 use std::time::Duration;
@@ -194,8 +194,7 @@ impl KeySync {
 
     /// Whether the window was spent out lately: other hosts may return tokens before it ends.
     fn is_spent_out(&self, now: Timestamp) -> bool {
-        matches!(self.more, Some((_, true)))
-            && self.known.is_some_and(|(at, _)| now.since(at) < SPENT_OUT_FOR)
+        matches!(self.more, Some((_, true))) && self.known.is_some_and(|(at, _)| now.since(at) < HOLD)
     }
 
     /// Resets the state of a window that may have turned since the last reply.
@@ -405,9 +404,6 @@ const BACK_AFTER: Duration = Duration::from_millis(250);
 
 /// The interval of reports about held tokens, well before [`crate::engine::ShareReply`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
-
-/// How long nothing is asked about a window without tokens: as long as another host holds tokens that it may return.
-const SPENT_OUT_FOR: Duration = Duration::from_millis(1_900);
 
 /// How long the state of an idle key is kept.
 const KEEP: Duration = Duration::from_secs(10);

@@ -23,8 +23,7 @@ mod window;
 
 pub use compact::CompactShare;
 pub use remote_check::{KeyCheckReply, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckWait};
-pub(super) use state::HOLD;
-pub use state::{RedisLevel, ShareState};
+pub use state::{HOLD, RedisLevel, ShareState};
 pub use sync::{ShareReply, ShareReport};
 pub use window::{BudgetWindow, NextIncrease, SharedWindowError, WindowSchedule};
 

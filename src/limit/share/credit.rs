@@ -51,6 +51,11 @@ impl UntrackedCredit {
 }
 
 impl ShareQuota {
+    /// Whether a host without tokens admits requests on credit, and makes no remote check.
+    pub(super) fn gives_credit(&self, hosts: u32) -> bool {
+        self.credit() > 0 && !self.may_check_remotely(hosts)
+    }
+
     /// The level in Redis, in millionths of a unit, `age_nanos` after a reply with this level and this fleet demand.
     #[inline]
     pub(super) fn estimate(&self, level: i64, demand: u64, age_nanos: u64) -> i64 {
@@ -77,7 +82,7 @@ impl ShareState {
 
     /// Whether `need` units, at least one, may be admitted before they are charged.
     pub(super) fn has_credit(&self, quota: &ShareQuota, hosts: u32, now: Timestamp, need: u32) -> bool {
-        if quota.credit() == 0 || quota.may_check_remotely(hosts) {
+        if !quota.gives_credit(hosts) {
             return false;
         }
         let units = quota.credit_units(hosts);

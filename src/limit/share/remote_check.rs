@@ -138,8 +138,8 @@ impl ShareState {
         may.then_some(need)
     }
 
-    /// Whether a remote check might allow a request that is refused here, by the last known level. A level says nothing after a hold:
-    /// other hosts have returned or spent the tokens that they held.
+    /// Whether a remote check might allow a request that is refused here, by the last known level. A level says
+    /// nothing after a hold: other hosts have returned or spent the tokens that they held.
     #[must_use]
     pub fn may_pass_elsewhere(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
         self.missing_tokens(quota, now, cost).is_some_and(|need| {

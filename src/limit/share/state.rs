@@ -263,8 +263,7 @@ impl ShareState {
         let uncharged = self.owed.min(amount);
         self.owed -= uncharged;
         let charged = amount - uncharged;
-        let is_on_credit =
-            !self.tracked && quota.credit() > 0 && !quota.may_check_remotely(fleet_status.hosts());
+        let is_on_credit = !self.tracked && quota.gives_credit(fleet_status.hosts());
         if quota.window().is_none() && quota.is_reachable(fleet_status) && !is_on_credit {
             self.queue_refund(charged.min(quota.bucket().burst()));
         } else if now < self.expires_at {
@@ -382,4 +381,4 @@ const AGAIN_AFTER: Micros = Micros(1_000_000);
 
 /// The hold on this host: borrowed tokens expire this long after the report was sent, before their hold in Redis ends;
 /// see [`ShareReply::sent_at`](super::ShareReply).
-pub(in crate::limit) const HOLD: Duration = Duration::from_millis(1_900);
+pub const HOLD: Duration = Duration::from_millis(1_900);
