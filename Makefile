@@ -15,7 +15,7 @@ BUILD := cargo build --locked --package tidegate --bin tidegate --test memory
 
 # The stages of `make test`. Those with real processes run one after another: those of CLIENTS as soon as there is a daemon, those of
 # REAL when the Rust tests are built. Beside them, at lower priority, this build, and the stages that only compute. The build of the
-# daemon leaves a processor idle at times, so the lints of files run beside it.
+# daemon leaves a processor idle while it compiles the library: the lints of files and what needs no daemon run beside it.
 CLIENTS := python ruby go roulette
 REAL := daemon redis
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
@@ -33,7 +33,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary programs files timing)
+.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,7 +56,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 # A shell makes background jobs ignore SIGINT and SIGQUIT, with which tests end their daemons: `--default-signal`.
 STAGES := $(MAKE) -k --no-print-directory BUILT=1
 lanes:
-	@failed=0; { scripts/setup packages && $(IDLE) $(STAGES) test-files; } & files=$$!; \
+	@failed=0; { scripts/setup packages && $(IDLE) $(STAGES) test-files && $(STAGES) test-client; } & files=$$!; \
 	$(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$files || failed=1; \
 	env --default-signal $(STAGES) $(addprefix test-,$(CLIENTS)) & clients=$$!; \
 	$(IDLE) $(STAGES) BUILT= test-programs || { wait; exit 1; }; \
@@ -108,7 +108,11 @@ test-examples: test-programs
 	@$(LINTED_ONCE) scripts/stage examples cargo test --locked --package tidegate --doc
 
 test-python: test-binary
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 2 --dist loadgroup -m "not nightly and not simulated"
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 2 --dist loadgroup -m "not (nightly or simulated or without_daemon)"
+
+# The Python client against a scripted daemon. Also builds the Go client's tests.
+test-client:
+	@scripts/stage client sh -c '$(PYTHON) -m pytest -q -rs -n 2 clients/python/tests -m without_daemon && cd clients/go && go test -race -run "^$$" ./... && cd grpc && go test -race -run "^$$" ./...'
 
 test-ruby: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage ruby clients/ruby/test/run

@@ -115,7 +115,7 @@ def suffer(crowd, fault, spells, daemon, turn):
         spell.held = time.monotonic()
         crowd.wait_for_more(EACH)
         if name != "restarted":  # may end between two requests
-            crowd.wait_until(lambda: any(pair.judging and not pair.judged for pair in crowd.pairs[first:]), f"not judged: {name}")
+            crowd.wait_until(lambda: any(pair.judging and not pair.judged for pair in crowd.pairs[first:]), name)
         spell.ended = time.monotonic()
         next(steps, None)
         crowd.wait_until_limited(f"after {name}")

@@ -21,16 +21,19 @@ def speaks_of(name, *distributions):
     assert all(f"{each} {importlib.metadata.version(each)}" in page for each in distributions)
 
 
+@pytest.mark.nightly
 def test_flask_limiter(reader):
     work_through(reader, "flask-limiter.md", modules=["flask_limiter", "gunicorn"])
     speaks_of("flask-limiter.md", "Flask-Limiter", "limits")
 
 
+@pytest.mark.nightly
 def test_slowapi(reader):
     work_through(reader, "slowapi.md", modules=["slowapi", "fastapi", "uvicorn"])
     speaks_of("slowapi.md", "slowapi", "limits")
 
 
+@pytest.mark.nightly
 def test_django_ratelimit(reader):
     work_through(reader, "django-ratelimit.md", modules=["django_ratelimit", "gunicorn"])
     speaks_of("django-ratelimit.md", "django-ratelimit")
