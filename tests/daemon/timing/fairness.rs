@@ -150,7 +150,7 @@ pub(crate) fn hit_of(bytes: usize) -> Vec<u8> {
 pub(super) fn round_trips(mut wires: [&mut Wire; 2]) -> [u64; 2] {
     let mut nanos = [Vec::new(), Vec::new()];
     let begin = read_boot_nanos();
-    while nanos[0].len() < 400 && (nanos[0].len() < 30 || read_boot_nanos() - begin < 3_000_000_000) {
+    while nanos[0].len() < 150 && (nanos[0].len() < 30 || read_boot_nanos() - begin < 3_000_000_000) {
         for (wire, nanos) in wires.iter_mut().zip(&mut nanos) {
             let begin = read_boot_nanos();
             wire.ask(&hit(1, "quiet"));
@@ -221,7 +221,7 @@ fn shares_decisions_between_busy_users() {
     let flood = Flood::start(&daemon, 200, &hit_of(110));
     let writer = std::thread::spawn(move || while writing.write_all(&block).is_ok() {});
     let (begin, mut received, mut part) = (read_boot_nanos(), 0, vec![0; 1 << 20]);
-    while read_boot_nanos() - begin < 2_000_000_000 {
+    while read_boot_nanos() - begin < 1_000_000_000 {
         received += wire.stream.read(&mut part).unwrap();
     }
     let (own, others) = ((received / reply) as u64, flood.end());

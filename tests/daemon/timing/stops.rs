@@ -83,7 +83,7 @@ fn second_signal_exits_during_table_write() {
     if !may_trace() {
         return;
     }
-    for (first, second) in [(libc::SIGTERM, libc::SIGTERM), (libc::SIGINT, libc::SIGTERM)] {
+    let exits = |first, second| {
         let mut plan = busy_plan();
         plan.arguments.extend(["--write-state-every".into(), "60000".into()]);
         let mut daemon = plan.traced("", "fsync", "fsync:delay_enter=700ms").start();
@@ -95,5 +95,9 @@ fn second_signal_exits_during_table_write() {
         daemon.process.signal(second);
         assert_eq!(daemon.process.exit_code(), Some(1), "{}", daemon.log());
         assert!(!daemon.log().contains("drained"), "{}", daemon.log());
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| exits(libc::SIGTERM, libc::SIGTERM));
+        scope.spawn(|| exits(libc::SIGINT, libc::SIGTERM));
+    });
 }
