@@ -284,6 +284,8 @@ fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter("fleet_excess_tokens", help, &counts.excess)?;
     let help = "Estimated false refusals: replies with at least a tenth of the budget, for a key that had just refused";
     sheet.counter("fleet_false_refusals", help, &counts.false_refusals)?;
+    let help = "Borrowed tokens that no host can use any more: they expired unused, or their grant was late";
+    sheet.counter("fleet_expired_tokens", help, &counts.expired)?;
     let help = "Cells that Redis lost before their expiry; they started empty";
     sheet.counter("fleet_cells_lost", help, &counts.lost)?;
     let help = "Impossible numbers from Redis, cut to the possible range";
