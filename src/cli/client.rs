@@ -5,16 +5,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytes::BytesMut;
+use tokio_util::codec::{Decoder, LengthDelimitedCodec};
+
 use crate::protocol::{
-    Code, DescriptorList, Fault, FrameSplit, HelloFrame, ReplyScratch, RequestFrame, TooLarge, WireReply,
-    decode_reply, encode_request, split_frame,
+    Code, DescriptorList, FRAME_BYTES_MAX, Fault, HelloFrame, ReplyScratch, RequestFrame, TooLarge,
+    WireReply, decode_reply, encode_request,
 };
 
 /// A connection after a successful HELLO.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: UnixStream,
-    buffer: Vec<u8>,
+    buffer: BytesMut,
+    codec: LengthDelimitedCodec,
     last_id: u64,
 }
 
@@ -52,7 +56,8 @@ impl Client {
     ) -> Result<Client, ClientFailure> {
         let failed = |source| ClientFailure::Connect { path: path.into(), source };
         let stream = connect(path, patience).map_err(failed)?;
-        let mut client = Client { stream, buffer: Vec::new(), last_id: 0 };
+        let codec = LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec();
+        let mut client = Client { stream, buffer: BytesMut::new(), codec, last_id: 0 };
         let hello = RequestFrame::Hello(HelloFrame { client: Some(CLIENT), ..hello });
         let refused = client.ask(&hello, &DescriptorList::new(), |reply| match reply {
             WireReply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
@@ -101,20 +106,15 @@ impl Client {
     pub(super) fn receive<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Result<T, ClientFailure> {
         let mut part = [0; READ_BYTES];
         loop {
-            match split_frame(&self.buffer) {
-                FrameSplit::Frame { payload, consumed } => {
-                    let looked = look(payload);
-                    self.buffer.drain(..consumed);
-                    return Ok(looked);
-                }
-                FrameSplit::More { .. } => match self.stream.read(&mut part) {
-                    Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                    Ok(count) => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
-                    // The kernel does not restart a read with a timeout.
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error.into()),
-                },
-                FrameSplit::Broken(fault) => return Err(fault.into()),
+            if let Some(payload) = self.codec.decode(&mut self.buffer)? {
+                return Ok(look(&payload));
+            }
+            match self.stream.read(&mut part) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(count) => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
+                // The kernel does not restart a read with a timeout.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
