@@ -57,7 +57,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 STAGES := $(MAKE) -k --no-print-directory BUILT=1
 lanes:
 	@failed=0; { scripts/setup packages && $(IDLE) $(STAGES) test-files && $(STAGES) test-client; } & files=$$!; \
-	$(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$files || failed=1; \
+	$(IDLE) $(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$files || failed=1; \
 	env --default-signal $(STAGES) $(addprefix test-,$(CLIENTS)) & clients=$$!; \
 	$(IDLE) $(STAGES) BUILT= test-programs || { wait; exit 1; }; \
 	$(IDLE) $(STAGES) -j2 $(addprefix test-,$(COMPUTED)) & computed=$$!; \

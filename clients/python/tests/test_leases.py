@@ -81,6 +81,7 @@ def test_a_refusal_has_nothing_to_release(played, client):
 def test_an_unwritten_release_is_reported_with_the_next_request(granting, client, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(tidegate, "monotonic", clock)
+    monkeypatch.setattr(tidegate.connection, "monotonic", clock)
     first, second = client.acquire("export"), client.acquire("export")
     granting.script = lambda connection, message: frame(b"\xc1")
     hits(client, 3)  # the breaker opens
