@@ -73,7 +73,7 @@ impl Health<'_> {
         let bad = counted(number(CheckState::Bad), "thing is wrong", "things are wrong");
         match (number(CheckState::Bad), number(CheckState::Note)) {
             (0, 0) if self.warnings.is_empty() => "All is well".to_owned(),
-            (0, 0) => "Well, but for what stands below".to_owned(),
+            (0, 0) => "Well, except as listed below".to_owned(),
             (0, notes) => format!("{} to know of", counted(notes, "thing", "things")),
             (_, 0) => bad,
             (_, notes) => format!("{bad}, {notes} to know of"),
@@ -204,7 +204,7 @@ fn daemon(status: &DaemonStatus) -> HealthCheck {
         }
         _ => {
             let panics = counted(panics, "panic", "panics");
-            (CheckState::Bad, format!("{panics} while judging: the log says where"))
+            (CheckState::Bad, format!("{panics} during decisions: the log says where"))
         }
     };
     check(sign, counted(status.connections.now, "connection", "connections"), more)
@@ -276,7 +276,7 @@ pub(in crate::admin) mod tests {
             ("/panics", "1", CheckState::Bad, "1 panic while judging"),
             ("/connections/refused", r#"{"max": 2}"#, CheckState::Note, "2 not let in"),
             ("/memory/evictions", "5", CheckState::Note, "5 keys dropped"),
-            ("/warnings", r#"["look here"]"#, CheckState::Note, "Well, but for what stands below"),
+            ("/warnings", r#"["look here"]"#, CheckState::Note, "Well, except as listed below"),
         ];
         for (pointer, value, sign, words) in cases {
             let status = status_with(&[(pointer, serde_json::from_str(value).unwrap())]);

@@ -115,7 +115,7 @@ async fn serve_operators(
         if user != 0 && user != own {
             let now = admin.clock.now().at;
             if logged.is_none_or(|logged| now.since(logged) >= TELL_EVERY) {
-                warn!(user, "refused on the admin socket: it is for root and for who runs the daemon");
+                warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
                 logged = Some(now);
             }
             return Ok(None);

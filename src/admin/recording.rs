@@ -97,7 +97,7 @@ fn what(domain: Option<&str>, lasts: Duration, clear: &[&str]) -> String {
         [] => "values hashed".to_owned(),
         clear => format!("values hashed but of {}", clear.join(", ")),
     };
-    format!("began to record what is judged in {domains}, for {} at most, {values}", format_duration(lasts))
+    format!("began to record the requests of {domains}, for {} at most, {values}", format_duration(lasts))
 }
 
 impl LiveRecording {

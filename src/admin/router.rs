@@ -54,7 +54,7 @@ pub(super) async fn answer(
             _ => answer::wrong_method("POST"),
         },
         (HttpClient::Operator(_), None) => {
-            answer::error(StatusCode::NOT_FOUND, "there is no such path: GET / says which there are")
+            answer::error(StatusCode::NOT_FOUND, "no such path: GET / lists the paths")
         }
         (HttpClient::Anybody, _) => {
             let message = "here are /metrics, /healthz and /readyz: the rest is on the admin socket";

@@ -282,7 +282,7 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     };
     let DaemonStatus { rules, unmatched, memory, panics, .. } = status;
     warn(!rules.good, &|| {
-        format!("not all rules that are written are in force: `tidegate check {}` says why", rules.path)
+        format!("some rules of the files are not in force: `tidegate check {}` says why", rules.path)
     });
     warn(admin.engine.in_force().domains().len() == 0, &|| {
         format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
@@ -314,7 +314,7 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     warn(memory.evictions > 0, &|| {
         format!("{} keys were dropped while they mattered: raise memory.max", memory.evictions)
     });
-    warn(*panics > 0, &|| format!("{panics} judgements panicked: the log says where; please report it"));
+    warn(*panics > 0, &|| format!("{panics} decisions panicked: the log says where; please report it"));
     let missed = status.missed_in_all();
     warn(missed > 0, &|| format!("clients made {missed} decisions without the daemon: `missed` says why"));
     let refused: u64 = status.connections.refused.values().sum();

@@ -363,13 +363,13 @@ fn keep(mut holder: KeeperSession, lease: u64, ended: &Receiver<WorkOutcome>) {
         match holder.done(move |id| RequestFrame::Renew { id, lease }) {
             Ok(true) => failing = false,
             Ok(false) => {
-                log::plainly("tidegate: the daemon knows the lease no more; the command goes on without it");
+                log::plainly("tidegate: the lease has ended at the daemon; the command runs on without it");
                 return;
             }
             Err(failure) => {
                 if !std::mem::replace(&mut failing, true) {
                     log::plainly(&format!(
-                        "tidegate: the lease cannot be renewed, the command goes on: {failure}"
+                        "tidegate: the lease cannot be renewed, the command runs on: {failure}"
                     ));
                 }
             }

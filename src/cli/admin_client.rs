@@ -252,9 +252,7 @@ fn help(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied
         | io::ErrorKind::UnexpectedEof
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionReset => {
-            " — it is for root and for the user who runs the daemon: try sudo"
-        }
+        | io::ErrorKind::ConnectionReset => " — only root and the daemon's own user may use it: try sudo",
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => " — the daemon does not answer in time",
         _ => "",
     }

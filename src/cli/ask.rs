@@ -19,7 +19,7 @@ use crate::protocol::{
 /// The arguments of every command that asks one request
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RequestArgs {
-    /// The domain whose rules judge
+    /// The domain of the request
     pub(super) domain: String,
     /// Attributes of the request, in order; an empty value counts as absent
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
@@ -27,7 +27,7 @@ pub(super) struct RequestArgs {
     /// Its cost, in requests
     #[arg(long, default_value_t = 1, value_name = "N")]
     cost: u64,
-    /// How important it is, in the words of the rules
+    /// Its priority, by a name of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
     /// Where the daemon listens [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]

@@ -219,9 +219,9 @@ pub(super) fn part(domain: &Domain, shed: &Shed, part: ShedPart) -> Option<Strin
             let [others, critical] = [own.others, own.critical].map(format_duration);
             match names.first() {
                 Some(name) => {
-                    format!("refuses what has waited more than {others}; {name} more than {critical}")
+                    format!("refuses requests that waited more than {others}; {name} more than {critical}")
                 }
-                None => format!("refuses what has waited more than {others}"),
+                None => format!("refuses requests that waited more than {others}"),
             }
         }),
     }
@@ -248,7 +248,7 @@ fn workers(names: &[Box<str>], own: &Workers) -> String {
 /// Describes the identity of callers.
 pub(super) fn callers(shed: &Shed) -> String {
     format!(
-        "by {}; who is refused changes over {}",
+        "by {}; the refused callers change over {}",
         shed.callers.by.join(", else "),
         format_duration(shed.callers.rotate)
     )

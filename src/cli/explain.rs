@@ -25,11 +25,11 @@ use crate::rules::{
 use crate::trace::jsonl::refused_by_the_socket;
 use crate::trace::summary::count;
 
-/// Says which rules judge a request, which do not and why, each with its place in the files
+/// Shows which rules apply to a request, which do not and why, each with its position in the files
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The domain whose rules judge
+    /// The domain of the request
     domain: String,
     /// Attributes of the request, in order: its first descriptor
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
     #[arg(long, value_name = "[UNIT=]N", value_parser = cost)]
     cost: Vec<(String, u32)>,
-    /// How important it is, in the words of the rules
+    /// Its priority, by a name of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
     /// Also asks the daemon for its counts under these rules, and for its share of fleet budgets

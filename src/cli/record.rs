@@ -140,7 +140,7 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
     let why = match end {
         End::Time | End::ByHand => String::new(),
         End::Full => "; as much as --max-size lets it write".to_owned(),
-        End::Cut => "; the daemon ended it before its time: what is written is a whole trace".to_owned(),
+        End::Cut => "; the daemon ended it early: the written part is a whole trace".to_owned(),
     };
     log::plainly(&format!("recorded {lines}{to}{why}"));
     let FeedReport { dropped, left_out, rules_changed, .. } = *last;
@@ -153,7 +153,7 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
         }
     }
     if rules_changed {
-        log::plainly("warning: the rules changed meanwhile: a replay judges all of it by one set");
+        log::plainly("warning: the rules changed meanwhile: a replay decides all of it by one set");
     }
 }
 
@@ -272,7 +272,7 @@ impl Feed {
 }
 
 fn not_understood() -> io::Error {
-    io::Error::other("what comes is not a recording of this tidegate: is the daemon of another version?")
+    io::Error::other("the daemon sends no recording of this version: is it of another version?")
 }
 
 /// Prefix of a report; no trace line begins with it.

@@ -230,7 +230,7 @@ fn choose_windows(
     }
     for window in charged_request.iter().filter(|window| times(window) < WINDOWS_MIN) {
         remarks.push(format!(
-            "the trace is {long} long and has few windows of {}: what is busy in them may be chance",
+            "the trace is {long} long and has few windows of {}: busy ones may be chance",
             window.length()
         ));
     }

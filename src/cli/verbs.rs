@@ -192,7 +192,7 @@ impl ReloadArgs {
         let done: Value = self.admin.client().post("/reload", &json!({}))?;
         let changes = done.get("changes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         if changes.is_empty() {
-            writeln!(out, "all that is written is in force: nothing changed since the files were last read")?;
+            writeln!(out, "the files are in force: nothing has changed since they were last read")?;
         }
         for change in changes.iter().filter_map(Value::as_str) {
             writeln!(out, "{change}")?;

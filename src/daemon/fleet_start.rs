@@ -90,13 +90,13 @@ fn identity(taken: &mut RestoredState, marks: &[Vec<u8>]) -> Option<(Identity, O
     let kept = file.read();
     let identity = Identity::next(kept.as_deref(), marks, random);
     if kept.is_some() && identity.is_new() {
-        info!("what is kept of this host's identity is of another machine, or damaged: it takes a new one");
+        info!("the stored identity of this host is of another machine, or damaged: it gets a new one");
     }
     let keep: StoreIdentity = Arc::new(move |bytes| file.write(bytes));
     match keep(&identity.to_bytes()) {
         Ok(()) => Some((identity, Some(keep))),
         Err(error) => {
-            warn!(%error, "who this host is cannot be kept: it is somebody new after each restart");
+            warn!(%error, "the identity of this host cannot be stored: it has a new one after each restart");
             Some((Identity::fresh(marks, random), None))
         }
     }

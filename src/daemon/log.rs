@@ -90,7 +90,7 @@ fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none()
 }
 
-const LEFT_OUT: &str = "(its message may hold what a caller sent and is left out)";
+const LEFT_OUT: &str = "(its message may contain data of a caller and is left out)";
 
 /// The time at exit for writing the last lines.
 pub(super) const LAST_LINES_MAX: Duration = Duration::from_millis(100);

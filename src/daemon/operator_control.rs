@@ -135,7 +135,7 @@ impl SwitchesStore {
                 kept.ledger.enter_events(&kept.engine, kept.clock.now());
                 let failure = kept.keep().err().filter(|_| kept.file.is_some());
                 if let Some(failure) = failure.as_ref().filter(|failure| logged.as_ref() != Some(*failure)) {
-                    error!("what is switched or blocked is not kept: {failure}");
+                    error!("switches and blocks cannot be stored: {failure}");
                 }
                 logged = failure;
             }
@@ -183,15 +183,15 @@ fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
     record.found_bad(StateFile::Switches);
     match unreadable {
         UnreadableSwitches::Io(error) => {
-            warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
+            warn!(path = %shown, %error, "earlier switches and blocks cannot be read: let the daemon read the file");
         }
         UnreadableSwitches::Damaged(reason) => match set_aside(path) {
             Ok(aside) => {
                 let aside = aside.display();
-                warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
+                warn!(%aside, reason, "earlier switches and blocks are lost: the file is set aside");
             }
             Err(error) => {
-                warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
+                warn!(path = %shown, reason, %error, "earlier switches and blocks are lost");
             }
         },
     }
@@ -204,10 +204,10 @@ fn keep_aside(path: &Path, not_understood: usize) {
     let _ = std::fs::remove_file(&aside);
     let kept = std::fs::hard_link(path, &aside);
     let (shown, help) =
-        (aside.display(), "see `tidegate switch` for what holds, and switch again what does not");
+        (aside.display(), "see `tidegate switch` for the switches in force, and repeat the others");
     error!(
         entries = not_understood, aside = %shown, is_kept = kept.is_ok(),
-        "another version of tidegate switched or blocked what this one does not understand: {help}"
+        "another version of tidegate wrote switches or blocks that this one does not know: {help}"
     );
 }
 

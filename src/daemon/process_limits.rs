@@ -41,6 +41,6 @@ pub(super) fn forbid_core_dumps() {
         done = done.and(set_dumpable_behavior(DumpableBehavior::NotDumpable));
     }
     if let Err(error) = done {
-        warn!(%error, "a core dump of this daemon would hold what callers sent: write LimitCORE=0 in its unit");
+        warn!(%error, "a core dump of this daemon would contain data of callers: write LimitCORE=0 in its unit");
     }
 }

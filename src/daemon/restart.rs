@@ -90,14 +90,16 @@ impl RestorePlan<'_> {
             Ok(back) => {
                 let (entries, passed) = (back.entries, humantime::format_duration(whole_millis(back.passed)));
                 let sessions = engine.leases().sessions;
-                info!(entries, sessions, after = %passed, "taken up where the last daemon ended");
+                info!(entries, sessions, after = %passed, "restored the state of the last daemon");
                 if !back.is_final {
-                    warn!("it ended without a word: what it admitted in that time is admitted again");
+                    warn!(
+                        "the last daemon wrote no tables at its end: tokens admitted since the last write are admitted again"
+                    );
                 }
                 Some((engine, Clock::resume(back.at, here.boot_nanos)))
             }
             Err(SnapshotError::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                info!(path = %directory.path().display(), "nothing was kept here: every caller begins afresh");
+                info!(path = %directory.path().display(), "there is no snapshot: every caller starts fresh");
                 None
             }
             Err(useless) => {
@@ -170,7 +172,7 @@ impl RestoredState {
         let RestoredState { engine, clock, directory, boot_id, record, .. } = self;
         let keeping = KeeperSettings { directory: directory?, engine, clock, boot_id, every, record };
         let (keeper, work) = SnapshotKeeper::new(keeping);
-        helpers.add("state", "nothing is kept for a restart", work);
+        helpers.add("state", "no state is kept for a restart", work);
         Some(keeper)
     }
 }

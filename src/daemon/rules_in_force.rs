@@ -257,7 +257,7 @@ fn report_lines(reading: &Reading) -> Vec<String> {
         }
         NotApplied::Homeless(files) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            format!("which domain these belong to cannot be read: {files}: nothing is changed")
+            format!("the domain of these files cannot be read: {files}: nothing is changed")
         }
     }));
     lines
@@ -287,7 +287,7 @@ fn log_reading(reading: &Reading, path: &Path) {
         }
         Some(NotApplied::Homeless(files)) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            error!(files, "which domain these belong to cannot be read: NOTHING IS CHANGED until it can");
+            error!(files, "the domain of these files cannot be read: NOTHING IS CHANGED until it can");
         }
         None => {}
     }

@@ -237,7 +237,7 @@ fn end(
     // Borrowed tokens are of use to other hosts, and are not in the tables.
     fleet.into_iter().for_each(FleetHandle::finish);
     if !keeper.is_none_or(SnapshotKeeper::finish) {
-        warn!("the tables could not be written at the end: the next daemon takes up what was last written");
+        warn!("the tables could not be written at the end: the next daemon starts from the last snapshot");
     }
     info!("drained: every request received was answered");
     manager.finish();

@@ -173,7 +173,7 @@ pub enum ChargeError {
     #[error(transparent)]
     Conflict(#[from] Conflict),
     /// A refund that names no charge.
-    #[error("a negative amount must name what it refunds")]
+    #[error("a negative amount must name the charge that it refunds")]
     NoRefundReference,
 }
 

@@ -321,7 +321,8 @@ fn stamp(value: &[u8]) -> String {
 
 /// The most bytes of one document, so that values of Redis are bounded before they are read.
 pub const DOCUMENT_BYTES_MAX: usize = 65_536;
-const TOO_LONG: &str = "all hosts have 64 KiB of fleet overrides, and no more fit: clear what is not needed, or write it into the files";
+const TOO_LONG: &str =
+    "the fleet overrides have reached their limit of 64 KiB: clear some, or write them into the files";
 
 const REDIS_KEY: &[u8] = b"tg:{tm}:overrides";
 const NANOS: i64 = 1_000;

@@ -42,7 +42,7 @@ struct QueueSpace {
 
 /// The error of starting a second recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("somebody records already, and one recording is made at a time: end that one, or wait for its end")]
+#[error("another recording is running, and only one may: end it, or wait for its end")]
 pub struct AlreadyRecording;
 
 impl Recorder {

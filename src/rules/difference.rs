@@ -112,7 +112,7 @@ fn changed(name: &str, old: Vec<Fact>, new: Vec<Fact>) -> Option<String> {
     }
     let texts: Vec<_> = fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
     let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {
-        true => "; what it has counted so far is dropped, it starts fresh",
+        true => "; its counts are dropped, it starts fresh",
         false => "",
     };
     Some(format!("{name}: {}{fresh}", texts.join(", ")))

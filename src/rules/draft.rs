@@ -107,7 +107,7 @@ impl Draft {
                     shown(&branch.text),
                     shown(&self.name)
                 );
-                let help = format!("put what is below it into one file; the first is at {first}");
+                let help = format!("put both into one file; the first is at {first}");
                 report.error(branch.at, message, help);
             }
             return;

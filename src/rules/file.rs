@@ -442,12 +442,12 @@ pub(super) const ONLY: &[(&str, &[Algorithm])] = &[
 const NOT_LEAKY: &[Algorithm] =
     &[Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow];
 
-const NAME: &str = "what answers, logs and metrics call it; unique in its domain";
+const NAME: &str = "its name in replies, logs and metrics; unique in its domain";
 
-const MATCH: &str = "what a request must have: every attribute, and of a list any value; see Matching. Default: all requests.";
+const MATCH: &str = "the attributes that a request must have, all of them, and of a list any value; see Matching. Default: all requests.";
 
 const MODE: &str =
-    "whether refusals are carried out, only counted, or nothing is judged. Default: `enforce`.";
+    "whether refusals are enforced, only counted, or the rule is not checked. Default: `enforce`.";
 
 const HELP: &str = "one line that a refused caller is shown, at most 512 bytes: a link as a rule";
 

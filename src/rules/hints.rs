@@ -17,8 +17,8 @@ pub(super) fn home(what: &str, field: &str) -> Option<&'static str> {
 
 /// Mapping (empty for any), field and help.
 const HINTS: &[(&str, &str, &str)] = &[
-    ("an entry of `exempt`", "mode", "leave it out: what is exempt is not refused"),
-    ("an entry of `exempt`", "help", "leave it out: what is exempt is not refused"),
+    ("an entry of `exempt`", "mode", "leave it out: exempt requests are never refused"),
+    ("an entry of `exempt`", "help", "leave it out: exempt requests are never refused"),
     ("", "over", "write `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`"),
     ("a rules file", "domain", "write `domain: NAME`, the name the application asks by"),
     ("", "limits", "start each rule with a dash: `- name: …`"),
@@ -29,7 +29,7 @@ const HINTS: &[(&str, &str, &str)] = &[
     ("", "prioritize", "write `prioritize: [{match: {…}, priority: …}, …]`"),
     ("", "priorities", "write `priorities: [MOST IMPORTANT, …, LEAST]`"),
     ("", "descriptors", "start each descriptor with a dash: `- key: …`"),
-    ("a test", "name", "say what it shows"),
+    ("a test", "name", "describe what it tests"),
     ("", "name", "write `name: …`: it stands in answers, logs and metrics"),
     ("", "key", "write `key: [user]` to count each user apart, `key: []` for one counter"),
     ("an override", "match", "write which requests: `match: {plan: gold}`"),
@@ -37,7 +37,7 @@ const HINTS: &[(&str, &str, &str)] = &[
     ("an override", "rate", "write `rate: 1000/s`, or `rate: unlimited`"),
     ("", "rate", "write `rate: 100/s`, or per min, h, day, week, month"),
     ("a concurrency rule", "max", "write `max: 20`, or how much else at once"),
-    ("a candidate", "max", "write what is to be tried, such as `{max: 10}`"),
+    ("a candidate", "max", "write the numbers to try, such as `{max: 10}`"),
     ("", "max", "write `max: 50`, or `max: unlimited`"),
     ("a concurrency rule", "overrides", "write a list: `- {match: {plan: gold}, max: 50}`"),
     ("", "overrides", "write a list: `- {match: {plan: gold}, rate: 1000/s}`"),
@@ -55,8 +55,8 @@ const HINTS: &[(&str, &str, &str)] = &[
     ("", "urls", "write a list: [redis://10.0.0.1, redis://10.0.0.2]"),
     ("", "fleet_secret_files", "write a list of paths: [/etc/tidegate/fleet-secret]"),
     ("", "uids", "write user numbers: [1000, 1001]"),
-    ("", "domains", "write names and what holds for each"),
-    ("", "pools", "write names and what holds for each"),
+    ("", "domains", "write names, each with its fields"),
+    ("", "pools", "write names, each with its fields"),
     ("", "tests", "write `tests:` and below it a list, each with `name` and `requests`"),
     ("a test", "requests", "write `requests: |` and below it lines such as `0:00 x5  user=u1  allow`"),
 ];

@@ -198,7 +198,7 @@ fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
                 if (1..PROVIDER_BITS).contains(&bits) {
                     let message =
                         format!("`ipv6_prefix: {bits}` counts the customers of whole providers as one");
-                    report.warning(at, message, "64 is one network, 56 or 48 what one customer may have");
+                    report.warning(at, message, "64 is one network; one customer may have 56 or 48");
                 }
                 let transform = Transform {
                     lowercase: part.lowercase.unwrap_or_default(),

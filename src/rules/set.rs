@@ -304,9 +304,7 @@ impl NotItsKey {
         let example = if example.is_empty() { "no attribute".to_owned() } else { example.join(" ") };
         let expected = list(&mut expected.iter().map(|part| &*part.attribute));
         let given = list(&mut given.iter().map(|(name, _)| *name));
-        NotItsKey(format!(
-            "its key is made of {expected}, and what is given is {given}: write exactly {example}"
-        ))
+        NotItsKey(format!("its key is made of {expected}, not of {given}: write exactly {example}"))
     }
 
     /// A value is empty, which the rule never matches.

@@ -170,7 +170,7 @@ impl Max {
 
     fn some(max: u32) -> Result<Max, ValueProblem> {
         let nothing = || {
-            let help = "write at least 1; what is never to pass goes into `deny` with the same `match`";
+            let help = "write at least 1; to refuse such requests, use `deny` with the same `match`";
             ValueProblem::new("`max` is 0: nothing would ever pass", help)
         };
         NonZeroU32::new(max).map(|max| Max(Some(max))).ok_or_else(nothing)

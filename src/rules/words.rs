@@ -46,7 +46,7 @@ pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "",
         Mode::Shadow => " (shadow: refuses nothing)",
-        Mode::Disabled => " (disabled: not judged)",
+        Mode::Disabled => " (disabled: not checked)",
     }
 }
 

@@ -255,7 +255,7 @@ impl<'a> UnitNumbers<i64> for WireList<'a, (&'a str, i64)> {
 
 const CONFLICT: &str = "`idem` was used for another request: descriptors, cost and priority must be the same";
 
-const TOO_MANY_LEASES: &str = "this session or its user holds too many leases: release what has ended";
+const TOO_MANY_LEASES: &str = "this session or its user holds too many leases: release those that ended";
 
 const NO_REFUND_REFERENCE: &str = "a negative amount must name in `of` the `idem` or lease that it refunds, \
     unless the settings say `refunds: trusted` of its domain";

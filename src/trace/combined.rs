@@ -103,7 +103,9 @@ impl<'a> CombinedLines<'a> {
         });
         let late = (self.late > 0).then(|| {
             let late = counted(self.late, "line");
-            format!("{late} too late to be put in order, judged at the time of the one before: are the logs in order?")
+            format!(
+                "{late} too late to be sorted, decided at the time of the line before: are the logs in order?"
+            )
         });
         unreadable.chain(late).collect()
     }

@@ -93,7 +93,7 @@ pub(super) fn page(
                     @if let Some(failure) = names.failure {
                         section.health aria-labelledby="failure" {
                             h2 id="failure" class="bad" { "✖ It ended early" }
-                            ul.warnings { li { (failure) "; what came before it is shown" } }
+                            ul.warnings { li { (failure) "; the part before it is shown" } }
                         }
                     }
                     section aria-labelledby="decisions" {
@@ -365,7 +365,7 @@ fn highest<'s>(steps: impl Iterator<Item = &'s [u64; 3]>) -> u64 {
 
 /// Draws the counts of each kind on a scale up to `most`.
 fn chart(title: &str, kinds: [LineKind; 3], course: &StepCounts, steps: &[[u64; 3]], most: u64) -> Markup {
-    let Some(times) = course.times() else { return html! { p.none { "nothing was played" } } };
+    let Some(times) = course.times() else { return html! { p.none { "no request was replayed" } } };
     let sums = steps.iter().fold([0; 3], |[a, b, c], [x, y, z]| [a + x, b + y, c + z]);
     let mut lines: Vec<_> = kinds.into_iter().zip(sums).zip(0..).collect();
     let all = lines.iter().map(|(((_, name), sum), _)| format!("{} {name}", count(*sum)));

@@ -34,12 +34,12 @@ fn explains_source_of_each_number() {
             "token_bucket 7/s, burst 7",
             "by the row of this key in users.csv",
         ),
-        (&["api", "user=bob", "plan=house"], "unlimited", "by override 2 (line 12), it takes {plan: house}"),
         (
-            &["api", "user=bob"],
-            "token_bucket 100/s, burst 100",
-            "the rule's own: no override is for this request",
+            &["api", "user=bob", "plan=house"],
+            "unlimited",
+            "by override 2 (line 12), it matches {plan: house}",
         ),
+        (&["api", "user=bob"], "token_bucket 100/s, burst 100", "the rule's own: no override matches"),
         (
             &["api", "org=o", "--cost", "tokens=11"],
             "token_bucket 10/min",
@@ -50,7 +50,7 @@ fn explains_source_of_each_number() {
             "no        tokens",
             "it counts tokens, and the cost names none (--cost tokens=N)",
         ),
-        (&["api", "user=bob", "--priority", "get"], "priority  get", "the request says so"),
+        (&["api", "user=bob", "--priority", "get"], "priority  get", "named by the request"),
         (&["api", "--priority", "gett"], "priority  get", "`gett` is none of the domain's, and no entry of"),
     ];
     for (arguments, numbers, by) in table {
@@ -64,12 +64,12 @@ fn deciding_list_ends_explanation() {
     let (text, _, code) = explain(&["api", "path=/readyz", "agent=Bot", "user=ann"]);
     assert_eq!(code, 0);
     assert!(
-        text.contains("exempt    probes (rules/api.yaml:5:17): yes, it takes {path: [/healthz, /readyz]}"),
+        text.contains("exempt    probes (rules/api.yaml:5:17): yes, it matches {path: [/healthz, /readyz]}"),
         "{text}"
     );
-    assert!(text.ends_with("the request passes by probes, and no rule judges it\n"), "{text}");
+    assert!(text.ends_with("the request passes by probes; no rule is checked\n"), "{text}");
     let (text, ..) = explain(&["api", "agent=GPTBot"]);
-    assert!(text.ends_with("the request is refused by bots, and no rule judges it\n"), "{text}");
+    assert!(text.ends_with("the request is refused by bots; no rule is checked\n"), "{text}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn explains_each_descriptor_of_a_tree() {
     assert_eq!(code, 0);
     assert!(
         text.contains(
-            "in tree   descriptor 1 (org=small): would lead to org, which the limit of another replaces\n"
+            "in tree   descriptor 1 (org=small): would lead to org, replaced by the limit of another descriptor\n"
         ),
         "{text}"
     );

@@ -196,7 +196,7 @@ fn reports_bad_file_by_span() {
         (of_lines("0s renew a b"), "tests.yaml:5:7", "`b` is too much behind renew"),
         (of_lines("0s hello s pool:a/b"), "tests.yaml:5:7", "`a/b` is no name"),
         (of_lines("0s hello s slot:1"), "tests.yaml:5:7", "`slot:1` is not known here"),
-        (of_lines("0s charge user=u1"), "tests.yaml:5:7", "a charge of nothing"),
+        (of_lines("0s charge user=u1"), "tests.yaml:5:7", "a charge of 0"),
         (of_lines("0s charge user=u1 amount:--1"), "tests.yaml:5:7", "`-1` is no number"),
         (of_lines("0s id:a user=u1 allow"), "tests.yaml:5:7", "`id:a` is not known here"),
         (of_lines(""), "tests.yaml:4:15", "a test without requests"),

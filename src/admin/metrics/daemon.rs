@@ -64,7 +64,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let missed = missed.map(|(client, reason, count)| ([("client", client), ("reason", reason)], count));
     let help = "Decisions that clients made without the daemon, reported on the next connection";
     sheet.counters("missed", help, missed)?;
-    let help = "Requests judged without their remote check, by the limit that was reached";
+    let help = "Requests decided without their remote check, by the limit that was reached";
     sheet.counters_by("waits_declined", help, "reason", server.not_pending())?;
     let help = "Times that the wall clock was set back by 0.1 s or more";
     sheet.counter("clock_steps_back", help, &server.clock_steps_back())

@@ -21,7 +21,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     )?;
     sheet.counters(
         "unmatched",
-        "Requests that no rule judged, by reason: domain: it has no rules; rule: none matches",
+        "Requests that no rule matched, by reason: domain: it has no rules; rule: none matches",
         [([("reason", "domain")], totals.unmatched_domain), ([("reason", "rule")], totals.unmatched_rule)],
     )?;
     sheet.counter("panics", "Panics while judging a request; each closes its connection only", &totals.panics)

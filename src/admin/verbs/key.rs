@@ -54,7 +54,7 @@ pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Val
 }
 
 pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
-    let message = ["had nothing to be forgotten", "is counted afresh; leases stay"];
+    let message = ["had no state", "starts fresh; leases stay"];
     undo(admin, by, body, "reset a key of", message, Engine::reset_key)
 }
 
@@ -70,7 +70,7 @@ fn undo(
 ) -> VerbResult {
     let body = RequestFields::of(body, &["rule", "key", "fleet"])?;
     if body.flag("fleet")? {
-        return Err(VerbRefusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
+        return Err(VerbRefusal::bad("a key starts fresh on one host alone: leave `fleet` out"));
     }
     let (rule, key) = rule_and_key(admin, &body)?;
     let some = undo(&admin.engine, &rule, &key)?;

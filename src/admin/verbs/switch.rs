@@ -16,7 +16,7 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Valu
         (None, true) => Target::Daemon,
         (Some(_), true) => return Err(VerbRefusal::bad("`rule` and `all`: write one of the two")),
         (None, false) => {
-            return Err(VerbRefusal::bad("what is to be switched: write `rule`, or `\"all\": true`"));
+            return Err(VerbRefusal::bad("no target: write `rule`, or `\"all\": true`"));
         }
     };
     let now = admin.clock.now();
@@ -35,7 +35,7 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Valu
         (Some(_), true) => return Err(VerbRefusal::bad("`mode` and `clear`: write one of the two")),
         (None, false) => {
             return Err(VerbRefusal::bad(
-                "to what: write `mode` (enforce, shadow or disabled), or `\"clear\": true`",
+                "no mode: write `mode` (enforce, shadow or disabled), or `\"clear\": true`",
             ));
         }
     };

@@ -55,12 +55,12 @@ pub(super) fn blocks<'d>(
 ) -> impl Iterator<Item = String> + 'd {
     let lists = domain.lists().iter().map(|listed| {
         let what = match listed.kind {
-            ListKind::Exempt => "exempt: nothing judges",
-            ListKind::Deny => "deny: refuses",
+            ListKind::Exempt => "exempts",
+            ListKind::Deny => "refuses",
         };
         let conditions_text = match conditions(&listed.conditions).as_str() {
             "" => "every request".to_owned(),
-            conditions_text => format!("what matches {conditions_text}"),
+            conditions_text => format!("requests with {conditions_text}"),
         };
         let (name, mode) = (&listed.name, mode(listed.mode));
         format!("{}/{name}{mode} ({}): {what} {conditions_text}", domain.name(), listed.position)
@@ -83,7 +83,7 @@ pub(super) fn of_domain(domain: &Domain) -> Vec<String> {
             many => format!("{many} entries"),
         };
         lines.push(format!(
-            "{}: priorities {}; {entries} of `prioritize`, and what matches none has {least}",
+            "{}: priorities {}; {entries} of `prioritize`, other requests have {least}",
             domain.name(),
             domain.priorities().join(", "),
         ));
@@ -136,7 +136,7 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) 
             .unwrap_or_default(),
     );
     if rule.limit.refused == RefusedCost::Counted {
-        line("refused", "counted: what is refused counts as well".to_owned());
+        line("refused", "counted: refused requests are charged as well".to_owned());
     }
     if let Some(lasts) = rule.limit.block {
         line("block", format!("once refused, refused for {}", humantime::format_duration(lasts)));

@@ -31,13 +31,15 @@ fn answers(socket: &Path) -> Finding {
     });
     match answer {
         Ok(true) => Finding::well(WHAT, "it answers"),
-        Ok(false) => {
-            Finding::wrong(WHAT, "it answers, and not as a tidegate does", "look who listens there: ss -xlp")
-        }
+        Ok(false) => Finding::wrong(
+            WHAT,
+            "it answers, but not as tidegate",
+            "find the process that listens there: ss -xlp",
+        ),
         Err(failure) => Finding::wrong(
             WHAT,
             format!("it does not answer: {failure}"),
-            "systemctl status tidegate says how it is, journalctl -u tidegate why; by hand: tidegate serve",
+            "systemctl status tidegate; journalctl -u tidegate; by hand: tidegate serve",
         ),
     }
 }
@@ -105,7 +107,7 @@ fn shared_domains(status: &DaemonStatus, settings: &Settings) -> Vec<Finding> {
         Finding::warning(
             "domains",
             format!("`{name}` is open to every user, and several ask about it: {users}"),
-            format!("name those who may: `domains: {{{name}: {{uids: [{users}]}}}}` in the settings"),
+            format!("name the users that may: `domains: {{{name}: {{uids: [{users}]}}}}` in the settings"),
         )
     };
     open.map(warning).collect()

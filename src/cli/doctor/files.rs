@@ -63,7 +63,7 @@ fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
         .map(|file| (file, directory.join(file.name()).with_added_extension(ASIDE)));
     found.filter(|(_, aside)| aside.symlink_metadata().is_ok()).map(|(file, aside)| {
         let (file, aside) = (file.name(), aside.display());
-        let message = format!("{aside}: `{file}` was of no use at a start, and what it kept is lost");
+        let message = format!("{aside}: `{file}` could not be used at a start, and its state is lost");
         Finding::warning(STATE, message, format!("the log of that start says why; then: rm {aside}"))
     })
 }

@@ -50,7 +50,9 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
          socket.group of the settings"
             .to_owned()
     } else {
-        format!("usermod -aG {group} {name}, then restart what runs as {name}: a process keeps its groups")
+        format!(
+            "usermod -aG {group} {name}, then restart the processes of {name}: a process keeps its groups"
+        )
     };
     Finding::wrong(WHAT, message, help)
 }
@@ -65,7 +67,7 @@ fn missing(path: &Path, error: &std::io::Error) -> Finding {
     let message = format!("{}: {error}", path.display());
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            Finding::unseen(WHAT, message, "run this as root, who sees all of the way")
+            Finding::unseen(WHAT, message, "run this as root, which sees the whole path")
         }
         _ => Finding::wrong(
             WHAT,

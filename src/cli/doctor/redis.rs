@@ -41,7 +41,7 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
 
 fn secret(file: &Path) -> Finding {
     if is_hidden(file) {
-        let message = format!("{} may not be read by who runs this", file.display());
+        let message = format!("{} may not be read by this user", file.display());
         return Finding::unseen(SECRET, message, "run this as root or as the daemon's user");
     }
     let well = || Finding::well(SECRET, format!("{} can be read, and by no other user", file.display()));
@@ -126,7 +126,7 @@ fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
         );
     }
     let refused = rights.refused.join(", ");
-    let message = format!("{url} refuses `{user}` what the scripts call: {refused}");
+    let message = format!("{url} refuses `{user}` commands of the scripts: {refused}");
     Finding::wrong(WHAT, message, format!("give the user the rights of {ACL}: keys tg:* and these commands"))
 }
 
@@ -139,7 +139,7 @@ fn policy(url: &Url, rights: &Rights) -> Finding {
         return Finding::unseen(POLICY, message, help);
     };
     let bound = match rights.memory_bytes_max {
-        Some(0) => ", and no maxmemory: it takes what the machine has".to_owned(),
+        Some(0) => ", and no maxmemory: it may use all memory of the machine".to_owned(),
         Some(bytes) => format!(", {} MiB", bytes >> 20),
         None => String::new(),
     };
@@ -149,7 +149,7 @@ fn policy(url: &Url, rights: &Rights) -> Finding {
     }
     Finding::warning(
         POLICY,
-        format!("{message}: when it is full it drops budgets that are in use, and those begin afresh"),
+        format!("{message}: when it is full it drops budgets that are in use, and those start fresh"),
         "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE",
     )
 }

@@ -39,7 +39,7 @@ pub(super) fn print(
             ListKind::Exempt => "passes",
             ListKind::Deny => "is refused",
         };
-        return writeln!(out, "the request {becomes} by {}, and no rule judges it", listed.name);
+        return writeln!(out, "the request {becomes} by {}; no rule is checked", listed.name);
     }
     for finding in &explained.rules {
         rule(finding, request, out)?;
@@ -49,14 +49,14 @@ pub(super) fn print(
             TreeOutcome::Free => "no descriptor of this depth limits it".to_owned(),
             TreeOutcome::Counts(name) => format!("leads to {name}"),
             TreeOutcome::Replaced(name) => {
-                format!("would lead to {name}, which the limit of another replaces")
+                format!("would lead to {name}, replaced by the limit of another descriptor")
             }
         };
         writeln!(out, "in tree   descriptor {number} ({}): {becomes}", written(descriptor))?;
     }
     sheds(explained.domain, out)?;
     let judging = explained.rules.iter().filter(|finding| finding.stands.is_ok()).count();
-    writeln!(out, "{} of {} judge it", judging, counted(explained.domain.rules().len(), "rule"))
+    writeln!(out, "{} of {} apply", judging, counted(explained.domain.rules().len(), "rule"))
 }
 
 /// Prints the shedding rules, which apply to requests that no limit refused, in the pool of the process.
@@ -112,8 +112,7 @@ fn rule(
         .block
         .map(|lasts| format!("once refused, refused for {}", humantime::format_duration(lasts)));
     line("block", &block.unwrap_or_default())?;
-    let shadow =
-        if rule.mode == Mode::Shadow { "what it would refuse is noted, and the request goes on" } else { "" };
+    let shadow = if rule.mode == Mode::Shadow { "refusals are only noted" } else { "" };
     line("shadow", shadow)
 }
 
@@ -141,8 +140,8 @@ pub(super) fn why_not(why: &Mismatch<'_>, request: &ExplainedRequest<'_>) -> Str
 
 fn matched(conditions: &str) -> String {
     match conditions {
-        "" => "it takes every request".to_owned(),
-        conditions => format!("it takes {conditions}"),
+        "" => "it matches every request".to_owned(),
+        conditions => format!("it matches {conditions}"),
     }
 }
 
@@ -150,7 +149,7 @@ fn priority(by: PriorityBy<'_>, request: &ExplainedRequest<'_>) -> String {
     let unknown = |name: &str| format!("{} is none of the domain's, and ", shown(name));
     let unknown = request.priority.map(unknown).unwrap_or_default();
     match by {
-        PriorityBy::Request => "the request says so".to_owned(),
+        PriorityBy::Request => "named by the request".to_owned(),
         PriorityBy::Entry(entry) => format!("{unknown}the entry at {} matches", entry.position),
         PriorityBy::Last => format!("{unknown}no entry of `prioritize` matches, so it is the last"),
     }
@@ -159,7 +158,7 @@ fn priority(by: PriorityBy<'_>, request: &ExplainedRequest<'_>) -> String {
 fn allowance_by(rule: &Rule, counted: &Counted) -> String {
     let Some(overrides) = rule.overrides.as_deref() else { return String::new() };
     match counted.by {
-        AllowanceBy::Rule => "the rule's own: no override is for this request".to_owned(),
+        AllowanceBy::Rule => "the rule's own: no override matches".to_owned(),
         AllowanceBy::Row => {
             format!("by the row of this key in {}", overrides.file.as_deref().unwrap_or("its table"))
         }

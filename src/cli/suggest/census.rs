@@ -104,7 +104,7 @@ impl Attribute {
             return None;
         }
         if is_named(NO_CALLERS) {
-            return Some("what is asked, not who asks");
+            return Some("of the request, not of the caller");
         }
         if self.distinct() < VALUES_MIN {
             return Some("few values");

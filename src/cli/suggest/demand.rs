@@ -139,7 +139,9 @@ impl<'k> BurstNeeds<'k> {
         let one_in = self.at_rates.iter().map(|at_rate| at_rate.callers.share()).max().unwrap_or(1);
         (one_in > 1).then(|| {
             let one_in = count(one_in);
-            format!("too many callers to look at each: of some keys one in {one_in} was; what is refused is of all")
+            format!(
+                "too many callers to look at each: of some keys one in {one_in} was; the refusals are of all"
+            )
         })
     }
 }

@@ -168,10 +168,7 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
         }
     }
     if amounts.is_empty() {
-        return Err(ValueProblem::new(
-            "a charge of nothing",
-            "write amount:3, amount:-1 or amount:tokens:812",
-        ));
+        return Err(ValueProblem::new("a charge of 0", "write amount:3, amount:-1 or amount:tokens:812"));
     }
     line.amount = Some(Quantity::Units(amounts));
     Ok(Step::Charge(line, of_work))

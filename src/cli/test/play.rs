@@ -104,7 +104,7 @@ impl<'t> TestStage<'t> {
             let by = LeaseOwner { session: ask.line.session.as_deref(), id };
             match player.judge(&request, &by) {
                 Ok(Some(decision)) => ask.expected.differences(&decision),
-                Ok(None) => vec!["not judged: its session holds too many leases".to_owned()],
+                Ok(None) => vec!["not decided: its session holds too many leases".to_owned()],
                 Err(wrong) => vec![wrong.to_string()],
             }
         });
@@ -125,7 +125,7 @@ impl<'t> TestStage<'t> {
             Ok(Err(wrong)) => Some(wrong),
             Ok(Ok(true)) => None,
             Ok(Ok(false)) if of_work.is_some() || line.of.is_some() => {
-                Some("nothing of that name to refund so much of".to_owned())
+                Some("no charge of that name has so much to refund".to_owned())
             }
             Ok(Ok(false)) => Some("no rule to charge".to_owned()),
         }

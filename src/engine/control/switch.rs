@@ -73,9 +73,7 @@ pub enum SwitchError {
     )]
     Exempt(RuleName),
     /// The maximum number of switches is reached.
-    #[error(
-        "{SWITCHES_MAX} things are switched, and no more can be: clear what is not needed, or switch --all"
-    )]
+    #[error("{SWITCHES_MAX} switches are set, the most that can be: clear some, or switch --all")]
     TooMany,
 }
 

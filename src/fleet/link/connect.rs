@@ -75,7 +75,7 @@ fn check(replies: &[Value], expected: &[Value]) -> Result<(), LinkError> {
     match replies.iter().zip(expected).find(|(reply, expected)| reply != expected) {
         None => Ok(()),
         Some((Value::ServerError(error), _)) => Err(LinkError::of_reply(error)),
-        Some(_) => Err(LinkError::new(FailureClass::Protocol, "what came is not what a Redis would reply")),
+        Some(_) => Err(LinkError::new(FailureClass::Protocol, "the reply is not one of Redis")),
     }
 }
 

@@ -198,7 +198,7 @@ async fn write(
 }
 
 fn unasked() -> LinkError {
-    LinkError::new(FailureClass::Protocol, "a reply to nothing that was asked")
+    LinkError::new(FailureClass::Protocol, "a reply without a command")
 }
 
 fn now() -> Timestamp {

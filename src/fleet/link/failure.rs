@@ -126,7 +126,7 @@ impl LinkError {
         let class = if lacks_rights { FailureClass::NoPerm } else { FailureClass::of_code(code) };
         let hint = match class {
             FailureClass::NoPerm => ": the user's ACL lacks a command, or a pattern of keys",
-            FailureClass::Auth => ": the user or the password is not what the server knows",
+            FailureClass::Auth => ": the server does not accept the user or the password",
             FailureClass::ReadOnly => ": it is a replica",
             FailureClass::Oom => ": raise maxmemory",
             _ => "",

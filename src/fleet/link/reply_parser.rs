@@ -36,7 +36,7 @@ impl ReplyParser {
                 bad("a reply of more than 512 KiB")
             }
             Err(error) if error.is_timeout() => Ok(None),
-            Ok(_) | Err(_) => bad("what came is not in Redis' protocol"),
+            Ok(_) | Err(_) => bad("the reply is not in the protocol of Redis"),
         }
     }
 }

@@ -140,7 +140,7 @@ impl Values<'_> {
         let (name, value, at) = match kinds.as_slice() {
             [] => {
                 let help =
-                    "write a text, a list of texts, or `not`, `cidr`, `glob` or `present` and what is meant";
+                    "write a text, a list of texts, or `not`, `cidr`, `glob` or `present` with its value";
                 report.error(node.at, format!("{} has no value", shown(self.attribute)), help);
                 return None;
             }

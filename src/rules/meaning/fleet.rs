@@ -260,7 +260,7 @@ fn settings(
     }
     let never_waits = mode == FleetMode::Borrow && matches!(on_miss, Some(OnMiss::Admit | OnMiss::Refuse));
     if fields.wait.is_some() && never_waits {
-        let message = "`wait` says nothing here: no request waits for Redis";
+        let message = "`wait` has no effect here: no request waits for Redis";
         report.warning(mapping.at("wait"), message, "leave it out, or write `on_miss: ask`");
     }
     if is_of_places {
@@ -282,12 +282,12 @@ fn max_over(
     report: &mut Report<'_>,
 ) -> Option<u16> {
     if share == 0 {
-        let message = "`max_over` is 0%: nothing is ever to be admitted past the budget";
+        let message = "`max_over` is 0%: no request may exceed the budget";
         report.error(at, message, "leave it out, and write `fleet: {on_miss: refuse}`");
         return None;
     }
     if settings.mode == FleetMode::Exact || settings.on_miss != Some(OnMiss::Admit) {
-        let message = "`max_over` says nothing here: the budget is never exceeded";
+        let message = "`max_over` has no effect here: the budget is never exceeded";
         report.warning(at, message, "leave it out, or write `fleet: {on_miss: admit}`");
         return Some(share);
     }
@@ -319,14 +319,10 @@ const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Fields that have a meaning on one host only, the reason, and the help.
 const STRANGERS: &[(&str, &str, &str)] = &[
-    (
-        "over",
-        "what goes past the budget is bounded by `max_over`",
-        "leave `over` out, or write `scope: host`",
-    ),
+    ("over", "`max_over` bounds the excess", "leave `over` out, or write `scope: host`"),
     (
         "refused",
-        "hosts divide among them what passes, and what one refuses would be taken from the others",
+        "hosts divide the admitted requests among them, and one would take its refused ones from the others",
         "leave `refused` out, or write `scope: host`",
     ),
     (
@@ -341,7 +337,7 @@ const STRANGERS: &[(&str, &str, &str)] = &[
     ),
     (
         "refund_on",
-        "what comes back late could be more than the budget holds",
+        "a late refund could exceed the budget",
         "leave `refund_on` out, or write it in a rule of its own with `scope: host`",
     ),
 ];

@@ -53,8 +53,8 @@ fn admitted(
     let candidate = match (&fields.candidate, mapping.get("candidate").map(Mapping)) {
         (Some(candidate), Some(mapping)) => {
             if mapping.pairs().is_empty() {
-                let help = "write what is to be tried, such as `{rate: 10/h}`";
-                report.error(mapping.0.at, "a candidate that says nothing", help);
+                let help = "write the numbers to try, such as `{rate: 10/h}`";
+                report.error(mapping.0.at, "an empty candidate", help);
                 return None;
             }
             Some(Numbers::of_candidate(candidate, mapping, &rule, report)?)
@@ -76,7 +76,7 @@ impl Admitted {
     pub(super) fn doubt(&self, at: Span, report: &mut Report<'_>) {
         match &self.candidate {
             Some((limit, at)) if *limit == self.limit => {
-                report.warning(*at, "the candidate says what its rule says", "leave it out");
+                report.warning(*at, "the candidate equals its rule", "leave it out");
             }
             None if self.limit.allowances.iter().all(Option::is_none) => {
                 report.warning(
@@ -256,7 +256,7 @@ fn check_over(over: &OverValue, mapping: Mapping<'_>, report: &mut Report<'_>) -
             report.error(mapping.at("for"), "`for` belongs to `soft`: elastic has no end", "leave `for` out");
         }
         (None, None, _) => {
-            let message = "`over` says neither `soft` nor `elastic`";
+            let message = "`over` has neither `soft` nor `elastic`";
             report.error(mapping.0.at, message, "write `over: {soft: 10%}`");
         }
     }

@@ -46,7 +46,7 @@ impl Numbers<'_> {
         let Written::Soft(share, _) = self.over else { return };
         if soft.limit() == quota.limit() {
             let least = Percent(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
-            let message = format!("`soft: {}` of {} is nothing", Percent(share), quota.limit());
+            let message = format!("`soft: {}` of {} is less than one", Percent(share), quota.limit());
             let help = format!("write at least {least}, or leave it out");
             report.warning(self.mapping.at("over"), message, help);
         }

@@ -152,7 +152,7 @@ fn brake(own: &BrakeFields, report: &mut Report<'_>) -> Option<BrakeRule> {
         bands.windows(2).find(|pair| matches!(pair, [one, two] if one.value.0 > two.value.0))
     {
         let help = "start with the least important, whose share is the smallest";
-        report.error(band.at, "`bands` go down: what is more important may use less", help);
+        report.error(band.at, "`bands` go down: more important requests may use less", help);
         return None;
     }
     let bands = bands.iter().map(|band| band.value.0).collect();
@@ -268,7 +268,7 @@ fn settle_reserve(
         reserve.reserved_for = index;
     }
     if reserve.reserved_for + 1 >= priorities.len() {
-        let message = "the reserve is for every priority: it keeps nothing back";
+        let message = "the reserve is for every priority: it reserves no slot";
         report.error(for_at, message, "write one in `for` that is more important than the last");
         return;
     }
@@ -278,7 +278,7 @@ fn settle_reserve(
         let message = format!(
             "of `slots: {slots}` a reserve of {share} leaves none to other work: all of it is refused"
         );
-        report.warning(at, message, "write a smaller `reserve`: what is left is rounded down to whole slots");
+        report.warning(at, message, "write a smaller `reserve`: the rest is rounded down to whole slots");
     }
 }
 
@@ -291,7 +291,7 @@ fn check_workers(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Re
 
 fn alone(part: &str, priorities: &[Box<str>]) -> String {
     let only = priorities.first().map_or("", |name| name);
-    format!("`{part}` never refuses the most important, and there is nothing but {}", shown(only))
+    format!("`{part}` never refuses the most important priority, and there is only {}", shown(only))
 }
 
 /// Returns bands evenly spread from 70 % for the lowest priority to 90 %.

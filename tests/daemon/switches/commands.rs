@@ -78,7 +78,7 @@ fn rejects_impossible_switches_with_help() {
         (
             "block per-user ip=x --for 5m",
             1,
-            "its key is made of `user`, and what is given is `ip`: write exactly user=VALUE",
+            "its key is made of `user`, not of `ip`: write exactly user=VALUE",
         ),
         ("block per-user user=x", 2, "--for"),
         ("reset per-user", 1, "and what is given is nothing"),
@@ -108,7 +108,7 @@ fn blocks_and_resets_key_without_logging_it() {
     let mut wire = limited(&daemon, "canary-7431");
     assert_eq!(
         daemon.run("reset per-user user=canary-7431"),
-        "api/per-user: this key is counted afresh; leases stay\n"
+        "api/per-user: this key starts fresh; leases stay\n"
     );
     (0..5).for_each(|_| assert_eq!(verdict(&mut wire, "canary-7431"), 0));
     daemon.run("block per-user user=canary-7431 --for 1h");

@@ -88,7 +88,7 @@ fn rejects_top_level_node_in_two_files() {
     let found: Vec<_> = loaded.problems.iter().map(ToString::to_string).collect();
     let found = found.join("\n").replace(&*directory.path().to_string_lossy(), ".");
     let expected = "./b.yaml:4:11: error: a second descriptor `x_y` at the top of the domain `api` \
-                    (put what is below it into one file; the first is at ./a.yaml:3:11)";
+                    (put both into one file; the first is at ./a.yaml:3:11)";
     assert_eq!(found, expected);
     // On another level, or in another domain, it is a different node.
     let web = one.replace("api", "web");

@@ -44,7 +44,7 @@ fn counts_garbage_and_decides_the_rest_by_time() {
     let expected = "\
 6 lines over 1m 32s: 4 allowed, 2 limited
 2 lines passed over that cannot be read, the first is line 2: the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`
-1 line too late to be put in order, judged at the time of the one before: are the logs in order?
+1 line too late to be sorted, decided at the time of the line before: are the logs in order?
 1 request that no rule matched
 rule          passed  refused  would refuse  callers
 api/writes         2        1             0        2
@@ -171,11 +171,7 @@ fn bounds_lines_held_for_sorting() {
     let log = busy.repeat(65_000) + &late + &busy.repeat(1_000) + &late;
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log)]);
     let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
-    assert!(
-        output_text(&output).contains("\n1 line too late to be put in order"),
-        "{}",
-        output_text(&output)
-    );
+    assert!(output_text(&output).contains("\n1 line too late to be sorted"), "{}", output_text(&output));
 }
 
 #[test]

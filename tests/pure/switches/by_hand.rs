@@ -110,7 +110,7 @@ descriptors:
     descriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 1}}]
 ";
     let bench = Bench::of(Mode::Enforce, text);
-    let two = "api/two: its key is made of `user`, `ip`, and what is given is";
+    let two = "api/two: its key is made of `user`, `ip`, not of";
     let write = "write exactly user=VALUE ip=VALUE";
     let table: &[Wrong<'_>] = &[
         ("two", &[("user", "u")], format!("{two} `user`: {write}")),

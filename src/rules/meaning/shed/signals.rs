@@ -29,7 +29,8 @@ pub(super) fn signals(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Si
             continue;
         }
         if let Some(near) = near(name) {
-            let message = format!("{} is what the application pushes: no reading has this name", shown(name));
+            let message =
+                format!("{} is a signal that the application pushes: no reading has this name", shown(name));
             report.warning(key.at, message, format!("did you mean `{near}`?"));
         }
         signals.extend(signal(name, value, report));
