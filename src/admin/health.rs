@@ -273,7 +273,7 @@ pub(in crate::admin) mod tests {
                 "2 of 3 hosts",
             ),
             ("/fleet", r#"{"redis": true, "needed": false}"#, CheckState::Good, "nothing to share"),
-            ("/panics", "1", CheckState::Bad, "1 panic while judging"),
+            ("/panics", "1", CheckState::Bad, "1 panic during decisions"),
             ("/connections/refused", r#"{"max": 2}"#, CheckState::Note, "2 not let in"),
             ("/memory/evictions", "5", CheckState::Note, "5 keys dropped"),
             ("/warnings", r#"["look here"]"#, CheckState::Note, "Well, except as listed below"),

@@ -60,7 +60,7 @@ fn text(status: &DaemonStatus) -> String {
 fn head(status: &DaemonStatus, text: &mut String) {
     let DaemonStatus { rules, decisions, memory, .. } = status;
     let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s));
-    let good = if rules.good { "" } else { ", NOT all that is written" };
+    let good = if rules.good { "" } else { ", NOT all rules of the files" };
     let (in_force, domains) = (rules.count(), rules.domains.len());
     let _ = write!(
         text,

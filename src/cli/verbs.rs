@@ -113,7 +113,7 @@ pub(super) struct ReloadArgs {
 }
 
 const RELOAD_HELP: &str = "\
-Exit codes: 0 all that is written is in force; 1 something is not, with the reason; 2 wrong usage.";
+Exit codes: 0 all rules of the files are in force; 1 some are not, with the reason; 2 wrong usage.";
 
 /// Asks whether the daemon is ready for work, for the health check of a container
 #[derive(Clone, Debug, clap::Args)]

@@ -24,7 +24,11 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         "Requests that no rule matched, by reason: domain: it has no rules; rule: none matches",
         [([("reason", "domain")], totals.unmatched_domain), ([("reason", "rule")], totals.unmatched_rule)],
     )?;
-    sheet.counter("panics", "Panics while judging a request; each closes its connection only", &totals.panics)
+    sheet.counter(
+        "panics",
+        "Panics while deciding a request; each closes its connection only",
+        &totals.panics,
+    )
 }
 
 /// The rules in force, and those that were and have been counted; the last is all others.

@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn refuses_oversized_and_malformed_replies() {
         let long = " more than 512 KiB";
-        let garbled = "not in Redis' protocol";
+        let garbled = "not in the protocol of Redis";
         let zeros = |first: &str| format!("{first}{}", "0".repeat(600 << 10));
         let table: &[(String, &str)] = &[
             (zeros("$536870912\r\n"), long),

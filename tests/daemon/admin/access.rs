@@ -54,7 +54,7 @@ fn refuses_another_user_at_any_socket_mode() {
     for command in COMMANDS {
         let message = refused(command);
         assert!(
-            message.contains("Permission denied") && message.contains("for root and for the user"),
+            message.contains("Permission denied") && message.contains("only root and the daemon's own user"),
             "{command}: {message}"
         );
     }
@@ -62,7 +62,7 @@ fn refuses_another_user_at_any_socket_mode() {
     open(&admin_socket(&daemon), 0o666);
     for command in COMMANDS.iter().cycle().take(3 * COMMANDS.len()) {
         let message = refused(command);
-        assert!(message.contains("it is for root and for the user"), "{command}: {message}");
+        assert!(message.contains("only root and the daemon's own user"), "{command}: {message}");
     }
     let log = daemon.await_log(&["refused on the admin socket", "user=4711"]);
     assert_eq!(daemon.log().matches("refused on the admin socket").count(), 1, "{log}");

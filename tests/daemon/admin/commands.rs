@@ -45,7 +45,7 @@ fn top_measures_rates_over_one_second() {
 fn reload_and_healthcheck_exit_with_the_result() {
     let daemon = daemon();
     let (code, out, _) = daemon.outcome("reload");
-    assert!(code == Some(0) && out.contains("nothing changed"), "{out}");
+    assert!(code == Some(0) && out.contains("nothing has changed"), "{out}");
     let (code, out, _) = daemon.outcome("healthcheck");
     assert_eq!((code, &*out), (Some(0), "ready\n"));
     std::fs::write(

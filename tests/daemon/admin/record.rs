@@ -287,7 +287,7 @@ fn allows_one_recording_until_its_client_exits() {
     let second = daemon.plan.path("second.jsonl");
     let record = |lasts: &str| daemon.outcome(&format!("record --for {lasts} --out {}", second.display()));
     let (code, _, err) = record("1h");
-    assert!(code == Some(1) && err.contains("somebody records already"), "{err}");
+    assert!(code == Some(1) && err.contains("another recording is running"), "{err}");
     assert!(!second.exists(), "nothing is left behind");
     first.process.signal(libc::SIGKILL);
     eventually("the daemon notices", || (!is_recorded(&daemon)).then_some(()));
@@ -368,6 +368,6 @@ fn leaves_whole_trace_when_daemon_exits() {
     assert_eq!(daemon.process.exit_code(), Some(0), "it does not wait for whoever records");
     assert_eq!(recording.process.exit_code(), Some(1));
     let err = fs::read_to_string(daemon.plan.path("record.err")).unwrap();
-    assert!(err.contains("before its time"), "{err}");
+    assert!(err.contains("ended it early"), "{err}");
     assert_eq!(replayed(&daemon, &recording.trace).len(), 1);
 }

@@ -125,7 +125,7 @@ fn fails(fault: Fault<'_>, recovers: bool) {
     assert_no_sync_is_tried_again(&plan);
     // Only tokens spent since the last snapshot are granted again.
     let daemon = plan.without_fault().start();
-    daemon.await_log(&["taken up"]);
+    daemon.await_log(&["restored the state"]);
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), if recovers { 1 } else { 2 }, "{fault:?}");
     assert!(!state(&daemon.plan).join("tables.bad").exists());
 }
@@ -161,7 +161,7 @@ fn leaves_whole_file_when_directory_sync_fails() {
     eventually("it is tried again", || (failures(&daemon) > failed + 1.0).then_some(()));
     let plan = daemon.killed();
     let daemon = plan.without_fault().start();
-    daemon.await_log(&["taken up"]);
+    daemon.await_log(&["restored the state"]);
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 1);
 }
 
@@ -205,7 +205,7 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     // The next daemon does not wait for the last one's sync, and restores the last complete snapshot.
     let Daemon { process: mut last, plan } = daemon;
     let daemon = plan.without_fault().start();
-    daemon.await_log(&["taken up"]);
+    daemon.await_log(&["restored the state"]);
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
     assert!(last.has_ended().is_none(), "the disk still has it");
     tracer.end();

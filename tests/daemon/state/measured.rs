@@ -54,7 +54,7 @@ fn measures_write_and_restore_of_a_million_keys() {
     });
     assert_eq!(wire.ask(&super::wire::hello())[0], 0);
     println!("serving {:.0} ms after its start", millis(read_boot_nanos() - begin));
-    daemon.await_log(&["taken up"]);
+    daemon.await_log(&["restored the state"]);
     std::thread::sleep(Duration::from_secs(1));
     println!("{} KiB resident", daemon.process.resident_kib());
     let begin = read_boot_nanos();

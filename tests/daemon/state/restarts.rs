@@ -52,12 +52,12 @@ fn keeps_bucket_levels_across_restart() {
     let daemon = plan().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
     let (plan, log) = end(daemon);
-    assert!(log.contains("every caller begins afresh"), "{log}");
+    assert!(log.contains("every caller starts fresh"), "{log}");
     let mode = |name: &str| fs::metadata(state(&plan).join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("tables"), mode("hash-key")), (0o600, 0o600));
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 2);
-    daemon.await_log(&["taken up", "entries="]);
+    daemon.await_log(&["restored the state", "entries="]);
     let daemon = daemon.stopped().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0);
     assert_eq!(allowed(&mut daemon.greeted(), "another", 6), 5);
@@ -104,7 +104,7 @@ fn kill_during_write_leaves_old_or_new_file() {
         let daemon = plan.start();
         let log = daemon.log();
         assert!(!log.contains("of no use"), "round {round}: {log}");
-        assert!(round == 0 || log.contains("taken up"), "round {round}: {log}");
+        assert!(round == 0 || log.contains("restored the state"), "round {round}: {log}");
         let mut wire = daemon.greeted();
         for user in 0..300 {
             wire.send(&hit(1, &format!("{round}-{user}")));

@@ -163,7 +163,7 @@ fn keeps_levels_across_time_namespaces() {
     for _ in 0..2 {
         let daemon = plan.start();
         assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0, "no time has passed");
-        daemon.await_log(&["taken up"]);
+        daemon.await_log(&["restored the state"]);
         plan = daemon.stopped();
         // Return to the clock that is two hours behind.
         plan.shell = None;

@@ -37,7 +37,7 @@ fn restores_tables_of_same_version_only() {
         for words in ["of no use: it is of version 3", "reads version 2"] {
             assert_eq!(log.contains(words), is_other, "round {round}: {words}: {log}");
         }
-        assert_eq!(log.contains("taken up"), round > 0 && !is_other, "round {round}: {log}");
+        assert_eq!(log.contains("restored the state"), round > 0 && !is_other, "round {round}: {log}");
     }
     let version_of = |name: &str| fs::read(state(&plan).join(name)).unwrap()[8];
     assert_eq!((version_of("tables"), version_of("tables.bad")), (2, 3));

@@ -179,13 +179,13 @@ fn set_while_it_is_away(seconds: i64) {
     step(&daemon, &mut clock, seconds);
     eventually("orders are written again", || (kept() != first).then_some(()));
     let daemon = daemon.stopped().start();
-    daemon.await_log(&["taken up"]);
+    daemon.await_log(&["restored the state"]);
     assert_unmoved(&before, &all_refusals(&mut daemon.greeted()));
     assert!(hit(&mut daemon.greeted(), "switched"), "the switch is still there");
     let plan = daemon.stopped();
     clock.step(seconds);
     let daemon = plan.start();
-    daemon.await_log(&["taken up"]);
+    daemon.await_log(&["restored the state"]);
     let mut wire = of_session(&daemon, 1);
     // Operators' overrides end by the wall clock: the step decides whether they have expired.
     let by_hand = |refusals: &[Refusal]| {
@@ -230,7 +230,7 @@ fn wrong_for_a_moment(restarts: bool) {
         let plan = daemon.stopped();
         clock.step(-24 * HOUR);
         daemon = plan.start();
-        daemon.await_log(&["taken up"]);
+        daemon.await_log(&["restored the state"]);
     } else {
         step(&daemon, &mut clock, -24 * HOUR);
     }

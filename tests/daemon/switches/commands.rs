@@ -81,7 +81,7 @@ fn rejects_impossible_switches_with_help() {
             "its key is made of `user`, not of `ip`: write exactly user=VALUE",
         ),
         ("block per-user user=x", 2, "--for"),
-        ("reset per-user", 1, "and what is given is nothing"),
+        ("reset per-user", 1, "not of nothing"),
     ];
     for (arguments, code, expected) in table {
         let count = daemon.fail(arguments, code);
@@ -232,7 +232,7 @@ fn warns_and_switches_when_state_is_unwritable() {
     let daemon = Plan::new().settings("state: nowhere").start();
     let (code, _, warned) = daemon.outcome("switch per-user disabled");
     assert!(code == Some(0) && warned.contains("lost when the daemon ends") && warned.contains("nowhere"));
-    daemon.await_log(&["ERROR", "what is switched or blocked is not kept", "nowhere"]);
+    daemon.await_log(&["ERROR", "switches and blocks cannot be stored", "nowhere"]);
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
     // The daemon stores the switch as soon as it can.

@@ -21,7 +21,7 @@ fn keeps_switches_of_another_version() {
     fs::write(&path, &later).unwrap();
     let daemon = plan.start();
     daemon.await_log(&["INFO", "another version of tidegate", "version=2"]);
-    daemon.await_log(&["ERROR", "does not understand", "entries=1", "switches.bad", "is_kept=true"]);
+    daemon.await_log(&["ERROR", "does not know", "entries=1", "switches.bad", "is_kept=true"]);
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
     // The next write drops the field.
