@@ -172,6 +172,8 @@ nightly-measured:
 nightly-fleet:
 	RUNS=$${FLEET_RUNS:-100000} cargo test --profile nightly --locked --test fleet -- --include-ignored
 	cargo test --profile nightly --locked --test redis -- --ignored --nocapture --test-threads 1
+	cargo test --profile nightly --locked --test shedding csv -- --ignored
+	$(PYTEST) -q -m simulated tests/python/test_pictures.py
 
 nightly-restarts:
 	$(BUILD)

@@ -27,7 +27,7 @@ def test_pictures_match_decisions(daemon, tmp_path):
 @pytest.mark.parametrize("what", ["shedding", "fleet"])
 def test_pictures_match_the_simulator(what, tmp_path):
     script, tables = DOCS / f"pictures/{what}.py", TARGET / "tmp" / what
-    assert tables.is_dir(), "no tables: make test-rust has the simulator write them"
+    assert tables.is_dir(), "no tables: `make nightly-fleet` has the simulator write them"
     subprocess.run([sys.executable, script, tables, tmp_path], check=True)
     drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (DOCS / "pictures" / what).glob("*.svg")}
