@@ -56,7 +56,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 # A shell makes background jobs ignore SIGINT and SIGQUIT, with which tests end their daemons: `--default-signal`.
 STAGES := $(MAKE) -k --no-print-directory BUILT=1
 lanes:
-	@failed=0; { scripts/setup packages && $(IDLE) $(STAGES) test-files && $(STAGES) test-client; } & files=$$!; \
+	@failed=0; { scripts/setup packages && $(STAGES) test-files test-client; } & files=$$!; \
 	$(IDLE) $(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$files || failed=1; \
 	env --default-signal $(STAGES) $(addprefix test-,$(CLIENTS)) & clients=$$!; \
 	$(IDLE) $(STAGES) BUILT= test-programs || { wait; exit 1; }; \
