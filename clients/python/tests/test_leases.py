@@ -6,7 +6,7 @@ import os
 
 import pytest
 from daemons import ALLOW, LIMIT, frame
-from test_client import Clock, hits, in_child
+from test_client import clock, hits, in_child  # noqa: F401
 
 import tidegate
 
@@ -78,10 +78,7 @@ def test_a_refusal_has_nothing_to_release(played, client):
     assert client.check() and {message[0] for message in played.seen} == {0, 1, 8}
 
 
-def test_an_unwritten_release_is_reported_with_the_next_request(granting, client, monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(tidegate, "monotonic", clock)
-    monkeypatch.setattr(tidegate.connection, "monotonic", clock)
+def test_an_unwritten_release_is_reported_with_the_next_request(granting, client, clock):  # noqa: F811
     first, second = client.acquire("export"), client.acquire("export")
     granting.script = lambda connection, message: frame(b"\xc1")
     hits(client, 3)  # the breaker opens
