@@ -14,8 +14,8 @@ PYTEST := env TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 BUILD := cargo build --locked --package tidegate --bin tidegate --test memory
 
 # The stages of `make test`. Those with real processes run one after another: those of CLIENTS as soon as there is a daemon, those of
-# REAL when the Rust tests are built. Beside them, at lower priority, this build, and the stages that only compute. The build of the
-# daemon leaves a processor idle while it compiles the library: the lints of files and what needs no daemon run beside it.
+# REAL when the Rust tests are built. Beside them, at lower priority, this build, and the stages that only compute. The lints of files
+# and what needs no daemon run beside the build of the daemon, which leaves a processor idle while it compiles the library.
 CLIENTS := python ruby go roulette
 REAL := daemon redis
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
@@ -57,9 +57,10 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 STAGES := $(MAKE) -k --no-print-directory BUILT=1
 lanes:
 	@failed=0; { scripts/setup packages && $(STAGES) test-files test-client; } & files=$$!; \
-	$(IDLE) $(STAGES) BUILT= test-binary || { wait; exit 1; }; wait $$files || failed=1; \
+	$(IDLE) $(STAGES) BUILT= test-binary || { wait; exit 1; }; \
+	$(IDLE) $(STAGES) BUILT= test-programs & programs=$$!; wait $$files || failed=1; \
 	env --default-signal $(STAGES) $(addprefix test-,$(CLIENTS)) & clients=$$!; \
-	$(IDLE) $(STAGES) BUILT= test-programs || { wait; exit 1; }; \
+	wait $$programs || { wait; exit 1; }; \
 	$(IDLE) $(STAGES) -j2 $(addprefix test-,$(COMPUTED)) & computed=$$!; \
 	wait $$clients || failed=1; env --default-signal $(STAGES) $(addprefix test-,$(REAL)) || failed=1; \
 	wait $$computed || failed=1; $(STAGES) test-timing && exit $$failed
@@ -76,7 +77,7 @@ lint: test-files  ## Formatting and lints, where this toolchain has them
 
 # Builds the daemon, as the test programs do.
 test-binary:
-	@$(if $(BUILT),:,$(LINTED_ONCE) scripts/stage binary $(BUILD))
+	@$(if $(BUILT),:,$(LINTED_ONCE) scripts/stage binary scripts/with_packages $(BUILD))
 
 # Builds all test programs. The stages below run them by path, without cargo's lock.
 test-programs:
