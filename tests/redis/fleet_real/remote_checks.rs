@@ -37,11 +37,16 @@ fn await_left(redis: &Redis, wanted: i64) {
     });
 }
 
-/// Waits for this value and checks that it stays longer than any batch takes.
-fn stays_left(redis: &Redis, wanted: i64) {
-    await_left(redis, wanted);
+/// Waits for this value and checks that it stays longer than any batch takes. On a machine that stalls, a host closes a
+/// connection without a reply for 250 ms, and the charge of a lost reply is lost: then less may be left.
+fn stays_left(redis: &Redis, host: &Daemon, wanted: i64) {
+    eventually(&format!("{wanted} tokens are left; now {}", left(redis)), || {
+        let is_lost = left(redis) < wanted && lost_replies(std::slice::from_ref(host)) > 0;
+        (is_lost || left(redis) == wanted).then_some(())
+    });
+    let settled = left(redis);
     sleep(Duration::from_millis(700));
-    assert_eq!(left(redis), wanted, "what is left has changed again");
+    assert_eq!(left(redis), settled, "what is left has changed again");
 }
 
 /// Starts one host behind a proxy that a test controls; a first request of `u1` has passed.
@@ -121,7 +126,7 @@ fn refunds_pending_requests_of_closed_connection() {
     await_left(&redis, 26);
     // If decided, they would be allowed and charged.
     proxy.faults().delay_millis.store(0, Ordering::Relaxed);
-    stays_left(&redis, 29);
+    stays_left(&redis, &host, 29);
 }
 
 #[test]
@@ -133,7 +138,7 @@ fn answers_pending_request_after_writing_shutdown() {
     wire.end_writing();
     let answers = wire.hear_all();
     assert_eq!(answers.iter().map(id_of).collect::<Vec<_>>(), [7]);
-    stays_left(&redis, if verdict_of(&answers[0]) == ALLOW { 29 } else { 30 });
+    stays_left(&redis, &host, if verdict_of(&answers[0]) == ALLOW { 29 } else { 30 });
 }
 
 #[test]
@@ -163,7 +168,7 @@ fn retry_of_pending_request_charges_nothing() {
     (1..4).for_each(|id| wire.send(&named(id)));
     let verdicts: Vec<u64> = (1..4).map(|_| verdict_of(&wire.hear().unwrap())).collect();
     assert_eq!(verdicts, [ALLOW; 3]);
-    stays_left(&redis, 28);
+    stays_left(&redis, &host, 28);
 }
 
 #[test]
@@ -175,7 +180,7 @@ fn pending_acquire_gets_lease_when_granted() {
     let lease = granted[9].as_u64().expect("a lease");
     assert_eq!(wire.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
     assert_eq!(wire.ask(&json!([2, 3, lease, 0])), json!([2, 3, false]));
-    stays_left(&redis, 29);
+    stays_left(&redis, &host, 29);
 }
 
 #[test]
@@ -193,7 +198,7 @@ fn refunds_other_key_when_one_is_limited() {
         assert_eq!(verdict_of(&wire.ask(&both(2, &format!("second{at}"), &job))), LIMIT);
     }
     // Twelve users and six jobs, in separate and shared buckets: six of each are charged once.
-    stays_left(&redis, 6 * 29 + 6 * 30);
+    stays_left(&redis, &host, 6 * 29 + 6 * 30);
 }
 
 #[test]
@@ -217,11 +222,11 @@ fn limits_locally_until_known_retry_time() {
     let host = hosts(1, &redis.url(), &rules("1/h", 1, LENIENT)).remove(0);
     let mut wire = Wire::greeted(&host.socket());
     assert_eq!(verdict_of(&wire.ask(&hit(1, "u1"))), ALLOW);
-    let refused = eventually("Redis refuses", || {
+    let (began, refused) = eventually("Redis refuses", || {
+        let began = read_boot_nanos();
         let reply = wire.ask(&hit(2, "u1"));
-        (verdict_of(&reply) == LIMIT).then_some(reply)
+        (verdict_of(&reply) == LIMIT).then_some((began, reply))
     });
-    let began = read_boot_nanos();
     let hour = 3_600_000_000;
     let retry = |reply: &Value| reply[8].as_u64().unwrap();
     assert!((hour - 20_000_000..=hour).contains(&retry(&refused)), "{refused}");
