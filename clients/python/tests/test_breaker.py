@@ -210,7 +210,7 @@ def test_tasks_wait_for_room_for_a_connection(played):
 
 
 def test_tasks_of_a_busy_loop_get_decisions(daemon, make_client):
-    """60 pages by 20 tasks, each rendered for 4 to 25 ms: the loop misses its own deadlines."""
+    """24 pages by 12 tasks, each rendered for 12 to 75 ms: the loop misses its own deadlines, which a busy machine keeps."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     rng = random.Random(7)
@@ -222,21 +222,21 @@ def test_tasks_of_a_busy_loop_get_decisions(daemon, make_client):
 
     async def pages(ac, user):
         got = []
-        for _ in range(3):
+        for _ in range(2):
             decision = await ac.acquire("api", {"user": user})
-            render(rng.uniform(0.004, 0.025))
+            render(rng.uniform(0.012, 0.075))
             decision.release()
             got.append(decision.reason)
         return got
 
     async def main():
-        ac = tidegate.AsyncClient(daemon.socket, timeout=0.020)
-        got = await asyncio.gather(*(pages(ac, f"u{i}") for i in range(20)))
+        ac = tidegate.AsyncClient(daemon.socket, timeout=0.060)
+        got = await asyncio.gather(*(pages(ac, f"u{i}") for i in range(12)))
         ac.close()
         return [reason for each in got for reason in each]
 
     unjudged = sum(reason is not None for reason in asyncio.run(main()))
-    print(f"\n{unjudged} of 60 pages unjudged")
+    print(f"\n{unjudged} of 24 pages unjudged")
     assert unjudged <= 1
 
 

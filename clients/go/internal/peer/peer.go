@@ -110,9 +110,8 @@ func (p *Peer) serve(connection net.Conn) {
 			answer = script(connection, message)
 		}
 		if answer != nil && message[1] != nil {
-			if _, err := connection.Write(Frame(Encode(answer))); err != nil {
-				return
-			}
+			// A client that has closed may have sent more before: a release behind HELLO.
+			_, _ = connection.Write(Frame(Encode(answer)))
 		}
 	}
 }
