@@ -93,9 +93,25 @@ impl From<Micros> for Duration {
     }
 }
 
+/// For people: at most three digits, rounded up: `850 us`, `12.4 ms`, `11.9 s`; from a minute on in whole seconds.
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(Duration::from(*self)).fmt(f)
+        let (per_unit, unit) = match self.0 {
+            0 => return f.write_str("0 s"),
+            1..=999 => return write!(f, "{} us", self.0),
+            1_000..=999_000 => (1_000, "ms"),
+            999_001..=59_900_000 => (1_000_000, "s"),
+            _ => {
+                let seconds = Duration::from_secs(self.0.div_ceil(1_000_000));
+                return humantime::format_duration(seconds).fmt(f);
+            }
+        };
+        let tenths = self.0.div_ceil(per_unit / 10);
+        let (whole, part) = (tenths / 10, tenths % 10);
+        if whole >= 100 || part == 0 {
+            return write!(f, "{} {unit}", self.0.div_ceil(per_unit));
+        }
+        write!(f, "{whole}.{part} {unit}")
     }
 }
 

@@ -66,12 +66,20 @@ pub enum NoteKind {
     Near,
     /// A descriptor in quota mode exceeds its limit.
     Quota,
+    /// Nothing limits the request. In place of a rule, the reason: `domain` or `rule`.
+    Unmatched,
 }
 
 impl NoteKind {
     /// All kinds.
-    pub const ALL: [NoteKind; 5] =
-        [NoteKind::Shadow, NoteKind::ShadowRule, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
+    pub const ALL: [NoteKind; 6] = [
+        NoteKind::Shadow,
+        NoteKind::ShadowRule,
+        NoteKind::Over,
+        NoteKind::Near,
+        NoteKind::Quota,
+        NoteKind::Unmatched,
+    ];
 
     /// Returns the name on the wire.
     #[must_use]
@@ -82,6 +90,7 @@ impl NoteKind {
             NoteKind::Over => "over",
             NoteKind::Near => "near",
             NoteKind::Quota => "quota",
+            NoteKind::Unmatched => "unmatched",
         }
     }
 }

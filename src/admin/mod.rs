@@ -34,7 +34,7 @@ pub use status::log_status;
 pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
 pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
-pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
+pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange};

@@ -272,5 +272,6 @@ pub(super) const ROUTES: &[Route] = &[
     verb("/unblock", verbs::key::unblock),
     verb("/reset", verbs::key::reset),
     verb("/fleet/key", verbs::key::fleet_key),
+    verb("/why", verbs::why::why),
     verb("/record", recording::begin),
 ];

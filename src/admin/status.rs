@@ -17,6 +17,7 @@ use crate::engine::{
     Engine, InForce, LeaseTotals, Mode, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
 };
 use crate::fleet::link::NodeState;
+use crate::rules::words::counted;
 use crate::state::SnapshotStatus;
 
 /// Counts by name.
@@ -40,6 +41,8 @@ pub(crate) struct DaemonStatus {
     pub(crate) missed: Vec<MissedStatus>,
     pub(crate) decisions: VerdictTotals,
     pub(crate) unmatched: UnmatchedStatus,
+    /// The first domains of requests that do not exist.
+    pub(crate) unknown_domains: Vec<String>,
     pub(crate) panics: u64,
     /// Each rule in force, and all others together: a rule without a domain and a mode.
     pub(crate) counts: Vec<RuleStatus>,
@@ -158,6 +161,10 @@ impl DaemonStatus {
                 .collect(),
             decisions: totals.verdicts,
             unmatched: UnmatchedStatus { domain: totals.unmatched_domain, rule: totals.unmatched_rule },
+            unknown_domains: {
+                let unknown = server.unknown_domains().into_iter();
+                unknown.filter(|name| !engine.has_domain(name)).map(String::from).collect()
+            },
             panics: totals.panics,
             counts: rules(&totals, &in_force),
             pools: engine.pools(now),
@@ -302,7 +309,15 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     }
     warn(unmatched.domain > 0, &|| {
         let count = unmatched.domain;
-        format!("{count} requests were for domains without rules: does the application name the right one?")
+        let mut names = status.unknown_domains.iter();
+        let missing = names.next().map(|name| admin.engine.in_force().describe_missing(name));
+        let more = names.len();
+        let more = if more > 0 { format!(", and {more} more such domains") } else { String::new() };
+        let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
+        format!(
+            "not limited: {}; {missing}{more}",
+            counted(usize::try_from(count).unwrap_or(usize::MAX), "request")
+        )
     });
     for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
         warn(true, &|| {

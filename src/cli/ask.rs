@@ -190,6 +190,9 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
     if let Some(help) = decision.help.filter(|_| decision.verdict != Verdict::Allow) {
         writeln!(out, "help   {help}")?;
     }
+    if decision.blocked {
+        writeln!(out, "note   this caller is blocked")?;
+    }
     for (kind, rule) in decision.notes {
         let meaning = match kind {
             NoteKind::Shadow => "in shadow, would have refused",
@@ -197,6 +200,7 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
             NoteKind::Over => "passed above its quota",
             NoteKind::Near => "near its limit",
             NoteKind::Quota => "passed above its quota",
+            NoteKind::Unmatched => continue,
         };
         writeln!(out, "note   {rule}: {meaning}")?;
     }
@@ -226,6 +230,8 @@ fn to_json(decision: &DecisionReply<'_>) -> Value {
         "notes": notes,
         "all": all,
         "help": decision.help,
+        "rate": decision.rate,
+        "blocked": decision.blocked,
         "degraded": false,
     })
 }

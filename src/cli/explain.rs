@@ -20,7 +20,7 @@ use crate::engine::UNIT_REQUESTS;
 use crate::protocol::{self, CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame};
 use crate::rules::{
     Condition, Domain, KeyScratch, ListKind, ListedEntry, Mismatch, Mode, NodeHits, Prioritize, Rule,
-    Selection, shown,
+    Selection, near::value, shown,
 };
 use crate::trace::jsonl::refused_by_the_socket;
 use crate::trace::summary::count;
@@ -60,7 +60,7 @@ pub(super) struct Args {
 }
 
 /// The attributes of one descriptor.
-type List = std::sync::Arc<[(String, String)]>;
+pub(super) type List = std::sync::Arc<[(String, String)]>;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -140,7 +140,7 @@ fn no_domain(name: &str, read: &RulesRead) -> CliError {
 }
 
 /// Parses `user=u1,path=/x`. Values with commas fit only the first descriptor: one argument per attribute.
-fn descriptor(text: &str) -> Result<List, String> {
+pub(super) fn descriptor(text: &str) -> Result<List, String> {
     if text.is_empty() {
         return Ok(List::default());
     }
@@ -148,7 +148,7 @@ fn descriptor(text: &str) -> Result<List, String> {
 }
 
 /// Parses `3` or `tokens=3`.
-fn cost(text: &str) -> Result<(String, u32), String> {
+pub(super) fn cost(text: &str) -> Result<(String, u32), String> {
     let (unit, number) = text.split_once('=').unwrap_or((crate::engine::UNIT_REQUESTS, text));
     let number =
         number.parse().map_err(|_| format!("`{number}` is not a number from 0 to {}", protocol::COST_MAX))?;
@@ -409,10 +409,4 @@ fn priority_by<'d>(domain: &'d Domain, request: &ExplainedRequest<'_>) -> Priori
         entry.conditions.iter().all(|condition| condition.holds(value(attributes, &condition.attribute)))
     };
     domain.prioritize().iter().find(holds).map_or(PriorityBy::Last, PriorityBy::Entry)
-}
-
-/// Returns the value of an attribute as rules see it: the first with this name; an empty value is absent.
-fn value<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
-    let first = attributes.iter().find(|(known, _)| *known == name);
-    first.map(|(_, value)| *value).filter(|value| !value.is_empty())
 }

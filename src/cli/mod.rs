@@ -20,6 +20,7 @@ mod suggest;
 mod test;
 mod top;
 mod verbs;
+mod why;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -47,6 +48,7 @@ struct Arguments {
 enum Command {
     Serve(daemon::serve::Args),
     Check(check::Args),
+    Why(why::Args),
     Explain(explain::Args),
     Test(test::Args),
     /// Decides whether a request may start, and charges it if so
@@ -96,6 +98,7 @@ pub fn run() -> ExitCode {
     let done = match &arguments.command {
         Command::Serve(args) => Ok(daemon::serve::run(args)),
         Command::Check(args) => check::run(args, &mut out),
+        Command::Why(args) => why::run(args, &mut out),
         Command::Explain(args) => explain::run(args, &mut out),
         Command::Test(args) => test::run(args, &mut out),
         Command::Hit(args) => args.run(RequestFrame::Hit, &mut out),

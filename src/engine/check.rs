@@ -41,7 +41,7 @@ pub(super) struct StageCheck {
     digest: Digest,
     /// The state's index in its table, if found.
     table_index: Option<usize>,
-    allowance: u32,
+    pub(super) allowance: u32,
     pub(super) cost: u32,
     /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
@@ -49,6 +49,8 @@ pub(super) struct StageCheck {
     /// The units that a remote check would have to bring.
     pub(super) missing_units: u32,
     pub(super) blocked_until: Timestamp,
+    /// Whether an operator or the rule itself blocks the key.
+    pub(super) is_blocked: bool,
 }
 
 /// The evaluation stage whose rules decide a refusal.
@@ -120,6 +122,7 @@ impl StageCheck {
             charged: false,
             missing_units: 0,
             blocked_until: compiled_rule.blocked_until(&key),
+            is_blocked: false,
         }
     }
 
@@ -175,6 +178,7 @@ impl StageCheck {
         }
         let own = limited_by.limit.block.map_or(Micros::ZERO, |_| self.block_remaining(context.now, shard));
         let left = own.max(self.operator_block_remaining(context.now));
+        self.is_blocked = left > Micros::ZERO;
         let mut then = *context;
         if left > Micros::ZERO {
             // A blocked key is judged as of the end of its block: a request that fits now may not fit then.
@@ -393,6 +397,7 @@ impl StageCheck {
         let left = self.operator_block_remaining(context.now);
         if left > Micros::ZERO && self.cost > 0 {
             self.outcome = Outcome::Later(left);
+            self.is_blocked = true;
             self.level = Some(QuotaLevel { limit: 0, window: Micros::ZERO, remaining: 0, reset: left });
         }
     }

@@ -14,6 +14,7 @@ use super::request::{Charge, Op, Request};
 use super::rule_set::CompiledRuleSet;
 use super::workspace::Workspace;
 use crate::clock::Now;
+use crate::engine::decision::Decision;
 use crate::rules::Selection;
 
 /// Makes decisions; each decision thread has its own. It holds a view of the rules in force that costs one
@@ -102,6 +103,25 @@ impl Decider {
     /// all rules are judged.
     pub fn count_panic(&self) {
         self.counters.count_panic();
+    }
+}
+
+impl Engine {
+    /// Evaluates a PEEK outside of the decision threads and passes its decision to `read`. It allocates its buffers: for
+    /// operators.
+    pub fn inspect<T>(&self, request: &Request<'_>, now: Now, read: impl FnOnce(&Decision<'_>) -> T) -> T {
+        assert!(request.op == Op::Peek, "an inspection changes nothing");
+        let rule_set = self.rule_set.load_full();
+        let compiled = rule_set.find_or_unlimited(request.domain);
+        let (mut workspace, mut selection) = (Workspace::new(0), Selection::default());
+        compiled.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
+        let judgement = Judgement { engine: self, rule_set: &rule_set, compiled, counters: None, now };
+        match judgement.decide(&selection, request, &mut workspace) {
+            EngineAnswer::Decided(decision) => read(&decision),
+            EngineAnswer::Conflict | EngineAnswer::TooManyLeases | EngineAnswer::RemoteCheck(_) => {
+                unreachable!("a PEEK names no grant, takes no lease and waits for no check")
+            }
+        }
     }
 }
 

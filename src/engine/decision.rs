@@ -4,7 +4,7 @@ use super::check::StageCheck;
 use super::judgement::stage;
 use super::remote_check::Shortfalls;
 use crate::clock::Micros;
-use crate::limit::QuotaLevel;
+use crate::limit::{Outcome, QuotaLevel};
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
 use crate::terms::{NoteKind, Verdict};
 use std::sync::Arc;
@@ -46,6 +46,12 @@ pub struct Decision<'d> {
     pub retry_after: Option<Micros>,
     /// The priority of the request; `None` in a domain without priorities.
     pub priority: Option<&'d str>,
+    /// The rate of the rule that refuses, such as `5/min`; `None` for other verdicts and for concurrency.
+    pub rate: Option<&'d str>,
+    /// Whether the key is blocked: by an operator, or by the rule after an earlier refusal.
+    pub blocked: bool,
+    /// Why nothing limits the request; `None` if a rule, a list or a shedder was evaluated.
+    pub unmatched: Option<Unmatched>,
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
     pub(super) limits_by_index: &'d [(u32, QuotaLevel)],
@@ -71,6 +77,9 @@ impl<'d> Decision<'d> {
             lease: None,
             retry_after: Some(Micros::ZERO),
             priority: None,
+            rate: None,
+            blocked: false,
+            unmatched: None,
             domain: None,
             notes: &[],
             limits_by_index: &[],
@@ -86,6 +95,32 @@ impl<'d> Decision<'d> {
         };
         let stage = stage(checks);
         one.into_iter().chain(checks.iter().map(move |check| check.check(stage)))
+    }
+
+    /// The check of each rule that matched, in file order, with the state of the key. Empty after a hot path that keeps
+    /// none: for [`Engine::inspect`](super::Engine::inspect).
+    pub fn inspected(&self) -> impl Iterator<Item = InspectedCheck<'d>> + '_ {
+        let checks = match self.checked_keys {
+            CheckedKeys::One(_) => &[][..],
+            CheckedKeys::Several(checks) => checks,
+        };
+        let stage = stage(checks);
+        checks.iter().filter_map(move |check| {
+            let [low, high] = [check.key.hash(), check.key.high()];
+            Some(InspectedCheck {
+                rule: self.rule_at(check.rule)?,
+                level: check.level,
+                cost: check.cost,
+                digest: format!("{high:016x}{low:016x}"),
+                refuses: !check.passes() && stage.includes_check(check),
+                retry_after: match check.outcome {
+                    Outcome::Later(wait) | Outcome::Queued(wait) => Some(wait),
+                    Outcome::Pass => Some(Micros::ZERO),
+                    Outcome::Never => None,
+                },
+                blocked: check.is_blocked,
+            })
+        })
     }
 
     /// The notes with the name of their rule, in file order.
@@ -137,6 +172,25 @@ pub struct RuleCheck {
     pub passes: bool,
 }
 
+/// One rule's view of a request, for operators.
+#[derive(Clone, Debug)]
+pub struct InspectedCheck<'d> {
+    /// The rule.
+    pub rule: &'d Rule,
+    /// The state of the key; `None` if it is unlimited.
+    pub level: Option<QuotaLevel>,
+    /// The cost in the rule's unit.
+    pub cost: u32,
+    /// The keyed digest of the key: 32 hexadecimal digits, as in lists of callers and blocks.
+    pub digest: String,
+    /// Whether it would refuse the request, also in shadow.
+    pub refuses: bool,
+    /// The wait after which it would pass; `None`: never.
+    pub retry_after: Option<Micros>,
+    /// Whether the key is blocked.
+    pub blocked: bool,
+}
+
 /// One limit and the level of the request's key.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitView<'d> {
@@ -164,6 +218,17 @@ pub enum Unmatched {
     Domain,
     /// The domain has no matching rule.
     Rule,
+}
+
+impl Unmatched {
+    /// Returns the name in notes and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unmatched::Domain => "domain",
+            Unmatched::Rule => "rule",
+        }
+    }
 }
 
 /// Why a charge is rejected. Nothing changes.

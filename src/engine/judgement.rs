@@ -145,10 +145,8 @@ impl<'d> Judgement<'d> {
             self.count_check(entry.slot, CheckResult::WouldRefuse);
         }
         let gate = request.session.and_then(|session| self.find_gate(session));
-        if workspace.checks.is_empty()
-            && gate.is_none()
-            && let Some((counters, reason)) = self.counters.zip(self.compiled.unmatched)
-        {
+        let unmatched = self.compiled.unmatched.filter(|_| workspace.checks.is_empty() && gate.is_none());
+        if let Some((counters, reason)) = self.counters.zip(unmatched) {
             counters.count_unmatched(reason);
         }
         if self.rule_set.refuses_uncounted(request) && !workspace.checks.iter().any(StageCheck::is_oversized)
@@ -156,7 +154,7 @@ impl<'d> Judgement<'d> {
             return EngineAnswer::Decided(self.refuse_uncounted(priority));
         }
         match self.admit(selection, request, workspace, gate, priority, reserved) {
-            Ok(decision) => EngineAnswer::Decided(decision),
+            Ok(decision) => EngineAnswer::Decided(Decision { unmatched, ..decision }),
             Err(shortfalls) => EngineAnswer::RemoteCheck(shortfalls),
         }
     }
@@ -294,6 +292,7 @@ impl<'d> Judgement<'d> {
         });
         let mut shedder = None;
         let mut slot = None;
+        let (mut rate, mut blocked) = (None, false);
         let (verdict, binding, retry) = match admission {
             Admission::Granted(wait) => {
                 let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
@@ -301,6 +300,8 @@ impl<'d> Judgement<'d> {
             }
             Admission::Refused | Admission::NeedsRemoteCheck => {
                 let (binding, retry) = longest_wait(&workspace.checks, stage, self.now);
+                rate = binding.and_then(|check| self.rate(check));
+                blocked = binding.is_some_and(|check| check.is_blocked);
                 (Verdict::Limit, binding.and_then(|check| Some((check.slot, self.limit_view(check)?))), retry)
             }
             Admission::Shed(refusal) => {
@@ -320,6 +321,8 @@ impl<'d> Judgement<'d> {
             lease,
             retry_after: retry,
             priority: self.priority_name(priority),
+            rate,
+            blocked,
             domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
@@ -376,6 +379,12 @@ impl<'d> Judgement<'d> {
     fn limit_view(&self, check: &StageCheck) -> Option<LimitView<'d>> {
         let rule: &Rule = self.compiled.domain.rules().get(check.rule as usize)?;
         Some(LimitView { rule, level: check.level? })
+    }
+
+    /// Returns the rate of the allowance of a check.
+    fn rate(&self, check: &StageCheck) -> Option<&'d str> {
+        let rule: &Rule = self.compiled.domain.rules().get(check.rule as usize)?;
+        rule.limit.allowance(check.allowance)?.rate.as_deref()
     }
 
     /// Returns the enforced rule with the smallest remaining part, preferring advertised rules. Ties go to

@@ -51,7 +51,9 @@ pub use control::{
 };
 pub use counters::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use decider::Decider;
-pub use decision::{ChargeError, Conflict, Decision, EngineAnswer, LimitView, RuleCheck, Unmatched};
+pub use decision::{
+    ChargeError, Conflict, Decision, EngineAnswer, InspectedCheck, LimitView, RuleCheck, Unmatched,
+};
 pub use digest::HashKey;
 pub use fleet::{
     FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, NextIncrease, RedisLevel,

@@ -22,9 +22,10 @@ use super::snapshot::{FIRST_RULE_SET, PreviousQuotas, fingerprint, fingerprint_n
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
+use crate::rules::de::{TYPO, nearest};
 use crate::rules::shed::{Shed, ShedPart};
 use crate::rules::{
-    Domain, ListKind, Mode, NamedItem, OverTreatment, RefusedCost, Rule, RuleNames, Selection,
+    Domain, ListKind, Mode, NamedItem, OverTreatment, RefusedCost, Rule, RuleNames, Selection, shown,
 };
 
 #[derive(Debug)]
@@ -451,6 +452,19 @@ impl InForce {
         self.0.domains.iter().map(|compiled| &compiled.domain)
     }
 
+    /// Describes a domain that does not exist, with those that do.
+    #[must_use]
+    pub fn describe_missing(&self, name: &str) -> String {
+        let known: Vec<&str> = self.domains().map(|domain| domain.name()).collect();
+        let near = nearest(name, known.iter().copied(), TYPO);
+        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        match known.len() {
+            0 => format!("no domain {}, and there is no other", shown(name)),
+            1..=DOMAINS_SHOWN => format!("no domain {}; there are: {}{near}", shown(name), known.join(", ")),
+            more => format!("no domain {} among {more}{near}", shown(name)),
+        }
+    }
+
     /// All items with their effective modes: by domain, the limits in file order, then lists, then shedder
     /// parts.
     pub fn each(&self) -> impl Iterator<Item = NamedItem<'_>> {
@@ -459,3 +473,6 @@ impl InForce {
         })
     }
 }
+
+/// More names than fit a line are counted.
+const DOMAINS_SHOWN: usize = 12;

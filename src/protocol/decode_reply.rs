@@ -110,16 +110,23 @@ fn read_decision<'s, 'a: 's>(
     if all {
         read_all(&mut elements.reader, &mut scratch.all).ok_or(FaultReason::Field(&ALL))?;
     }
-    let (mut help, mut unit, mut hide) = (None, None, None);
+    let (mut help, mut unit, mut rate, mut hide, mut blocked) = (None, None, None, None, None);
     if elements.next_is_present() {
-        read_map(&mut elements.reader, &EXTRA, &["help", "hide", "unit"], |reader, key| {
-            let stored = match key {
-                "help" => store(&mut help, reader.text()),
-                "hide" => store(&mut hide, reader.boolean()),
-                _ => store(&mut unit, reader.text()),
-            };
-            stored.ok_or(FaultReason::Field(&EXTRA))
-        })?;
+        read_map(
+            &mut elements.reader,
+            &EXTRA,
+            &["help", "hide", "unit", "rate", "blocked"],
+            |reader, key| {
+                let stored = match key {
+                    "help" => store(&mut help, reader.text()),
+                    "hide" => store(&mut hide, reader.boolean()),
+                    "blocked" => store(&mut blocked, reader.boolean()),
+                    "rate" => store(&mut rate, reader.text()),
+                    _ => store(&mut unit, reader.text()),
+                };
+                stored.ok_or(FaultReason::Field(&EXTRA))
+            },
+        )?;
     }
     Ok(WireReply::Decision(DecisionReply {
         id,
@@ -136,6 +143,8 @@ fn read_decision<'s, 'a: 's>(
         help,
         hide: hide.unwrap_or_default(),
         unit,
+        rate,
+        blocked: blocked.unwrap_or_default(),
     }))
 }
 
@@ -194,8 +203,10 @@ const NOTES: ExpectedField =
     ExpectedField { field: "notes", range: "nil or an array of kinds and rules, in turn" };
 const ALL: ExpectedField =
     ExpectedField { field: "all", range: "nil or an array of [rule, limit, window_us, remaining, reset_us]" };
-const EXTRA: ExpectedField =
-    ExpectedField { field: "extra", range: "nil or a map: texts help and unit, hide true or false" };
+const EXTRA: ExpectedField = ExpectedField {
+    field: "extra",
+    range: "nil or a map: texts help, unit and rate; hide and blocked true or false",
+};
 const OK: ExpectedField = ExpectedField { field: "ok", range: "true or false" };
 const CODE: ExpectedField = ExpectedField { field: "code", range: "an integer from 1 to 11" };
 const MESSAGE: ExpectedField = ExpectedField { field: "message", range: "a text" };

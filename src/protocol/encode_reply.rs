@@ -74,6 +74,7 @@ fn encode_shortened(out: &mut Vec<u8>, decision: DecisionReply<'_>) {
     cut.help = None;
     cut.rule = cut.rule.map(clip);
     cut.unit = cut.unit.map(clip);
+    cut.rate = None;
     let _fits = write_decision(out, &cut);
 }
 
@@ -86,8 +87,7 @@ fn write_decision(out: &mut Vec<u8>, decision: &DecisionReply<'_>) -> bool {
     writer.optional_text(decision.rule);
     let DecisionReply { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
     writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
-    let DecisionReply { notes, all, help, hide, unit, .. } = decision;
-    if notes.is_empty() && all.is_none() && help.is_none() && unit.is_none() && !hide {
+    if decision.notes.is_empty() && decision.all.is_none() && !has_extra(decision) {
         // The common case: nil for notes, all and extra.
         writer.bytes([NIL; 3]);
     } else {
@@ -108,11 +108,13 @@ fn write_rest(writer: &mut FrameWriter<'_>, decision: DecisionReply<'_>) {
         None => writer.nil(),
         Some(entries) => write_all(writer, entries),
     }
-    if decision.help.is_none() && decision.unit.is_none() && !decision.hide {
-        writer.nil();
-    } else {
-        write_extra(writer, &decision);
-    }
+    if has_extra(&decision) { write_extra(writer, &decision) } else { writer.nil() }
+}
+
+#[inline]
+fn has_extra(decision: &DecisionReply<'_>) -> bool {
+    let DecisionReply { help, hide, unit, rate, blocked, .. } = decision;
+    help.is_some() || unit.is_some() || rate.is_some() || *hide || *blocked
 }
 
 fn write_notes(writer: &mut FrameWriter<'_>, notes: &[(NoteKind, &str)]) {
@@ -135,19 +137,17 @@ fn write_all(writer: &mut FrameWriter<'_>, entries: &[LimitEntry<'_>]) {
 }
 
 fn write_extra(writer: &mut FrameWriter<'_>, decision: &DecisionReply<'_>) {
-    let texts = usize::from(decision.help.is_some()) + usize::from(decision.unit.is_some());
-    writer.map(texts + usize::from(decision.hide));
-    if let Some(help) = decision.help {
-        writer.text("help");
-        writer.text(help);
+    let texts = [("help", decision.help), ("unit", decision.unit), ("rate", decision.rate)];
+    let flags = [("hide", decision.hide), ("blocked", decision.blocked)];
+    let present = texts.iter().filter(|(_, text)| text.is_some()).count();
+    writer.map(present + flags.iter().filter(|(_, is_set)| *is_set).count());
+    for (key, text) in texts.into_iter().filter_map(|(key, text)| Some((key, text?))) {
+        writer.text(key);
+        writer.text(text);
     }
-    if decision.hide {
-        writer.text("hide");
-        writer.boolean(true);
-    }
-    if let Some(unit) = decision.unit {
-        writer.text("unit");
-        writer.text(unit);
+    for (key, is_set) in flags.into_iter().filter(|(_, is_set)| *is_set) {
+        writer.text(key);
+        writer.boolean(is_set);
     }
 }
 

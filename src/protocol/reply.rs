@@ -79,6 +79,10 @@ pub struct DecisionReply<'a> {
     pub hide: bool,
     /// The unit of the binding rule; `None`: requests.
     pub unit: Option<&'a str>,
+    /// The rate of the rule that refuses, in the notation of rules: `5/min`.
+    pub rate: Option<&'a str>,
+    /// Whether the caller is blocked.
+    pub blocked: bool,
 }
 
 impl DecisionReply<'_> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
+use super::suspect::{suspect_name, suspect_value};
 use super::{
     Condition, KeyPart, Limit, ListKind, ListedEntry, Mode, OverTreatment, Pattern, RefusedCost, Rule,
     candidate_of,
@@ -23,6 +24,7 @@ pub(super) fn lint(
     for domain in domains {
         lints.lists(domain);
         lints.redundant(domain);
+        lints.suspects(domain);
         for rule in &domain.contents.rules {
             let (file, at) = (&rule.position.file, domain.name_span(&rule.name));
             if candidate_of(&rule.name).is_none() {
@@ -57,6 +59,39 @@ impl Lints<'_> {
         let mut report = Report::new(source);
         report.warning(at, message, help);
         self.problems.extend(report.into_problems());
+    }
+
+    /// Warns of values that probably match no request, and of attributes that are probably misspelled.
+    fn suspects(&mut self, domain: &Draft) {
+        let names = domain.contents.rules.iter().flat_map(|rule| {
+            let conditions = rule.conditions.iter().map(|condition| &*condition.attribute);
+            conditions.chain(rule.key.iter().map(|part| &*part.attribute))
+        });
+        let mut uses: HashMap<&str, usize> = HashMap::new();
+        names.for_each(|name| *uses.entry(name).or_default() += 1);
+        let rules = domain.contents.rules.iter().filter(|rule| candidate_of(&rule.name).is_none());
+        let rules =
+            rules.map(|rule| (&rule.name, &rule.position, rule.conditions.as_slice(), rule.key.as_slice()));
+        let lists = domain.contents.lists.iter();
+        let lists =
+            lists.map(|listed| (&listed.name, &listed.position, listed.conditions.as_slice(), &[][..]));
+        for (rule, position, conditions, key) in rules.chain(lists) {
+            let at = domain.name_span(rule);
+            for (message, help) in conditions.iter().filter_map(suspect_value) {
+                self.warn(&position.file, at, message, help);
+            }
+            let named = conditions.iter().map(|condition| &*condition.attribute);
+            for name in named.chain(key.iter().map(|part| &*part.attribute)) {
+                // An attribute of several rules is meant.
+                if uses.get(name).is_some_and(|uses| *uses > 1) {
+                    continue;
+                }
+                let others = uses.iter().filter(|(_, uses)| **uses > 1).map(|(name, _)| *name);
+                let Some(near) = suspect_name(name, others) else { continue };
+                let message = format!("{} is probably misspelled: no other rule uses it", shown(name));
+                self.warn(&position.file, at, message, format!("write {near}, if that is meant"));
+            }
+        }
     }
 
     /// Warns of key attributes that `match` restricts to one value.

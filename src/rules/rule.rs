@@ -161,6 +161,8 @@ pub struct Limit {
 pub struct Allowance {
     /// The quota.
     pub quota: Quota,
+    /// The rate in the notation of rules, such as `5/min`, for refused callers; `None` for concurrency.
+    pub rate: Option<Box<str>>,
     /// The treatment of requests beyond the quota.
     pub over: OverTreatment,
     /// How far CHARGE may go below zero, in units of the rule.
@@ -228,7 +230,8 @@ impl Allowance {
     #[must_use]
     pub fn new(quota: Quota) -> Allowance {
         let max_debt = quota.limit();
-        Allowance { quota, over: OverTreatment::Refuse, max_debt }
+        let rate = (!matches!(quota, Quota::Concurrency(_))).then(|| quota.format_rate().into());
+        Allowance { quota, rate, over: OverTreatment::Refuse, max_debt }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use tracing::error;
+use tracing::{error, warn};
 
 use super::ServerState;
 use super::membership::{ConnectionInfo, Membership};
@@ -348,14 +348,19 @@ impl SeenDomains {
         }
     }
 
-    /// Adds a domain that has rules. Other names are arbitrary text of the client and are ignored.
+    /// Adds the user of a domain that has rules, and logs the first requests for others.
     #[cold]
     fn add_new(&mut self, domain: &str, shared: &ServerState, user: u32) {
-        let is_known = self.0.iter().any(|known| **known == *domain);
-        if !is_known && !self.0.is_full() && shared.engine.has_domain(domain) {
-            shared.telemetry.add_domain_user(domain, user);
-            self.0.push(domain.into());
+        if self.0.is_full() || self.0.iter().any(|known| **known == *domain) {
+            return;
         }
+        if shared.engine.has_domain(domain) {
+            shared.telemetry.add_domain_user(domain, user);
+        } else if shared.telemetry.add_unknown_domain(domain) {
+            let message = shared.engine.in_force().describe_missing(domain);
+            warn!(user, "{message}: its requests are not limited");
+        }
+        self.0.push(domain.into());
     }
 }
 

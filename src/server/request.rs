@@ -12,6 +12,7 @@ use crate::protocol::{
     RequestOptions, WireList, WireReply, WorkOutcome, encode_decision, encode_reply,
 };
 use crate::record::NotedKind;
+use crate::terms::NoteKind;
 
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
@@ -286,7 +287,8 @@ fn stall_if_requested(descriptors: &DescriptorList<'_>) {
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
 fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
-    let notes: Vec<_> = decision.notes().collect();
+    let mut notes: Vec<_> = decision.notes().collect();
+    notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.name())));
     let all: Option<Vec<_>> = judge.options.all.then(|| decision.limits().map(limit_entry).collect());
     let mut reply = DecisionReply {
         retry_us: decision.retry_after.map(|retry| retry.0),
@@ -306,6 +308,8 @@ fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &en
     if let Some(listed) = decision.listed {
         reply.help = listed.help.as_deref();
     }
+    reply.rate = decision.rate;
+    reply.blocked = decision.blocked;
     reply.rule = decision.rule_name();
     reply.lease = decision.lease;
     encode_decision(replies, &reply);

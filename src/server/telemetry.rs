@@ -1,7 +1,7 @@
 //! Counters of the server: connections, error replies, decisions that clients made without the daemon. Reads are not
 //! consistent with each other and block no writer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
@@ -25,6 +25,8 @@ pub struct ServerCounters {
     clock_steps_back: AtomicU64,
     /// The first users of each domain of the rules.
     users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
+    /// The first names of requests whose domain did not exist.
+    unknown_domains: Mutex<BTreeSet<Box<str>>>,
 }
 
 /// Why a request was decided without waiting for its remote check.
@@ -129,6 +131,17 @@ impl ServerCounters {
         }
     }
 
+    /// Returns the first domains of requests that did not exist then, in alphabetical order.
+    pub fn unknown_domains(&self) -> Vec<Box<str>> {
+        self.unknown_domains.lock().iter().cloned().collect()
+    }
+
+    /// Adds a domain that does not exist. Returns whether it is new; further ones than the first are not stored.
+    pub(super) fn add_unknown_domain(&self, domain: &str) -> bool {
+        let mut unknown = self.unknown_domains.lock();
+        unknown.len() < UNKNOWN_DOMAINS_MAX && unknown.insert(domain.into())
+    }
+
     /// Returns how often the wall clock was set back.
     pub fn clock_steps_back(&self) -> u64 {
         self.clock_steps_back.load(Ordering::Relaxed)
@@ -226,6 +239,9 @@ const REFUSALS: [(ConnectionRefusal, &str); 2] =
 /// The limits behind requests that cannot wait, as metrics name them.
 const NOT_PENDING: [(NotPending, &str); 3] =
     [(NotPending::Connection, "connection"), (NotPending::User, "user"), (NotPending::Calls, "calls")];
+
+/// Names are arbitrary text of clients: as many as an operator reads, and lines of the log.
+const UNKNOWN_DOMAINS_MAX: usize = 16;
 
 /// Users stored for each domain.
 const USERS_MAX: usize = 4;

@@ -2,6 +2,7 @@
 
 pub(super) mod key;
 pub(super) mod switch;
+pub(super) mod why;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::answer::{self, HttpAnswer};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
 pub(crate) use key::{FleetKeyKind, FleetKeyStatus};
+pub(crate) use why::{UnusedAttribute, WhyCheck, WhyStatus};
 
 /// The answer of a verb, or why it was not carried out.
 pub(super) type VerbResult = Result<HttpAnswer, VerbRefusal>;

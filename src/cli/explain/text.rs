@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy,
-    TreeOutcome, value,
+    TreeOutcome,
 };
 use crate::cli::describe::{self, conditions_or_none, object, position};
 use crate::engine::UNIT_REQUESTS;
@@ -117,25 +117,8 @@ fn rule(
 }
 
 /// Describes why a rule or an entry does not match.
-pub(super) fn why_not(why: &Mismatch<'_>, request: &ExplainedRequest<'_>) -> String {
-    match why {
-        Mismatch::Disabled => "its mode is disabled".to_owned(),
-        Mismatch::Absent { attribute, line: 0 } => {
-            format!("there is no {}, by which it counts", shown(attribute))
-        }
-        Mismatch::Absent { attribute, line } => {
-            format!("there is no {}, for which line {line} asks", shown(attribute))
-        }
-        Mismatch::Condition(condition) => {
-            let is = value(request.descriptors.attributes(), &condition.attribute).unwrap_or_default();
-            let asks = conditions(std::slice::from_ref(*condition));
-            let line = match condition.line {
-                0 => String::new(),
-                line => format!("line {line} "),
-            };
-            format!("{} is {}, and {line}asks for {asks}", shown(&condition.attribute), shown(is))
-        }
-    }
+fn why_not(why: &Mismatch<'_>, request: &ExplainedRequest<'_>) -> String {
+    why.describe(request.descriptors.attributes())
 }
 
 fn matched(conditions: &str) -> String {

@@ -142,8 +142,10 @@ impl<'d> Judgement<'d> {
             let ranking = if compiled_rule.enforced() { Ranking::Refused } else { Ranking::WouldRefuse };
             self.record_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
         }
+        let rate = || rule.limit.allowance(0)?.rate.as_deref();
         EngineAnswer::Decided(Decision {
             verdict,
+            rate: (verdict == Verdict::Limit).then(rate).flatten(),
             binding: compiled_rule.enforced().then_some(LimitView { rule, level }),
             retry_after: retry,
             domain: Some(&*self.compiled.domain),

@@ -83,7 +83,7 @@ impl Numbers<'_> {
             Quota::SlidingLog(log) => Quota::SlidingLog(log.with_stored_units(most(&log, &over, max_debt))),
             other => other,
         };
-        Ok(Some(Allowance { quota, over, max_debt }))
+        Ok(Some(Allowance { over, max_debt, ..Allowance::new(quota) }))
     }
 
     fn quota(

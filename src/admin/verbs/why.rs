@@ -1,0 +1,293 @@
+//! `POST /why`: the decision that a request would get now from the rules in force, the state of each matching rule, and the
+//! rules that do not match with their reasons. Nothing is charged.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{VerbRefusal, VerbResult};
+use crate::admin::switches::utc;
+use crate::admin::{AdminState, answer};
+use crate::clock::Now;
+use crate::engine::{Caller, Cost, Descriptors, InspectedCheck, Op, Request, RuleName, SwitchOrigin, Target};
+use crate::rules::Domain;
+use crate::rules::de::{TYPO, nearest};
+use crate::rules::words::numbers_or_unlimited;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhyRequest {
+    domain: String,
+    #[serde(default)]
+    descriptors: Vec<Vec<(String, String)>>,
+    /// By unit; empty: one request.
+    #[serde(default)]
+    cost: BTreeMap<String, u32>,
+    priority: Option<String>,
+    /// Looks this key up instead of a request.
+    digest: Option<String>,
+}
+
+/// The answer of `POST /why`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct WhyStatus {
+    pub(crate) domain: String,
+    /// The mode of the whole daemon.
+    pub(crate) mode: String,
+    /// `None` for a digest.
+    pub(crate) verdict: Option<String>,
+    /// The binding rule, list entry or shedder.
+    pub(crate) rule: Option<String>,
+    pub(crate) retry_us: Option<u64>,
+    pub(crate) priority: Option<String>,
+    /// Text that the caller gets with a refusal.
+    pub(crate) help: Option<String>,
+    /// The rules that check the request, in file order.
+    pub(crate) checks: Vec<WhyCheck>,
+    /// Rules and list entries that do not match, in file order.
+    pub(crate) others: Vec<WhyOther>,
+    /// The pools that the domain sheds, whose state also decides.
+    pub(crate) pools: Vec<String>,
+    /// Switches and blocks that apply.
+    pub(crate) overrides: Vec<String>,
+    /// Attributes of the request that nothing in the domain uses.
+    pub(crate) unused: Vec<UnusedAttribute>,
+}
+
+/// One rule's view of the request, or of the digest.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct WhyCheck {
+    pub(crate) rule: String,
+    /// Position in the files.
+    pub(crate) at: String,
+    /// The mode in force.
+    pub(crate) mode: String,
+    /// Algorithm and numbers, as in the rule.
+    pub(crate) quota: String,
+    pub(crate) digest: String,
+    pub(crate) cost: u32,
+    pub(crate) unit: String,
+    pub(crate) limit: Option<u64>,
+    pub(crate) window_us: Option<u64>,
+    pub(crate) remaining: Option<u64>,
+    pub(crate) reset_us: Option<u64>,
+    pub(crate) refuses: bool,
+    pub(crate) blocked: bool,
+    pub(crate) retry_us: Option<u64>,
+    /// Units requested and refused lately, by the sketch of the busiest callers; absent for a caller not in it.
+    pub(crate) requested: Option<u64>,
+    pub(crate) refused: Option<u64>,
+    pub(crate) would_refuse: Option<u64>,
+    /// The values of attributes in `show_keys`.
+    pub(crate) text: Option<String>,
+}
+
+/// A rule that does not match.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct WhyOther {
+    pub(crate) rule: String,
+    pub(crate) at: String,
+    pub(crate) reason: String,
+    /// The single difference, if it looks like a mistake.
+    pub(crate) near: Option<String>,
+}
+
+/// An attribute that nothing uses.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct UnusedAttribute {
+    pub(crate) name: String,
+    /// The attribute that is probably meant.
+    pub(crate) near: Option<String>,
+}
+
+pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -> VerbResult {
+    let request: WhyRequest = serde_json::from_value(body.clone())
+        .map_err(|error| VerbRefusal::bad(format!("the request cannot be read: {error}")))?;
+    let in_force = admin.engine.in_force();
+    let Some(domain) = in_force.domains().find(|domain| *domain.name() == *request.domain) else {
+        return Err(VerbRefusal::failed(in_force.describe_missing(&request.domain)));
+    };
+    let now = admin.clock.now();
+    let mut status = WhyStatus {
+        domain: request.domain.clone(),
+        mode: admin.engine.mode().to_string(),
+        overrides: switches_of_daemon(admin, now),
+        ..WhyStatus::default()
+    };
+    match &request.digest {
+        Some(digest) => look_up(admin, domain, digest, &mut status, now)?,
+        None => inspect(admin, domain, &request, &mut status, now)?,
+    }
+    Ok(answer::done(json!(status)))
+}
+
+fn inspect(
+    admin: &AdminState,
+    domain: &Domain,
+    request: &WhyRequest,
+    status: &mut WhyStatus,
+    now: Now,
+) -> Result<(), VerbRefusal> {
+    if request.descriptors.len() > DESCRIPTORS_MAX
+        || request.descriptors.iter().any(|one| one.len() > PAIRS_MAX)
+    {
+        return Err(VerbRefusal::bad("at most 8 descriptors, and at most 16 attributes in each"));
+    }
+    let attributes: Vec<(&str, &str)> =
+        request.descriptors.iter().flatten().map(|(name, value)| (&**name, &**value)).collect();
+    let mut ends = Vec::new();
+    for descriptor in &request.descriptors {
+        let end = usize::from(ends.last().copied().unwrap_or(0_u8)) + descriptor.len();
+        ends.push(u8::try_from(end).unwrap_or_else(|_| unreachable!("at most 8 × 16 attributes")));
+    }
+    let units: Vec<(&str, u32)> = request.cost.iter().map(|(unit, cost)| (&**unit, *cost)).collect();
+    let cost = if units.is_empty() { Cost::Requests(1) } else { Cost::Units(&units) };
+    let descriptors = Descriptors { attributes: &attributes, ends: &ends };
+    let peek = Request {
+        cost,
+        priority: request.priority.as_deref(),
+        ..Request::new(Op::Peek, domain.name(), descriptors)
+    };
+    admin.engine.inspect(&peek, now, |decision| {
+        status.verdict = Some(decision.verdict.name().to_owned());
+        status.rule = decision.rule_name().map(str::to_owned);
+        status.retry_us = decision.retry_after.map(|wait| wait.0);
+        status.priority = decision.priority.map(str::to_owned);
+        let help = decision.binding.and_then(|binding| binding.rule.help.as_deref());
+        status.help = decision.listed.and_then(|listed| listed.help.as_deref()).or(help).map(str::to_owned);
+        status.checks = decision.inspected().map(|check| self::check(admin, domain, &check)).collect();
+    });
+    let is_checked = |name: &str| status.checks.iter().any(|check| *check.rule == *name);
+    let named = domain.named().filter(|item| !is_checked(item.name));
+    status.others = (0u32..)
+        .zip(domain.named())
+        .filter_map(|(number, item)| {
+            let mismatch = domain.why_not(number, &attributes)?;
+            Some(WhyOther {
+                rule: item.name.to_owned(),
+                at: format!("{}:{}", item.position.file, item.position.line),
+                reason: mismatch.describe(&attributes),
+                near: domain.near_match(number, &attributes),
+            })
+        })
+        .collect();
+    let names = named.map(|item| item.name).chain(status.checks.iter().map(|check| &*check.rule));
+    let overrides: Vec<String> = names.flat_map(|name| switches_of_rule(admin, domain, name, now)).collect();
+    status.overrides.extend(overrides);
+    status.pools = domain.sheds().iter().map(|shed| shed.pool.to_string()).collect();
+    let used = domain.attribute_names();
+    status.unused = domain
+        .unused(&attributes)
+        .into_iter()
+        .map(|name| UnusedAttribute {
+            name: name.to_owned(),
+            near: nearest(name, used.iter().copied(), TYPO).map(str::to_owned),
+        })
+        .collect();
+    Ok(())
+}
+
+fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> WhyCheck {
+    let rule = check.rule;
+    let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
+    let mode = admin.engine.effective_mode(&name).unwrap_or(rule.mode);
+    let quota = rule.limit.quota().map(|quota| numbers_or_unlimited(Some(quota)));
+    let mut entry = WhyCheck {
+        rule: rule.name.to_string(),
+        at: format!("{}:{}", rule.position.file, rule.position.line),
+        mode: mode.to_string(),
+        quota: quota.unwrap_or_else(|| numbers_or_unlimited(None)),
+        digest: check.digest.clone(),
+        cost: check.cost,
+        unit: rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS).to_owned(),
+        limit: check.level.map(|level| level.limit),
+        window_us: check.level.map(|level| level.window.0),
+        remaining: check.level.map(|level| level.remaining),
+        reset_us: check.level.map(|level| level.reset.0),
+        refuses: check.refuses,
+        blocked: check.blocked,
+        retry_us: check.retry_after.map(|wait| wait.0),
+        ..WhyCheck::default()
+    };
+    add_sketch(admin, domain, &mut entry);
+    entry
+}
+
+/// Adds the counts of the key in the sketch of its rule. Returns whether it has any.
+fn add_sketch(admin: &AdminState, domain: &Domain, entry: &mut WhyCheck) -> bool {
+    let top = admin.engine.top_callers(domain.name(), &entry.rule);
+    let find = |callers: &[Caller]| callers.iter().find(|caller| caller.digest == entry.digest).cloned();
+    let [requested, refused, would_refuse] =
+        [&top.busiest, &top.refused, &top.would_refuse].map(|top| find(top));
+    let text =
+        [&requested, &refused, &would_refuse].into_iter().flatten().find_map(|caller| caller.text.clone());
+    entry.text = text.map(String::from);
+    [entry.requested, entry.refused, entry.would_refuse] =
+        [requested, refused, would_refuse].map(|caller| caller.map(|caller| caller.count));
+    entry.requested.or(entry.refused).or(entry.would_refuse).is_some()
+}
+
+/// Finds the rules of the domain that know a digest: by their sketches and by blocks.
+fn look_up(
+    admin: &AdminState,
+    domain: &Domain,
+    digest: &str,
+    status: &mut WhyStatus,
+    now: Now,
+) -> Result<(), VerbRefusal> {
+    let digest = digest.to_ascii_lowercase();
+    if digest.len() != DIGEST_DIGITS || !digest.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(VerbRefusal::bad("a digest has 32 hexadecimal digits, as `top` and `switch` show it"));
+    }
+    let blocks = [admin.engine.blocked_keys(), admin.engine.fleet_overrides().blocks].concat();
+    for rule in domain.rules() {
+        let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
+        let mut entry = WhyCheck {
+            rule: rule.name.to_string(),
+            at: format!("{}:{}", rule.position.file, rule.position.line),
+            mode: admin.engine.effective_mode(&name).unwrap_or(rule.mode).to_string(),
+            quota: numbers_or_unlimited(rule.limit.quota()),
+            digest: digest.clone(),
+            ..WhyCheck::default()
+        };
+        let block = blocks.iter().find(|block| block.rule == name && block.format_digest() == digest);
+        entry.blocked = block.is_some();
+        if add_sketch(admin, domain, &mut entry) || entry.blocked {
+            status.overrides.extend(switches_of_rule(admin, domain, &rule.name, now));
+            status.overrides.extend(block.map(|block| {
+                format!("{name}: this key is blocked until {} by {}", utc(block.until, now), block.by)
+            }));
+            status.checks.push(entry);
+        }
+    }
+    Ok(())
+}
+
+fn switches_of_daemon(admin: &AdminState, now: Now) -> Vec<String> {
+    switches(admin, &Target::Daemon, now)
+}
+
+fn switches_of_rule(admin: &AdminState, domain: &Domain, rule: &str, now: Now) -> Vec<String> {
+    switches(admin, &Target::Rule(RuleName { domain: domain.name().into(), rule: rule.into() }), now)
+}
+
+fn switches(admin: &AdminState, target: &Target, now: Now) -> Vec<String> {
+    let all = [admin.engine.switches(), admin.engine.fleet_switches()].concat();
+    let of_target = all.iter().filter(|view| view.switch.target == *target);
+    let text = of_target.map(|view| {
+        let until = view.switch.until.map(|until| format!(" until {}", utc(until, now))).unwrap_or_default();
+        format!("{target} is switched to {}{until} by {}", view.switch.mode, view.switch.by)
+    });
+    text.collect()
+}
+
+const DIGEST_DIGITS: usize = 32;
+
+/// As in a request on the socket.
+const DESCRIPTORS_MAX: usize = 8;
+const PAIRS_MAX: usize = 16;

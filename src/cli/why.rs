@@ -1,0 +1,170 @@
+//! `tidegate why`: asks the running daemon which decision a request would get now, and why.
+
+use std::io::{Result, Write};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::admin_client::AdminArgs;
+use super::ask::attribute;
+use super::explain::{List, cost, descriptor};
+use super::{CliResult, OutputFormat, usage};
+use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
+use crate::clock::Micros;
+use crate::engine::UNIT_REQUESTS;
+use crate::protocol::PAIRS_MAX;
+use crate::rules::shown;
+use crate::trace::summary::count;
+
+/// Shows which decision the daemon would make now for a request, and why
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The domain of the request
+    domain: String,
+    /// Attributes of the request, in order: its first descriptor
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// Another descriptor of the request, for descriptor trees; may be given several times
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
+    descriptor: Vec<List>,
+    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
+    #[arg(long, value_name = "[UNIT=]N", value_parser = cost)]
+    cost: Vec<(String, u32)>,
+    /// Its priority, by a name of the rules
+    #[arg(long, value_name = "NAME")]
+    priority: Option<String>,
+    /// Looks up a caller by the digest that `top`, `switch` and the log show, in place of a request
+    #[arg(long, value_name = "HEX", conflicts_with_all = ["attributes", "descriptor", "cost", "priority"])]
+    digest: Option<String>,
+    #[command(flatten)]
+    admin: AdminArgs,
+    /// How to print the answer
+    #[arg(long, value_enum, default_value_t)]
+    format: OutputFormat,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate why api user=u1 method=POST path=/v1/charges
+  tidegate why api --digest 5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3
+
+Nothing is charged. The rules are those that the daemon has in force; `explain` reads files.
+Shedding depends on the pool of the process that asks: `tidegate status` shows the pools.
+Exit codes: 0 answered; 1 no such domain, or the daemon does not answer; 2 wrong usage.";
+
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+    let first = args.attributes.chunks(PAIRS_MAX).map(<[_]>::to_vec);
+    let descriptors: Vec<_> = first.chain(args.descriptor.iter().map(|list| list.to_vec())).collect();
+    if descriptors.len() > DESCRIPTORS_MAX || descriptors.iter().any(|one| one.len() > PAIRS_MAX) {
+        return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
+    }
+    let cost: serde_json::Map<_, _> =
+        args.cost.iter().map(|(unit, cost)| (unit.clone(), json!(cost))).collect();
+    let request = json!({
+        "domain": args.domain,
+        "descriptors": descriptors,
+        "cost": cost,
+        "priority": args.priority,
+        "digest": args.digest,
+    });
+    let status: WhyStatus = args.admin.client().post("/why", &request)?;
+    match args.format {
+        OutputFormat::Text => print(&status, out)?,
+        OutputFormat::Json => writeln!(out, "{:#}", json!(status))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(status: &WhyStatus, out: &mut dyn Write) -> Result<()> {
+    let priority = status.priority.as_deref().map(|name| format!(", priority {name}")).unwrap_or_default();
+    writeln!(out, "domain   {}, daemon in {}{priority}", status.domain, status.mode)?;
+    if let Some(verdict) = &status.verdict {
+        writeln!(out, "verdict  {verdict}{}", reason(status))?;
+    }
+    if let Some(help) = &status.help {
+        writeln!(out, "help     {help}")?;
+    }
+    for check in &status.checks {
+        print_check(check, status.verdict.is_some(), out)?;
+    }
+    if status.verdict.is_none() && status.checks.is_empty() {
+        writeln!(out, "unknown  no rule of this domain blocks this key or has it among its busiest callers")?;
+    }
+    for text in &status.overrides {
+        writeln!(out, "switch   {text}")?;
+    }
+    for pool in &status.pools {
+        writeln!(out, "pool     {pool}: may shed requests of its processes while it is full")?;
+    }
+    for other in &status.others {
+        match &other.near {
+            Some(near) => writeln!(out, "nearly   {} ({}): {near}", other.rule, other.at)?,
+            None => writeln!(out, "no       {} ({}): {}", other.rule, other.at, other.reason)?,
+        }
+    }
+    for UnusedAttribute { name, near } in &status.unused {
+        let near = near.as_deref().map(|near| format!("; is it {}?", shown(near))).unwrap_or_default();
+        writeln!(out, "unused   {}: nothing in this domain uses it{near}", shown(name))?;
+    }
+    Ok(())
+}
+
+/// Describes what decides.
+fn reason(status: &WhyStatus) -> String {
+    let wait = match (status.verdict.as_deref(), status.retry_us) {
+        (Some("limit" | "shed"), Some(retry)) => format!("; the same request passes in {}", Micros(retry)),
+        (Some("limit"), None) => "; it never passes: its cost is above the limit".to_owned(),
+        (Some("wait"), Some(wait)) => format!("; it starts in {}", Micros(wait)),
+        _ => String::new(),
+    };
+    match &status.rule {
+        Some(rule) => format!(", by {rule}{wait}"),
+        None if status.checks.is_empty() => ": no rule matches".to_owned(),
+        None => format!(": no enforced rule with a limit matches{wait}"),
+    }
+}
+
+fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Result<()> {
+    let WhyCheck { rule, at, mode, quota, digest, cost, unit, .. } = check;
+    let label = match (check.refuses, &**mode) {
+        _ if !is_request => "known   ",
+        (true, "enforce") => "refuses ",
+        (true, _) => "would   ",
+        (false, _) => "passes  ",
+    };
+    let mode = if mode == "enforce" { String::new() } else { format!(" ({mode})") };
+    write!(out, "{label} {rule}{mode} ({at}): {quota}")?;
+    if let (Some(limit), Some(remaining)) = (check.limit, check.remaining) {
+        write!(out, "; {remaining} of {limit} left")?;
+    }
+    if let Some(reset) = check.reset_us.filter(|reset| *reset > 0) {
+        write!(out, ", one more in {}", Micros(reset))?;
+    }
+    if is_request && (*cost != 1 || unit != UNIT_REQUESTS) {
+        write!(out, "; cost {cost} {unit}")?;
+    }
+    if check.blocked {
+        write!(out, "; this key is blocked")?;
+    }
+    writeln!(out)?;
+    writeln!(
+        out,
+        "         key {digest}{}",
+        check.text.as_deref().map(|text| format!(" ({text})")).unwrap_or_default()
+    )?;
+    let sketch = [
+        ("requested", check.requested),
+        ("refused", check.refused),
+        ("would be refused", check.would_refuse),
+    ];
+    let sketch: Vec<_> =
+        sketch.into_iter().filter_map(|(what, units)| Some(format!("{} {what}", count(units?)))).collect();
+    if !sketch.is_empty() {
+        writeln!(out, "         lately at least {}", sketch.join(", "))?;
+    }
+    Ok(())
+}
+
+/// As in a request on the socket.
+const DESCRIPTORS_MAX: usize = 8;

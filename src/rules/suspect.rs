@@ -1,0 +1,71 @@
+//! Conditions and attribute names that are valid, and probably match nothing: what a reader of other tools writes.
+
+use super::de::nearest;
+use super::network::Network;
+use super::problem::shown;
+use super::{Condition, Pattern};
+
+/// Returns a warning and its help for the first value of a condition that probably matches no request.
+pub(super) fn suspect_value(condition: &Condition) -> Option<(String, String)> {
+    condition.any_of.iter().find_map(|pattern| suspect_pattern(&condition.attribute, pattern))
+}
+
+fn suspect_pattern(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
+    let text = match pattern {
+        Pattern::Exact(text) => text.to_string(),
+        Pattern::Glob(glob) => glob.to_string(),
+        Pattern::Not(patterns) => {
+            return patterns.iter().find_map(|pattern| suspect_pattern(attribute, pattern));
+        }
+        Pattern::AnyCase(_) | Pattern::Network(_) | Pattern::Present => return None,
+    };
+    let (attribute, value) = (shown(attribute), shown(&text));
+    if text.contains('/') && Network::parse(&text).is_ok() {
+        let message =
+            format!("{attribute} is compared with the text {value}, not with the addresses of this network");
+        return Some((message, format!("write {{cidr: {text}}}")));
+    }
+    let capitals = text.to_ascii_uppercase();
+    if attribute == "`method`" && text != capitals && METHODS.contains(&&*capitals) {
+        let message = format!(
+            "{attribute} is never {value}: values are compared by case, and methods are sent in capitals"
+        );
+        return Some((message, format!("write {capitals}")));
+    }
+    if is_regular_expression(&text) {
+        let message = format!("{value} looks like a regular expression, but is compared as text");
+        return Some((message, "`*` stands for any characters, also none: `/v1/*`".to_owned()));
+    }
+    let is_path = attribute == "`path`" && text.starts_with('/');
+    if is_path && (text.contains("**") || text.contains('?')) {
+        let message = format!("{value} has signs of other globs: here `?` is itself, and `**` is `*`");
+        return Some((
+            message,
+            "`*` stands for any characters, `/` included; paths are sent without their query".to_owned(),
+        ));
+    }
+    None
+}
+
+fn is_regular_expression(text: &str) -> bool {
+    let is_anchored = text.len() > 1 && (text.starts_with('^') || text.ends_with('$'));
+    is_anchored
+        || [".*", ".+", "\\d", "\\w", "[a-z", "[0-9", "[A-Z", "(?"].iter().any(|part| text.contains(part))
+}
+
+/// Returns the attribute that is probably meant by a name: one that middlewares send, or another of the domain.
+pub(super) fn suspect_name<'k>(name: &str, others: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    if SENT.contains(&name) {
+        return None;
+    }
+    let known = SENT.into_iter().chain(others).filter(|known| known.len() >= LETTERS_MIN && *known != name);
+    nearest(name, known, LETTERS_MIN)
+}
+
+/// The attributes that middlewares send.
+const SENT: [&str; 5] = ["method", "path", "route", "ip", "user"];
+
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
+/// A name of fewer letters is near to many others, and at most a quarter of the letters is wrong.
+const LETTERS_MIN: usize = 4;
