@@ -55,3 +55,17 @@ def test_finds_wrong_pages(reader):
     for shown, output, right in ((["a … d"], "a b c d", True), (["…", "z"], "a\nb\nz", True), (["…"], "", True),
                                (["a"], "a\nb", False), (["a.b"], "axb", False), ([], "a", False)):  # fmt: skip
         assert agrees(shown, output) is right
+
+
+def test_quickstart(reader):
+    need(
+        programs=("curl", "go", "puma", "ruby"),
+        modules=("django", "fastapi", "flask", "gunicorn", "uvicorn"),
+        libraries=("logger", "action_controller/railtie"),
+    )
+    page = (ROOT / "docs/quickstart.md").read_text()
+    assert reader.read(page) > 15
+
+
+def test_faq(reader):
+    assert reader.read((ROOT / "docs/faq.md").read_text()) == 4
