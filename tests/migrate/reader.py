@@ -2,10 +2,11 @@
 
 It reads three kinds of blocks, in their order; others (`sh`) are for people alone:
 
-* a block whose first line is a comment with a path, `# rules/web.yaml`, is that file;
+* a block whose first line is a comment with a path, `# rules/web.yaml` or `// shop/main.go`, is that file;
 * `console` has commands after `$ `, each followed by its output. There `…` stands for any text in a line, and
   alone for any lines;
-* a command of `console` that starts a server runs in its own terminal; the same server again replaces it.
+* a command of `console` that starts a server runs in its own terminal; the same server again replaces it, and so does
+  another application at the page's port.
 
 Port 8000 is replaced by a free one.
 """
@@ -26,8 +27,10 @@ import tidegate
 
 from servers import OWN_GROUP, SOURCE, end, free_port
 
-RUBY = Path(__file__).resolve().parents[2] / "clients/ruby/lib"
-SERVERS = ("tidegate serve", "gunicorn", "uvicorn", "puma")
+ROOT = Path(__file__).resolve().parents[2]
+RUBY = ROOT / "clients/ruby/lib"
+APPLICATIONS = ("gunicorn", "uvicorn", "puma", "shop/shop")
+SERVERS = ("tidegate serve", *APPLICATIONS)
 PATIENT = 30.0
 # A busy machine must not count as a failed daemon: else requests would pass without a decision.
 TIMEOUT_MS = 5000
@@ -85,6 +88,10 @@ class Reader:
             "TIDEGATE_TIMEOUT_MS": str(TIMEOUT_MS),
             "PYTHONPATH": str(SOURCE),
             "RUBYLIB": str(RUBY),
+            "CHECKOUT": str(ROOT),
+            "GOCACHE": os.environ.get("GOCACHE", os.path.expanduser("~/.cache/go-build")),
+            "GOFLAGS": "-mod=mod",
+            "GOPROXY": "off",
             "HOME": str(directory),
             "LC_ALL": "C.UTF-8",  # the order of `sort`
         }
@@ -100,7 +107,7 @@ class Reader:
         """Follows the page, and fails if an output differs. Returns the number of commands."""
         count = 0
         for block in blocks(page):
-            name = re.match(r"# (\S+\.\w+)\n", block.text)
+            name = re.match(r"(?:#|//) (\S+\.\w+)\n", block.text)
             if block.kind == "console":
                 for command in commands(block.text):
                     self.type(command)
@@ -128,9 +135,10 @@ class Reader:
         assert agrees(shown, ended.stdout), difference + self.logs()
 
     def serve(self, name: str, line: str) -> None:
-        if name in self.running:
-            end(self.running.pop(name))
-        with open(self.directory / f"{name.split()[0]}.log", "ab") as log:
+        for replaced in APPLICATIONS if name in APPLICATIONS else (name,):
+            if replaced in self.running:
+                end(self.running.pop(replaced))
+        with open(self.directory / f"{name.split()[0].split('/')[-1]}.log", "ab") as log:
             self.running[name] = subprocess.Popen(
                 ["bash", "-c", f"exec env {line}"], cwd=self.directory, env=self.environment, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, **OWN_GROUP,

@@ -46,12 +46,29 @@ def test_rack_attack(reader):
 def test_finds_wrong_pages(reader):
     """Every form of a page works, and a wrong word in any of them is found."""
     page = "# P\n```sh\nfalse\n```\n```text\nno\n```\n```yaml\n# a/b.yaml\nx: 8000\n```\n"
-    page += "```console\n$ cat \\\n    a/b.yaml\n…\nx: 8000\n```\n"
-    assert [block.kind for block in blocks(page)] == ["sh", "text", "yaml", "console"]
+    page += "```go\n// a/c.go\npackage c\n```\n"
+    page += "```console\n$ tail -n 1 a/c.go\npackage c\n$ cat \\\n    a/b.yaml\n…\nx: 8000\n```\n"
+    assert [block.kind for block in blocks(page)] == ["sh", "text", "yaml", "go", "console"]
     assert commands("$ a \\\n  b\nc\n$ d\n") == [("a b", ["c"]), ("d", [])]
-    assert reader.read(page) == 1
+    assert reader.read(page) == 2
+    with pytest.raises(AssertionError, match="the page shows:\npackage d"):
+        reader.read(page.replace("1 a/c.go\npackage c", "1 a/c.go\npackage d"))
     with pytest.raises(AssertionError, match="the page shows:\nx: 9"):
         reader.read(page.replace("x: 8000\n```\n", "x: 9\n```\n").replace("…\n", ""))
     for shown, output, right in ((["a … d"], "a b c d", True), (["…", "z"], "a\nb\nz", True), (["…"], "", True),
                                (["a"], "a\nb", False), (["a.b"], "axb", False), ([], "a", False)):  # fmt: skip
         assert agrees(shown, output) is right
+
+
+def test_quickstart(reader):
+    need(
+        programs=("curl", "go", "puma", "ruby"),
+        modules=("django", "fastapi", "flask", "gunicorn", "uvicorn"),
+        libraries=("logger", "action_controller/railtie"),
+    )
+    page = (ROOT / "docs/quickstart.md").read_text()
+    assert reader.read(page) > 15
+
+
+def test_faq(reader):
+    assert reader.read((ROOT / "docs/faq.md").read_text()) == 4

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 
 import pytest
+from tidegate.protocol import decode
 
 from tools import PROJECT
 
@@ -54,3 +56,13 @@ def test_the_map_has_every_page_once() -> None:
 def test_finds_a_wrong_link(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A b, `c`\n[x](b.md) [y](#a-b-c) [z](#a-c) [w](https://example.com/q)\n```\n[v](u)\n```\n")
     assert [each.split(":")[0] for each in faults(tmp_path / "a.md")] == ["b.md", "#a-c"]
+
+
+def test_frames_of_the_protocol_are_golden() -> None:
+    vectors = {each["name"]: each["hex"] for each in json.loads((PROJECT / "tests/vectors/good.json").read_text())}
+    blocks = re.findall(r"^```text\n(.*?)^```", (PROJECT / "docs/protocol.md").read_text(), re.M | re.S)
+    frames = [frame.split("\n") for block in blocks for frame in block.strip().split("\n\n")]
+    assert len(frames) > 20
+    for name, shown, payload in frames:
+        assert shown.replace(" ", "") == vectors[name], name
+        assert json.loads(payload) == decode(bytes.fromhex(vectors[name][8:])), name
