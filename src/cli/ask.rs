@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, retry_unread};
-use super::{CliError, CliResult, OutputFormat, usage};
+use super::{CliError, CliResult, FormatArgs, OutputFormat, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{
@@ -49,9 +49,8 @@ pub(super) struct Args {
     /// List every limit that matched
     #[arg(long)]
     all: bool,
-    /// How to print the answer
-    #[arg(long, value_enum, default_value_t)]
-    format: OutputFormat,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 /// The decision when the daemon does not answer.
@@ -124,7 +123,7 @@ impl Args {
     fn print(&self, reply: &WireReply<'_>, out: &mut dyn Write) -> CliResult {
         match reply {
             WireReply::Decision(decision) => {
-                match self.format {
+                match self.format.chosen() {
                     OutputFormat::Text => print_text(decision, out)?,
                     OutputFormat::Json => writeln!(out, "{}", to_json(decision))?,
                 }
@@ -150,7 +149,7 @@ impl Args {
     fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> CliResult {
         let allowed = code == ExitCode::SUCCESS;
         let verdict = if allowed { "allow" } else { "refuse" };
-        match self.format {
+        match self.format.chosen() {
             OutputFormat::Text => log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}")),
             OutputFormat::Json => {
                 writeln!(out, "{}", json!({"verdict": verdict, "degraded": true, "reason": reason}))?;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::admin_client::AdminClient;
 use super::describe::{self, conditions_or_none, object, position};
-use super::{CliResult, OutputFormat};
+use super::{CliResult, FormatArgs, OutputFormat};
 use crate::admin::DaemonStatus;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::fleet_alone;
@@ -39,8 +39,8 @@ pub struct Args {
     #[arg(long)]
     pub all: bool,
     /// The format of the output
-    #[arg(long, value_enum, default_value_t)]
-    pub format: OutputFormat,
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// Whether to use colour
     #[arg(long, value_enum, default_value_t)]
     pub color: Color,
@@ -77,7 +77,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
     let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
-    match args.format {
+    match args.format.chosen() {
         OutputFormat::Text => print(&read, &settings, args, out)?,
         OutputFormat::Json => {
             writeln!(out, "{:#}", to_json(&read, &settings))?;

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 
-use super::CliResult;
+use super::{CliResult, FormatArgs};
 use crate::daemon::settings::{SETTINGS_FILE, Settings};
 
 /// Reports faults of this host with help for each
@@ -30,9 +30,8 @@ pub(super) struct Args {
     /// Where the daemon listens, instead of `socket.path` of the settings
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// One JSON object, for programs
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -45,7 +44,7 @@ Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let findings = examine(args);
     let wrong = findings.iter().any(|finding| finding.severity == FindingSeverity::Wrong);
-    if args.json {
+    if args.format.is_json() {
         writeln!(out, "{:#}", json!({"well": !wrong, "findings": findings}))?;
     } else {
         for finding in &findings {

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
 use super::ask::attribute;
 use super::check::RulesRead;
-use super::{CliError, CliResult, OutputFormat, failed, fleet, usage};
+use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, fleet, usage};
 use crate::admin::{DaemonStatus, FleetKeyStatus};
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
@@ -54,9 +54,8 @@ pub(super) struct Args {
     live: bool,
     #[command(flatten)]
     admin: AdminArgs,
-    /// How to print the answer
-    #[arg(long, value_enum, default_value_t)]
-    format: OutputFormat,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 /// The attributes of one descriptor.
@@ -96,7 +95,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     };
     let explained = explain(domain, &request);
     let live = args.live.then(|| ask_live(&explained, &args.admin.client())).transpose()?;
-    match args.format {
+    match args.format.chosen() {
         OutputFormat::Text => {
             text::print(&explained, &request, &read.read_from(), out)?;
             live.iter().try_for_each(|live| print_live(live, out))?;

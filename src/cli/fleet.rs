@@ -7,10 +7,10 @@ use clap::Subcommand;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::CliResult;
 use super::admin_client::{AdminArgs, AdminFailure};
 use super::status::{held, name};
 use super::verbs::KeyArgs;
+use super::{CliResult, FormatArgs};
 use crate::admin::{
     FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
     ReserveStatus, admitted_max,
@@ -24,9 +24,8 @@ use crate::trace::summary::{TextTable, count};
 pub(super) struct Args {
     #[command(subcommand)]
     show: Option<Show>,
-    /// The whole of it, as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -42,9 +41,8 @@ enum Show {
 struct FleetKeyArgs {
     #[command(flatten)]
     key: KeyArgs,
-    /// As JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 const HELP: &str = "\
@@ -60,9 +58,9 @@ Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget;
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let shown = match &args.show {
-        None => shown(args.admin.client().get_json("/fleet")?, args.json, page),
-        Some(Show::Show(FleetKeyArgs { key, json })) => {
-            shown(key.admin.client().post("/fleet/key", &json!(key))?, *json, of_key)
+        None => shown(args.admin.client().get_json("/fleet")?, args.format, page),
+        Some(Show::Show(FleetKeyArgs { key, format })) => {
+            shown(key.admin.client().post("/fleet/key", &json!(key))?, *format, of_key)
         }
     };
     write!(out, "{}", shown?)?;
@@ -72,10 +70,10 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 /// Formats a reply of the daemon as JSON, with keys of another version, or as text.
 fn shown<T: DeserializeOwned>(
     reply: Value,
-    json: bool,
+    format: FormatArgs,
     text: fn(&T) -> String,
 ) -> Result<String, AdminFailure> {
-    if json {
+    if format.is_json() {
         return Ok(format!("{reply:#}\n"));
     }
     let view = serde_json::from_value(reply).map_err(|error| AdminFailure::Refused(error.to_string()))?;

@@ -22,11 +22,11 @@ mod top;
 mod verbs;
 mod why;
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::daemon::{self, log};
 use crate::protocol::RequestFrame;
@@ -38,7 +38,7 @@ use client::ClientFailure;
 /// A daemon decides over a Unix socket, in microseconds, whether a request may start. When it fails, requests pass without
 /// limits.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES, propagate_version = true, disable_help_subcommand = true)]
+#[command(version, after_help = EXAMPLES, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -82,10 +82,38 @@ Begin with:
   tidegate hit api user=u1 method=POST         send a request, in another shell
   tidegate acquire jobs user=u1 -- make all    run a command under a lease";
 
+/// Groups the commands in the help by what they are for. A command in no group would be missing: a test looks.
+fn grouped(command: clap::Command) -> clap::Command {
+    let mut groups = String::new();
+    for (name, commands) in GROUPS {
+        let _ = writeln!(groups, "{name}:");
+        for name in commands {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(groups, "  {name:<12} {about}");
+        }
+        groups.push('\n');
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}"
+    );
+    command.help_template(template)
+}
+
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Run", &["serve", "reload", "healthcheck", "gen"]),
+    ("Ask", &["hit", "peek", "acquire", "why", "bench"]),
+    ("Rules", &["check", "explain", "test"]),
+    ("Traces", &["record", "replay", "suggest"]),
+    ("Operate", &["status", "top", "dashboard", "fleet", "switch", "block", "unblock", "reset", "doctor"]),
+];
+
 /// Reads the arguments and runs the command.
 #[must_use]
 pub fn run() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let parsed =
+        grouped(Arguments::command()).try_get_matches().and_then(|found| Arguments::from_arg_matches(&found));
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version go to standard output and are no failure.
@@ -171,6 +199,33 @@ pub enum OutputFormat {
     Json,
 }
 
+/// The format of the output, for every command that has one
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct FormatArgs {
+    /// How to print the answer
+    #[arg(long, value_enum, default_value_t)]
+    format: OutputFormat,
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+impl FormatArgs {
+    fn chosen(self) -> OutputFormat {
+        if self.json { OutputFormat::Json } else { self.format }
+    }
+
+    fn is_json(self) -> bool {
+        self.chosen() == OutputFormat::Json
+    }
+}
+
+impl From<OutputFormat> for FormatArgs {
+    fn from(format: OutputFormat) -> FormatArgs {
+        FormatArgs { format, json: false }
+    }
+}
+
 /// Returns a failure: exit code 1.
 fn failed(reason: impl Display) -> CliError {
     CliError::Message(1, reason.to_string())
@@ -179,4 +234,19 @@ fn failed(reason: impl Display) -> CliError {
 /// Returns a report of wrong usage: exit code 2.
 fn usage(reason: impl Display) -> CliError {
     CliError::Message(2, reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_hold_every_command_once() {
+        let command = Arguments::command();
+        let mut named: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, commands)| *commands).copied().collect();
+        named.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(named, grouped);
+    }
 }

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::CliResult;
 use super::admin_client::AdminArgs;
 use super::fleet::{age, dash, in_a_line, reserve_scope};
+use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView};
 use crate::trace::summary::{TextTable, count};
@@ -17,9 +17,8 @@ use crate::trace::summary::{TextTable, count};
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
-    /// The whole of it, as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -31,7 +30,7 @@ Exit codes: 0 shown; 1 the daemon does not answer, with what to do; 2 wrong usag
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let client = args.admin.client();
-    match args.json {
+    match args.format.is_json() {
         true => writeln!(out, "{:#}", client.get_json::<Value>("/status")?)?,
         false => write!(out, "{}", text(&client.get_json("/status")?))?,
     }

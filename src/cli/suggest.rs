@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{CliError, CliResult, OutputFormat, failed, usage};
+use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
 use crate::trace::event::{Action, EventConsumer, TraceEvent, TraceFailure};
@@ -48,9 +48,8 @@ pub(super) struct Args {
     /// The format of the trace
     #[arg(long, value_enum, default_value_t)]
     trace_format: TraceFormat,
-    /// The format of the output
-    #[arg(long, value_enum, default_value_t)]
-    format: OutputFormat,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Write the proposals as rules in shadow to a new file
     #[arg(long, value_name = "FILE.yaml")]
     write: Option<PathBuf>,
@@ -66,7 +65,7 @@ Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad lin
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let suggestions = suggest(args)?;
-    match args.format {
+    match args.format.chosen() {
         OutputFormat::Text => writeln!(out, "{}", suggestions.text())?,
         OutputFormat::Json => writeln!(out, "{}", suggestions.json())?,
     }

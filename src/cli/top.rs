@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::admin_client::AdminArgs;
 use super::fleet::in_a_line;
 use super::status::{held, name, pools_and_callers};
-use super::{CliError, CliResult, usage};
+use super::{CliError, CliResult, FormatArgs, usage};
 use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
 use crate::engine::RuleTotals;
@@ -26,9 +26,8 @@ pub(super) struct Args {
     /// Look for one second, print, and end
     #[arg(long)]
     once: bool,
-    /// As JSON; together with --once
-    #[arg(long, requires = "once")]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -39,6 +38,9 @@ q ends it. Rates are those of the last second; callers fade over some ten minute
 Exit codes: 0 ended; 1 the daemon does not answer, with what to do; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+    if args.format.is_json() && !args.once {
+        return Err(usage("JSON is printed once: add --once"));
+    }
     if args.once {
         once(args, out)?;
     } else if io::stdout().is_terminal() {
@@ -58,7 +60,7 @@ fn once(args: &Args, out: &mut dyn Write) -> Result<(), CliError> {
     std::thread::sleep(PERIOD);
     let after = look(args)?;
     let rates = after.since(&before);
-    if args.json {
+    if args.format.is_json() {
         writeln!(out, "{:#}", rates.json())?;
     } else {
         write!(out, "{}", rates.text())?;

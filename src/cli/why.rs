@@ -8,7 +8,7 @@ use serde_json::json;
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::explain::{List, cost, descriptor};
-use super::{CliResult, OutputFormat, usage};
+use super::{CliResult, FormatArgs, OutputFormat, usage};
 use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
 use crate::clock::Micros;
 use crate::engine::UNIT_REQUESTS;
@@ -39,9 +39,8 @@ pub(super) struct Args {
     digest: Option<String>,
     #[command(flatten)]
     admin: AdminArgs,
-    /// How to print the answer
-    #[arg(long, value_enum, default_value_t)]
-    format: OutputFormat,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -69,7 +68,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         "digest": args.digest,
     });
     let status: WhyStatus = args.admin.client().post("/why", &request)?;
-    match args.format {
+    match args.format.chosen() {
         OutputFormat::Text => print(&status, out)?,
         OutputFormat::Json => writeln!(out, "{:#}", json!(status))?,
     }

@@ -137,17 +137,27 @@ fn write_all(writer: &mut FrameWriter<'_>, entries: &[LimitEntry<'_>]) {
 }
 
 fn write_extra(writer: &mut FrameWriter<'_>, decision: &DecisionReply<'_>) {
-    let texts = [("help", decision.help), ("unit", decision.unit), ("rate", decision.rate)];
-    let flags = [("hide", decision.hide), ("blocked", decision.blocked)];
-    let present = texts.iter().filter(|(_, text)| text.is_some()).count();
-    writer.map(present + flags.iter().filter(|(_, is_set)| *is_set).count());
-    for (key, text) in texts.into_iter().filter_map(|(key, text)| Some((key, text?))) {
+    let DecisionReply { help, hide, unit, rate, blocked, .. } = *decision;
+    let present = [help.is_some(), hide, unit.is_some(), rate.is_some(), blocked];
+    writer.map(present.into_iter().filter(|is_present| *is_present).count());
+    write_text(writer, "help", help);
+    write_flag(writer, "hide", hide);
+    write_text(writer, "unit", unit);
+    write_text(writer, "rate", rate);
+    write_flag(writer, "blocked", blocked);
+}
+
+fn write_text(writer: &mut FrameWriter<'_>, key: &str, text: Option<&str>) {
+    if let Some(text) = text {
         writer.text(key);
         writer.text(text);
     }
-    for (key, is_set) in flags.into_iter().filter(|(_, is_set)| *is_set) {
+}
+
+fn write_flag(writer: &mut FrameWriter<'_>, key: &str, is_set: bool) {
+    if is_set {
         writer.text(key);
-        writer.boolean(is_set);
+        writer.boolean(true);
     }
 }
 

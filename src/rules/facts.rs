@@ -73,11 +73,11 @@ fn of_quota(quota: &Quota) -> Vec<Fact> {
         Quota::TokenBucket(quota) => facts.push(("burst", quota.burst().to_string())),
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
         Quota::FixedWindow(quota) => facts.push(("window", quota.describe_windows())),
-        Quota::SlidingLog(_) => facts.push(("window", quota.window().to_string())),
+        Quota::SlidingLog(_) => facts.push(("window", format_duration(quota.window().into()).to_string())),
         Quota::Concurrency(_) => {}
         Quota::FleetBudget(quota) => return of_quota(&quota.local_quota()),
         Quota::SlidingWindow(sliding) => {
-            facts.push(("window", quota.window().to_string()));
+            facts.push(("window", format_duration(quota.window().into()).to_string()));
             facts.push(("buckets", sliding.buckets().to_string()));
         }
     }

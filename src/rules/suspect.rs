@@ -48,7 +48,8 @@ fn suspect_pattern(attribute: &str, pattern: &Pattern) -> Option<(String, String
 }
 
 fn is_regular_expression(text: &str) -> bool {
-    let is_anchored = text.len() > 1 && (text.starts_with('^') || text.ends_with('$'));
+    let is_anchored =
+        text.len() > 1 && (text.starts_with('^') || text.starts_with('/') && text.ends_with('$'));
     is_anchored
         || [".*", ".+", "\\d", "\\w", "[a-z", "[0-9", "[A-Z", "(?"].iter().any(|part| text.contains(part))
 }

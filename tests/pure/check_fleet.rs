@@ -13,7 +13,7 @@ fn check(path: &Path, hosts: u32, format: OutputFormat) -> (String, bool) {
     let args = Args {
         path: Some(path.to_owned()),
         hosts: NonZeroU32::new(hosts),
-        format,
+        format: format.into(),
         color: Color::Never,
         ..Args::default()
     };

@@ -408,6 +408,10 @@ decision("decision_all", 7, 0, **RATE, all=ENTRIES)
 decision("decision_all_empty", 7, 0, retry_us=0, all=[])
 decision("decision_help", 7, 1, **RATE, extra={"help": "see https://example.com/limits"})
 decision("decision_extra_full", 7, 0, **RATE, extra={"help": "ask us", "hide": True, "unit": "tokens"})
+decision("decision_limit_rate", 7, 1, rule="per-user", limit=3, window_us=36000000, remaining=0, reset_us=11900000,
+         retry_us=11900000, extra={"rate": "5/min"})
+decision("decision_blocked", 7, 1, **{**RATE, "retry_us": 3600000000}, extra={"rate": "100/min", "blocked": True})
+decision("decision_unmatched", 7, 0, retry_us=0, notes=[["unmatched", "domain"]])
 decision("decision_hidden", 7, 0, **RATE, extra={"hide": True})
 decision("decision_everything", ID_MAX, 0, **RATE, lease=1, notes=[["near", "per-user"]], all=ENTRIES,
          extra={"help": "Zoë", "unit": "tokens"})

@@ -16,3 +16,4 @@ mod record;
 pub(crate) mod scrape;
 mod state;
 mod which;
+mod why;

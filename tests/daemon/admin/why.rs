@@ -1,0 +1,186 @@
+//! `tidegate why`, and all else that tells an application or an operator that a request is not limited.
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan};
+use super::wire::{Wire, hit};
+
+const RULES: &str = "\
+domain: api
+limits:
+  - {name: per-user, key: [user], rate: 5/min, burst: 3}
+  - {name: posts, match: {method: POST}, key: [user], rate: 2/min}
+  - {name: trial, key: [plan], rate: 1/h, mode: shadow}
+  - {name: steps, match: {step: one}, key: [user], rate: 1/h, block: 1h}
+deny:
+  - {name: bad, match: {ip: 10.1.2.3}, help: go away}
+";
+
+fn started() -> Daemon {
+    Plan::new().rules("api.yaml", RULES).start()
+}
+
+fn why(daemon: &Daemon, request: &str) -> Value {
+    let (code, out, err) = daemon.outcome(&format!("why {request} --format json"));
+    assert_eq!((code, &*err), (Some(0), ""));
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn why_shows_the_decision_and_charges_nothing() {
+    let daemon = started();
+    let mut wire = Wire::greeted(&daemon.socket());
+    for id in 0..4 {
+        wire.ask(&hit(id, "u1"));
+    }
+    for _ in 0..3 {
+        let other = why(&daemon, "api user=u2 plan=free");
+        assert_eq!((&other["verdict"], &other["checks"][0]["remaining"]), (&json!("allow"), &json!(3)));
+        assert_eq!(other["checks"][1]["mode"], "shadow");
+    }
+    let refused = why(&daemon, "api user=u1");
+    assert_eq!((&refused["verdict"], &refused["rule"]), (&json!("limit"), &json!("per-user")));
+    let check = &refused["checks"][0];
+    assert_eq!(
+        (&check["refuses"], &check["remaining"], &check["refused"]),
+        (&json!(true), &json!(0), &json!(1))
+    );
+    assert!((1..=12_000_000).contains(&refused["retry_us"].as_u64().unwrap()), "{refused}");
+    assert!(check["at"].as_str().unwrap().ends_with("api.yaml:3"), "{check}");
+    // The digest that it shows is found again, and is that of `status`.
+    let digest = check["digest"].as_str().unwrap();
+    let found = why(&daemon, &format!("api --digest {digest}"));
+    assert_eq!((&found["verdict"], &found["checks"][0]["rule"]), (&Value::Null, &json!("per-user")));
+    let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
+    assert_eq!(status["callers"]["refused"][0]["digest"], digest);
+    let (code, out, _) = daemon.outcome("why api user=u1");
+    assert_eq!(code, Some(0));
+    for words in
+        ["verdict  limit, by per-user", "0 of 3 left", "5/min, burst 3", "lately at least 1 refused", digest]
+    {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    let denied = why(&daemon, "api ip=10.1.2.3");
+    assert_eq!(
+        (&denied["verdict"], &denied["rule"], &denied["help"]),
+        (&json!("deny"), &json!("bad"), &json!("go away"))
+    );
+}
+
+#[test]
+fn why_names_rules_that_nearly_match() {
+    let daemon = started();
+    let near = |request: &str, rule: &str| {
+        let all = why(&daemon, request);
+        let others = all["others"].as_array().unwrap();
+        let other =
+            others.iter().find(|other| other["rule"] == rule).unwrap_or_else(|| panic!("{rule}: {all}"));
+        other["near"].clone()
+    };
+    let table = [
+        (
+            "api user=u1 method=post",
+            "posts",
+            json!("`method` is `post`, and it asks for `POST`: values are compared by case"),
+        ),
+        ("api user=u1 method=PSOT", "posts", json!("`method` is `PSOT`, and it asks for `POST`")),
+        ("api usr=u1", "per-user", json!("it asks for `user`, and the request has `usr`")),
+        ("api method=POST", "posts", json!("only `user` is missing")),
+        ("api user=u1 method=GET", "posts", Value::Null),
+        ("api plan=free", "posts", Value::Null),
+        ("api user=u1", "bad", Value::Null),
+    ];
+    for (request, rule, expected) in table {
+        assert_eq!(near(request, rule), expected, "{request}");
+    }
+    let unused = why(&daemon, "api usr=u1 colour=red");
+    assert_eq!(unused["unused"], json!([{"name": "usr", "near": "user"}, {"name": "colour", "near": null}]));
+}
+
+#[test]
+fn why_shows_blocks_and_switches() {
+    let daemon = started();
+    let (code, ..) = daemon.outcome("block per-user --for 1h user=u1");
+    assert_eq!(code, Some(0));
+    let (code, ..) = daemon.outcome("switch posts shadow");
+    assert_eq!(code, Some(0));
+    let blocked = why(&daemon, "api user=u1 method=POST");
+    assert_eq!((&blocked["verdict"], &blocked["checks"][0]["blocked"]), (&json!("limit"), &json!(true)));
+    assert_eq!(blocked["checks"][1]["mode"], "shadow");
+    assert!(
+        blocked["overrides"][0].as_str().unwrap().contains("api/posts is switched to shadow"),
+        "{blocked}"
+    );
+    let digest = blocked["checks"][0]["digest"].as_str().unwrap();
+    let found = why(&daemon, &format!("api --digest {digest}"));
+    assert!(found["overrides"][0].as_str().unwrap().contains("this key is blocked until"), "{found}");
+}
+
+#[test]
+fn why_refuses_wrong_input_with_help() {
+    let daemon = started();
+    for (request, code, words) in [
+        ("ap user=u1", 1, "no domain `ap`; there are: api; did you mean api?"),
+        ("api --digest 12", 1, "32 hexadecimal digits"),
+        ("api user=u1 --digest 12", 2, "cannot be used with"),
+        ("api user", 2, "`user` is not KEY=VALUE"),
+        ("api --cost many", 2, "`many` is not a number"),
+    ] {
+        let (exit, _, err) = daemon.outcome(&format!("why {request}"));
+        assert!(exit == Some(code) && err.contains(words), "{request}: {exit:?} {err}");
+    }
+}
+
+#[test]
+fn notes_say_that_a_request_is_not_limited() {
+    let daemon = started();
+    let mut wire = Wire::greeted(&daemon.socket());
+    let notes = |wire: &mut Wire, op: u64, domain: &str, attribute: &str| {
+        wire.ask(&json!([op, 1, domain, [[attribute, "u1"]]]))[10].clone()
+    };
+    for op in [1, 3, 4] {
+        assert_eq!(notes(&mut wire, op, "ap", "user"), json!(["unmatched", "domain"]), "{op}");
+        assert_eq!(notes(&mut wire, op, "api", "usr"), json!(["unmatched", "rule"]), "{op}");
+        assert_eq!(notes(&mut wire, op, "api", "user"), Value::Null, "{op}");
+        // A rule in shadow checks it.
+        assert_ne!(notes(&mut wire, op, "api", "plan")[0], "unmatched", "{op}");
+    }
+    daemon.await_log(&[
+        "WARN",
+        "no domain `ap`; there are: api; did you mean api?: its requests are not limited",
+    ]);
+    let logged = daemon.log().matches("no domain `ap`").count();
+    assert_eq!(logged, 1, "once for all requests");
+    let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
+    assert_eq!(status["unknown_domains"], json!(["ap"]));
+    let warnings = status["warnings"].to_string();
+    assert!(warnings.contains("not limited: 2 requests; no domain `ap`; there are: api"), "{warnings}");
+    // Names of clients fill neither the log nor the memory.
+    for id in 0..100 {
+        wire.ask(&json!([3, id, format!("d{id}"), [["user", "u1"]]]));
+    }
+    assert_eq!(
+        daemon.log().matches("its requests are not limited").count(),
+        3,
+        "of four that a connection remembers"
+    );
+    for connection in 0..20 {
+        Wire::greeted(&daemon.socket()).ask(&json!([3, 1, format!("e{connection}"), [["user", "u1"]]]));
+    }
+    assert_eq!(daemon.log().matches("its requests are not limited").count(), 16);
+}
+
+#[test]
+fn refusals_carry_the_rate_as_written_and_blocks() {
+    let daemon = started();
+    let mut wire = Wire::greeted(&daemon.socket());
+    let replies: Vec<Value> = (0..4).map(|id| wire.ask(&hit(id, "u1"))).collect();
+    assert_eq!(replies[2][12], Value::Null, "not with a grant");
+    assert_eq!(replies[3][12], json!({"rate": "5/min"}));
+    let step = json!([3, 1, "api", [["user", "u2", "step", "one"]]]);
+    assert_eq!(wire.ask(&step)[2], 0);
+    assert_eq!(wire.ask(&step)[12], json!({"rate": "1/h", "blocked": true}), "the rule blocks the key");
+    let (code, ..) = daemon.outcome("block per-user --for 1h user=u3");
+    assert_eq!(code, Some(0));
+    assert_eq!(wire.ask(&hit(1, "u3"))[12], json!({"rate": "5/min", "blocked": true}));
+}
