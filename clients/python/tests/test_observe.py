@@ -123,6 +123,23 @@ def test_reports_of_the_async_client(played, calls, caplog):
     assert len(calls) == 2 and 0 < calls[0][1] < PATIENT and len(caplog.records) == 1
 
 
+def test_an_exception_that_passes_releases_the_grant_of_the_async_client(played):
+    class Stop(BaseException):
+        pass
+
+    def stop(decision, seconds):
+        raise Stop
+
+    async def use():
+        async with tidegate.AsyncClient(played.path, timeout=PATIENT, on_decision=stop) as client:
+            with pytest.raises(Stop):
+                await client.acquire("api")
+            return await client.check()
+
+    played.script = lambda connection, message: [1, message[1], *ALLOW, 77]
+    assert asyncio.run(use()) and played.releases() == [[77, 2]]
+
+
 @pytest.mark.parametrize("kind", [tidegate.Client, tidegate.AsyncClient])
 def test_refuses_a_coroutine_function(kind):
     async def record(decision, seconds):

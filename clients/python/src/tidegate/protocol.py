@@ -148,7 +148,8 @@ def request(domain: str, attributes: Any, cost: Any, priority: Any, options: Map
         else:
             return _usual(domain, *attributes.items())
     amount = encode_cost(cost, signed)
-    several = isinstance(attributes, Sequence) and bool(attributes) and isinstance(attributes[0], Mapping)
+    several = attributes.__class__ is not dict and isinstance(attributes, Sequence)
+    several = several and bool(attributes) and isinstance(attributes[0], Mapping)
     given: list[Any] = list(attributes) if several else [attributes]
     if len(given) > DESCRIPTORS_MAX:
         raise Fault(f"more than {DESCRIPTORS_MAX} descriptors", "invalid")
