@@ -4,6 +4,7 @@ package tidegate
 
 import (
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -12,10 +13,10 @@ import (
 // Message returns one sentence for people: the rule, its limit, and the time of a retry.
 func (d *Decision) Message() string {
 	cause := "The service is at its capacity."
-	switch limited := d.Verdict == "limit"; {
+	switch limited := d.Verdict == VerdictLimit; {
 	case d.Allowed:
 		return "Allowed."
-	case d.Verdict == "deny":
+	case d.Verdict == VerdictDeny:
 		return "This request is not allowed."
 	case limited && !d.named():
 		cause = "Too many requests."
@@ -55,10 +56,10 @@ func ceil(d, unit time.Duration) int64 {
 	return int64((d-1)/unit) + 1
 }
 
-// Headers returns RateLimit (draft-ietf-httpapi-ratelimit-headers-11), X-Ratelimit and, of a refusal, Retry-After. Do
-// not send them with redirects.
-func (d *Decision) Headers() [][2]string {
-	var fields [][2]string
+// Headers returns RateLimit (draft-ietf-httpapi-ratelimit-headers-11), X-Ratelimit and, of a refusal, Retry-After, one
+// value each. Do not send them with redirects.
+func (d *Decision) Headers() http.Header {
+	fields := http.Header{}
 	if d.named() {
 		limit, left := clamped(d.Limit), clamped(d.Remaining)
 		name, policy, until := quoted(d.Rule), "", ""
@@ -72,14 +73,15 @@ func (d *Decision) Headers() [][2]string {
 			policy += fmt.Sprintf(";w=%d", ceil(d.Window, time.Second))
 			until = fmt.Sprintf(";t=%d", ceil(d.ResetAfter, time.Second))
 		}
-		fields = append(fields, [2]string{"RateLimit", name + ";r=" + left + until},
-			[2]string{"RateLimit-Policy", name + ";q=" + limit + policy},
-			[2]string{"X-Ratelimit-Limit", limit}, [2]string{"X-Ratelimit-Remaining", left})
+		fields.Set("RateLimit", name+";r="+left+until)
+		fields.Set("RateLimit-Policy", name+";q="+limit+policy)
+		fields.Set("X-Ratelimit-Limit", limit)
+		fields.Set("X-Ratelimit-Remaining", left)
 	}
 	if !d.Allowed && d.RetryAfter != Never {
 		seconds := strconv.FormatInt(d.retrySeconds(), 10)
-		if fields = append(fields, [2]string{"Retry-After", seconds}); !d.Hidden {
-			fields = append(fields, [2]string{"X-Ratelimit-Retry-After", seconds})
+		if fields.Set("Retry-After", seconds); !d.Hidden {
+			fields.Set("X-Ratelimit-Retry-After", seconds)
 		}
 	}
 	return fields
@@ -100,7 +102,7 @@ func (d *Decision) Problem() []byte {
 	}
 	b := fmt.Sprintf(`{"type":%s,"title":%s,"status":%d,"detail":%s`,
 		escaped(about), escaped(title), d.Status, escaped(d.Message()))
-	if d.named() && d.Verdict == "limit" {
+	if d.named() && d.Verdict == VerdictLimit {
 		b += fmt.Sprintf(`,"violated-policies":[%s],"limit":%d,"window":%s`, escaped(d.Rule), d.Limit, number(d.Window))
 	}
 	if !d.Allowed && d.RetryAfter != Never {

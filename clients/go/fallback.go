@@ -148,14 +148,14 @@ func (b *bucket) charge(quota *quota, cost float64, now time.Time, peek bool) *D
 	d.Window = seconds(quota.burst / quota.perSecond)
 	switch {
 	case cost <= b.tokens+rounding:
-		d.Allowed, d.Verdict, d.Status = true, "allow", 200
+		d.Allowed, d.Verdict, d.Status = true, VerdictAllow, 200
 		if !peek {
 			b.tokens = math.Max(0, b.tokens-cost)
 		}
 	case cost > quota.burst:
-		d.Verdict, d.Status, d.RetryAfter = "limit", 429, Never
+		d.Verdict, d.Status, d.RetryAfter = VerdictLimit, 429, Never
 	default:
-		d.Verdict, d.Status, d.RetryAfter = "limit", 429, until(cost)
+		d.Verdict, d.Status, d.RetryAfter = VerdictLimit, 429, until(cost)
 	}
 	d.Remaining = uint64(b.tokens + rounding)
 	if b.tokens < quota.burst {

@@ -49,7 +49,7 @@ func TestABucketOfTheFallback(t *testing.T) {
 		at        time.Duration
 		cost      int64
 		peek      bool
-		verdict   string
+		verdict   Verdict
 		remaining uint64
 		retry     time.Duration
 		reset     time.Duration
@@ -105,7 +105,7 @@ func TestTheFallbackLimits(t *testing.T) {
 	if d.RetryAfter <= 19*time.Minute || d.RetryAfter > 20*time.Minute || !strings.HasPrefix(d.Message(), "Too many requests. Try again in 1") {
 		t.Fatalf("%+v %s", d, d.Message())
 	}
-	if fields := fmt.Sprint(d.Headers()); !strings.Contains(fields, "Retry-After") || strings.Contains(fields, "RateLimit") {
+	if fields := fmt.Sprint(d.Headers()); !strings.Contains(fields, "Retry-After") || strings.Contains(fields, "Ratelimit:") {
 		t.Fatal(fields)
 	}
 	if missed := c.Stats().Missed; missed["fallback"] != 0 || missed["breaker"]+missed["unreachable"] != 21 {

@@ -224,12 +224,12 @@ func (m *middleware) guarded(name string, function func()) (failed *Decision) {
 
 // limits sets the limit headers of the configured style; every style has Retry-After.
 func (m *middleware) limits(w http.ResponseWriter, d *Decision) {
-	for _, field := range d.Headers() {
-		legacy, draft := strings.HasPrefix(field[0], "X-"), strings.HasPrefix(field[0], "RateLimit")
+	for name, values := range d.Headers() {
+		legacy, draft := strings.HasPrefix(name, "X-"), strings.HasPrefix(name, "Ratelimit")
 		if legacy && (m.Headers == "draft" || m.Headers == "none") || draft && (m.Headers == "legacy" || m.Headers == "none") {
 			continue
 		}
-		w.Header().Set(field[0], field[1])
+		w.Header()[name] = values
 	}
 }
 

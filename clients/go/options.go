@@ -3,6 +3,7 @@
 package tidegate
 
 import (
+	"fmt"
 	"math"
 	"time"
 )
@@ -21,6 +22,31 @@ func WithEnabled(enabled bool) Option { return func(c *Client) { c.disabled = !e
 
 // WithLogger replaces the standard logger.
 func WithLogger(logger Logger) Option { return func(c *Client) { c.logger = logger } }
+
+// WithOnDecision calls function with each decision of Acquire, Hit, Limit and the middlewares, and with its duration. A
+// panic is logged once, and the decision stays. The function must be safe for concurrent use.
+func WithOnDecision(function func(d *Decision, took time.Duration)) Option {
+	return func(c *Client) {
+		if c.observe = nil; function == nil {
+			return
+		}
+		c.observe = func(op byte, d *Decision, began time.Time) {
+			if op != opAcquire && op != opHit {
+				return
+			}
+			finished := false
+			defer func() {
+				if thrown := recover(); thrown != nil {
+					c.log(fmt.Sprintf("on_decision panicked (%T): the decision is not affected", thrown), true)
+				} else if !finished { // runtime.Goexit: the caller does not get the lease
+					d.ReleaseAs(Dropped)
+				}
+			}()
+			function(d, time.Since(began))
+			finished = true
+		}
+	}
+}
 
 // Costs is Cost in several units. A rule is checked in its own unit, and not at all if that is absent.
 func Costs(units Units) CallOption {

@@ -30,6 +30,12 @@ const (
 	Failed                     // the work failed
 	Dropped                    // the work was abandoned or timed out
 
+	VerdictAllow Verdict = "allow" // the work may start
+	VerdictWait  Verdict = "wait"  // it may start after Wait
+	VerdictLimit Verdict = "limit" // over a limit: status 429
+	VerdictShed  Verdict = "shed"  // the host is at its capacity: status 503
+	VerdictDeny  Verdict = "deny"  // on a deny list: status 403
+
 	Never time.Duration = -1 // the RetryAfter of a request that can never pass
 
 	abandonedMax, failuresMax, loggedMax = 512, 3, 100
@@ -46,10 +52,14 @@ var ErrInvalid = errors.New("invalid request")
 // An Outcome is the result of work under a lease.
 type Outcome int32
 
+// A Verdict is the kind of a decision.
+type Verdict string
+
 // A Decision is the answer to a request: if Allowed, the work may start after Wait.
 type Decision struct {
 	Allowed, Degraded                    bool          // Degraded: decided without the daemon, for Reason
-	Verdict, Reason                      string        // allow, limit, shed, wait or deny
+	Verdict                              Verdict       // VerdictAllow and so on
+	Reason                               string        // of decisions without the daemon and own refusals
 	Status                               int           // 200, 429, 503 or 403
 	Rule, Unit, Help                     string        // of the binding rule
 	HasLimit, Hidden                     bool          // HasLimit: the next two lines apply; Hidden: not for callers
@@ -135,6 +145,7 @@ type Client struct {
 		remember(q *request, rule string)
 		decide(q *request) *Decision // nil: no entry applies
 	}
+	observe     func(op byte, d *Decision, began time.Time) // options.go; nil: none
 	epoch       time.Time
 	connections connections
 	until       atomic.Int64 // the breaker is open until then, since epoch; 0: closed
@@ -211,6 +222,10 @@ func (c *Client) Hit(ctx context.Context, domain string, a Attributes, options .
 }
 
 func (c *Client) decide(ctx context.Context, op byte, domain string, a Attributes, more []CallOption) (d *Decision) {
+	var began time.Time
+	if c.observe != nil {
+		began = time.Now()
+	}
 	q := newRequest(ctx, op, isDecision, domain, a)
 	q.decision = &Decision{client: c}
 	bad := c.ask(q, more)
@@ -234,6 +249,9 @@ func (c *Client) decide(ctx context.Context, op byte, domain string, a Attribute
 	}
 	if !q.expired { // else another goroutine may still use it
 		requests.Put(q)
+	}
+	if c.observe != nil {
+		c.observe(op, d, began)
 	}
 	return d
 }
@@ -345,9 +363,9 @@ func ended(ctx context.Context, now time.Time) error {
 
 // degraded returns a decision without the daemon.
 func degraded(reason string, refuse bool) *Decision {
-	d := &Decision{Allowed: true, Verdict: "allow", Status: 200}
+	d := &Decision{Allowed: true, Verdict: VerdictAllow, Status: 200}
 	if refuse {
-		d = &Decision{Verdict: "shed", Status: 503, RetryAfter: time.Second}
+		d = &Decision{Verdict: VerdictShed, Status: 503, RetryAfter: time.Second}
 	}
 	d.Degraded, d.Reason, d.Unit = true, reason, "requests"
 	return d

@@ -122,7 +122,7 @@ func TestReadsEveryDecision(t *testing.T) {
 			n, _ := strconv.ParseUint(fmt.Sprint(meaning[name]), 10, 64)
 			return n
 		}
-		if d.Verdict != meaning["verdict"] || d.Limit != number("limit") || d.Remaining != number("remaining") ||
+		if string(d.Verdict) != meaning["verdict"] || d.Limit != number("limit") || d.Remaining != number("remaining") ||
 			d.Lease != number("lease") || d.HasLimit != (meaning["limit"] != nil) {
 			t.Errorf("%s: %+v", v.Name, &d)
 		}

@@ -418,12 +418,12 @@ func (d *Decision) read(elements []value) {
 		return when(us < math.MaxInt64/1_000, time.Duration(us)*time.Microsecond, math.MaxInt64)
 	}
 	verdict := elements[0].expect('u').n
-	d.Verdict = [...]string{"allow", "limit", "shed", "wait", "deny"}[verdict]
+	d.Verdict = [...]Verdict{VerdictAllow, VerdictLimit, VerdictShed, VerdictWait, VerdictDeny}[verdict]
 	d.Status = [...]int{200, 429, 503, 200, 403}[verdict]
 	d.Allowed, d.Rule, d.HasLimit = d.Status == 200, string(at(1, 's').bytes), at(2, 'u') != &none
 	d.Limit, d.Remaining, d.Lease = number(2), number(4), number(7)
 	d.Window, d.ResetAfter, d.RetryAfter = duration(3), duration(5), duration(6)
-	if d.Verdict == "wait" {
+	if d.Verdict == VerdictWait {
 		d.Wait = d.RetryAfter
 	} else if at(6, 'u') == &none && !d.Allowed {
 		d.RetryAfter = Never

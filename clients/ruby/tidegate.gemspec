@@ -10,6 +10,6 @@ Gem::Specification.new do |spec|
   spec.authors = ["tidegate"]
   spec.license = "MIT"
   spec.required_ruby_version = ">= 3.1"
-  spec.files = Dir["lib/**/*.rb", "README.md", base: __dir__]
+  spec.files = Dir["lib/**/*.rb", "sig/*.rbs", "README.md", "CHANGELOG.md", "LICENSE", ".yardopts", base: __dir__]
   spec.metadata = { "rubygems_mfa_required" => "true" }
 end

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,54 @@ func TestSendsTheRequest(t *testing.T) {
 	}
 	if want := "[web [[path /grpc.health.v1.Health/Check ip 127.0.0.1 user u1 user_agent me plan free] [second 2]] 5 high]"; got != want {
 		t.Fatalf("%s, not %s", got, want)
+	}
+}
+
+// The caller's address and the queue time, from metadata of trusted proxies only.
+func TestTrustedProxies(t *testing.T) {
+	t.Parallel()
+	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}
+	for name, row := range map[string]struct {
+		with   Options
+		sent   []string
+		ip     string
+		queued bool
+	}{
+		"none is trusted":       {Options{}, []string{"192.0.2.7"}, "127.0.0.1", false},
+		"no header":             {Options{TrustedProxies: loopback}, nil, "127.0.0.1", true},
+		"the nearest untrusted": {Options{TrustedProxies: loopback}, []string{"203.0.113.9, 192.0.2.7", "10.1.1.1"}, "192.0.2.7", true},
+		"another network":       {Options{TrustedProxies: loopback[1:]}, []string{"192.0.2.7"}, "127.0.0.1", false},
+		"a count":               {Options{TrustedCount: 2}, []string{"203.0.113.9, 192.0.2.7, 198.51.100.1"}, "192.0.2.7", true},
+		"a port":                {Options{TrustedCount: 1}, []string{"[2001:db8::1]:4711"}, "2001:db8::1", true},
+	} {
+		daemon, err := peer.New(func(_ net.Conn, message []any) []any { return []any{1, message[1], 0} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer daemon.Close()
+		c := tidegate.New(tidegate.WithSocket(daemon.Path), tidegate.WithTimeout(5*time.Second))
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer(grpc.UnaryInterceptor(Unary(c, row.with)))
+		grpc_health_v1.RegisterHealthServer(server, &service{check: fine})
+		go func() { _ = server.Serve(listener) }()
+		defer server.Stop()
+		connection, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		with := metadata.Pairs("x-request-start", fmt.Sprintf("t=%d", time.Now().Add(-time.Second).UnixMilli()))
+		with.Append("x-forwarded-for", row.sent...)
+		if _, err := grpc_health_v1.NewHealthClient(connection).Check(metadata.NewOutgoingContext(ctx, with), request); err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(daemon.Seen()[1][2:])
+		if !strings.Contains(got, " ip "+row.ip+" ") || strings.Contains(got, "queued_us") != row.queued {
+			t.Errorf("%s: %s", name, got)
+		}
 	}
 }
 

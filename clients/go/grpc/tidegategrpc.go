@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate/clients/go"
+	"github.com/tidegate/tidegate/clients/go/internal/forwarded"
 )
 
 // Options of an interceptor; all are optional. `method` is the full one, "/package.Service/Method". If a function
@@ -42,6 +44,10 @@ type Options struct {
 	OnRefused   func(ctx context.Context, d *tidegate.Decision) error // nil: the default
 	OnFailure   func(method string) bool                              // true: refuse when the daemon does not answer
 	Instrument  func(d *tidegate.Decision, judging time.Duration)
+	// TrustedProxies are networks of proxies whose metadata x-forwarded-for and x-request-start count (with any network,
+	// also the peer of a Unix socket); TrustedCount is the number of proxies instead. If neither is set, both are ignored.
+	TrustedProxies []netip.Prefix
+	TrustedCount   int
 }
 
 // Unary limits unary calls. It panics if the domain is invalid.
@@ -80,9 +86,9 @@ func (j *streamWithDecision) Context() context.Context { return j.ctx }
 func Status(d *tidegate.Decision) (refusal *status.Status, pushback string) {
 	code := codes.Unavailable
 	switch d.Verdict {
-	case "limit":
+	case tidegate.VerdictLimit:
 		code = codes.ResourceExhausted
-	case "deny":
+	case tidegate.VerdictDeny:
 		code = codes.PermissionDenied
 	}
 	refusal = status.New(code, d.Message())
@@ -177,8 +183,11 @@ func (l *limiter) decide(ctx context.Context, method string) (d *tidegate.Decisi
 		return nil
 	}
 	step = "user"
-	attributes := tidegate.Attributes{{"path", method}, {"ip", address(ctx)}, {"user", call(l.User, ctx, method)},
-		{"user_agent", agent(ctx)}}
+	from, proxies := peerOf(ctx), forwarded.Proxies{Networks: l.TrustedProxies, Count: l.TrustedCount}
+	md, _ := metadata.FromIncomingContext(ctx)
+	ip := proxies.Address(md.Get("x-forwarded-for"), from)
+	attributes := tidegate.Attributes{{"path", method}, {"ip", ip}, {"user", call(l.User, ctx, method)},
+		{"user_agent", firstOf(md, "user-agent")}}
 	step = "attributes"
 	attributes = append(attributes, call(l.Attributes, ctx, method)...)
 	step = "descriptors"
@@ -192,6 +201,9 @@ func (l *limiter) decide(ctx context.Context, method string) (d *tidegate.Decisi
 	step = "on_failure"
 	if l.OnFailure != nil && l.OnFailure(method) {
 		options = append(options, tidegate.RefuseOnFailure())
+	}
+	if waited, known := proxies.Queued(firstOf(md, "x-request-start"), from); known {
+		options = append(options, tidegate.Queued(waited))
 	}
 	return l.client.Acquire(ctx, l.Domain, attributes, options...)
 }
@@ -214,8 +226,8 @@ func (l *limiter) guarded(name string, function func()) (failed *tidegate.Decisi
 	return nil
 }
 
-// address returns the host of the peer: behind a proxy, the proxy's.
-func address(ctx context.Context) string {
+// peerOf returns the host of the peer; empty for a Unix socket.
+func peerOf(ctx context.Context) string {
 	if p, is := peer.FromContext(ctx); is && p.Addr != nil {
 		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
 			return host
@@ -224,9 +236,8 @@ func address(ctx context.Context) string {
 	return ""
 }
 
-func agent(ctx context.Context) string {
-	md, _ := metadata.FromIncomingContext(ctx)
-	if values := md.Get("user-agent"); len(values) > 0 {
+func firstOf(md metadata.MD, name string) string {
+	if values := md.Get(name); len(values) > 0 {
 		return values[0]
 	}
 	return ""

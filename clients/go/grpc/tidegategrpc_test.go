@@ -118,7 +118,7 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	fake := tidegatetest.New(t)
 	health := served(t, fake.Client(), Options{}, &service{check: fine, watch: func(grpc_health_v1.Health_WatchServer) error { return nil }})
-	for verdict, want := range map[string]struct {
+	for verdict, want := range map[tidegate.Verdict]struct {
 		code     codes.Code
 		pushback string
 		delay    time.Duration

@@ -39,8 +39,9 @@ type Fake struct {
 }
 
 type forced struct {
-	rule, verdict string
-	when          func(Asked) bool
+	rule    string
+	verdict tidegate.Verdict
+	when    func(Asked) bool
 }
 
 // New starts a Fake, and stops it at the end of the test.
@@ -73,7 +74,7 @@ func (f *Fake) Client(options ...tidegate.Option) *tidegate.Client {
 
 // Force sets the verdict of a rule: allow, limit, shed, wait (10 ms), deny, or silence (no reply); with when, only for
 // requests that satisfy it. The last matching call applies.
-func (f *Fake) Force(rule, verdict string, when ...func(Asked) bool) {
+func (f *Fake) Force(rule string, verdict tidegate.Verdict, when ...func(Asked) bool) {
 	f.t.Helper()
 	switch verdict {
 	case "allow", "limit", "shed", "wait", "deny", "silence":

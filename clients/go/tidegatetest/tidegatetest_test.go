@@ -17,7 +17,7 @@ var ctx = context.Background()
 func TestForcedVerdicts(t *testing.T) {
 	fake := tidegatetest.New(t)
 	c := fake.Client()
-	for verdict, status := range map[string]int{"limit": 429, "shed": 503, "deny": 403, "wait": 200, "allow": 200} {
+	for verdict, status := range map[tidegate.Verdict]int{"limit": 429, "shed": 503, "deny": 403, "wait": 200, "allow": 200} {
 		fake.Force("per-user", verdict)
 		d := c.Acquire(ctx, "api", tidegate.Attributes{{"user", "u1"}})
 		if d.Verdict != verdict || d.Status != status || d.Rule != "per-user" || d.Degraded {

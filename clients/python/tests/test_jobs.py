@@ -157,3 +157,12 @@ def test_a_direct_or_eager_job_is_not_queued_again(played, client, app, sent):
     with pytest.raises(tidegate.celery.JobDenied):
         run(task, is_eager=True)
     assert sent == []
+
+
+def test_charges_by_the_result_before_the_release(played, client, app):
+    played.script = grant
+    base = tidegate.celery.limited(client, "llm", lambda *args: {"job": "export"}, charge=lambda rows: {"rows": rows})
+    assert run(job(app, client, lambda task: 30, base=base)) == 30
+    assert played.releases() == [[77, 0]]
+    asked = [message for message in played.seen if message[0] in (2, 5)]
+    assert [message[0] for message in asked] == [5, 2] and asked[0][4] == {"rows": 30}

@@ -1,7 +1,9 @@
 """Work under a limit: `limit`, `limited`, `release`."""
 
+import asyncio
+
 import pytest
-from daemons import ALLOW, LIMIT
+from daemons import ALLOW, LIMIT, PATIENT
 
 import tidegate
 
@@ -96,3 +98,98 @@ def test_without_a_daemon_jobs_continue(make_client):
     with pytest.raises(tidegate.Denied) as raised, client.limit("export", on_failure="refuse"):
         pass
     assert raised.value.decision.status == 503
+
+
+# -- charging by the result
+
+
+def charges(played):
+    return [message for message in played.seen if message[0] == 5]
+
+
+def charging(connection, message):
+    return [2, message[1], True] if message[0] == 5 else grant(connection, message)
+
+
+@pytest.mark.parametrize(
+    ("charge", "amount"),
+    [
+        (len, 6),
+        (lambda result: {"tokens": len(result)}, {"tokens": 6}),
+        (lambda result: 0, None),
+        (lambda result: None, None),
+        (lambda result: {}, None),
+    ],
+)
+def test_limited_charges_by_the_result(played, client, charge, amount):
+    played.script = charging
+    assert client.limited("llm", lambda text: {"model": text}, charge=charge)(str.upper)("answer") == "ANSWER"
+    assert [message[2:] for message in charges(played)] == ([["llm", [["model", "answer"]], amount]] if amount else [])
+
+
+def test_a_negative_charge_refunds_the_decision(played, client):
+    played.script = charging
+    client.limited("llm", cost={"tokens": 9}, charge=lambda result: {"tokens": result - 9})(lambda: 4)()
+    assert [message[4:] for message in charges(played)] == [[{"tokens": -5}, {"of": 77}]]
+    assert played.seen.index(charges(played)[0]) < len(played.seen) - 1 and played.releases() == [[77, 0]]
+
+
+def test_limited_charges_by_the_return_value_of_a_generator(played, client):
+    played.script = charging
+
+    def rows():
+        yield "a"
+        return 3
+
+    assert list(client.limited("llm", charge=lambda result: result)(rows)()) == ["a"]
+    assert [message[4] for message in charges(played)] == [3]
+
+
+@pytest.mark.parametrize("charge", [lambda result: 1 / 0, lambda result: "many", lambda result: 1.5])
+def test_a_charge_that_raises_is_logged_once(played, client, caplog, charge):
+    played.script = charging
+    work = client.limited("llm", charge=charge)(lambda: "result")
+    assert [work(), work()] == ["result", "result"] and charges(played) == []
+    (record,) = caplog.records
+    assert "charge raised" in record.getMessage()
+
+
+def test_a_function_that_raises_charges_nothing(played, client):
+    played.script = charging
+
+    @client.limited("llm", charge=lambda result: 5)
+    def work():
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        work()
+    assert charges(played) == [] and played.releases() == [[77, 2]]
+
+
+def test_the_async_client_charges_by_the_result(played):
+    played.script = charging
+
+    async def use():
+        async with tidegate.AsyncClient(played.path, timeout=PATIENT) as client:
+
+            @client.limited("llm", {"model": "large"}, charge=lambda result: {"tokens": result})
+            async def work():
+                return 7
+
+            assert await work() == 7
+            assert await client.limited("llm", charge=lambda result: result)(lambda: 8)() == 8
+
+    asyncio.run(use())
+    assert [message[4] for message in charges(played)] == [{"tokens": 7}, 8]
+
+
+@pytest.mark.parametrize("kind", ["plain", "asynchronous"])
+def test_the_async_client_charges_no_generators(kind):
+    def rows():
+        yield
+
+    async def rows_later():
+        yield
+
+    with pytest.raises(TypeError, match="no result"):
+        tidegate.AsyncClient("/nonexistent").limited("llm", charge=len)(rows if kind == "plain" else rows_later)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 
-STUB_LINES_MAX = 1_100
+STUB_LINES_MAX = 1_170
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src/tidegate"
 
 
@@ -26,6 +26,7 @@ def test_the_stub_is_formatted():
     assert done.returncode == 0, done.stdout
 
 
+CHECKERS = {"typing_extensions"}  # type checkers bring it along; imported only under TYPE_CHECKING
 # Files that import a framework, which are imported only with that framework.
 FRAMEWORKS = {"celery.py": "celery", "django.py": "django asgiref", "fastapi.py": "fastapi starlette"}
 FRAMEWORKS |= {"flask.py": "flask", "testing.py": "pytest"}
@@ -33,7 +34,7 @@ FRAMEWORKS |= {"flask.py": "flask", "testing.py": "pytest"}
 
 def test_nothing_but_the_standard_library():
     for file in SOURCE.glob("*.py"):
-        allowed = sys.stdlib_module_names | set(FRAMEWORKS.get(file.name, "").split())
+        allowed = sys.stdlib_module_names | set(FRAMEWORKS.get(file.name, "").split()) | CHECKERS
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -1,5 +1,6 @@
 """The codec against an independent one and malformed frames; tables of requests."""
 
+import collections
 import hashlib
 
 import msgpack
@@ -191,3 +192,12 @@ def test_long_values_with_equal_prefixes_stay_distinct():
 def test_durations_are_rounded_up(played, client, seconds, expected):
     assert client.hit("api", queued=seconds)
     assert played.seen[-1][6] == {"queued_us": expected}
+
+
+@pytest.mark.parametrize("kind", [list, tuple, collections.deque])
+def test_any_sequence_of_mappings_is_several_descriptors(kind):
+    several = kind([{"user": "u1"}, {"org": 3}])
+    elements = request("api", several, 1, None, {})
+    assert msgpack.unpackb(elements[1]) == [["user", "u1"], ["org", "3"]]
+    pairs_of_one = request("api", kind([("user", "u1"), ("org", 3)]), 1, None, {})
+    assert msgpack.unpackb(pairs_of_one[1]) == [["user", "u1", "org", "3"]]

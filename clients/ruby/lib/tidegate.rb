@@ -19,12 +19,14 @@ module Tidegate
   # Sends requests to the daemon; safe in threads, fibers and over forks. The first request connects. `socket`: path,
   # else TIDEGATE_SOCKET, else the default paths. `timeout`: seconds for a call. `slots`: requests that this process
   # works on concurrently (0: read from Puma). `fallback`: a rate, or a Hash of rule names to rates, that limits in this
-  # process while the daemon does not answer.
+  # process while the daemon does not answer. `on_decision`: called with the decision and its seconds after each
+  # `acquire`, `hit` and `limit`.
   class Client
     PAUSED = Fault.new("the breaker is open", "breaker", :own)
     private_constant :PAUSED
 
-    def initialize(socket: nil, timeout: nil, pool: "default", slots: 0, enabled: true, logger: nil, fallback: nil)
+    def initialize(socket: nil, timeout: nil, pool: "default", slots: 0, enabled: true, logger: nil, fallback: nil,
+                   on_decision: nil)
       @timeout = timeout || ENV.fetch("TIDEGATE_TIMEOUT_MS", "")[/\A\d+([.]\d+)?\z/]&.to_f&.fdiv(1_000) || TIMEOUT
       fits = (1e-6..TIMEOUT_MAX).cover?(@timeout) && slots >= 0
       raise ArgumentError, "timeout is in seconds, above 0 and at most #{TIMEOUT_MAX}; slots are 0 or more" unless fits
@@ -35,12 +37,19 @@ module Tidegate
       @enabled = enabled && ["", "0"].include?(ENV.fetch("TIDEGATE_DISABLE", ""))
       @open = OPEN[object_id] = {}.compare_by_identity
       begin_session
+      observe(on_decision) if on_decision
       ObjectSpace.define_finalizer(self, FINALIZER)
     end
 
     # Ask whether a request may start: `acquire` if it ends with `release`, `hit` without a lease; `peek` charges
     # nothing. They raise InvalidCost for a cost that is negative or no integer. `fallback` replaces the client's.
     # `held`: an Array that receives the daemon's decision before an exception of another thread can arrive.
+    # @!method acquire(domain, given = nil, **options)
+    #   @return [Decision]
+    # @!method hit(domain, given = nil, **options)
+    #   @return [Decision]
+    # @!method peek(domain, given = nil, **options)
+    #   @return [Decision]
     { acquire: ACQUIRE, hit: HIT, peek: PEEK }.each do |name, operation| # written out, which saves a Hash and a call
       class_eval <<~RUBY, __FILE__, __LINE__ + 1
         def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil, on_failure: "",
@@ -77,6 +86,7 @@ module Tidegate
     end
 
     # Yields under a lease: sleeps `wait`, releases at the end; raises Denied for a refused request.
+    # @yieldparam decision [Decision]
     def limit(domain, attributes = nil, **more)
       held = []
       decision = acquire(domain, attributes, **more, held: held)
@@ -93,6 +103,7 @@ module Tidegate
 
     # Charges all matching rates after the fact, into debt. False: none was charged. A negative amount refunds part of
     # `of`: the decision, lease or `idem` of a grant or charge.
+    # @return [Boolean]
     def charge(domain, attributes = nil, amount = 1, idem: nil, of: nil)
       done?(CHARGE) do
         options = { "idem" => idem && Wire.idem(idem), "of" => of.nil? ? nil : refund_reference(of) }.compact
@@ -148,6 +159,14 @@ module Tidegate
     end
 
     private
+
+    def observe(function)
+      raise ArgumentError, "on_decision is a function of a decision and seconds" unless function.respond_to?(:call)
+
+      require_relative "tidegate/observe"
+      @on_decision = function
+      extend Observed
+    end
 
     # Starts a session of this process; a forked child uses no lock, count or socket of its parent.
     def begin_session
@@ -358,7 +377,7 @@ module Tidegate
   require_relative "tidegate/puma_slots" if File.exist?("#{__dir__}/tidegate/puma_slots.rb") # not within a trap
 
   # Settings of the program's client, made by `configure` or, with the defaults, at its first use.
-  Settings = Struct.new(:socket, :timeout, :pool, :slots, :enabled, :logger, :fallback)
+  Settings = Struct.new(:socket, :timeout, :pool, :slots, :enabled, :logger, :fallback, :on_decision)
   extend SingleForwardable
   def_delegators :client, :acquire, :hit, :peek, :limit, :charge, :signal, :check, :stats, :close
   singleton_class.attr_writer :client

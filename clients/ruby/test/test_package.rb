@@ -19,7 +19,8 @@ class TestPackage < Support::Case
 
   def test_nothing_but_the_standard_library_is_required
     required = Dir["#{GEM}/lib/**/*.rb"].flat_map { |file| File.read(file).scan(/^\s*require "([^"]+)"/) }.flatten.uniq
-    assert_equal %w[digest/sha2 ipaddr json time weakref], required.sort
+    assert_equal %w[active_support/notifications digest/sha2 ipaddr json time weakref], required.sort
+    assert_includes File.read("#{GEM}/lib/tidegate/notifications.rb"), %(require "active_support/notifications" unless)
     lists = STUB.filter_map { |file| File.read("#{GEM}/lib/#{file}")[/%w\[([^\]]+)\]\.each \{ \|library\| require/, 1] }
     assert_equal %w[digest/sha2 etc forwardable io/wait monitor socket], lists.flat_map(&:split).uniq.sort
   end

@@ -21,7 +21,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic, sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 from .connection import Connection, beside
 from .protocol import (
@@ -41,6 +41,9 @@ from .protocol import (
     Cost,
     Fault,
     Map,
+    OnFailure,
+    Outcome,
+    Verdict,
     encode,
     encode_name,
     raised_here,
@@ -48,12 +51,20 @@ from .protocol import (
     shorten_idem,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of the type checker; typing has it from Python 3.11
+
+    from .aio import AsyncClient as AsyncClient
+    from .decorators import LimitedOptions
+    from .fallback import Fallback
+
 __all__ = ["Client", "Decision", "Denied", "limited"]
 __version__ = "0.1.0"
 F = TypeVar("F", bound=Callable[..., Any])
 FIELDS = ("X-Ratelimit-Limit", "X-Ratelimit-Remaining", "Retry-After", "X-Ratelimit-Retry-After")
 KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)]  # of the elements of a decision
-VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
+VERDICTS: tuple[Verdict, ...] = ("allow", "limit", "shed", "wait", "deny")
+STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
 SHOWN = ("rule", "limit", "remaining", "retry_after", "lease", "reason")
 ABANDONED_MAX, LOGGED_MAX = 512, 100
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
@@ -81,6 +92,16 @@ class Decision:
     client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`.
     """
 
+    allowed: bool
+    verdict: Verdict
+    status: int
+    rule: str | None
+    limit: int | None
+    remaining: int | None
+    lease: int | None
+    window: float | None
+    reset_after: float | None
+    retry_after: float | None
     reason: str | None = None
     _asked: Any = None  # client, connection number and id of the request
     _read: Any = None  # match of the reply's bytes, until a field is first read
@@ -94,13 +115,15 @@ class Decision:
         self.reason = reason
         self._fill(*given)
 
-    def __getattr__(self, name: str) -> Any:
-        if name[0] != "_" and (read := self._read) is not None:
-            verdict, rule, *numbers = read.groups()
-            fields = [None if n == b"\xc0" else int.from_bytes(n[1:] or n, "big") for n in numbers]
-            self._fill(verdict[0], rule.decode() or None, *fields, None, None, None)
-            self._read = None
-        return object.__getattribute__(self, name)
+    if not TYPE_CHECKING:  # else it would give every name the type Any
+
+        def __getattr__(self, name: str) -> Any:
+            if name[0] != "_" and (read := self._read) is not None:
+                verdict, rule, *numbers = read.groups()
+                fields = [None if n == b"\xc0" else int.from_bytes(n[1:] or n, "big") for n in numbers]
+                self._fill(verdict[0], rule.decode() or None, *fields, None, None, None)
+                self._read = None
+            return object.__getattribute__(self, name)
 
     def _fill(self, verdict: int, *fields: Any) -> None:
         rule, limit, window, remaining, reset, retry, lease, notes, _, extra = fields
@@ -133,8 +156,8 @@ class Decision:
         """One sentence for people: the rule, its limit, and the time of a retry."""
         return beside("answers", "message", plain_message)(self)  # type: ignore[no-any-return]
 
-    def release(self, outcome: str = "ok") -> None:
-        """Ends the lease with the outcome ok, error or dropped; does nothing without a lease or the second time."""
+    def release(self, outcome: Outcome = "ok") -> None:
+        """Ends the lease with an outcome; does nothing without a lease or the second time."""
         lease = self.lease
         if lease is None or not self._asked:
             return
@@ -178,8 +201,8 @@ class Options:
         idem: Any = None,
         queued: Any = None,
         max_wait: Any = None,
-        on_failure: str = "allow",
-        fallback: Any = None,
+        on_failure: OnFailure = "allow",
+        fallback: Fallback | None = None,
     ) -> None:
         if not (fallback is None or hasattr(fallback, "decide")):
             raise ValueError('the fallback of a call is made once: fallback = tidegate.fallback.Fallback("20/s")')
@@ -196,6 +219,17 @@ class Options:
                 # Rounded up, but 0.07 * 1e6 is above 70 000.
                 options[name] = min(max(0, math.ceil(round(seconds * 1e6, 3))), (1 << 63) - 1)
         return options
+
+
+class CallOptions(TypedDict, total=False):
+    """The keywords of a call; `queued` and `max_wait` in seconds. Other values of `idem` become text."""
+
+    priority: str | None
+    idem: object
+    queued: float | None
+    max_wait: float | None
+    on_failure: OnFailure
+    fallback: Fallback | None
 
 
 DEFAULTS = Options()
@@ -216,7 +250,8 @@ class Client:
     `socket`: path, else TIDEGATE_SOCKET, else the default paths. `timeout`: seconds for a whole call. `pool`: name of
     the application. `slots`: requests that this process works on concurrently (0: read from gunicorn's settings).
     `fallback`: a rate such as "20/s" or "100/min burst 200", or a dict from rule names and "*" to rates: the limit for
-    each domain and set of attributes while the daemon is unreachable.
+    each domain and set of attributes while the daemon is unreachable. `on_decision(decision, seconds)` is called after
+    each decision of `acquire`, `hit`, `limit` and `limited`; `tidegate.observe` has such functions.
     """
 
     def __init__(
@@ -228,6 +263,7 @@ class Client:
         enabled: bool = True,
         logger: logging.Logger | None = None,
         fallback: str | Mapping[str, str] | None = None,
+        on_decision: Callable[[Decision, float], object] | None = None,
     ) -> None:
         if timeout == 0.020 and re.fullmatch(r"\d+([.]\d+)?", os.environ.get("TIDEGATE_TIMEOUT_MS", "")):
             timeout = float(os.environ["TIDEGATE_TIMEOUT_MS"]) / 1000
@@ -241,6 +277,8 @@ class Client:
         self._open = list[weakref.ref[Connection]]()
         self._begin()
         _CLIENTS.add(self)
+        if on_decision is not None:
+            beside("observe", "watch")(self, on_decision)
 
     def _begin(self) -> None:
         """Starts a session of this process; a forked child uses no lock, count or socket of its parent."""
@@ -256,22 +294,26 @@ class Client:
         self._failures, self._failed_at, self._until, self._pause, self._state = 0, 0.0, 0.0, 0.0, ""
         self._pid, self._page = os.getpid(), page  # last: an interrupted `_begin` runs again
 
-    def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
-        """Asks whether work may start that ends with `release`. `more`: the options of `Options`."""
+    def acquire(
+        self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]
+    ) -> Decision:
+        """Asks whether work may start that ends with `release`. `more`: see CallOptions."""
         return self._judge(ACQUIRE, domain, attributes, cost, more)
 
-    def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
+    def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]) -> Decision:
         """As `acquire`, without a lease: for a message, a login attempt."""
         return self._judge(HIT, domain, attributes, cost, more)
 
-    def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
+    def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]) -> Decision:
         """Returns the decision that `acquire` would get; charges nothing."""
         return self._judge(PEEK, domain, attributes, cost, more)
 
     @contextlib.contextmanager
-    def limit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
+    def limit(
+        self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]
+    ) -> Iterator[Decision]:
         """Context manager: sleeps `wait`, releases at the end; raises Denied if the work may not start."""
-        decision, outcome = self._judge(ACQUIRE, domain, attributes, cost, more), "dropped"
+        decision, outcome = self._judge(ACQUIRE, domain, attributes, cost, more), "dropped"  # type: Decision, Outcome
         if not decision.allowed:
             raise Denied(decision)
         try:
@@ -285,8 +327,17 @@ class Client:
                 decision.release(outcome)
                 raise
 
-    def limited(self, domain: str, attributes: Any = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
-        """Decorates a function or a generator; `attributes` and `priority` may be functions of its arguments."""
+    def limited(
+        self,
+        domain: str,
+        attributes: Attributes | Callable[..., Attributes] = None,
+        cost: Cost = 1,
+        **more: Unpack[LimitedOptions],
+    ) -> Callable[[F], F]:
+        """Decorates a function or a generator; `attributes` and `priority` may be functions of its arguments.
+
+        `charge`: a function from its result to an amount, which is charged after it.
+        """
         return beside("decorators", "limited")(self, domain, attributes, cost, **more)  # type: ignore[no-any-return]
 
     def charge(
@@ -331,7 +382,7 @@ class Client:
 
     # -- one request: its frame, the exchange, and the decision without a reply
 
-    def _judge(self, op: int, domain: str, attributes: Attributes, cost: Cost, more: Map) -> Decision:
+    def _judge(self, op: int, domain: str, attributes: Attributes, cost: Cost, more: CallOptions) -> Decision:
         """Not `**more`: after such a call an exception of a signal handler would lose the grant."""
         if not self._enabled:
             return Decision([0], reason="disabled")
@@ -552,7 +603,7 @@ class Client:
             again = f"the daemon answers again; {missed} requests so far were decided without it"
             self._log(f"{fault}; requests {limits}" if fault else again)
 
-    def _degrade(self, reason: str, on_failure: str = "allow") -> Decision:
+    def _degrade(self, reason: str, on_failure: OnFailure = "allow") -> Decision:
         with self._lock:
             self._missed[reason] += 1
         self._report_later({"missed": Counter([reason])})
@@ -591,10 +642,12 @@ def add_report(elements: list[bytes], given: Options, report: Map) -> list[bytes
     return [*head, encode(given.options() | report)]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "AsyncClient":
-        return beside("aio", name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name == "AsyncClient":
+            return beside("aio", name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 limited = Client.limited

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import DEFAULTS, STOPPED, Client, Decision, Denied, Options, Request, add_report
-from .decorators import limited_async
+from . import DEFAULTS, STOPPED, CallOptions, Client, Decision, Denied, Options, Request, add_report
+from .decorators import Decorator, LimitedOptions, limited_async
 from .pipe import Pipe
 from .protocol import (
     ACQUIRE,
@@ -32,9 +33,13 @@ from .protocol import (
     Attributes,
     Cost,
     Fault,
+    Outcome,
     encode,
     request,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 REPORTED_MAX = FRAME_MAX // 2  # bytes of a request that a report may join; with more, a value might become its digest
 
@@ -45,27 +50,44 @@ class AsyncClient:
     If a task is cancelled while it waits, a late grant is released.
     """
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        self._core = _Core(*given, **options)
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        timeout: float = 0.020,
+        pool: str = "default",
+        slots: int = 0,
+        enabled: bool = True,
+        logger: logging.Logger | None = None,
+        fallback: str | Mapping[str, str] | None = None,
+        on_decision: Callable[[Decision, float], object] | None = None,
+    ) -> None:
+        self._core = _Core(socket, timeout, pool, slots, enabled, logger, fallback, on_decision)
 
-    async def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
-        """Asks whether work may start that ends with `release`. `more`: the options of `tidegate.Options`."""
+    async def acquire(
+        self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]
+    ) -> AsyncDecision:
+        """Asks whether work may start that ends with `release`. `more`: see `tidegate.CallOptions`."""
         return await self._core.judge(ACQUIRE, domain, attributes, cost, more)
 
-    async def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
+    async def hit(
+        self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]
+    ) -> AsyncDecision:
         """As `acquire`, without a lease: for a message, a login attempt."""
         return await self._core.judge(HIT, domain, attributes, cost, more)
 
-    async def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
+    async def peek(
+        self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]
+    ) -> AsyncDecision:
         """Returns the decision that `acquire` would get; charges nothing."""
         return await self._core.judge(PEEK, domain, attributes, cost, more)
 
     @contextlib.asynccontextmanager
     async def limit(
-        self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any
+        self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Unpack[CallOptions]
     ) -> AsyncIterator[AsyncDecision]:
         """Async context manager: sleeps `wait`, releases at the end; raises Denied if the work may not start."""
-        decision, outcome = await self.acquire(domain, attributes, cost, **more), "dropped"
+        outcome: Outcome = "dropped"
+        decision = await self.acquire(domain, attributes, cost, **more)
         if not decision:
             raise Denied(decision)
         try:
@@ -77,9 +99,16 @@ class AsyncClient:
             decision.release(outcome)
 
     def limited(
-        self, domain: str, attributes: Any = None, cost: Cost = 1, **more: Any
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorates a function or a generator, plain or asynchronous; the result is asynchronous."""
+        self,
+        domain: str,
+        attributes: Attributes | Callable[..., Attributes] = None,
+        cost: Cost = 1,
+        **more: Unpack[LimitedOptions],
+    ) -> Decorator:
+        """Decorates a function or a generator, plain or asynchronous; the result is asynchronous.
+
+        `charge`: a function from the result of a function, not of a generator, to an amount, which is charged after it.
+        """
         return limited_async(self, domain, attributes, cost, **more)
 
     async def charge(
@@ -145,7 +174,7 @@ class _Core(Client):
         super()._begin()
 
     async def judge(
-        self, op: int, domain: str, attributes: Attributes, cost: Cost, more: dict[str, Any]
+        self, op: int, domain: str, attributes: Attributes, cost: Cost, more: CallOptions
     ) -> AsyncDecision:
         if not self._enabled:
             return _make_async(Decision([0], reason="disabled"))

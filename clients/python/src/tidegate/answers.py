@@ -15,7 +15,7 @@ def headers(decision: Decision) -> dict[str, str]:
     if _is_named(decision):
         limit, left = (min(number or 0, 10**15 - 1) for number in (decision.limit, decision.remaining))  # of 15 digits
         unit = _unit(decision) if decision.window else "concurrent-requests"
-        name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (decision.rule, unit))
+        name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (decision.rule or "", unit))
         policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={unit_name}")
         window = decision.window
         fields["RateLimit"] = f"{name};r={left}" + (f";t={math.ceil(decision.reset_after or 0)}" if window else "")

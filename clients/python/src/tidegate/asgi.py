@@ -12,11 +12,15 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import Decision
 from .aio import AsyncClient
-from .http import Guard, Seen, clean, status_code
+from .http import Guard, GuardOptions, Seen, clean, status_code
+from .protocol import Outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -34,7 +38,7 @@ class Middleware:
     is closed before it is accepted, with 1013 (try again later).
     """
 
-    def __init__(self, app: App, client: AsyncClient, domain: str = "web", **options: Any) -> None:
+    def __init__(self, app: App, client: AsyncClient, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
         self.app, self.client, self.guard = app, client, Guard(client, domain, asynchronous=True, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +118,8 @@ class _Answer:
 
     def __init__(self, send: Send, decision: Decision, guard: Guard) -> None:
         self._send, self.decision, self.guard = send, decision, guard
-        self.outcome, self.finished = "dropped", False
+        self.finished = False
+        self.outcome: Outcome = "dropped"
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         kind = message["type"]

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from celery import Task  # type: ignore[import-untyped]
 from celery.exceptions import Ignore  # type: ignore[import-untyped]
 
 from . import Client, Decision, Denied
-from .decorators import call_options, check_options
+from .decorators import LimitedOptions, call_options, charge_result, check_options
+from .protocol import Attributes, Cost, Outcome
 from .signals import from_signal
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 JITTER = 0.5  # of the wait, at least of 1 s: spreads the retries of jobs that were refused together
 
@@ -28,15 +33,22 @@ class JobDenied(Denied):
         decision._asked = None  # without a lease it needs no client, which cannot be pickled
 
 
-def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: Any = 1, **more: Any) -> Any:
-    """Returns a base class for tasks. `attributes` and `priority` may be functions of the job's arguments.
+def limited(
+    client: Client,
+    domain: str = "jobs",
+    attributes: Attributes | Callable[..., Attributes] = None,
+    cost: Cost = 1,
+    **more: Unpack[LimitedOptions],
+) -> Any:
+    """Returns a base class for tasks. `attributes` and `priority` may be functions of the job's arguments, `charge` of
+    its result.
 
     A refused job returns to its queue with the same id, chain, group and retries, delayed by `retry_after` and jitter.
     A job that can never pass (cost above the limit, or denied) fails with JobDenied, and so does a refused eager job,
     which has no queue. Direct calls are not limited. If the broker does not accept the job, it runs.
     """
 
-    more = check_options(domain, attributes, cost, more)
+    charge, checked = more.pop("charge", None), check_options(domain, attributes, cost, {**more})
 
     class Limited(Task):  # type: ignore[misc]
         abstract = True
@@ -44,15 +56,18 @@ def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             if self.request.called_directly:
                 return super().__call__(*args, **kwargs)
-            options = call_options(client, args, kwargs, attributes, more)
+            options = call_options(client, args, kwargs, attributes, checked)
             if options is None:
                 return self.run(*args, **kwargs)
-            decision, outcome = client.acquire(domain, cost=cost, **options), "dropped"
+            outcome: Outcome = "dropped"
+            decision = client.acquire(domain, cost=cost, **options)
             if not decision:
                 self._requeue(decision, args, kwargs)
             try:
                 time.sleep(decision.wait)
                 result = self.run(*args, **kwargs)
+                if charge is not None:
+                    charge_result(client, domain, options["attributes"], decision, charge, result)
                 outcome = "ok"
                 return result
             except Exception:

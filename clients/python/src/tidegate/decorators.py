@@ -6,57 +6,119 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from . import Client, Decision
 from .connection import beside
-from .protocol import Fault, encode_name, request
+from .protocol import Cost, Fault, OnFailure, encode_cost, encode_name, request
 from .signals import from_signal
 
+if TYPE_CHECKING:
+    from .fallback import Fallback
 
-def limited(client: Client, domain: str, attributes: Any = None, cost: Any = 1, **more: Any) -> Callable[[Any], Any]:
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LimitedOptions(TypedDict, total=False):
+    """The keywords of `limited`. Functions get the arguments of the call, `charge` its result."""
+
+    charge: Callable[[Any], Cost | None] | None
+    priority: str | Callable[..., str | None] | None
+    idem: object
+    queued: float | Callable[..., float | None] | None
+    max_wait: float | Callable[..., float | None] | None
+    on_failure: OnFailure | Callable[..., OnFailure]
+    fallback: str | Mapping[str, str] | Fallback | None
+
+
+class Decorator(Protocol):
+    """The type of `AsyncClient.limited(…)`. A result of type Iterator counts as a generator's."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, AsyncIterator[T]], /
+    ) -> Callable[P, AsyncIterator[T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Iterator[T]], /
+    ) -> Callable[P, AsyncIterator[T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+
+def limited(
+    client: Client, domain: str, attributes: Any = None, cost: Any = 1, charge: Any = None, **more: Any
+) -> Callable[[Any], Any]:
     """Implements `Client.limited`."""
     more = check_options(domain, attributes, cost, more)
 
     @contextlib.contextmanager
-    def limit_call(args: Any, kwargs: Any) -> Iterator[None]:
+    def limit_call(args: Any, kwargs: Any) -> Iterator[Callable[[Any], None]]:
+        """Yields a function that charges the result."""
         options = call_options(client, args, kwargs, attributes, more)
-        with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options):
-            yield
+        with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options) as decision:
+
+            def finish(result: Any) -> None:
+                if charge is not None and options is not None and decision is not None:
+                    charge_result(client, domain, options["attributes"], decision, charge, result)
+
+            yield finish
 
     def decorate(function: Any) -> Any:
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError("an asynchronous function needs AsyncClient.limited")
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with limit_call(args, kwargs):
-                return function(*args, **kwargs)
+            with limit_call(args, kwargs) as finish:
+                result = function(*args, **kwargs)
+                finish(result)
+                return result
 
         def generate(*args: Any, **kwargs: Any) -> Any:
-            with limit_call(args, kwargs):
-                return (yield from function(*args, **kwargs))
+            with limit_call(args, kwargs) as finish:
+                result = yield from function(*args, **kwargs)
+                finish(result)
+                return result
 
         return functools.wraps(function)(generate if inspect.isgeneratorfunction(function) else call)
 
     return decorate
 
 
-def limited_async(client: Any, domain: str, attributes: Any, cost: Any, **more: Any) -> Callable[[Any], Any]:
+def limited_async(
+    client: Any, domain: str, attributes: Any, cost: Any, charge: Any = None, **more: Any
+) -> Callable[[Any], Any]:
     """Implements `AsyncClient.limited`: makes coroutine functions and asynchronous generators."""
     more = check_options(domain, attributes, cost, more)
 
     @contextlib.asynccontextmanager
-    async def limit_call(args: Any, kwargs: Any) -> AsyncIterator[None]:
+    async def limit_call(args: Any, kwargs: Any) -> AsyncIterator[Callable[[Any], Awaitable[None]]]:
+        """Yields a function that charges the result."""
         options = call_options(client, args, kwargs, attributes, more)
-        async with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options):
-            yield
+        async with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options) as made:
+
+            async def finish(result: Any) -> None:
+                if charge is not None and options is not None and made is not None:
+                    charged = charge_result(client, domain, options["attributes"], made, charge, result)
+                    if charged is not None:
+                        await charged
+
+            yield finish
 
     def decorate(function: Any) -> Any:
+        if charge is not None and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
+            raise TypeError("an asynchronous generator has no result; help: let it call `charge` at its end")
+
         async def call(*args: Any, **kwargs: Any) -> Any:
-            async with limit_call(args, kwargs):
+            async with limit_call(args, kwargs) as finish:
                 result = function(*args, **kwargs)
-                return await result if inspect.isawaitable(result) else result
+                result = await result if inspect.isawaitable(result) else result
+                await finish(result)
+                return result
 
         async def generate(*args: Any, **kwargs: Any) -> Any:
             async with limit_call(args, kwargs):
@@ -111,6 +173,28 @@ def call_options(client: Any, args: Any, kwargs: Any, attributes: Any, more: dic
         return None
 
 
+def charge_result(
+    client: Any, domain: str, attributes: Any, decision: Decision, charge: Callable[[Any], Any], result: Any
+) -> Any:
+    """Charges `charge(result)`, or refunds it from `decision` if negative; nothing if it is 0, None or raises.
+
+    Returns the result of the client's `charge`, a coroutine of an AsyncClient.
+    """
+    try:
+        amount = charge(result)
+        if not amount:
+            return None
+        encode_cost(amount, signed=True)
+    except Exception as error:
+        if from_signal(error):
+            raise
+        text = f"charge raised {type(error).__name__}{location(error)}: such results are not charged"
+        client._log(text, once=True)
+        return None
+    lowest = min(amount.values() if isinstance(amount, Mapping) else [amount])
+    return client.charge(domain, attributes, amount, of=decision if lowest < 0 else None)
+
+
 def callback_failed(client: Any, name: str, error: Exception) -> Decision:
     """Allows a request whose callback raised. Does not log the message of `error`, which may contain personal data.
 
@@ -119,11 +203,11 @@ def callback_failed(client: Any, name: str, error: Exception) -> Decision:
     if from_signal(error):
         raise error
     core: Client = getattr(client, "_core", client)
-    core._log(f"{name} raised {type(error).__name__}{_location(error)}: such requests are not limited", once=True)
+    core._log(f"{name} raised {type(error).__name__}{location(error)}: such requests are not limited", once=True)
     return core._degrade("callback")
 
 
-def _location(error: Exception) -> str:
+def location(error: Exception) -> str:
     """Returns file and line of the application's function in the traceback, outside this package."""
     at = error.__traceback__
     while at is not None and os.path.dirname(at.tb_frame.f_code.co_filename) == os.path.dirname(__file__):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import BackgroundTasks, HTTPException, Request, Response
 from starlette.background import BackgroundTask
@@ -17,7 +17,11 @@ from starlette.background import BackgroundTask
 from . import Decision
 from .aio import AsyncClient
 from .asgi import seen
-from .http import Guard, refusal
+from .http import Guard, GuardOptions, refusal
+from .protocol import Outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Refused(HTTPException):
@@ -28,7 +32,9 @@ class Refused(HTTPException):
         self.decision = decision
 
 
-def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[..., AsyncIterator[Decision | None]]:
+def limit(
+    client: AsyncClient, domain: str = "web", **options: Unpack[GuardOptions]
+) -> Callable[..., AsyncIterator[Decision | None]]:
     """Returns a dependency for `Depends`. Options are those of `tidegate.http.Guard`; requests are Starlette's.
 
     The attribute `route` is sent, too. The lease ends with the body, before FastAPI's background tasks; if a route
@@ -52,7 +58,7 @@ def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[
             decision = _refused(guard, request, decision)
         for name, value in guard.fields(decision, 200, ()):
             response.headers[name] = value
-        outcome = "dropped"
+        outcome: Outcome = "dropped"
 
         async def sent() -> None:
             decision.release(guard.outcome(response.status_code or 200))

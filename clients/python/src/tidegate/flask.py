@@ -13,16 +13,19 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flask
 
 from . import Client, Decision
-from .http import Guard
+from .http import Guard, GuardOptions
 from .wsgi import seen
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def protect(app: flask.Flask, client: Client, domain: str = "web", **options: Any) -> None:
+
+def protect(app: flask.Flask, client: Client, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
     """Checks every request of `app`. Options are those of `tidegate.http.Guard`; requests are Flask's."""
     guard, key = Guard(client, domain, **options), f"tidegate_{id(client)}_{domain}"
 
@@ -43,7 +46,9 @@ def protect(app: flask.Flask, client: Client, domain: str = "web", **options: An
             decision.release("dropped")
 
 
-def limit(client: Client, domain: str = "web", **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def limit(
+    client: Client, domain: str = "web", **options: Unpack[GuardOptions]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a view. Options are those of `tidegate.http.Guard`; requests are Flask's."""
     guard = Guard(client, domain, **options)
 

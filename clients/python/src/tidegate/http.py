@@ -9,17 +9,22 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from . import Decision
 from .answers import PROBLEMS, problem
 from .connection import beside
 from .decorators import callback_failed, check_name
-from .protocol import PAIRS_MAX, Fault, encode_cost
+from .protocol import PAIRS_MAX, Cost, Fault, Outcome, encode_cost
+from .protocol import OnFailure as Action
 from .signals import from_signal
 
+if TYPE_CHECKING:
+    from .fallback import Fallback
+
 Headers = list[tuple[str, str]]
-OnFailure = str | Callable[[Any], str] | Iterable[tuple[str, str]]
+OnFailure = Action | Callable[[Any], Action] | Iterable[tuple[str, Action]]
+Style = Literal["draft", "legacy", "both", "none"]
 
 
 class Seen(NamedTuple):
@@ -31,6 +36,24 @@ class Seen(NamedTuple):
     peer: str
     header: Callable[[str], str | None]
     route: str | None = None
+
+
+class GuardOptions(TypedDict, total=False):
+    """The keywords of every middleware; `Guard` explains them."""
+
+    user: Callable[[Any], object] | None
+    attributes: Callable[[Any], Mapping[str, object]] | Mapping[str, str | Callable[[Any], object]] | None
+    descriptors: Callable[[Any], Iterable[Mapping[str, object]] | None] | None
+    cost: Cost | Callable[[Any], Cost]
+    priority: str | Callable[[Any], str | None] | None
+    exempt: Callable[[Any], object] | None
+    outcome: Callable[[int], Outcome | None] | None
+    on_refused: Callable[[Any, Decision], Any] | None
+    on_failure: OnFailure
+    trusted_proxies: int | Iterable[str]
+    headers: Style
+    instrument: Callable[[Decision, float], object] | None
+    fallback: str | Mapping[str, str] | Fallback | None
 
 
 class Guard:
@@ -56,16 +79,16 @@ class Guard:
         user: Callable[[Any], object] | None = None,
         attributes: Callable[[Any], Mapping[str, object]] | Mapping[str, str | Callable[[Any], object]] | None = None,
         descriptors: Callable[[Any], Iterable[Mapping[str, object]] | None] | None = None,
-        cost: int | dict[str, int] | Callable[[Any], int | dict[str, int]] = 1,
+        cost: Cost | Callable[[Any], Cost] = 1,
         priority: str | Callable[[Any], str | None] | None = None,
         exempt: Callable[[Any], object] | None = None,
-        outcome: Callable[[int], str | None] | None = None,
+        outcome: Callable[[int], Outcome | None] | None = None,
         on_refused: Callable[[Any, Decision], Any] | None = None,
         on_failure: OnFailure = "allow",
         trusted_proxies: int | Iterable[str] = (),
-        headers: str = "both",
+        headers: Style = "both",
         instrument: Callable[[Decision, float], object] | None = None,
-        fallback: Any = None,
+        fallback: str | Mapping[str, str] | Fallback | None = None,
         asynchronous: bool = False,
     ) -> None:
         acquire = None if isinstance(client, type) else getattr(client, "acquire", None)
@@ -154,8 +177,8 @@ class Guard:
         fields = decision.headers().items()
         return [field for field in fields if not field[0].startswith(left_out) and field[0].lower() not in names]
 
-    def outcome(self, status: int) -> str:
-        usual = "ok" if status < 400 else "error"
+    def outcome(self, status: int) -> Outcome:
+        usual: Outcome = "ok" if status < 400 else "error"
         try:
             return (self._outcome(status) if self._outcome else None) or usual
         except Exception as error:

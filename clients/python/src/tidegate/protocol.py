@@ -6,12 +6,15 @@ import functools
 import hashlib
 import operator
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
-Cost = int | dict[str, int]
+Cost = int | Mapping[str, int]
 Map = dict[str, Any]
-Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | list[Mapping[str, object]] | None
+Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | Sequence[Mapping[str, object]] | None
+OnFailure = Literal["allow", "refuse"]
+Outcome = Literal["ok", "error", "dropped"]
+Verdict = Literal["allow", "limit", "shed", "wait", "deny"]
 
 VALUE_MAX, NAME_MAX, IDEM_MAX, PAIRS_MAX, DESCRIPTORS_MAX = 1_024, 64, 64, 16, 8
 DEPTH_MAX, FRAME_MAX, TOO_LARGE = 4, 16_384, 1 << 32
@@ -145,7 +148,8 @@ def request(domain: str, attributes: Any, cost: Any, priority: Any, options: Map
         else:
             return _usual(domain, *attributes.items())
     amount = encode_cost(cost, signed)
-    several = isinstance(attributes, list) and bool(attributes) and isinstance(attributes[0], Mapping)
+    several = attributes.__class__ is not dict and isinstance(attributes, Sequence)
+    several = several and bool(attributes) and isinstance(attributes[0], Mapping)
     given: list[Any] = list(attributes) if several else [attributes]
     if len(given) > DESCRIPTORS_MAX:
         raise Fault(f"more than {DESCRIPTORS_MAX} descriptors", "invalid")

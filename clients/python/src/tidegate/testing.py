@@ -11,16 +11,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from . import VERDICTS, Client, Decision
+from . import VERDICTS, CallOptions, Client, Decision
 from .aio import AsyncClient, AsyncDecision, _make_async
-from .protocol import ACQUIRE, CHARGE, DONE, HIT, PEEK, RELEASE, Fault, decode
+from .protocol import ACQUIRE, CHARGE, DONE, HIT, PEEK, RELEASE, Fault, Outcome, Verdict, decode
 
 OPS = {ACQUIRE: "acquire", HIT: "hit", PEEK: "peek", CHARGE: "charge"}
-OUTCOMES = ("ok", "error", "dropped")
+OUTCOMES: tuple[Outcome, ...] = ("ok", "error", "dropped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,16 @@ class Fake(Client):
     `asynchronous`: the same fake as an AsyncClient.
     """
 
-    def __init__(self, pool: str = "default", fallback: Any = None) -> None:
-        super().__init__("/nonexistent", pool=pool, fallback=fallback)
+    def __init__(
+        self,
+        pool: str = "default",
+        fallback: str | Mapping[str, str] | None = None,
+        on_decision: Callable[[Decision, float], object] | None = None,
+    ) -> None:
+        super().__init__("/nonexistent", pool=pool, fallback=fallback, on_decision=on_decision)
         self._enabled = True  # ignores TIDEGATE_DISABLE
         self.asked: list[Asked] = []
-        self.outcomes: dict[int, str] = {}
+        self.outcomes: dict[int, Outcome] = {}
         self.leases: dict[int, Asked] = {}
         self.asynchronous = _AsyncFake(self)
         self._forced: list[tuple[list[Any], Callable[[Asked], object]]] = []
@@ -55,7 +60,7 @@ class Fake(Client):
     def force(
         self,
         rule: str,
-        verdict: str = "limit",
+        verdict: Verdict = "limit",
         *,
         retry_after: float | None = 1.0,
         limit: int | None = 10,
@@ -87,7 +92,7 @@ class Fake(Client):
     def charges(self) -> list[Asked]:
         return [asked for asked in self.asked if asked.call == "charge"]
 
-    def assert_released(self, outcome: str | None = None) -> None:
+    def assert_released(self, outcome: Outcome | None = None) -> None:
         """Asserts that all leases were released and, with `outcome`, that all had this outcome."""
         assert not self.leases, f"not released: {list(self.leases.values())}"
         if outcome is not None:
@@ -134,7 +139,7 @@ class _Core:
     def __init__(self, fake: Fake) -> None:
         self.fake = fake
 
-    async def judge(self, op: int, domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> AsyncDecision:
+    async def judge(self, op: int, domain: str, attributes: Any, cost: Any, more: CallOptions) -> AsyncDecision:
         decision = _make_async(self.fake._judge(op, domain, attributes, cost, more))
         client = SimpleNamespace(core=self, _send=self.fake._send, _report_later=self.fake._report_later)
         decision._asked = (client, 1, 1)

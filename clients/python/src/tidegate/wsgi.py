@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import Client, Decision
-from .http import Guard, Headers, Seen, clean, status_line
+from .http import Guard, GuardOptions, Headers, Seen, clean, status_line
+from .protocol import Outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Environ = dict[str, Any]
 App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
@@ -25,7 +29,7 @@ class Middleware:
     headers, body) or a WSGI application. The decision is in `environ["tidegate.decision"]`.
     """
 
-    def __init__(self, app: App, client: Client, domain: str = "web", **options: Any) -> None:
+    def __init__(self, app: App, client: Client, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
         self.app, self.client, self.guard = app, client, Guard(client, domain, **options)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -89,7 +93,7 @@ class _Answer:
 
     def __init__(self, start_response: Callable[..., Any], decision: Decision, guard: Guard) -> None:
         self.start_response, self.decision, self.guard = start_response, decision, guard
-        self.outcome = "dropped"
+        self.outcome: Outcome = "dropped"
 
     def start(self, status: str, headers: Headers, *exc_info: Any) -> Any:
         code = int(status[:3]) if status[:3].isdigit() else 500

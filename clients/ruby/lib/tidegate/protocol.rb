@@ -285,6 +285,7 @@ module Tidegate
     VERDICTS, STATUSES = %w[allow limit shed wait deny].freeze, [200, 429, 503, 200, 403].freeze
     KINDS = [Integer, String, *[Integer] * 6, Array, Array, Hash].freeze
     OUTCOMES = { "ok" => 0, "error" => 1, "dropped" => 2 }.freeze
+    # @return [String, nil] `unreachable`, `timeout`, `invalid` and so on; nil of a decision by the daemon
     attr_reader :reason
     attr_writer :idem
 
@@ -303,11 +304,17 @@ module Tidegate
       new(given << id, given[0], connection, reason)
     end
 
+    # @return [Boolean] true if the work may start
     def allowed? = @verdict.zero? || @verdict == 3
     # True if it was made without the daemon.
     def degraded? = !@reason.nil? && !REFUSALS.include?(@reason)
+    # @return [String] allow, limit, shed, wait or deny
     def verdict = VERDICTS[@verdict]
     def status = STATUSES[@verdict]
+    # @!attribute [r] rule
+    #   @return [String, nil]
+    # @!attribute [r] retry_after
+    #   @return [Float, nil] seconds
     { rule: 1, limit: 2, remaining: 4, lease: 7 }.each { |name, at| define_method(name) { given[at] } }
     { window: 3, reset_after: 5, retry_after: 6 }.each { |name, at| define_method(name) { given[at]&.fdiv(1_000_000) } }
     def wait = @verdict == 3 ? retry_after || 0.0 : 0.0
@@ -344,6 +351,7 @@ module Tidegate
     end
 
     # Ends the lease with the outcome ok, error or dropped; does nothing without a lease or the second time.
+    # @param outcome [String, Symbol]
     def release(outcome = "ok")
       Thread.handle_interrupt(NEVER) do
         lease, given[7] = given[7], nil
