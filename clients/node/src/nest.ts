@@ -1,0 +1,69 @@
+// Limits a NestJS application, a controller or a route, on Express and on Fastify: a guard.
+
+import { HttpException, type CanActivate, type ExecutionContext } from "@nestjs/common";
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Client } from "./client.js";
+import type { Decision } from "./decision.js";
+import { routeOf } from "./express.js";
+import { admit, Guard, type GuardOptions, type Refusal } from "./guard.js";
+
+export type { GuardOptions, Judged, Refusal } from "./guard.js";
+
+/** Thrown if a request may not start; Nest's filters answer it with the usual status, headers and body. */
+export class Refused extends HttpException {
+  constructor(readonly decision: Decision, { status, body }: Required<Refusal>) {
+    super(parsed(body), status);
+  }
+}
+
+interface Request {
+  raw?: IncomingMessage;
+  originalUrl?: string;
+  routeOptions?: { url?: string };
+}
+
+interface Response {
+  raw?: ServerResponse;
+  header(name: string, value: string): unknown;
+}
+
+/**
+ * `app.useGlobalGuards(new TidegateGuard(client, "api", options))`, or `@UseGuards(…)`. Functions of the options get the
+ * framework's request; the decision is `request.tidegate`. Other transports than HTTP pass, with one line in the log.
+ */
+export class TidegateGuard<R extends object = IncomingMessage> implements CanActivate {
+  readonly #guard: Guard<R>;
+
+  constructor(client: Client, domain: string, options: GuardOptions<R> = {}) {
+    this.#guard = new Guard(client, domain, options);
+  }
+
+  async canActivate(context: ExecutionContext): Promise<boolean> {
+    if (context.getType() !== "http") {
+      this.#guard.client.log(`requests of the type ${context.getType()} are not limited by TidegateGuard`, true);
+      return true;
+    }
+    const request = context.switchToHttp().getRequest<R & Request>();
+    const response = context.switchToHttp().getResponse<ServerResponse & Response>();
+    const raw = request.raw ?? (request as unknown as IncomingMessage);
+    const route = request.routeOptions?.url ?? routeOf(request);
+    const seen = { request: request as R, raw, url: request.originalUrl ?? raw.url ?? "/", route };
+    let refused: Refused | null = null;
+    const may = await admit(this.#guard, seen, response.raw ?? response, (refusal, decision) => {
+      for (const [name, value] of Object.entries(refusal.headers)) response.header(name, value);
+      refused = new Refused(decision, refusal);
+    });
+    if (refused) throw refused;
+    return may;
+  }
+}
+
+function parsed(body: string | Uint8Array): string | Record<string, unknown> {
+  const text = Buffer.from(body).toString();
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null ? (value as Record<string, unknown>) : text;
+  } catch {
+    return text;
+  }
+}
