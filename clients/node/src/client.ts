@@ -17,6 +17,7 @@ const ABANDONED_MAX = 512, LOGGED_MAX = 100;
 const REPORTED_MAX = FRAME_MAX / 2; // bytes of a request that a report may join; with more, a value might become its digest
 const MICROS_MAX = 2n ** 63n - 1n;
 const NONE: CallOptions = {};
+const STOPPED = new Fault("the daemon did not answer before", "breaker");
 
 /** Failures until the breaker opens; its pauses in milliseconds, of which jitter takes up to a half. For tests. */
 export const breaker = { failuresMax: 3, pauseMin: 100, pauseMax: 2_000 };
@@ -337,7 +338,7 @@ export class Client implements Owner {
   async #ask(operation: Operation): Promise<Answer> {
     if (this.#until) {
       const now = performance.now();
-      if (now < this.#until) return new Fault("the daemon did not answer before", "breaker");
+      if (now < this.#until) return STOPPED;
       this.#until = now + breaker.pauseMax; // one probe at a time
       const { deadline } = operation; // the caller of the probe may cancel, the probe goes on
       const probe = this.#exchange({ op: PING, elements: elementsFrom([]), deadline }).then((answer) => {

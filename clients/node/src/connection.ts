@@ -197,7 +197,7 @@ export class Connection {
     else {
       const kept = kind === ERROR && asked?.sent === true && ERRORS_KEPT_OPEN.includes(code ?? null);
       const reason = (kind === ERROR && REFUSALS.get(code ?? null)) || "protocol";
-      const text = `the daemon answered ${JSON.stringify(reply.map((one) => (typeof one === "bigint" ? String(one) : one))).slice(0, 200)}`;
+      const text = `the daemon answered ${String(kind)}: ${reply.slice(2).map(String).join(" ").slice(0, 200)}`;
       const fault = new Fault(text, reason, { kept, full: kind === ERROR && code === BUSY });
       if (!kept || !asked) throw fault;
       this.#finish(asked, fault);
