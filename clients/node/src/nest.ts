@@ -1,18 +1,19 @@
 // Limits a NestJS application, a controller or a route, on Express and on Fastify: a guard.
 
-import { HttpException, type CanActivate, type ExecutionContext } from "@nestjs/common";
+import { Catch, HttpException, type ArgumentsHost, type CanActivate, type ExceptionFilter, type ExecutionContext } from "@nestjs/common";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Client } from "./client.js";
 import type { Decision } from "./decision.js";
 import { routeOf } from "./express.js";
 import { admit, Guard, type GuardOptions, type Refusal } from "./guard.js";
+import { answer } from "./http.js";
 
 export type { GuardOptions, Judged, Refusal } from "./guard.js";
 
-/** Thrown if a request may not start; Nest's filters answer it with the usual status, headers and body. */
+/** Thrown if a request may not start. Nest answers with the usual status, limit headers and JSON. */
 export class Refused extends HttpException {
-  constructor(readonly decision: Decision, { status, body }: Required<Refusal>) {
-    super(parsed(body), status);
+  constructor(readonly decision: Decision, readonly refusal: Required<Refusal>) {
+    super(parsed(refusal.body), refusal.status);
   }
 }
 
@@ -25,6 +26,9 @@ interface Request {
 interface Response {
   raw?: ServerResponse;
   header(name: string, value: string): unknown;
+  code(status: number): Response;
+  headers(headers: Record<string, string>): Response;
+  send(body: string | Uint8Array): unknown;
 }
 
 /**
@@ -48,15 +52,28 @@ export class TidegateGuard<R extends object = IncomingMessage> implements CanAct
     const raw = request.raw ?? (request as unknown as IncomingMessage);
     const route = request.routeOptions?.url ?? routeOf(request);
     const seen = { request: request as R, raw, url: request.originalUrl ?? raw.url ?? "/", route };
-    let refused: Refused | null = null;
+    let refused: Refused | undefined;
     const may = await admit(this.#guard, seen, response.raw ?? response, (refusal, decision) => {
-      for (const [name, value] of Object.entries(refusal.headers)) response.header(name, value);
+      const { "Content-Type": _, ...headers } = refusal.headers; // Nest's JSON has its own; RefusedFilter sends all
+      for (const [name, value] of Object.entries(headers)) response.header(name, value);
       refused = new Refused(decision, refusal);
     });
     if (refused) throw refused;
     return may;
   }
 }
+
+/** `app.useGlobalFilters(new RefusedFilter())`: answers Refused with the bytes of every other middleware. */
+export class RefusedFilter implements ExceptionFilter<Refused> {
+  catch({ refusal }: Refused, host: ArgumentsHost): void {
+    const request = host.switchToHttp().getRequest<IncomingMessage>();
+    const response = host.switchToHttp().getResponse<ServerResponse & Response>();
+    if (response.raw) response.code(refusal.status).headers(refusal.headers).send(refusal.body);
+    else answer(request, response, refusal);
+  }
+}
+
+Catch(Refused)(RefusedFilter);
 
 function parsed(body: string | Uint8Array): string | Record<string, unknown> {
   const text = Buffer.from(body).toString();

@@ -6,8 +6,10 @@ import { createServer, request } from "node:http";
 import { join } from "node:path";
 import test from "node:test";
 import "reflect-metadata";
-import { Controller, Get, Module, Param, Post, Res } from "@nestjs/common";
+import { Controller, Get, Module, Param, Req, Res } from "@nestjs/common";
 import { NestFactory } from "@nestjs/core";
+import { ExpressAdapter } from "@nestjs/platform-express";
+import { FastifyAdapter } from "@nestjs/platform-fastify";
 import express from "express";
 import fastify from "fastify";
 import Koa from "koa";
@@ -16,7 +18,7 @@ import { limit as limitExpress } from "../dist/esm/express.js";
 import { limit as limitFastify } from "../dist/esm/fastify.js";
 import { limit as limitHttp } from "../dist/esm/http.js";
 import { limit as limitKoa } from "../dist/esm/koa.js";
-import { TidegateGuard } from "../dist/esm/nest.js";
+import { RefusedFilter, TidegateGuard } from "../dist/esm/nest.js";
 import { callerOf, isTrusted, queuedMs, trust } from "../dist/esm/forwarded.js";
 import { pathOf } from "../dist/esm/guard.js";
 import { decode } from "../dist/esm/wire.js";
@@ -92,34 +94,35 @@ const SERVERS = {
     t.after(() => app.close());
     return app.server.address().port;
   },
-  async nest(t, client, options) {
-    class Routes {
-      ok(id, res) { return res.type("text/plain").send(`ok ${res.req.tidegate?.rule}`); }
-      fail(res) { return res.status(404).send("no"); }
-      moved(res) { return res.redirect("/ok/1"); }
-      boom() { throw new Error("boom"); }
-      part(res) { res.write("part"); }
-    }
-    const route = (name, path, ...parameters) => {
-      parameters.forEach((decorator, i) => decorator(Routes.prototype, name, i));
-      Get(path)(Routes.prototype, name, Object.getOwnPropertyDescriptor(Routes.prototype, name));
-    };
-    route("ok", "/ok/:id", Param("id"), Res());
-    route("fail", "/fail", Res());
-    route("moved", "/moved", Res());
-    route("boom", "/boom");
-    route("part", "/part", Res());
-    Controller()(Routes);
-    class Main {}
-    Module({ controllers: [Routes] })(Main);
-    const app = await NestFactory.create(Main, { logger: false, forceCloseConnections: true });
-    app.useGlobalGuards(new TidegateGuard(client, "api", options));
-    await app.listen(0, "127.0.0.1");
-    t.after(() => app.close());
-    return app.getHttpServer().address().port;
-  },
+  nest: (t, client, options) => nest(t, client, options, new ExpressAdapter()),
+  "nest on fastify": (t, client, options) => nest(t, client, options, new FastifyAdapter({ forceCloseConnections: true })),
 };
-const ROUTED = { express: "/ok/:id", fastify: "/ok/:id", nest: "/ok/:id" };
+
+async function nest(t, client, options, adapter, filters = [new RefusedFilter()]) {
+  class Routes {
+    ok(id, req, res) { return res.type("text/plain").send(`ok ${req.tidegate?.rule}`); }
+    fail(req, res) { return res.status(404).send("no"); }
+    moved(req, res) { return res.code ? res.redirect("/ok/1", 302) : res.redirect("/ok/1"); }
+    boom() { throw new Error("boom"); }
+    part(req, res) { (res.raw ? (res.hijack(), res.raw) : res).write("part"); }
+  }
+  const routes = { ok: ["/ok/:id", Param("id"), Req(), Res()], fail: ["/fail", Req(), Res()], moved: ["/moved", Req(), Res()], boom: ["/boom"], part: ["/part", Req(), Res()] };
+  for (const [name, [path, ...parameters]] of Object.entries(routes)) {
+    parameters.forEach((decorate, i) => decorate(Routes.prototype, name, i));
+    Get(path)(Routes.prototype, name, Object.getOwnPropertyDescriptor(Routes.prototype, name));
+  }
+  Controller()(Routes);
+  class Main {}
+  Module({ controllers: [Routes] })(Main);
+  const app = await NestFactory.create(Main, adapter, { logger: false, forceCloseConnections: true });
+  app.useGlobalGuards(new TidegateGuard(client, "api", options));
+  app.useGlobalFilters(...filters);
+  await app.listen(0, "127.0.0.1");
+  t.after(() => app.close());
+  return app.getHttpServer().address().port;
+}
+
+const ROUTED = { express: "/ok/:id", fastify: "/ok/:id", nest: "/ok/:id", "nest on fastify": "/ok/:id" };
 
 for (const [name, start] of Object.entries(SERVERS)) {
   test(`limits ${name}`, async (t) => {
@@ -179,6 +182,16 @@ for (const [name, start] of Object.entries(SERVERS)) {
     assert.equal(daemon.of(0).length, 1);
   });
 }
+
+test("nest answers without the filter, too, and other transports pass", async (t) => {
+  const daemon = await Played.start(t);
+  daemon.script = (socket, message) => decision(message, LIMIT);
+  const client = makeClient(t, daemon.path);
+  const { status, headers, body } = await send(await nest(t, client, {}, new ExpressAdapter(), []), "/ok/1");
+  assert.deepEqual([status, headers["retry-after"], JSON.parse(body).retry_after], [429, "1", 0.05]);
+  assert.equal(await new TidegateGuard(client, "api").canActivate({ getType: () => "rpc" }), true);
+  assert.deepEqual(client.lines, ["tidegate: requests of the type rpc are not limited by TidegateGuard"]);
+});
 
 test("http callers get the bytes of tests/vectors/answers.json", async (t) => {
   const answers = JSON.parse(readFileSync(join(ROOT, "tests/vectors/answers.json"), "utf8"));
