@@ -151,7 +151,9 @@ export class Connection {
     this.#writing = true;
     this.#socket.write(Buffer.concat(frames.map(({ bytes }) => bytes)), (error) => {
       this.#writing = false;
-      if (!error) this.#flush();
+      if (error) return; // "error" follows
+      this.#flush();
+      this.#relax();
     });
     if (this.#socket.errored) return; // at once, so that no byte was written; "error" follows
     this.#unsent = [];

@@ -1,8 +1,10 @@
 // The client against a scripted daemon: requests, replies, deadlines, and decisions without the daemon.
 
 import assert from "node:assert/strict";
-import { execFile, fork } from "node:child_process";
+import { execFile, fork, spawn } from "node:child_process";
+import { once } from "node:events";
 import { writeFileSync } from "node:fs";
+import { connect } from "node:net";
 import { join } from "node:path";
 import test from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -364,6 +366,29 @@ test("waits for room in a full daemon until the deadline", async (t) => {
   const late = makeClient(t, daemon.path, { timeoutMs: 30 });
   assert.deepEqual(await hits(late), ["protocol"]);
   assert.equal(daemon.of(3).at(-1).length, 5);
+});
+
+test("tries a full backlog until the deadline", async (t) => {
+  const path = join(folder(t), "s");
+  const script = `require("net").createServer().listen({ path: process.argv[1], backlog: 1 }, () => {
+    require("fs").writeSync(1, "listens");
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0); // accepts nothing
+  });`;
+  const child = spawn(process.execPath, ["-e", script, path], { stdio: ["ignore", "pipe", "inherit"] });
+  t.after(() => child.kill("SIGKILL"));
+  await once(child.stdout, "data");
+  const fill = () => new Promise((resolve) => {
+    const socket = connect(path, () => resolve(true)).on("error", () => resolve(false));
+    t.after(() => socket.destroy());
+  });
+  while (await fill());
+  const client = makeClient(t, path, { timeoutMs: 40 });
+  const began = performance.now();
+  const answers = await Promise.all([client.hit("api"), client.hit("api")]);
+  assert.ok(performance.now() - began >= 39);
+  assert.deepEqual(answers.map((d) => d.reason), ["unreachable", "unreachable"]);
+  assert.equal(client.stats().breakerOpen, false); // one failure
+  assert.match(client.lines[0], /takes no connections: it is stopped or overloaded/);
 });
 
 test("rejects a cancelled call with the signal's reason and releases a late grant", async (t) => {
