@@ -414,7 +414,18 @@ export class Client implements Owner {
 
 /** Resolves after a time. Rejects with the reason of the signal if that comes first. */
 export function delay(milliseconds: number, signal?: AbortSignal): Promise<void> {
-  return abortable(new Promise((resolve) => setTimeout(resolve, Math.min(milliseconds, 2 ** 31 - 1))), signal);
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer); // it would keep the process alive
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, Math.min(milliseconds, 2 ** 31 - 1));
+    if (signal?.aborted) stop();
+    else signal?.addEventListener("abort", stop, { once: true });
+  });
 }
 
 /** The name of an error, without its message, which may contain personal data. */

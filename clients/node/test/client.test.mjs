@@ -106,8 +106,11 @@ test("runs work under a lease and releases it with its outcome", async (t) => {
   assert.ok((await client.limit("api", {}, () => performance.now())) - began >= 29);
   await daemon.releases(4);
   const stop = AbortSignal.timeout(5);
+  const timers = () => process.getActiveResourcesInfo().filter((kind) => kind === "Timeout").length;
+  const before = timers();
   daemon.script = (socket, message) => decision(message, [3, "queue", 4, 5, 0, 0, 30_000_000], 91);
   await assert.rejects(client.limit("api", {}, { signal: stop }, () => assert.fail()), { name: "TimeoutError" });
+  assert.equal(timers(), before); // none keeps the process alive
   assert.deepEqual((await daemon.releases(5)).at(-1), [91, 2]);
 });
 
