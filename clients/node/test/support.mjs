@@ -1,6 +1,6 @@
 // A scripted daemon, and the real one, on a socket in a temporary folder.
 
-import { execFileSync, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -16,7 +16,6 @@ export const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 export const PATIENT = 30_000; // for tests that are not about the deadline, on a busy machine
 export const ALLOW = [0, "per-user", 40, 2_000_000, 39, 50_000, 0];
 export const LIMIT = [1, "per-user", 40, 2_000_000, 0, 50_000, 50_000];
-export const OK = Object.fromEntries(["acquire", "hit", "peek"].map((op, i) => [op, [1, 3, 4][i]]));
 
 export function frame(message) {
   const payload = message instanceof Uint8Array ? message : encode(message);
@@ -141,7 +140,6 @@ export async function realDaemon(t, rules) {
       if (signal === "SIGKILL") child.kill("SIGCONT");
     });
   };
-  daemon.admin = (...command) => execFileSync(binary, [...command, "--socket", daemon.path], { encoding: "utf8" });
   await daemon.start();
   t.after(() => daemon.stop("SIGKILL"));
   return daemon;
