@@ -1,0 +1,305 @@
+// One connection to the daemon for all requests of a client, matched by id. Any error closes it for good.
+
+import { readFileSync, statSync } from "node:fs";
+import { connect, type Socket } from "node:net";
+import { userInfo } from "node:os";
+import { Decision, REFUSALS, type Grant } from "./decision.js";
+import {
+  ACQUIRE, DECISION, DONE, ERROR, FRAME_MAX, GOODBYE, HELLO, WELCOME,
+  decode, elementsFrom, Fault, frame, type Elements, type Value,
+} from "./wire.js";
+
+const IN_FLIGHT_MAX = 256; // requests written and not answered, which the daemon keeps for one connection
+const WAITING_MAX = 8_192; // waiting requests; further ones fail immediately
+const UNPROVED_MAX = 512, PATH_BYTES_MAX = 107;
+const BUSY = 8; // the daemon accepts no further connection
+const ERRORS_KEPT_OPEN: readonly Value[] = [5, 6, 7, 10, 11]; // errors after which the connection stays open
+
+/** Number of a connection, and id of a request on it. */
+export type Which = readonly [number, number];
+/** The answer to an operation: a decision, the `ok` of a DONE, or a Fault. */
+export type Answer = Decision | boolean | Fault;
+
+/** The client of a connection. */
+export interface Owner {
+  readonly timeoutMs: number;
+  grant(connection: Connection, which: Which): Grant;
+  reportAbandoned(abandoned: readonly Which[]): void;
+  /** Counts a failed connection once for all its waiting requests, of which the oldest began at `since`. */
+  fail(fault: Fault, since: number): void;
+}
+
+/** A request that waits for its reply. `sent`: the kernel may have it. */
+interface Waiting {
+  readonly id: number;
+  readonly op: number;
+  readonly since: number;
+  readonly idem: string | Uint8Array | null;
+  deadline: number;
+  sent: boolean;
+  cancelled: boolean;
+  finish(answer: Answer): void;
+}
+
+interface Frame {
+  readonly bytes: Buffer;
+  readonly of: Waiting | null;
+}
+
+/** An operation with a reply. `deadline`: by `performance.now()`. */
+export interface Operation {
+  readonly op: number;
+  readonly elements: Elements;
+  readonly idem?: string | Uint8Array | null;
+  readonly deadline: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+export class Connection {
+  leaving = false; // after a GOODBYE
+  closed = false;
+  readonly #socket: Socket;
+  readonly #waiting = new Map<number, Waiting>(); // oldest first
+  #unsent: Frame[] = [];
+  #queued: Frame[] = []; // requests beyond IN_FLIGHT_MAX
+  // Released grants with the id of the request before: a reply to a later one proves that the RELEASE arrived.
+  readonly #unproved: { after: number; which: Which }[] = [];
+  #lastId = 0;
+  #rest: Buffer = Buffer.alloc(0);
+  #connected = false;
+  #welcome = false;
+  #flushing = false;
+  #writing = false;
+  #timer: NodeJS.Timeout | null = null;
+
+  constructor(readonly owner: Owner, readonly path: string, readonly number: number, info: Map<string, Value>) {
+    this.#unsent.push({ bytes: frame(HELLO, 0, elementsFrom([1, info])), of: null });
+    const isPath = Buffer.byteLength(path) <= PATH_BYTES_MAX && !path.includes("\0");
+    this.#socket = connect({ path: isPath ? path : "/" });
+    this.#socket.unref(); // the timer of waiting requests keeps the process alive, nothing else
+    this.#socket.on("connect", () => {
+      this.#connected = true;
+      this.#flush();
+    });
+    this.#socket.on("data", (chunk: Buffer) => this.#read(chunk));
+    this.#socket.on("end", () => this.#hungUp());
+    this.#socket.on("close", () => this.#hungUp());
+    this.#socket.on("error", (error: NodeJS.ErrnoException) =>
+      this.#connected ? this.#hungUp() : this.end(explain(path, isPath ? error : { message: "not a path of 107 bytes at most" })),
+    );
+  }
+
+  /** Sends an operation and returns its answer. Rejects only with the reason of its AbortSignal. */
+  ask({ op, elements, idem = null, deadline, signal }: Operation): Promise<Answer> {
+    if (this.#waiting.size >= WAITING_MAX) return Promise.resolve(new Fault("too many requests wait", "timeout"));
+    return new Promise((resolve, reject) => {
+      const id = ++this.#lastId;
+      const asked: Waiting = { id, op, since: performance.now(), idem, deadline, sent: false, cancelled: false, finish: resolve };
+      if (signal) {
+        const abort = () => {
+          this.#cancel(asked);
+          reject(signal.reason);
+        };
+        signal.addEventListener("abort", abort, { once: true });
+        asked.finish = (answer) => {
+          signal.removeEventListener("abort", abort);
+          resolve(answer);
+        };
+      }
+      this.#waiting.set(id, asked);
+      const whole = { bytes: frame(op, id, elements), of: asked };
+      if (this.#waiting.size > IN_FLIGHT_MAX) this.#queued.push(whole);
+      else this.#write(whole);
+      if (this.#timer) this.#timer.ref();
+      else this.#arm(deadline);
+    });
+  }
+
+  /** Sends a frame without a reply. `released`: the request whose grant it ends. */
+  send(op: number, elements: Elements, released: Which | null = null): void {
+    if (released) {
+      this.#unproved.push({ after: this.#lastId, which: released });
+      if (this.#unproved.length > UNPROVED_MAX) this.#unproved.shift();
+    }
+    this.#write({ bytes: frame(op, null, elements), of: null });
+    if (this.#unsent.length > WAITING_MAX) this.end(new Fault("the daemon reads nothing", "timeout"));
+  }
+
+  /** Removes an unsent request, or reports a sent one: the daemon ends its grant. */
+  #cancel(asked: Waiting): void {
+    asked.cancelled = true;
+    asked.finish = () => undefined;
+    if (!asked.sent) {
+      this.#waiting.delete(asked.id);
+      this.#unsent = this.#unsent.filter(({ of }) => of !== asked);
+      this.#queued = this.#queued.filter(({ of }) => of !== asked);
+      this.#relax();
+    } else if (asked.op === ACQUIRE) this.owner.reportAbandoned([[this.number, asked.id]]);
+  }
+
+  #write(whole: Frame): void {
+    this.#unsent.push(whole);
+    if (this.#flushing || this.#writing || !this.#connected) return;
+    this.#flushing = true; // one write for all frames of this turn of the loop
+    process.nextTick(() => this.#flush());
+  }
+
+  #flush(): void {
+    this.#flushing = false;
+    if (this.closed || this.#writing || !this.#connected || !this.#unsent.length) return;
+    const frames = this.#unsent;
+    this.#writing = true;
+    this.#socket.write(Buffer.concat(frames.map(({ bytes }) => bytes)), (error) => {
+      this.#writing = false;
+      if (error) return; // "error" follows
+      this.#flush();
+      this.#relax();
+    });
+    if (this.#socket.errored) return; // at once, so that no byte was written; "error" follows
+    this.#unsent = [];
+    // Time lost in this process is not the daemon's: it gets a quarter of the timeout at least.
+    const least = performance.now() + this.owner.timeoutMs / 4;
+    for (const { of } of frames) {
+      if (of) of.sent = true;
+      if (of && of.deadline < least) of.deadline = least;
+    }
+  }
+
+  #read(chunk: Buffer): void {
+    let data = this.#rest.length ? Buffer.concat([this.#rest, chunk]) : chunk;
+    try {
+      while (!this.closed && data.length >= 4) {
+        const end = 4 + data.readUInt32BE(0);
+        if (end > 4 + FRAME_MAX) throw new Fault(`malformed frame of ${end - 4} bytes`);
+        if (data.length < end) break;
+        this.#reply(decode(data.subarray(4, end)));
+        data = data.subarray(end);
+      }
+    } catch (error) {
+      this.end(error instanceof Fault ? error : new Fault(`a reply cannot be read: ${String(error)}`));
+    }
+    this.#rest = data;
+    while (this.#queued.length && this.#waiting.size - this.#queued.length < IN_FLIGHT_MAX) {
+      const [next] = this.#queued.splice(0, 1);
+      if (next) this.#write(next);
+    }
+    this.#relax();
+  }
+
+  #reply(reply: Value[]): void {
+    const [kind, about, code] = reply;
+    const asked = typeof about === "number" ? this.#waiting.get(about) : undefined;
+    const answers = asked?.sent && (kind === DECISION || kind === DONE) && (kind === DECISION) === isJudged(asked.op);
+    if (asked && answers && kind === DECISION) {
+      const grant = this.owner.grant(this, [this.number, asked.id]);
+      this.#finish(asked, new Decision(reply.slice(2), null, grant, asked.idem));
+    } else if (asked && answers) this.#finish(asked, code === true);
+    else if (kind === GOODBYE) this.leaving = true;
+    else if (kind === WELCOME && about === 0 && code === 1) this.#welcome = true;
+    else {
+      const kept = kind === ERROR && asked?.sent === true && ERRORS_KEPT_OPEN.includes(code ?? null);
+      const reason = (kind === ERROR && REFUSALS.get(code ?? null)) || "protocol";
+      const text = `the daemon answered ${String(kind)}: ${reply.slice(2).map(String).join(" ").slice(0, 200)}`;
+      const fault = new Fault(text, reason, { kept, full: kind === ERROR && code === BUSY });
+      if (!kept || !asked) throw fault;
+      this.#finish(asked, fault);
+    }
+  }
+
+  #finish(asked: Waiting, answer: Answer): void {
+    this.#waiting.delete(asked.id);
+    while (this.#unproved[0] && this.#unproved[0].after < asked.id) this.#unproved.shift();
+    if (asked.cancelled && answer instanceof Decision) answer.release("dropped");
+    asked.finish(answer);
+  }
+
+  /** Lets the process exit while no request waits, and closes a connection after GOODBYE. */
+  #relax(): void {
+    if (this.#waiting.size) return;
+    this.#timer?.unref();
+    if (this.leaving && !this.#writing && !this.#unsent.length) this.end(null);
+  }
+
+  #arm(deadline: number): void {
+    // Timers of a late loop run before its reads: read once more, so that a reply in the socket counts.
+    const expire = () => setImmediate(() => this.#expire());
+    this.#timer = setTimeout(expire, Math.max(1, Math.ceil(deadline - performance.now())));
+  }
+
+  /** Ends requests whose deadline has passed. */
+  #expire(): void {
+    this.#timer = null;
+    if (this.closed || !this.#waiting.size) return;
+    const now = performance.now();
+    const queued = new Set(this.#queued.map(({ of }) => of));
+    const late = [...this.#waiting.values()].filter(({ deadline }) => deadline <= now);
+    if (late.some((asked) => !queued.has(asked))) {
+      this.end(new Fault("the daemon did not answer in time", "timeout"));
+      return;
+    }
+    for (const asked of late) this.#finish(asked, new Fault("too many requests wait", "timeout"));
+    this.#queued = this.#queued.filter(({ of }) => of && this.#waiting.has(of.id));
+    if (this.#waiting.size) this.#arm(Math.min(...[...this.#waiting.values()].map(({ deadline }) => deadline)));
+  }
+
+  #hungUp(): void {
+    // A daemon that closed before HELLO was written has no room.
+    const full = this.#unsent.length > 0 && !this.#welcome && this.#socket.errored !== null;
+    this.end(new Fault("the daemon hung up", "unreachable", { full }), true);
+  }
+
+  /** Closes once, after unsent frames. */
+  close(): void {
+    if (this.closed) return;
+    this.#flush();
+    this.end(null);
+  }
+
+  /** Closes once. `fault`: the cause, if requests wait. Requests that the daemon has not read are sent again. */
+  end(fault: Fault | null, hungUp = false): void {
+    if (this.closed) return;
+    this.closed = true;
+    if (this.#timer) clearTimeout(this.#timer);
+    if (fault) this.#socket.destroy();
+    else this.#socket.destroySoon();
+    const { message, reason, is } = fault ?? new Fault("the client was closed", "unreachable");
+    const abandoned = this.#unproved.map(({ which }) => which);
+    const waiting = [...this.#waiting.values()];
+    this.#waiting.clear();
+    let failed = false;
+    for (const asked of waiting) {
+      const again = hungUp && this.#welcome && (this.leaving || !asked.sent);
+      const unread = again || is.full === true;
+      failed ||= !unread;
+      if (asked.op === ACQUIRE && asked.sent && !unread) abandoned.push([this.number, asked.id]);
+      asked.finish(new Fault(message, reason, { ...is, again }));
+    }
+    if (abandoned.length) this.owner.reportAbandoned(abandoned);
+    const since = Math.min(performance.now(), ...waiting.slice(0, 1).map((asked) => asked.since));
+    const isIdle = !waiting.length && !hungUp && !is.absent && !is.full; // a doubtful byte without a request
+    if (fault && (failed || isIdle)) this.owner.fail(fault, since);
+  }
+}
+
+function isJudged(op: number): boolean {
+  return op === ACQUIRE || op === 3 || op === 4; // HIT, PEEK
+}
+
+/** Returns the cause of a failed connection and the remedy. */
+function explain(path: string, error: { message: string; code?: string | undefined }): Fault {
+  if (error.code === "EAGAIN")
+    return new Fault(`the daemon at ${path} takes no connections: it is stopped or overloaded`, "unreachable", { full: true });
+  if (error.code === "EACCES" || error.code === "EPERM") return new Fault(`permission denied on ${path}${reader(path)}`, "unreachable");
+  const text = `no daemon at ${path} (${error.message}): start it with \`tidegate serve\`, or set TIDEGATE_SOCKET`;
+  return new Fault(text, "unreachable", { absent: error.code === "ENOENT" || error.code === "ECONNREFUSED" });
+}
+
+function reader(path: string): string {
+  try {
+    const gid = String(statSync(path).gid);
+    const group = readFileSync("/etc/group", "utf8").split("\n").find((line) => line.split(":")[2] === gid);
+    return `: user ${userInfo().username} is not in group ${group?.split(":")[0] ?? gid}`;
+  } catch {
+    return ": the user of this process may not open it";
+  }
+}
