@@ -5,6 +5,7 @@ package tidegate
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -18,10 +19,14 @@ func (d *Decision) Message() string {
 		return "Allowed."
 	case d.Verdict == VerdictDeny:
 		return "This request is not allowed."
+	case limited && d.Blocked:
+		cause = "This caller is blocked."
 	case limited && !d.named():
 		cause = "Too many requests."
 	case d.Reason != "": // degraded, or refused by the client itself
 		cause = "The request could not be judged."
+	case limited && d.rate() != "":
+		cause = fmt.Sprintf("Over the limit %s of %s.", d.Rule, d.rate())
 	case limited && d.Window == 0:
 		cause = fmt.Sprintf("Over the limit %s of %d at once.", d.Rule, d.Limit)
 	case limited:
@@ -31,6 +36,30 @@ func (d *Decision) Message() string {
 		return cause + " It asks for more than the limit holds: it can never pass."
 	}
 	return fmt.Sprintf("%s Try again in %d s.", cause, d.retrySeconds())
+}
+
+var (
+	written = regexp.MustCompile(`^([0-9]{1,10})/([0-9]{0,10})(ms|s|min|h|day|week|month)$`)
+	spelled = map[string]string{
+		"ms": "a millisecond", "s": "a second", "min": "a minute", "h": "an hour", "day": "a day", "week": "a week", "month": "a month",
+	}
+)
+
+// rate returns the quota as the rule writes it, in words; "" if the daemon sent none.
+func (d *Decision) rate() string {
+	found := written.FindStringSubmatch(d.Rate)
+	if found == nil {
+		return ""
+	}
+	count, unit, period := found[1], d.Unit, spelled[found[3]]
+	if count == "1" && unit == "requests" {
+		unit = "request"
+	}
+	if found[2] == "" || found[2] == "1" {
+		return count + " " + unit + " " + period
+	}
+	_, noun, _ := strings.Cut(period, " ")
+	return count + " " + unit + " in " + found[2] + " " + noun + "s"
 }
 
 func (d *Decision) named() bool { return d.Rule != "" && d.HasLimit && !d.Hidden }
@@ -99,6 +128,9 @@ func (d *Decision) Problem() []byte {
 		about, title = types+"quota-exceeded", "Too Many Requests"
 	case 503:
 		about, title = types+"temporary-reduced-capacity", "Service Unavailable"
+	}
+	if d.Blocked && d.Verdict == VerdictLimit {
+		about = "urn:tidegate:problem:blocked"
 	}
 	b := fmt.Sprintf(`{"type":%s,"title":%s,"status":%d,"detail":%s`,
 		escaped(about), escaped(title), d.Status, escaped(d.Message()))

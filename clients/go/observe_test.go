@@ -2,6 +2,7 @@ package tidegate
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -94,4 +95,18 @@ func TestTheLastOnDecisionIsUsed(t *testing.T) {
 	if len(o.decisions) != 0 {
 		t.Fatal(o.decisions)
 	}
+}
+
+func TestAnUnknownDomainIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	p := played(t, reply(0, nil, nil, nil, nil, nil, 0, nil, []any{"unmatched", "domain"}))
+	logged := &logs.Lines{}
+	c := client(t, p.Path, WithLogger(logged))
+	for _, domain := range []string{"ap", "ap", "log-in"} {
+		if d := c.Hit(ctx, domain, u1); !d.Allowed || d.Degraded {
+			t.Fatalf("%+v", d)
+		}
+	}
+	said := `tidegate: the rules have no domain %q; its requests are not limited`
+	equal(t, fmt.Sprintf("%q", logged.All()), fmt.Sprintf("%q", []string{fmt.Sprintf(said, "ap"), fmt.Sprintf(said, "log-in")}))
 }

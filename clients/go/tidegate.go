@@ -62,7 +62,9 @@ type Decision struct {
 	Reason                               string        // of decisions without the daemon and own refusals
 	Status                               int           // 200, 429, 503 or 403
 	Rule, Unit, Help                     string        // of the binding rule
+	Rate                                 string        // of a rule that refuses, as it is written: 5/min
 	HasLimit, Hidden                     bool          // HasLimit: the next two lines apply; Hidden: not for callers
+	Blocked                              bool          // an operator or the rule itself blocks this caller
 	Limit, Remaining                     uint64        // in units
 	Window, ResetAfter, RetryAfter, Wait time.Duration // RetryAfter may be Never
 	Lease                                uint64        // 0: none
@@ -232,6 +234,11 @@ func (c *Client) decide(ctx context.Context, op byte, domain string, a Attribute
 	d = q.decision
 	switch {
 	case bad == nil:
+		for _, note := range d.Notes {
+			if note == [2]string{"unmatched", "domain"} {
+				c.log(fmt.Sprintf("the rules have no domain %q; its requests are not limited", domain), true)
+			}
+		}
 		if d.asked, d.idem = q.asked, q.idem; c.fallback != nil {
 			c.fallback.remember(q, d.Rule)
 		}

@@ -442,6 +442,10 @@ func (d *Decision) read(elements []value) {
 			d.Help = string(field.expect('s').bytes)
 		case name == "hide":
 			d.Hidden = field.expect('b').n == 1
+		case name == "rate":
+			d.Rate = string(field.expect('s').bytes)
+		case name == "blocked":
+			d.Blocked = field.expect('b').n == 1
 		}
 	}
 }

@@ -56,7 +56,7 @@ Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usag
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
-        GeneratedKind::Man { directory } => write_pages(&Arguments::command(), directory)?,
+        GeneratedKind::Man { directory } => write_pages(&without_help(Arguments::command()), directory)?,
         GeneratedKind::Completions { shell } => out.write_all(&completions(*shell))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -95,6 +95,11 @@ fn shown(command: &Command) -> Command {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const NAME: &str = "tidegate";
+
+/// Removes the commands `help`, which have no pages of their own.
+fn without_help(command: clap::Command) -> clap::Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
+}
 
 /// Writes all pages into a directory, which is created if missing.
 fn write_pages(command: &Command, directory: &Path) -> Result<(), CliError> {

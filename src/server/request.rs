@@ -308,7 +308,7 @@ fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &en
     if let Some(listed) = decision.listed {
         reply.help = listed.help.as_deref();
     }
-    reply.rate = decision.rate;
+    reply.rate = decision.rate.filter(|_| !reply.hide);
     reply.blocked = decision.blocked;
     reply.rule = decision.rule_name();
     reply.lease = decision.lease;

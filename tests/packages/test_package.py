@@ -102,7 +102,7 @@ def test_control_file_is_complete(package: Package) -> None:
 @pytest.mark.xdist_group("package")
 def test_man_pages_and_completions_are_read_by_their_readers(package: Package) -> None:
     pages = {path.name for path in (package.root / "usr/share/man/man1").iterdir()}
-    commands = re.findall(r"^  ([a-z]+) ", run(BINARY, "--help").split("Commands:")[1].split("Options:")[0], re.M)
+    commands = re.findall(r"^  ([a-z]+) ", run(BINARY, "--help").split("Run:")[1].split("Options:")[0], re.M)
     assert "serve" in commands
     assert {f"tidegate-{command}.1.gz" for command in commands} <= pages, pages
     run("bash", "-n", package.root / "usr/share/bash-completion/completions/tidegate")

@@ -22,9 +22,11 @@ fn said(arguments: &[&str]) -> String {
 /// The commands in `--help` of one command, with their subcommands, each with its prefix.
 fn commands(above: &[&str]) -> Vec<Vec<String>> {
     let help = said(&[above, &["--help"]].concat());
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let listed = listed.take_while(|line| !line.is_empty());
+    // The program's own help has its commands in groups, up to its options.
+    let listed = help.lines().skip_while(|line| !["Commands:", "Run:"].contains(line));
+    let listed = listed.take_while(|line| !line.starts_with("Options:") && !line.starts_with("Arguments:"));
     let names = listed.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    let names = names.filter(|line| !line.starts_with("help "));
     let mut all = vec![above.iter().map(ToString::to_string).collect::<Vec<_>>()];
     for name in names.filter_map(|line| line.split(' ').next()) {
         all.extend(commands(&[above, &[name]].concat()));

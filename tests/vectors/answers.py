@@ -134,6 +134,35 @@ answer(
     '"help":"https://example.com/limits?a=1&b"}',
     grpc=grpc("RESOURCE_EXHAUSTED", 1, 1),
 )
+
+# The rate as the rule writes it, in place of limit and window.
+for rate, unit, amount in (
+    ("5/min", None, "5 requests a minute"), ("1/h", None, "1 request an hour"), ("1/s", "tokens", "1 tokens a second"),
+    ("300/15min", None, "300 requests in 15 minutes"), ("20/1day", None, "20 requests a day"),
+    ("7/fortnight", None, "40 requests in 0.5 s"),
+):
+    SAYS = f"Over the limit per-user of {amount}. Try again in 1 s."
+    about = {"rate": rate} if unit is None else {"unit": unit, "rate": rate}
+    policy = '"per-user";q=40;w=1' if unit is None else f'"per-user";q=40;qu="{unit}";w=1'
+    answer(
+        f"limited_rate_{rate}", "limit", over("per-user", 40, 500_000, 0, 1, 1, extra=about),
+        headers=[("RateLimit", '"per-user";r=0;t=1'), ("RateLimit-Policy", policy), *PER_USER[2:],
+                 ("Retry-After", "1"), ("X-Ratelimit-Retry-After", "1")],
+        message=SAYS,
+        body=f'{{"type":"{QUOTA}","title":"Too Many Requests","status":429,"detail":"{SAYS}",'
+        '"violated-policies":["per-user"],"limit":40,"window":0.5,"retry_after":0.001}',
+        grpc=grpc("RESOURCE_EXHAUSTED", 1, 1),
+    )
+SAYS = "This caller is blocked. Try again in 1 s."
+answer(
+    "blocked", "limit", over("per-user", 40, 500_000, 40, 0, 1, extra={"rate": "5/min", "blocked": True}),
+    headers=[("RateLimit", '"per-user";r=40;t=0'), ("RateLimit-Policy", '"per-user";q=40;w=1'), PER_USER[2],
+             ("X-Ratelimit-Remaining", "40"), ("Retry-After", "1"), ("X-Ratelimit-Retry-After", "1")],
+    message=SAYS,
+    body=f'{{"type":"urn:tidegate:problem:blocked","title":"Too Many Requests","status":429,"detail":"{SAYS}",'
+    '"violated-policies":["per-user"],"limit":40,"window":0.5,"retry_after":0.001}',
+    grpc=grpc("RESOURCE_EXHAUSTED", 1, 1),
+)
 SAYS = "Over the limit per-user of 40 requests in 2 s. It asks for more than the limit holds: it can never pass."
 answer(
     "limited_for_good", "limit", over("per-user", 40, 2_000_000, 40, 0, None),

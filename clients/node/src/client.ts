@@ -252,6 +252,8 @@ export class Client implements Owner {
   async #judge(op: number, domain: string, attributes: Attributes | null | undefined, options: CallOptions): Promise<Decision> {
     const began = performance.now();
     const decision = await this.#decide(op, domain, attributes, options, began);
+    if (decision.notes.some((note) => note.kind === "unmatched" && note.rule === "domain"))
+      this.log(`the rules have no domain "${domain}"; its requests are not limited`, true);
     try {
       this.#options.onDecision?.(decision, performance.now() - began);
     } catch (error) {

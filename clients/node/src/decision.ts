@@ -50,6 +50,10 @@ export class Decision {
   /** The binding rule's help for callers. */
   readonly help: string | null;
   readonly unit: string;
+  /** The rate of a rule that refuses, as it is written: `5/min`; null if the daemon sent none. */
+  readonly rate: string | null;
+  /** Whether an operator or the rule itself blocks the caller for a time. */
+  readonly blocked: boolean;
   /** Whether the binding rule may not be named to callers. */
   readonly hidden: boolean;
   /** Whether the daemon could not be asked. */
@@ -87,6 +91,8 @@ export class Decision {
     this.notes = pairs(notes ?? []);
     this.help = (extra?.get("help") || null)?.toString() ?? null;
     this.unit = (extra?.get("unit") || "requests").toString();
+    this.rate = extra?.get("rate")?.toString() ?? null;
+    this.blocked = extra?.get("blocked") === true && known === "limit";
     this.hidden = extra?.get("hide") === true;
     this.degraded = reason !== null && !isRefusal(reason);
   }
@@ -136,9 +142,9 @@ export class Decision {
     if (this.verdict === "deny") return "This request is not allowed.";
     let cause = this.reason === null ? "The service is at its capacity." : "The request could not be judged.";
     if (this.verdict === "limit") {
-      const { rule, limit, window, unit } = this;
-      const amount = window ? `${limit} ${unit} in ${thousandths(window)} s` : `${limit} at once`;
-      cause = rule === null || limit === null || this.hidden ? "Too many requests." : `Over the limit ${rule} of ${amount}.`;
+      const { rule, limit } = this;
+      cause = rule === null || limit === null || this.hidden ? "Too many requests." : `Over the limit ${rule} of ${this.#quota()}.`;
+      if (this.blocked) cause = "This caller is blocked.";
     }
     if (this.retryAfter === null) return `${cause} It asks for more than the limit holds: it can never pass.`;
     return `${cause} Try again in ${this.#wholeRetry(this.retryAfter)} s.`;
@@ -147,7 +153,7 @@ export class Decision {
   /** The body of a refusal, application/problem+json (RFC 9457); its `retry_after` is exact to the millisecond. */
   problem(): string {
     const [kind, title] = PROBLEMS[this.status];
-    const type = kind ? `https://iana.org/assignments/http-problem-types#${kind}` : "about:blank";
+    const type = this.blocked ? "urn:tidegate:problem:blocked" : kind ? `https://iana.org/assignments/http-problem-types#${kind}` : "about:blank";
     const answer: Record<string, unknown> = { type, title, status: this.status, detail: this.message };
     if (this.verdict === "limit" && this.rule !== null && this.limit !== null && !this.hidden) {
       answer["violated-policies"] = [this.rule];
@@ -165,6 +171,18 @@ export class Decision {
     return { ...fields, lease: this.#lease?.toString() ?? null };
   }
 
+  /** The quota as the rule writes it, if the daemon sent that, else the limit and its window. */
+  #quota(): string {
+    const { limit, window, unit } = this;
+    const [, number, periods, period] = WRITTEN.exec(this.rate ?? "") ?? [];
+    if (number === undefined || period === undefined) {
+      return window ? `${limit} ${unit} in ${thousandths(window)} s` : `${limit} at once`;
+    }
+    const [article, noun] = PERIODS[period as keyof typeof PERIODS];
+    const amount = `${number} ${number === "1" && unit === "requests" ? "request" : unit}`;
+    return periods === "" || periods === "1" ? `${amount} ${article} ${noun}` : `${amount} in ${periods} ${noun}s`;
+  }
+
   #wholeRetry(seconds: number): number {
     return Math.max(1, Math.ceil(seconds));
   }
@@ -178,6 +196,18 @@ export class Denied extends Error {
     super(decision.message);
   }
 }
+
+const WRITTEN = /^([0-9]{1,10})\/([0-9]{0,10})(ms|s|min|h|day|week|month)$/;
+
+const PERIODS = {
+  ms: ["a", "millisecond"],
+  s: ["a", "second"],
+  min: ["a", "minute"],
+  h: ["an", "hour"],
+  day: ["a", "day"],
+  week: ["a", "week"],
+  month: ["a", "month"],
+} as const;
 
 const PROBLEMS = {
   200: [null, "OK"],

@@ -437,6 +437,15 @@ test("calls onDecision, whose errors and those of the logger change nothing", as
   assert.deepEqual(await hits(broken), ["unreachable"]);
 });
 
+test("logs once that a domain does not exist", async (t) => {
+  const daemon = await Played.start(t);
+  daemon.script = (socket, message) => [1, message[1], 0, ...Array(5).fill(null), 0, null, ["unmatched", "domain"], null, null];
+  const client = makeClient(t, daemon.path);
+  for (const domain of ["ap", "ap", "log-in"]) assert.ok((await client.hit(domain, { user: "u1" })).allowed);
+  const said = (domain) => `tidegate: the rules have no domain "${domain}"; its requests are not limited`;
+  assert.deepEqual(client.lines, [said("ap"), said("log-in")]);
+});
+
 test("does no I/O when it is imported, made or disabled", async (t) => {
   const daemon = await Played.start(t);
   const client = makeClient(t, daemon.path, { enabled: false });

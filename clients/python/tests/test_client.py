@@ -1,5 +1,6 @@
 """The promises of a client, against a scripted daemon."""
 
+import asyncio
 import ctypes
 import errno
 import gc
@@ -716,3 +717,24 @@ def test_an_unreferenced_client_is_collected(played, make_client):
     del client
     gc.collect()
     assert not [c for c in tidegate._CLIENTS if c._path == played.path]
+
+
+UNMATCHED = [0, None, None, None, None, None, 0, None, ["unmatched", "domain"]]
+
+
+def test_an_unknown_domain_is_logged_once(played, make_client, caplog):
+    played.script = lambda connection, message: [1, message[1], *UNMATCHED]
+    c = make_client()
+    for domain in ("ap", "ap", "log-in"):
+        decision = c.hit(domain, {"user": "u1"})
+        assert decision.allowed and not decision.degraded and decision.notes == [("unmatched", "domain")]
+
+    async def ask():
+        ac = tidegate.AsyncClient(played.path)
+        await ac.hit("ap", {"user": "u1"})
+        await ac.hit("ap", {"user": "u1"})
+        ac.close()
+
+    asyncio.run(ask())
+    said = 'tidegate: the rules have no domain "%s"; its requests are not limited'
+    assert caplog.messages == [said % "ap", said % "log-in", said % "ap"]

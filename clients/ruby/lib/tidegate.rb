@@ -72,6 +72,7 @@ module Tidegate
           end
 
           report = nil # the daemon has it
+          log_unmatched(domain) if answer.unmatched?
           fallback&.learn(domain, given, answer.rule)
           answer.idem = options["idem"] if idem
           own = nil
@@ -359,6 +360,10 @@ module Tidegate
       instead = @fallback ? "the fallback limits requests" : "requests are not limited"
       again = "the daemon answers again; #{@missed.values.sum} requests so far were decided without it"
       log(fault ? "#{fault.message}; #{instead}" : again)
+    end
+
+    def log_unmatched(domain)
+      log("the rules have no domain \"#{domain}\"; its requests are not limited", once: true)
     end
 
     def log_refusal(error)

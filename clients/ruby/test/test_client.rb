@@ -676,6 +676,13 @@ class TestClient < Support::Case
     assert reported
   end
 
+  def test_logs_once_that_a_domain_does_not_exist
+    played.script = ->(_, message) { [1, message[1], 0, *[nil] * 5, 0, nil, %w[unmatched domain]] }
+    assert(%w[ap ap log-in].all? { |domain| client.hit(domain, { user: "u1" }).allowed? })
+    said = %w[ap log-in].map { |domain| "the rules have no domain \"#{domain}\"; its requests are not limited" }
+    assert_equal said, @log.lines.map { |line| line.delete_prefix("tidegate: ") }
+  end
+
   def test_ignores_exceptions_of_the_logger
     logger = Object.new
     def logger.warn(_) = raise("broken")

@@ -153,7 +153,7 @@ fn keeps_keys_of_status_and_fleet() {
         (
             &status,
             "",
-            "callers connections counts decisions errors fleet leases memory missed mode panics pools rules sessions shared_domains started state switches unmatched uptime_s version warnings",
+            "callers connections counts decisions errors fleet leases memory missed mode panics pools rules sessions shared_domains started state switches unknown_domains unmatched uptime_s version warnings",
         ),
         (&status, "/callers", "busiest refused would_refuse"),
         (&status, "/callers/busiest/0", "count digest domain error rule text"),

@@ -20,7 +20,7 @@ fn collect(root: &Path, directory: &Path, files: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let extension = path.extension().unwrap_or_default().to_str().unwrap().to_owned();
-        if path.is_dir() && !path.is_symlink() {
+        if path.is_dir() && !path.is_symlink() && !path.ends_with("node_modules") {
             collect(root, &path, files);
         } else if ["rs", "py", "rb", "go"].contains(&&*extension) {
             let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();

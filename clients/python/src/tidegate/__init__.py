@@ -399,6 +399,8 @@ class Client:
                     report, self._report = self._report, {}
                 elements = add_report(elements, given, report)
             answer = self._converse(op, elements, DECISION)
+            if answer.__class__ is Decision and answer._read is None:
+                self._log_unmatched(domain, answer)
             if answer.__class__ is Decision and given is DEFAULTS and self._fallback is None:
                 return answer
             return self._conclude(answer, Request(op, attributes, cost, elements), given, report)
@@ -407,6 +409,10 @@ class Client:
             if op == ACQUIRE and isinstance(answer, Decision) and answer._asked:
                 self._report_later({"abandoned": [list(answer._asked[1:])]})
             raise
+
+    def _log_unmatched(self, domain: str, decision: Decision) -> None:
+        if ("unmatched", "domain") in decision.notes:
+            self._log(f'the rules have no domain "{domain}"; its requests are not limited', once=True)
 
     def _conclude(self, answer: Any, asked: Request, given: Options, report: Map) -> Decision:
         """Returns the decision of a reply or of a failure."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 from . import Decision, plain_headers
@@ -29,10 +30,10 @@ def message(decision: Decision) -> str:
         return "Allowed." if decision.allowed else "This request is not allowed."
     cause = "The request could not be judged." if decision.reason is not None else "The service is at its capacity."
     cause = "Too many requests." if decision.verdict == "limit" else cause
-    if _is_named(decision) and decision.verdict == "limit":
-        window = decision.window
-        amount = f"{_unit(decision)} in {_thousandths(window)} s" if window else "at once"
-        cause = f"Over the limit {decision.rule} of {decision.limit} {amount}."
+    if decision.extra.get("blocked") is True and decision.verdict == "limit":
+        cause = "This caller is blocked."
+    elif _is_named(decision) and decision.verdict == "limit":
+        cause = f"Over the limit {decision.rule} of {_quota(decision)}."
     if decision.retry_after is None:
         return f"{cause} It asks for more than the limit holds: it can never pass."
     return f"{cause} Try again in {max(1, math.ceil(decision.retry_after))} s."
@@ -45,6 +46,8 @@ def problem(decision: Decision) -> bytes:
     """
     kind, title = PROBLEMS.get(decision.status, (None, "OK"))
     about = f"https://iana.org/assignments/http-problem-types#{kind}" if kind else "about:blank"
+    if decision.extra.get("blocked") is True and decision.verdict == "limit":
+        about = "urn:tidegate:problem:blocked"
     answer: dict[str, Any] = {"type": about, "title": title, "status": decision.status, "detail": decision.message}
     if _is_named(decision) and decision.verdict == "limit":
         window = _thousandths(decision.window or 0)
@@ -61,6 +64,18 @@ def _is_named(decision: Decision) -> bool:
     return decision.rule is not None and decision.limit is not None and decision.extra.get("hide") is not True
 
 
+def _quota(decision: Decision) -> str:
+    """Returns the quota as the rule writes it, if the daemon sends that, else the limit and its window."""
+    if found := RATE.fullmatch(str(decision.extra.get("rate"))):
+        count, periods, period = found.groups()
+        unit = "request" if (count, _unit(decision)) == ("1", "requests") else _unit(decision)
+        article, noun = PERIODS[period]
+        return f"{count} {unit} {article} {noun}" if periods in ("", "1") else f"{count} {unit} in {periods} {noun}s"
+    window = decision.window
+    amount = f"{_unit(decision)} in {_thousandths(window)} s" if window else "at once"
+    return f"{decision.limit} {amount}"
+
+
 def _unit(decision: Decision) -> str:
     return str(decision.extra.get("unit") or "requests")
 
@@ -75,4 +90,16 @@ PROBLEMS = {
     403: (None, "Forbidden"),
     429: ("quota-exceeded", "Too Many Requests"),
     503: ("temporary-reduced-capacity", "Service Unavailable"),
+}
+
+RATE = re.compile("([0-9]{1,10})/([0-9]{0,10})(ms|s|min|h|day|week|month)")
+
+PERIODS = {
+    "ms": ("a", "millisecond"),
+    "s": ("a", "second"),
+    "min": ("a", "minute"),
+    "h": ("an", "hour"),
+    "day": ("a", "day"),
+    "week": ("a", "week"),
+    "month": ("a", "month"),
 }

@@ -319,9 +319,13 @@ module Tidegate
     { window: 3, reset_after: 5, retry_after: 6 }.each { |name, at| define_method(name) { given[at]&.fdiv(1_000_000) } }
     def wait = @verdict == 3 ? retry_after || 0.0 : 0.0
     def notes = (given[8] || []).each_slice(2).to_a
+    # True if the domain does not exist. A plain reply has no notes.
+    def unmatched? = @given.instance_of?(Array) && !@given[8].nil? && notes.include?(%w[unmatched domain])
     def help = extra["help"]&.to_s
     def unit = extra["unit"]&.to_s || "requests"
     def hidden? = extra["hide"] == true
+    # True if an operator or the rule itself blocks the caller for a time.
+    def blocked? = extra["blocked"] == true && verdict == "limit"
     # True if the response names the rule and its limit.
     def named? = !rule.nil? && !limit.nil? && !hidden?
 
@@ -343,12 +347,29 @@ module Tidegate
     def message
       return allowed? ? "Allowed." : "This request is not allowed." if allowed? || verdict == "deny"
 
-      amount = (given[3] || 0).zero? ? "at once" : "#{unit} in #{Decision.number(given[3])} s"
-      over = named? ? "Over the limit #{rule} of #{limit} #{amount}." : "Too many requests."
+      over = named? ? "Over the limit #{rule} of #{quota}." : "Too many requests."
+      over = "This caller is blocked." if blocked?
       full = reason ? "The request could not be judged." : "The service is at its capacity."
       again = given[6] ? "Try again in #{try_again} s." : "It asks for more than the limit holds: it can never pass."
       "#{verdict == 'limit' ? over : full} #{again}"
     end
+
+    # Returns the quota as the rule writes it, if the daemon sends that, else the limit and its window.
+    def quota
+      if (found = RATE.match(extra["rate"].to_s))
+        unit = found[1] == "1" && self.unit == "requests" ? "request" : self.unit
+        article, noun = PERIODS[found[3]]
+        return "#{found[1]} #{unit} #{article} #{noun}" if ["", "1"].include?(found[2])
+
+        return "#{found[1]} #{unit} in #{found[2]} #{noun}s"
+      end
+      "#{limit} #{(given[3] || 0).zero? ? 'at once' : "#{self.unit} in #{Decision.number(given[3])} s"}"
+    end
+
+    RATE = %r{\A([0-9]{1,10})/([0-9]{0,10})(ms|s|min|h|day|week|month)\z}
+    PERIODS = { "ms" => %w[a millisecond], "s" => %w[a second], "min" => %w[a minute], "h" => %w[an hour],
+                "day" => %w[a day], "week" => %w[a week], "month" => %w[a month] }.freeze
+    private_constant :RATE, :PERIODS
 
     # Ends the lease with the outcome ok, error or dropped; does nothing without a lease or the second time.
     # @param outcome [String, Symbol]

@@ -226,6 +226,7 @@ module Tidegate
     def self.problem(decision)
       kind, title = PROBLEMS.fetch(decision.status, [nil, "OK"])
       type = kind ? "https://iana.org/assignments/http-problem-types##{kind}" : "about:blank"
+      type = "urn:tidegate:problem:blocked" if decision.blocked?
       answer = { "type" => type, "title" => title, "status" => decision.status, "detail" => decision.message }
       if decision.named? && decision.verdict == "limit"
         window = Decision.number(((decision.window || 0) * 1_000_000).round)
