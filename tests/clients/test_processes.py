@@ -142,6 +142,6 @@ def test_a_silent_daemon_gets_one_probe_per_pause(application, played):
     # overlapping waits count once. Then there is one probe after each pause, which doubles and is shortened by jitter.
     probes = sum(end <= took for end in itertools.accumulate(PAUSES))
     late = sum(at > began + took / 2 for at in asked)
-    print(f"\n{application}: asked {len(asked)} times in {took:.1f} s, {late} in its second half; {probes} are promised")
+    print(f"\n{application}: asked {len(asked)} times in {took:.1f} s, {late} in the second half, of {probes}")
     assert len(asked) > FAILURES
     assert late <= probes

@@ -210,7 +210,7 @@ def test_tasks_wait_for_room_for_a_connection(played):
 
 
 def test_tasks_of_a_busy_loop_get_decisions(daemon, make_client):
-    """24 pages by 12 tasks, each rendered for 12 to 75 ms: the loop misses its own deadlines, which a busy machine keeps."""
+    """24 pages by 12 tasks, each rendered for 12 to 75 ms: the loop misses deadlines that a busy machine keeps."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
     rng = random.Random(7)
