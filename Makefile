@@ -33,7 +33,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing)
+.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -121,6 +121,10 @@ test-ruby: test-binary
 test-go: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -count=1 -race -parallel 8 ./... && cd grpc && go test -count=1 -race ./...'
 
+# Not a stage of `make test`: it needs npm and 65 MB of development dependencies.
+test-node: test-binary
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage node clients/node/test/run
+
 test-roulette: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
 
@@ -181,7 +185,7 @@ nightly-restarts:
 	KILLS=$${KILLS:-100} $(PYTEST) -q -s \
 	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py
 
-nightly-clients:
+nightly-clients: test-node
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
 	  $(PYTEST) -q -s -rs tests/clients

@@ -21,7 +21,7 @@ use crate::daemon::log;
 use crate::protocol::{Code, DescriptorList, HelloFrame, RequestFrame, Verdict, WireReply, WorkOutcome};
 use crate::sys;
 
-/// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
+/// Runs a command under a lease: concurrency rules count it until it ends
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

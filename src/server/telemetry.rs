@@ -49,11 +49,18 @@ pub(super) enum ClientKind {
     Python,
     Ruby,
     Go,
+    Node,
 }
 
 impl ClientKind {
-    const ALL: [ClientKind; 5] =
-        [ClientKind::Other, ClientKind::Cli, ClientKind::Python, ClientKind::Ruby, ClientKind::Go];
+    const ALL: [ClientKind; 6] = [
+        ClientKind::Other,
+        ClientKind::Cli,
+        ClientKind::Python,
+        ClientKind::Ruby,
+        ClientKind::Go,
+        ClientKind::Node,
+    ];
 
     /// Parses the client of HELLO, such as `python/0.1.0`.
     pub(super) fn parse(client: Option<&str>) -> ClientKind {
@@ -68,6 +75,7 @@ impl ClientKind {
             ClientKind::Python => "python",
             ClientKind::Ruby => "ruby",
             ClientKind::Go => "go",
+            ClientKind::Node => "node",
         }
     }
 }
