@@ -51,7 +51,7 @@ impl DomainAccess {
         self.restricted.get(domain).is_none_or(|users| users.contains(&user))
     }
 
-    /// Logs a refused request: the application goes on without limits. The domain comes from the settings, so this logs
+    /// Logs a refused request, which the clients refuse as well. The domain comes from the settings, so this logs
     /// no text of a client.
     pub(super) fn log_refusal(&self, domain: &str, user: u32, now: Timestamp) {
         if let Some(requests) = self.throttle.count_event(now) {
@@ -59,7 +59,7 @@ impl DomainAccess {
                 domain,
                 user,
                 requests,
-                "this domain is not open to this user: its requests are not checked; \
+                "this domain is not open to this user: its requests are refused; \
                  help: add the user to `domains.{domain}.uids`"
             );
         }
@@ -103,7 +103,7 @@ impl PoolAccess {
     }
 
     /// Checks that a process of this user may join this pool with this number of slots. Logs a refusal, as the
-    /// application then goes on without limits.
+    /// clients then refuse its requests.
     pub(super) fn check(&self, pool: &str, user: u32, slots: u32, now: Timestamp) -> Result<(), PoolRefusal> {
         let Some(limits) = self.pools.get(pool) else { return Ok(()) };
         let refusal = if !limits.uids.is_empty() && !limits.uids.contains(&user) {
@@ -124,7 +124,7 @@ impl PoolAccess {
             warn!(
                 user,
                 connections,
-                "{refusal}: its requests are not checked; help: see `pools.{pool}` in the settings"
+                "{refusal}: its requests are refused; help: see `pools.{pool}` in the settings"
             );
         }
     }
