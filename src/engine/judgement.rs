@@ -283,16 +283,12 @@ impl<'d> Judgement<'d> {
         let granted = matches!(admission, Admission::Granted(_));
         let stage = stage(&workspace.checks);
         workspace.record_notes(&self.compiled.domain, granted, stage, self.counters);
-        if request.lists_all_limits {
-            workspace.list_all_limits(&self.compiled.domain);
-        }
+        workspace.list_all_limits(&self.compiled.domain, request);
         let lease = reserved.filter(|_| granted).and_then(|reserved| {
             let is_noncritical = gate.map(|gate| gate.shedding.is_noncritical(priority));
             self.grant_lease(reserved, request, is_noncritical, workspace)
         });
-        let mut shedder = None;
-        let mut slot = None;
-        let (mut rate, mut blocked) = (None, false);
+        let (mut shedder, mut slot, mut refusing) = (None, None, None);
         let (verdict, binding, retry) = match admission {
             Admission::Granted(wait) => {
                 let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
@@ -300,8 +296,7 @@ impl<'d> Judgement<'d> {
             }
             Admission::Refused | Admission::NeedsRemoteCheck => {
                 let (binding, retry) = longest_wait(&workspace.checks, stage, self.now);
-                rate = binding.and_then(|check| self.rate(check));
-                blocked = binding.is_some_and(|check| check.is_blocked);
+                refusing = binding;
                 (Verdict::Limit, binding.and_then(|check| Some((check.slot, self.limit_view(check)?))), retry)
             }
             Admission::Shed(refusal) => {
@@ -321,8 +316,8 @@ impl<'d> Judgement<'d> {
             lease,
             retry_after: retry,
             priority: self.priority_name(priority),
-            rate,
-            blocked,
+            rate: refusing.and_then(|check| self.rate(check)),
+            blocked: refusing.is_some_and(|check| check.is_blocked),
             domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,

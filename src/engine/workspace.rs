@@ -238,9 +238,9 @@ impl Workspace {
         }
     }
 
-    /// Lists every matching limit that may be shown.
-    pub(super) fn list_all_limits(&mut self, domain: &Domain) {
-        for check in &self.checks {
+    /// Lists every matching limit that may be shown, if the request asks for them.
+    pub(super) fn list_all_limits(&mut self, domain: &Domain, request: &Request<'_>) {
+        for check in self.checks.iter().filter(|_| request.lists_all_limits) {
             let is_named = domain.rules().get(check.rule as usize).is_some_and(|rule| rule.advertise);
             if let Some(level) = check.level.filter(|_| is_named) {
                 self.all.push((check.rule, level));

@@ -123,8 +123,7 @@ impl PoolAccess {
             let (PoolRefusal::User { pool, .. } | PoolRefusal::Slots { pool, .. }) = refusal;
             warn!(
                 user,
-                connections,
-                "{refusal}: its requests are refused; help: see `pools.{pool}` in the settings"
+                connections, "{refusal}: its requests are refused; help: see `pools.{pool}` in the settings"
             );
         }
     }

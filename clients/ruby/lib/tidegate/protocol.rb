@@ -356,19 +356,15 @@ module Tidegate
 
     # Returns the quota as the rule writes it, if the daemon sends that, else the limit and its window.
     def quota
-      if (found = RATE.match(extra["rate"].to_s))
-        unit = found[1] == "1" && self.unit == "requests" ? "request" : self.unit
-        article, noun = PERIODS[found[3]]
-        return "#{found[1]} #{unit} #{article} #{noun}" if ["", "1"].include?(found[2])
+      count, periods, period = RATE.match(extra["rate"].to_s)&.captures
+      return "#{limit} #{(given[3] || 0).zero? ? 'at once' : "#{unit} in #{Decision.number(given[3])} s"}" unless count
 
-        return "#{found[1]} #{unit} in #{found[2]} #{noun}s"
-      end
-      "#{limit} #{(given[3] || 0).zero? ? 'at once' : "#{self.unit} in #{Decision.number(given[3])} s"}"
+      amount, noun = "#{count} #{count == '1' && unit == 'requests' ? 'request' : unit}", PERIODS.fetch(period, period)
+      ["", "1"].include?(periods) ? "#{amount} a#{'n' if noun == 'hour'} #{noun}" : "#{amount} in #{periods} #{noun}s"
     end
 
     RATE = %r{\A([0-9]{1,10})/([0-9]{0,10})(ms|s|min|h|day|week|month)\z}
-    PERIODS = { "ms" => %w[a millisecond], "s" => %w[a second], "min" => %w[a minute], "h" => %w[an hour],
-                "day" => %w[a day], "week" => %w[a week], "month" => %w[a month] }.freeze
+    PERIODS = { "ms" => "millisecond", "s" => "second", "min" => "minute", "h" => "hour" }.freeze
     private_constant :RATE, :PERIODS
 
     # Ends the lease with the outcome ok, error or dropped; does nothing without a lease or the second time.
