@@ -102,6 +102,9 @@ fn print(status: &WhyStatus, out: &mut dyn Write) -> Result<()> {
             None => writeln!(out, "no       {} ({}): {}", other.rule, other.at, other.reason)?,
         }
     }
+    if status.more > 0 {
+        writeln!(out, "no       {} more", count(status.more as u64))?;
+    }
     for UnusedAttribute { name, near } in &status.unused {
         let near = near.as_deref().map(|near| format!("; is it {}?", shown(near))).unwrap_or_default();
         writeln!(out, "unused   {}: nothing in this domain uses it{near}", shown(name))?;

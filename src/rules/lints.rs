@@ -1,6 +1,6 @@
 //! Warnings about valid rules that may not do what was intended: one pass over the domains without errors.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::draft::Draft;
@@ -67,8 +67,10 @@ impl Lints<'_> {
             let conditions = rule.conditions.iter().map(|condition| &*condition.attribute);
             conditions.chain(rule.key.iter().map(|part| &*part.attribute))
         });
-        let mut uses: HashMap<&str, usize> = HashMap::new();
+        let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
         names.for_each(|name| *uses.entry(name).or_default() += 1);
+        // An attribute of several rules is meant.
+        let meant: Vec<&str> = uses.iter().filter(|(_, uses)| **uses > 1).map(|(name, _)| *name).collect();
         let rules = domain.contents.rules.iter().filter(|rule| candidate_of(&rule.name).is_none());
         let rules =
             rules.map(|rule| (&rule.name, &rule.position, rule.conditions.as_slice(), rule.key.as_slice()));
@@ -82,12 +84,11 @@ impl Lints<'_> {
             }
             let named = conditions.iter().map(|condition| &*condition.attribute);
             for name in named.chain(key.iter().map(|part| &*part.attribute)) {
-                // An attribute of several rules is meant.
-                if uses.get(name).is_some_and(|uses| *uses > 1) {
+                self.comparisons_left = self.comparisons_left.saturating_sub(meant.len());
+                if self.comparisons_left == 0 || uses.get(name).is_some_and(|uses| *uses > 1) {
                     continue;
                 }
-                let others = uses.iter().filter(|(_, uses)| **uses > 1).map(|(name, _)| *name);
-                let Some(near) = suspect_name(name, others) else { continue };
+                let Some(near) = suspect_name(name, meant.iter().copied()) else { continue };
                 let message = format!("{} is probably misspelled: no other rule uses it", shown(name));
                 self.warn(&position.file, at, message, format!("write {near}, if that is meant"));
             }

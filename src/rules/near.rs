@@ -33,9 +33,10 @@ impl Mismatch<'_> {
 
 impl Domain {
     /// Returns the single difference by which a rule or list entry misses these attributes, if a misspelling, the case
-    /// of a value or one missing attribute explains it. `None` for nodes of the descriptor tree.
+    /// of a value or one missing attribute explains it. `unused`: those of [`Domain::unused`]. `None` for nodes of the
+    /// descriptor tree.
     #[must_use]
-    pub fn near_match(&self, number: u32, attributes: &[(&str, &str)]) -> Option<String> {
+    pub fn near_match(&self, number: u32, attributes: &[(&str, &str)], unused: &[&str]) -> Option<String> {
         let rule = self.rules().get(number as usize).filter(|rule| rule.mode != Mode::Disabled);
         let (conditions, key) = match (rule, self.listed(number)) {
             (Some(rule), _) if self.tree().path(number).is_none() => (&rule.conditions, &*rule.key),
@@ -50,8 +51,7 @@ impl Domain {
         let mut absent: BTreeSet<&str> = counted.collect();
         if let Some(condition) = condition {
             if value(attributes, &condition.attribute).is_some() {
-                return self
-                    .near_value(condition, attributes)
+                return near_value(condition, attributes)
                     .filter(|_| failing.next().is_none() && absent.is_empty());
             }
             absent.insert(&condition.attribute);
@@ -59,31 +59,9 @@ impl Domain {
         let absent: Vec<&str> = absent.into_iter().collect();
         let is_rule = rule.is_some();
         match absent.as_slice() {
-            [name] if failing.next().is_none() => self.near_name(name, attributes, is_rule),
+            [name] if failing.next().is_none() => near_name(name, unused, is_rule),
             _ => None,
         }
-    }
-
-    /// Describes a missing attribute, or one that is sent under a similar name. Most requests lack that of a list entry.
-    fn near_name(&self, name: &str, attributes: &[(&str, &str)], is_rule: bool) -> Option<String> {
-        let unused = self.unused(attributes);
-        match unused.iter().find(|sent| nearest(sent, [name], TYPO).is_some()) {
-            Some(sent) => Some(format!("it asks for {}, and the request has {}", shown(name), shown(sent))),
-            None => is_rule.then(|| format!("only {} is missing", shown(name))),
-        }
-    }
-
-    fn near_value(&self, condition: &Condition, attributes: &[(&str, &str)]) -> Option<String> {
-        let is = value(attributes, &condition.attribute)?;
-        let expected = condition.any_of.iter().filter_map(|pattern| pattern.as_exact());
-        let near = nearest(is, expected, TYPO)?;
-        let case = if near.eq_ignore_ascii_case(is) { ": values are compared by case" } else { "" };
-        Some(format!(
-            "{} is {}, and it asks for {}{case}",
-            shown(&condition.attribute),
-            shown(is),
-            shown(near)
-        ))
     }
 
     /// Returns the names of those attributes that no rule, list entry, priority or descriptor of the domain uses.
@@ -113,6 +91,22 @@ impl Domain {
             .texts()
             .any(|text| text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
     }
+}
+
+/// Describes a missing attribute, or one that is sent under a similar name. Most requests lack that of a list entry.
+fn near_name(name: &str, unused: &[&str], is_rule: bool) -> Option<String> {
+    match unused.iter().find(|sent| nearest(sent, [name], TYPO).is_some()) {
+        Some(sent) => Some(format!("it asks for {}, and the request has {}", shown(name), shown(sent))),
+        None => is_rule.then(|| format!("only {} is missing", shown(name))),
+    }
+}
+
+fn near_value(condition: &Condition, attributes: &[(&str, &str)]) -> Option<String> {
+    let is = value(attributes, &condition.attribute)?;
+    let expected = condition.any_of.iter().filter_map(|pattern| pattern.as_exact());
+    let near = nearest(is, expected, TYPO)?;
+    let case = if near.eq_ignore_ascii_case(is) { ": values are compared by case" } else { "" };
+    Some(format!("{} is {}, and it asks for {}{case}", shown(&condition.attribute), shown(is), shown(near)))
 }
 
 /// Returns the value of an attribute as rules see it: the first with this name; an empty value is absent.

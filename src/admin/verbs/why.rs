@@ -46,8 +46,10 @@ pub(crate) struct WhyStatus {
     pub(crate) help: Option<String>,
     /// The rules that check the request, in file order.
     pub(crate) checks: Vec<WhyCheck>,
-    /// Rules and list entries that do not match, in file order.
+    /// Rules and list entries that do not match: those that nearly match first, each in file order; at most 100.
     pub(crate) others: Vec<WhyOther>,
+    /// Further ones.
+    pub(crate) more: usize,
     /// The pools that the domain sheds, whose state also decides.
     pub(crate) pools: Vec<String>,
     /// Switches and blocks that apply.
@@ -162,27 +164,28 @@ fn inspect(
         status.help = decision.listed.and_then(|listed| listed.help.as_deref()).or(help).map(str::to_owned);
         status.checks = decision.inspected().map(|check| self::check(admin, domain, &check)).collect();
     });
+    let unused = domain.unused(&attributes);
+    let others = (0u32..).zip(domain.named()).filter_map(|(number, item)| {
+        let mismatch = domain.why_not(number, &attributes)?;
+        Some(WhyOther {
+            rule: item.name.to_owned(),
+            at: format!("{}:{}", item.position.file, item.position.line),
+            reason: mismatch.describe(&attributes),
+            near: domain.near_match(number, &attributes, &unused),
+        })
+    });
+    status.others = others.collect();
+    status.others.sort_by_key(|other| other.near.is_none());
+    status.more = status.others.len().saturating_sub(OTHERS_MAX);
+    status.others.truncate(OTHERS_MAX);
     let is_checked = |name: &str| status.checks.iter().any(|check| *check.rule == *name);
     let named = domain.named().filter(|item| !is_checked(item.name));
-    status.others = (0u32..)
-        .zip(domain.named())
-        .filter_map(|(number, item)| {
-            let mismatch = domain.why_not(number, &attributes)?;
-            Some(WhyOther {
-                rule: item.name.to_owned(),
-                at: format!("{}:{}", item.position.file, item.position.line),
-                reason: mismatch.describe(&attributes),
-                near: domain.near_match(number, &attributes),
-            })
-        })
-        .collect();
     let names = named.map(|item| item.name).chain(status.checks.iter().map(|check| &*check.rule));
     let overrides: Vec<String> = names.flat_map(|name| switches_of_rule(admin, domain, name, now)).collect();
     status.overrides.extend(overrides);
     status.pools = domain.sheds().iter().map(|shed| shed.pool.to_string()).collect();
     let used = domain.attribute_names();
-    status.unused = domain
-        .unused(&attributes)
+    status.unused = unused
         .into_iter()
         .map(|name| UnusedAttribute {
             name: name.to_owned(),
@@ -285,6 +288,9 @@ fn switches(admin: &AdminState, target: &Target, now: Now) -> Vec<String> {
     });
     text.collect()
 }
+
+/// As many as an operator reads.
+const OTHERS_MAX: usize = 100;
 
 const DIGEST_DIGITS: usize = 32;
 
