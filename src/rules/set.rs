@@ -1,6 +1,7 @@
 //! A domain: its rules and lists, with their index.
 
 use super::index::Index;
+use super::near::value;
 use super::shed::{Shed, ShedPart};
 use super::{
     Condition, Hit, KeyPart, KeyScratch, ListKind, ListedEntry, Mode, Overrides, Pattern, Position,
@@ -241,10 +242,7 @@ impl Domain {
         if mode == Some(Mode::Disabled) {
             return Some(Mismatch::Disabled);
         }
-        let value = |name: &str| {
-            let first = attributes.iter().find(|(known, _)| *known == name);
-            first.map(|(_, value)| *value).filter(|value| !value.is_empty())
-        };
+        let value = |name: &str| value(attributes, name);
         let (conditions, key) = match (rule, self.listed(number)) {
             (Some(rule), _) => (&rule.conditions, &*rule.key),
             (None, Some(listed)) => (&listed.conditions, &[][..]),

@@ -10,10 +10,12 @@ use super::{VerbRefusal, VerbResult};
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
-use crate::engine::{Caller, Cost, Descriptors, InspectedCheck, Op, Request, RuleName, SwitchOrigin, Target};
-use crate::rules::Domain;
+use crate::engine::{
+    Caller, Cost, Descriptors, InspectedCheck, Op, Request, RuleName, SwitchOrigin, SwitchView, Target,
+};
 use crate::rules::de::{TYPO, nearest};
 use crate::rules::words::numbers_or_unlimited;
+use crate::rules::{Domain, Rule};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -118,7 +120,7 @@ pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -
     let mut status = WhyStatus {
         domain: request.domain.clone(),
         mode: admin.engine.mode().to_string(),
-        overrides: switches_of_daemon(admin, now),
+        overrides: switches(admin, now, |view| view.switch.target == Target::Daemon),
         ..WhyStatus::default()
     };
     match &request.digest {
@@ -178,11 +180,12 @@ fn inspect(
     status.others.sort_by_key(|other| other.near.is_none());
     status.more = status.others.len().saturating_sub(OTHERS_MAX);
     status.others.truncate(OTHERS_MAX);
-    let is_checked = |name: &str| status.checks.iter().any(|check| *check.rule == *name);
-    let named = domain.named().filter(|item| !is_checked(item.name));
-    let names = named.map(|item| item.name).chain(status.checks.iter().map(|check| &*check.rule));
-    let overrides: Vec<String> = names.flat_map(|name| switches_of_rule(admin, domain, name, now)).collect();
-    status.overrides.extend(overrides);
+    let in_domain = |view: &SwitchView| {
+        // A switch outlives its rule.
+        let exists = view.configured_mode.is_some();
+        exists && matches!(&view.switch.target, Target::Rule(name) if *name.domain == *domain.name())
+    };
+    status.overrides.extend(switches(admin, now, in_domain));
     status.pools = domain.sheds().iter().map(|shed| shed.pool.to_string()).collect();
     let used = domain.attribute_names();
     status.unused = unused
@@ -197,15 +200,7 @@ fn inspect(
 
 fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> WhyCheck {
     let rule = check.rule;
-    let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
-    let mode = admin.engine.effective_mode(&name).unwrap_or(rule.mode);
-    let quota = rule.limit.quota().map(|quota| numbers_or_unlimited(Some(quota)));
     let mut entry = WhyCheck {
-        rule: rule.name.to_string(),
-        at: format!("{}:{}", rule.position.file, rule.position.line),
-        mode: mode.to_string(),
-        quota: quota.unwrap_or_else(|| numbers_or_unlimited(None)),
-        digest: check.digest.clone(),
         cost: check.cost,
         unit: rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS).to_owned(),
         limit: check.level.map(|level| level.limit),
@@ -215,10 +210,23 @@ fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> Why
         refuses: check.refuses,
         blocked: check.blocked,
         retry_us: check.retry_after.map(|wait| wait.0),
-        ..WhyCheck::default()
+        ..of_rule(admin, domain, rule, &check.digest)
     };
     add_sketch(admin, domain, &mut entry);
     entry
+}
+
+/// Returns what is known of a key without its state.
+fn of_rule(admin: &AdminState, domain: &Domain, rule: &Rule, digest: &str) -> WhyCheck {
+    let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
+    WhyCheck {
+        rule: rule.name.to_string(),
+        at: format!("{}:{}", rule.position.file, rule.position.line),
+        mode: admin.engine.effective_mode(&name).unwrap_or(rule.mode).to_string(),
+        quota: numbers_or_unlimited(rule.limit.quota()),
+        digest: digest.to_owned(),
+        ..WhyCheck::default()
+    }
 }
 
 /// Adds the counts of the key in the sketch of its rule. Returns whether it has any.
@@ -250,18 +258,12 @@ fn look_up(
     let blocks = [admin.engine.blocked_keys(), admin.engine.fleet_overrides().blocks].concat();
     for rule in domain.rules() {
         let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
-        let mut entry = WhyCheck {
-            rule: rule.name.to_string(),
-            at: format!("{}:{}", rule.position.file, rule.position.line),
-            mode: admin.engine.effective_mode(&name).unwrap_or(rule.mode).to_string(),
-            quota: numbers_or_unlimited(rule.limit.quota()),
-            digest: digest.clone(),
-            ..WhyCheck::default()
-        };
+        let mut entry = of_rule(admin, domain, rule, &digest);
         let block = blocks.iter().find(|block| block.rule == name && block.format_digest() == digest);
         entry.blocked = block.is_some();
         if add_sketch(admin, domain, &mut entry) || entry.blocked {
-            status.overrides.extend(switches_of_rule(admin, domain, &rule.name, now));
+            let target = Target::Rule(name.clone());
+            status.overrides.extend(switches(admin, now, |view| view.switch.target == target));
             status.overrides.extend(block.map(|block| {
                 format!("{name}: this key is blocked until {} by {}", utc(block.until, now), block.by)
             }));
@@ -271,20 +273,12 @@ fn look_up(
     Ok(())
 }
 
-fn switches_of_daemon(admin: &AdminState, now: Now) -> Vec<String> {
-    switches(admin, &Target::Daemon, now)
-}
-
-fn switches_of_rule(admin: &AdminState, domain: &Domain, rule: &str, now: Now) -> Vec<String> {
-    switches(admin, &Target::Rule(RuleName { domain: domain.name().into(), rule: rule.into() }), now)
-}
-
-fn switches(admin: &AdminState, target: &Target, now: Now) -> Vec<String> {
+/// Describes the switches that apply, of this host and of all.
+fn switches(admin: &AdminState, now: Now, applies: impl Fn(&SwitchView) -> bool) -> Vec<String> {
     let all = [admin.engine.switches(), admin.engine.fleet_switches()].concat();
-    let of_target = all.iter().filter(|view| view.switch.target == *target);
-    let text = of_target.map(|view| {
+    let text = all.iter().filter(|view| applies(view)).map(|view| {
         let until = view.switch.until.map(|until| format!(" until {}", utc(until, now))).unwrap_or_default();
-        format!("{target} is switched to {}{until} by {}", view.switch.mode, view.switch.by)
+        format!("{} is switched to {}{until} by {}", view.switch.target, view.switch.mode, view.switch.by)
     });
     text.collect()
 }
