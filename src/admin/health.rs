@@ -159,9 +159,26 @@ fn missed(status: &DaemonStatus, story: &RateHistory) -> HealthCheck {
             check(CheckState::Good, "none in 10 minutes", format!("{} since the start", count(ever)))
         }
         (recent, _) => {
-            let more = format!("decided by clients alone in 10 minutes; most often: {why}");
-            check(CheckState::Bad, count(recent), more)
+            let share = recent as f64 / story.sums.iter().map(|calls| *calls as f64).sum::<f64>();
+            let is_bad = recent >= MISSED_BAD && share >= MISSED_SHARE_BAD;
+            let more = format!("of the calls of 10 minutes were decided by clients alone; most often: {why}");
+            let sign = if is_bad { CheckState::Bad } else { CheckState::Note };
+            check(sign, format!("{} ({})", count(recent), percent_small(share)), more)
         }
+    }
+}
+
+/// From this number on, and from this share of all calls, calls that clients decided alone need action: a client that
+/// restarts or a slow moment misses some.
+const MISSED_BAD: u64 = 10;
+const MISSED_SHARE_BAD: f64 = 0.01;
+
+/// Formats a share that may be far below a percent.
+fn percent_small(share: f64) -> String {
+    match share * 100.0 {
+        below if below < 0.01 => "less than 0.01\u{a0}%".to_owned(),
+        small if small < 1.0 => format!("{small:.2}\u{a0}%"),
+        _ => percent(share),
     }
 }
 
@@ -294,7 +311,16 @@ pub(in crate::admin) mod tests {
         assert_eq!(health, "2 things are wrong, 1 to know of");
         let shedding = RateHistory { now: [9.0, 0.0, 0.0, 0.0, 2.5, 0.0], ..RateHistory::default() };
         assert_eq!(Health::new(&status_with(&[]), &shedding).sign(), CheckState::Note);
-        let missed = RateHistory { sums: [9, 0, 0, 0, 0, 2], ..RateHistory::default() };
-        assert_eq!(Health::new(&status_with(&[]), &missed).headline(), "1 thing is wrong");
+        let missed = [
+            ([9, 0, 0, 0, 0, 2], "1 thing to know of", "2 (18\u{a0}%)"),
+            ([100, 0, 0, 0, 0, 10], "1 thing is wrong", "10 (9\u{a0}%)"),
+            ([9_990, 0, 0, 0, 0, 10], "1 thing to know of", "10 (0.10\u{a0}%)"),
+            ([1_000_000, 0, 0, 0, 0, 1], "1 thing to know of", "1 (less than 0.01\u{a0}%)"),
+        ];
+        for (sums, headline, short) in missed {
+            let (status, story) = (status_with(&[]), RateHistory { sums, ..RateHistory::default() });
+            let health = Health::new(&status, &story);
+            assert_eq!((&*health.headline(), &*health.checks[3].1.short), (headline, short));
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::engine::{
 };
 use crate::fleet::link::NodeState;
 use crate::rules::words::counted;
+use crate::rules::{NamedItem, NamedKind};
 use crate::state::SnapshotStatus;
 
 /// Counts by name.
@@ -246,11 +247,15 @@ fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
     in_force.chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None })).collect()
 }
 
+/// Returns the rules in force, without lists and shedders.
+fn limits(in_force: &InForce) -> impl Iterator<Item = NamedItem<'_>> {
+    in_force.each().filter(|rule| matches!(rule.kind, NamedKind::Rule(..)))
+}
+
 /// Returns the callers with the most requests and with the most refusals, over all rules.
 fn top_callers(engine: &Engine, in_force: &InForce) -> TopCallers {
     let mut all = TopCallers::default();
-    let limits = in_force.each().filter(|rule| matches!(rule.kind, crate::rules::NamedKind::Rule(..)));
-    for rule in limits.take(RULES_MAX) {
+    for rule in limits(in_force).take(RULES_MAX) {
         let top = engine.top_callers(rule.domain, rule.name);
         all.busiest.extend(top.busiest);
         all.refused.extend(top.refused);
@@ -330,12 +335,13 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
         format!("{} keys were dropped while they mattered: raise memory.max", memory.evictions)
     });
     warn(*panics > 0, &|| format!("{panics} decisions panicked: the log says where; please report it"));
-    let missed = status.missed_in_all();
-    warn(missed > 0, &|| format!("clients made {missed} decisions without the daemon: `missed` says why"));
     let refused: u64 = status.connections.refused.values().sum();
     warn(refused > 0, &|| {
         format!("{refused} connections were not let in: raise connections.max or .per_user")
     });
+    warnings.extend(of_missed(status));
+    let in_force = admin.engine.in_force();
+    warnings.extend(unmet_rules(status, limits(&in_force).map(|rule| (rule.domain, rule.name))));
     warnings.extend(of_fleet(status, fleet));
     warnings.extend(fleet.secret_warning());
     warnings.extend(fleet.forged_warning());
@@ -343,6 +349,60 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     warnings.extend(of_pools(&status.pools));
     warnings
 }
+
+/// Warns of decisions that clients made alone, unless they are few.
+fn of_missed(status: &DaemonStatus) -> Option<String> {
+    let (missed, decided) = (status.missed_in_all(), status.decisions.sum());
+    let why = &status.missed.iter().max_by_key(|missed| missed.count)?.reason;
+    (missed > decided / MISSED_PER_DECISIONS).then(|| {
+        format!(
+            "clients made {missed} decisions without the daemon, which made {decided}; the most common reason is \
+             `{why}`: see `missed` of `tidegate status --json`"
+        )
+    })
+}
+
+/// One missed decision in as many is no warning: clients restart, and hosts have slow moments.
+const MISSED_PER_DECISIONS: u64 = 1_000;
+
+/// Names the limits that met no request, while another one of their domain met many.
+fn unmet_rules<'r>(
+    status: &DaemonStatus,
+    limits: impl Iterator<Item = (&'r str, &'r str)>,
+) -> Option<String> {
+    let is_new = |since: Duration| since < UNMET_FOR;
+    if is_new(Duration::from_secs(status.uptime_s)) || is_new(status.age(status.rules.last_success?)) {
+        return None;
+    }
+    let mut met: HashMap<(&str, &str), u64> = HashMap::new();
+    let mut most: HashMap<&str, u64> = HashMap::new();
+    for RuleStatus { totals, .. } in &status.counts {
+        let requests = totals.outcomes().iter().sum();
+        met.insert((&totals.domain, &totals.rule), requests);
+        let most = most.entry(&totals.domain).or_default();
+        *most = requests.max(*most);
+    }
+    let is_unmet = |(domain, rule): &(&str, &str)| {
+        met.get(&(*domain, *rule)) == Some(&0) && most.get(domain).is_some_and(|most| *most >= UNMET_REQUESTS)
+    };
+    let unmet: Vec<String> =
+        limits.filter(is_unmet).map(|(domain, rule)| format!("`{domain}/{rule}`")).collect();
+    let (shown, more) = unmet.split_at(unmet.len().min(NAMES_SHOWN));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    (!shown.is_empty()).then(|| {
+        format!(
+            "no request has met {}{more}, while thousands met other rules of the domain: `tidegate why` shows which \
+             rules a request meets",
+            shown.join(", ")
+        )
+    })
+}
+
+/// A rule without a request for this time, while this many met another one, may be a mistake.
+const UNMET_FOR: Duration = Duration::from_hours(1);
+const UNMET_REQUESTS: u64 = 10_000;
+
+const NAMES_SHOWN: usize = 3;
 
 fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
     let rules = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
@@ -383,4 +443,40 @@ fn of_pools(pools: &[PoolView]) -> Vec<String> {
         }
     }
     warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::unmet_rules;
+    use crate::admin::health::tests::status_with;
+
+    #[test]
+    fn warns_of_rule_without_request_only_beside_busy_rule_after_an_hour() {
+        let counts = |busiest: u64| {
+            json!([
+                {"domain": "api", "rule": "a", "mode": "enforce", "pass": busiest},
+                {"domain": "api", "rule": "b", "mode": "enforce"},
+                {"domain": "api", "rule": "deny", "mode": "enforce"},
+                {"domain": "other", "rule": "c", "mode": "enforce"},
+            ])
+        };
+        let limits = [("api", "a"), ("api", "b"), ("other", "c")];
+        let warning = |busiest: u64, uptime_s: u64, reload: u64| {
+            let changes = [
+                ("/counts", counts(busiest)),
+                ("/uptime_s", json!(uptime_s)),
+                ("/rules/last_success", json!(reload)),
+            ];
+            unmet_rules(&status_with(&changes), limits.into_iter())
+        };
+        let found = warning(10_000, 3_600, 1_000).unwrap();
+        assert!(found.starts_with("no request has met `api/b`, while"), "{found}");
+        for quiet in
+            [warning(9_999, 3_600, 1_000), warning(10_000, 3_599, 1_000), warning(10_000, 3_600, 1_001)]
+        {
+            assert_eq!(quiet, None);
+        }
+    }
 }

@@ -273,6 +273,12 @@ impl Totals {
 }
 
 impl VerdictTotals {
+    /// Returns the number of all decisions.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.allow + self.limit + self.wait + self.deny + self.shed
+    }
+
     /// Adds two counts.
     #[must_use]
     pub fn plus(self, more: &VerdictTotals) -> VerdictTotals {
