@@ -136,6 +136,9 @@ func (d *Decision) Problem() []byte {
 		escaped(about), escaped(title), d.Status, escaped(d.Message()))
 	if d.named() && d.Verdict == VerdictLimit {
 		b += fmt.Sprintf(`,"violated-policies":[%s],"limit":%d,"window":%s`, escaped(d.Rule), d.Limit, number(d.Window))
+		if d.Digest != "" {
+			b += `,"digest":` + escaped(d.Digest)
+		}
 	}
 	if !d.Allowed && d.RetryAfter != Never {
 		b += `,"retry_after":` + number(d.RetryAfter)

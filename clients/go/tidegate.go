@@ -65,6 +65,7 @@ type Decision struct {
 	Rate                                 string        // of a rule that refuses, as it is written: 5/min
 	HasLimit, Hidden                     bool          // HasLimit: the next two lines apply; Hidden: not for callers
 	Blocked                              bool          // an operator or the rule itself blocks this caller
+	Digest                               string        // of the key of the rule that refuses, for `tidegate why`
 	Limit, Remaining                     uint64        // in units
 	Window, ResetAfter, RetryAfter, Wait time.Duration // RetryAfter may be Never
 	Lease                                uint64        // 0: none

@@ -444,6 +444,8 @@ func (d *Decision) read(elements []value) {
 			d.Hidden = field.expect('b').n == 1
 		case name == "rate":
 			d.Rate = string(field.expect('s').bytes)
+		case name == "digest":
+			d.Digest = string(field.expect('s').bytes)
 		case name == "blocked":
 			d.Blocked = field.expect('b').n == 1
 		}

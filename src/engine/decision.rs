@@ -1,6 +1,7 @@
 //! The answers of the engine.
 
 use super::check::StageCheck;
+use super::digest::Digest;
 use super::judgement::stage;
 use super::remote_check::Shortfalls;
 use crate::clock::Micros;
@@ -60,8 +61,8 @@ pub struct Decision<'d> {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CheckedKeys<'d> {
-    /// The key of one rule.
-    One(RuleCheck),
+    /// The key of one rule, and its cost there.
+    One { rule: u32, key: Digest, cost: u32, passes: bool },
     /// The keys of all rules that judged.
     Several(&'d [StageCheck]),
 }
@@ -90,7 +91,9 @@ impl<'d> Decision<'d> {
     /// The check of each rule that was evaluated, in file order.
     pub fn checks(&self) -> impl Iterator<Item = RuleCheck> + 'd {
         let (one, checks) = match self.checked_keys {
-            CheckedKeys::One(check) => (Some(check), &[][..]),
+            CheckedKeys::One { rule, key, cost, passes } => {
+                (Some(RuleCheck { rule, key: key.hash(), cost, passes }), &[][..])
+            }
             CheckedKeys::Several(checks) => (None, checks),
         };
         let stage = stage(checks);
@@ -101,17 +104,16 @@ impl<'d> Decision<'d> {
     /// none: for [`Engine::inspect`](super::Engine::inspect).
     pub fn inspected(&self) -> impl Iterator<Item = InspectedCheck<'d>> + '_ {
         let checks = match self.checked_keys {
-            CheckedKeys::One(_) => &[][..],
+            CheckedKeys::One { .. } => &[][..],
             CheckedKeys::Several(checks) => checks,
         };
         let stage = stage(checks);
         checks.iter().filter_map(move |check| {
-            let [low, high] = [check.key.hash(), check.key.high()];
             Some(InspectedCheck {
                 rule: self.rule_at(check.rule)?,
                 level: check.level,
                 cost: check.cost,
-                digest: format!("{high:016x}{low:016x}"),
+                digest: check.key.to_hex().as_str().to_owned(),
                 refuses: !check.passes() && stage.includes_check(check),
                 retry_after: match check.outcome {
                     Outcome::Later(wait) | Outcome::Queued(wait) => Some(wait),
@@ -121,6 +123,20 @@ impl<'d> Decision<'d> {
                 blocked: check.is_blocked,
             })
         })
+    }
+
+    /// The key of the rule that refuses; `None` for other verdicts.
+    #[must_use]
+    pub fn refused_key(&self) -> Option<Digest> {
+        let binding = self.binding.filter(|_| self.verdict == Verdict::Limit)?;
+        match self.checked_keys {
+            CheckedKeys::One { key, .. } => Some(key),
+            CheckedKeys::Several(checks) => {
+                let is_binding = |rule: &Rule| std::ptr::eq(rule, binding.rule);
+                let check = checks.iter().find(|check| self.rule_at(check.rule).is_some_and(is_binding))?;
+                Some(check.key)
+            }
+        }
     }
 
     /// The notes with the name of their rule, in file order.

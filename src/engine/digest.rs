@@ -1,5 +1,6 @@
 //! Keyed digests of keys; the engine never stores their text.
 
+use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 
 use super::siphash::SipHash;
@@ -156,6 +157,20 @@ impl Digest {
     pub(super) fn tag(&self) -> Tag {
         let [.., low, _] = self.0;
         Tag::from_bits(u16::try_from(low & 0xffff).unwrap_or_default())
+    }
+}
+
+impl Digest {
+    /// Its 32 hexadecimal digits, as operators see it.
+    #[must_use]
+    pub fn to_hex(&self) -> ArrayString<32> {
+        let mut text = ArrayString::new();
+        for byte in u128::from(*self).to_be_bytes() {
+            for digit in [byte >> 4, byte & 0xf] {
+                text.push(char::from(if digit < 10 { b'0' + digit } else { b'a' - 10 + digit }));
+            }
+        }
+        text
     }
 }
 

@@ -110,18 +110,20 @@ fn read_decision<'s, 'a: 's>(
     if all {
         read_all(&mut elements.reader, &mut scratch.all).ok_or(FaultReason::Field(&ALL))?;
     }
-    let (mut help, mut unit, mut rate, mut hide, mut blocked) = (None, None, None, None, None);
+    let (mut help, mut unit, mut rate, mut hide, mut blocked, mut digest) =
+        (None, None, None, None, None, None);
     if elements.next_is_present() {
         read_map(
             &mut elements.reader,
             &EXTRA,
-            &["help", "hide", "unit", "rate", "blocked"],
+            &["help", "hide", "unit", "rate", "blocked", "digest"],
             |reader, key| {
                 let stored = match key {
                     "help" => store(&mut help, reader.text()),
                     "hide" => store(&mut hide, reader.boolean()),
                     "blocked" => store(&mut blocked, reader.boolean()),
                     "rate" => store(&mut rate, reader.text()),
+                    "digest" => store(&mut digest, reader.text()),
                     _ => store(&mut unit, reader.text()),
                 };
                 stored.ok_or(FaultReason::Field(&EXTRA))
@@ -145,6 +147,7 @@ fn read_decision<'s, 'a: 's>(
         unit,
         rate,
         blocked: blocked.unwrap_or_default(),
+        digest,
     }))
 }
 
@@ -205,7 +208,7 @@ const ALL: ExpectedField =
     ExpectedField { field: "all", range: "nil or an array of [rule, limit, window_us, remaining, reset_us]" };
 const EXTRA: ExpectedField = ExpectedField {
     field: "extra",
-    range: "nil or a map: texts help, unit and rate; hide and blocked true or false",
+    range: "nil or a map: texts help, unit, rate and digest; hide and blocked true or false",
 };
 const OK: ExpectedField = ExpectedField { field: "ok", range: "true or false" };
 const CODE: ExpectedField = ExpectedField { field: "code", range: "an integer from 1 to 11" };

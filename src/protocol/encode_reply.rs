@@ -113,8 +113,9 @@ fn write_rest(writer: &mut FrameWriter<'_>, decision: DecisionReply<'_>) {
 
 #[inline]
 fn has_extra(decision: &DecisionReply<'_>) -> bool {
-    let DecisionReply { help, hide, unit, rate, blocked, .. } = decision;
-    help.is_some() || unit.is_some() || rate.is_some() || *hide || *blocked
+    let DecisionReply { help, hide, unit, rate, blocked, digest, .. } = decision;
+    let texts = [help, unit, rate, digest];
+    texts.into_iter().any(Option::is_some) || *hide || *blocked
 }
 
 fn write_notes(writer: &mut FrameWriter<'_>, notes: &[(NoteKind, &str)]) {
@@ -137,14 +138,15 @@ fn write_all(writer: &mut FrameWriter<'_>, entries: &[LimitEntry<'_>]) {
 }
 
 fn write_extra(writer: &mut FrameWriter<'_>, decision: &DecisionReply<'_>) {
-    let DecisionReply { help, hide, unit, rate, blocked, .. } = *decision;
-    let present = [help.is_some(), hide, unit.is_some(), rate.is_some(), blocked];
+    let DecisionReply { help, hide, unit, rate, blocked, digest, .. } = *decision;
+    let present = [help.is_some(), hide, unit.is_some(), rate.is_some(), blocked, digest.is_some()];
     writer.map(present.into_iter().filter(|is_present| *is_present).count());
     write_text(writer, "help", help);
     write_flag(writer, "hide", hide);
     write_text(writer, "unit", unit);
     write_text(writer, "rate", rate);
     write_flag(writer, "blocked", blocked);
+    write_text(writer, "digest", digest);
 }
 
 fn write_text(writer: &mut FrameWriter<'_>, key: &str, text: Option<&str>) {

@@ -83,6 +83,8 @@ pub struct DecisionReply<'a> {
     pub rate: Option<&'a str>,
     /// Whether the caller is blocked.
     pub blocked: bool,
+    /// The digest of the caller's key of the rule that refuses, in hexadecimal digits.
+    pub digest: Option<&'a str>,
 }
 
 impl DecisionReply<'_> {

@@ -310,6 +310,8 @@ fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &en
     }
     reply.rate = decision.rate.filter(|_| !reply.hide);
     reply.blocked = decision.blocked;
+    let digest = decision.refused_key().filter(|_| !reply.hide).map(|key| key.to_hex());
+    reply.digest = digest.as_deref();
     reply.rule = decision.rule_name();
     reply.lease = decision.lease;
     encode_decision(replies, &reply);

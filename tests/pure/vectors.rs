@@ -286,6 +286,7 @@ fn decision_meaning(decision: &DecisionReply<'_>) -> Value {
     put(&mut extra, "unit", decision.unit.map(Value::from));
     put(&mut extra, "rate", decision.rate.map(Value::from));
     put(&mut extra, "blocked", decision.blocked.then_some(Value::Bool(true)));
+    put(&mut extra, "digest", decision.digest.map(Value::from));
     json!({
         "kind": "decision", "id": decision.id, "verdict": decision.verdict.name(), "rule": decision.rule,
         "limit": decision.limit, "window_us": decision.window_us, "remaining": decision.remaining,

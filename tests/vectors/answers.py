@@ -163,6 +163,16 @@ answer(
     '"violated-policies":["per-user"],"limit":40,"window":0.5,"retry_after":0.001}',
     grpc=grpc("RESOURCE_EXHAUSTED", 1, 1),
 )
+SAYS = "Over the limit per-user of 40 requests in 2 s. Try again in 1 s."
+DIGEST = "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3"
+answer(
+    "limited_digest", "limit", over("per-user", 40, 2_000_000, 0, 1, 1, extra={"digest": DIGEST}),
+    headers=[("RateLimit", '"per-user";r=0;t=1'), *PER_USER[1:], ("Retry-After", "1"), ("X-Ratelimit-Retry-After", "1")],
+    message=SAYS,
+    body=f'{{"type":"{QUOTA}","title":"Too Many Requests","status":429,"detail":"{SAYS}",'
+    f'"violated-policies":["per-user"],"limit":40,"window":2,"digest":"{DIGEST}","retry_after":0.001}}',
+    grpc=grpc("RESOURCE_EXHAUSTED", 1, 1),
+)
 SAYS = "Over the limit per-user of 40 requests in 2 s. It asks for more than the limit holds: it can never pass."
 answer(
     "limited_for_good", "limit", over("per-user", 40, 2_000_000, 40, 0, None),

@@ -54,6 +54,8 @@ export class Decision {
   readonly rate: string | null;
   /** Whether an operator or the rule itself blocks the caller for a time. */
   readonly blocked: boolean;
+  /** The digest of the caller's key of the rule that refuses, for `tidegate why`; null if the daemon sent none. */
+  readonly digest: string | null;
   /** Whether the binding rule may not be named to callers. */
   readonly hidden: boolean;
   /** Whether the daemon could not be asked. */
@@ -93,6 +95,7 @@ export class Decision {
     this.unit = (extra?.get("unit") || "requests").toString();
     this.rate = extra?.get("rate")?.toString() ?? null;
     this.blocked = extra?.get("blocked") === true && known === "limit";
+    this.digest = extra?.get("digest")?.toString() ?? null;
     this.hidden = extra?.get("hide") === true;
     this.degraded = reason !== null && !isRefusal(reason);
   }
@@ -159,6 +162,7 @@ export class Decision {
       answer["violated-policies"] = [this.rule];
       answer["limit"] = this.limit;
       answer["window"] = thousandths(this.window ?? 0);
+      if (this.digest !== null) answer["digest"] = this.digest;
     }
     if (!this.allowed && this.retryAfter !== null) answer["retry_after"] = thousandths(this.retryAfter);
     if (this.help !== null) answer["help"] = this.help;

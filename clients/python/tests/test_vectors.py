@@ -86,7 +86,7 @@ def meaning(message, direction):
             if result["all"] is not None:
                 result["all"] = [entry[:5] for entry in result["all"]]
             if result["extra"] is not None:
-                result["extra"] = known(result["extra"], ("help", "hide", "unit", "rate", "blocked"))
+                result["extra"] = known(result["extra"], ("help", "hide", "unit", "rate", "blocked", "digest"))
             return {"kind": name, "id": rest[0], "verdict": VERDICTS[rest[1]], **result}
         if name == "done":
             return {"kind": name, "id": rest[0], "ok": rest[1]}

@@ -7,7 +7,7 @@ use crate::clock::Micros;
 use crate::engine::algorithm::AlgorithmTable;
 use crate::engine::callers::SeenRequest;
 use crate::engine::counters::{CheckResult, ThreadCounters};
-use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView, RuleCheck};
+use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
 use crate::engine::digest::Digest;
 use crate::engine::request::{Op, Request, UNIT_REQUESTS};
 use crate::engine::rule_set::{CompiledRule, SimpleRule};
@@ -129,9 +129,9 @@ impl<'d> Judgement<'d> {
         let is_sampled = is_sampled(counters.count_decision(compiled_rule.reply_slot, verdict));
         let refusal = if compiled_rule.enforced() { CheckResult::Refuse } else { CheckResult::WouldRefuse };
         counters.count_check(compiled_rule.slot, if passes { CheckResult::Pass } else { refusal });
+        // The key without the tag of its state; the salt, mixed in twice, cancels.
+        let key = digest.with_tag_and_salt(Tag::NONE, plain.salt);
         if is_sampled || !passes {
-            // The salt, mixed in twice, cancels.
-            let key = digest.with_tag_and_salt(plain.tag, plain.salt);
             let seen = SeenRequest {
                 domain: &self.compiled.domain,
                 rule: number,
@@ -151,7 +151,7 @@ impl<'d> Judgement<'d> {
             domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
-            checked_keys: CheckedKeys::One(RuleCheck { rule: number, key: digest.hash(), cost, passes }),
+            checked_keys: CheckedKeys::One { rule: number, key, cost, passes },
             ..Decision::unlimited()
         })
     }

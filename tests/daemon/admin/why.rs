@@ -68,6 +68,27 @@ fn why_shows_the_decision_and_charges_nothing() {
 }
 
 #[test]
+fn refusals_have_the_digest_of_why_unless_the_rule_is_hidden() {
+    let simple = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h}\n";
+    let hidden = simple.replace("1/h", "1/h, advertise: false");
+    for (rules, is_shown) in [(simple, true), (RULES, true), (&*hidden, false)] {
+        let daemon = Plan::new().rules("api.yaml", rules).start();
+        let mut wire = Wire::greeted(&daemon.socket());
+        let replies: Vec<Value> = (0..4).map(|id| wire.ask(&hit(id, "u1"))).collect();
+        assert_eq!(replies[0][12]["digest"], Value::Null, "an allowed request has none");
+        let refused = why(&daemon, "api user=u1");
+        let expected = if is_shown { refused["checks"][0]["digest"].clone() } else { Value::Null };
+        assert_eq!(replies[3][2], 1);
+        assert_eq!(replies[3][12]["digest"], expected, "{rules}");
+        let refusals = replies.iter().filter(|reply| reply[2] == 1).count();
+        assert_eq!(
+            refused["checks"][0]["refused"], refusals,
+            "the list of callers has the same digest: {rules}"
+        );
+    }
+}
+
+#[test]
 fn why_names_rules_that_nearly_match() {
     let daemon = started();
     let near = |request: &str, rule: &str| {
@@ -178,11 +199,13 @@ fn refusals_carry_the_rate_as_written_and_blocks() {
     let mut wire = Wire::greeted(&daemon.socket());
     let replies: Vec<Value> = (0..4).map(|id| wire.ask(&hit(id, "u1"))).collect();
     assert_eq!(replies[2][12], Value::Null, "not with a grant");
-    assert_eq!(replies[3][12], json!({"rate": "5/min"}));
+    assert_eq!((&replies[3][12]["rate"], &replies[3][12]["blocked"]), (&json!("5/min"), &Value::Null));
     let step = json!([3, 1, "api", [["user", "u2", "step", "one"]]]);
     assert_eq!(wire.ask(&step)[2], 0);
-    assert_eq!(wire.ask(&step)[12], json!({"rate": "1/h", "blocked": true}), "the rule blocks the key");
+    let extra = wire.ask(&step)[12].take();
+    assert_eq!((&extra["rate"], &extra["blocked"]), (&json!("1/h"), &json!(true)), "the rule blocks the key");
     let (code, ..) = daemon.outcome("block per-user --for 1h user=u3");
     assert_eq!(code, Some(0));
-    assert_eq!(wire.ask(&hit(1, "u3"))[12], json!({"rate": "5/min", "blocked": true}));
+    let extra = wire.ask(&hit(1, "u3"))[12].take();
+    assert_eq!((&extra["rate"], &extra["blocked"]), (&json!("5/min"), &json!(true)));
 }

@@ -323,6 +323,8 @@ module Tidegate
     def unmatched? = @given.instance_of?(Array) && !@given[8].nil? && notes.include?(%w[unmatched domain])
     def help = extra["help"]&.to_s
     def unit = extra["unit"]&.to_s || "requests"
+    # The caller's key of the rule that refuses, for `tidegate why --digest`.
+    def digest = extra["digest"]&.to_s
     def hidden? = extra["hide"] == true
     # True if an operator or the rule itself blocks the caller for a time.
     def blocked? = extra["blocked"] == true && verdict == "limit"
