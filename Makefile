@@ -33,7 +33,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node)
+.PHONY: help demo test quick lint bench pictures book packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -147,6 +147,14 @@ pictures:        ## The pictures of docs/: decisions of `tidegate replay`, shedd
 	$(PYTHON) docs/pictures/fleet.py $(TARGET)/tmp/fleet
 	$(PYTHON) docs/pictures/page.py $(TARGET)/debug/tidegate
 
+# The book has the files that its pages link to, so that it needs no address of the repository.
+BOOK := *.md docs clients/*/*.md LICENSE benches/sockets config demo packaging tests/vectors
+book:            ## The pages as a site, in target/book/html; needs mdbook (cargo install mdbook --locked)
+	@rm -rf $(TARGET)/book && mkdir -p $(TARGET)/book/src
+	@git ls-files -zco --exclude-standard -- $(BOOK) | xargs -0 cp --parents -t $(TARGET)/book/src
+	@cd $(TARGET)/book/src && cp docs/book.toml . && sed -E 's,\]\(,&docs/,; s,docs/\.\./,,' docs/SUMMARY.md >SUMMARY.md && rm docs/SUMMARY.md
+	@mdbook build $(TARGET)/book/src --dest-dir $(TARGET)/book/html
+
 nightly:         ## Long tests, for hours. A failed target does not stop the others
 	@scripts/setup test
 	@scripts/setup packages
@@ -188,13 +196,13 @@ nightly-restarts:
 nightly-clients: test-node
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
-	  $(PYTEST) -q -s -rs tests/clients
+	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express
 
-# Tests that `make test` skips without a browser (300 MB).
+# Tests that `make test` skips without a browser (300 MB), and the book without mdbook.
 nightly-page:
 	@scripts/setup page
 	$(BUILD)
-	$(PYTEST) -q -rs tests/python/test_page.py tests/python/test_report.py
+	$(PYTEST) -q -rs tests/python/test_page.py tests/python/test_report.py tests/packages/test_docs.py
 
 # An hour of new seeds, which are printed. ROULETTE=FILE: appends a line of JSON per run.
 NIGHTLY += nightly-roulette
