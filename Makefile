@@ -137,10 +137,11 @@ bench:           ## Speed and memory beside a reference, in one run; the figures
 	@scripts/setup bench
 	benches/run
 
-pictures:        ## The pictures of docs/: decisions of `tidegate replay`, shedding, the fleet, and the daemon's page
+pictures:        ## The pictures of docs/: decisions of `tidegate replay`, the demo, shedding, the fleet, and the daemon's page
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py $(TARGET)/debug/tidegate
+	$(PYTHON) docs/pictures/terminal.py $(TARGET)/debug/tidegate
 	cargo test --locked --profile simulation --test shedding csv -- --ignored
 	$(PYTHON) docs/pictures/shedding.py $(TARGET)/tmp/shedding
 	cargo test --locked --profile simulation --test fleet csv -- --ignored
@@ -191,7 +192,7 @@ nightly-fleet:
 nightly-restarts:
 	$(BUILD)
 	KILLS=$${KILLS:-100} $(PYTEST) -q -s \
-	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py
+	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py tests/python/test_pictures.py -m "not simulated"
 
 nightly-clients: test-node
 	$(BUILD)

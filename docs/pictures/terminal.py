@@ -20,7 +20,9 @@ ACT = "import sys, demo; sys.exit(demo.quotas(sys.argv[1]))"
 COLUMNS, LINE, LEFT, TOP, WIDTH = 98, 18, 22, 56, 830
 HOLD = 9.0  # seconds for which the last image stays
 # Lines that are not shown: the example of an allowed request, further headers, the summary, and two of the callers.
-LEFT_OUT = re.compile(r"Content-|Cache-|X-Ratelimit|ben was|cleo was|it allows|    the rules|( +(caller|ann|ben|cleo|greedy) +[a-z\d]+ +\d+)")
+LEFT_OUT = re.compile(
+    r"Content-|Cache-|X-Ratelimit|ben was|cleo was|it allows|    the rules| +(caller +sent|(ann|ben|cleo|greedy) +\d)"
+)
 ESCAPE = re.compile(r"\033\[\d+m")
 KINDS = {"1": "bold", "31": "stop"}
 
@@ -29,9 +31,8 @@ def act(tidegate: str) -> list[tuple[float, str]]:
     """Runs the act in a terminal; returns its lines, with the seconds since its start."""
     root = HERE.parents[1]
     ours, theirs = os.openpty()
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(root / "demo"), str(root / "clients/python/src")]), "TERM": "xterm", "TMPDIR": "/tmp",
-    }  # fmt: skip
+    path = os.pathsep.join([str(root / "demo"), str(root / "clients/python/src")])
+    environment = os.environ | {"PYTHONPATH": path, "TERM": "xterm", "TMPDIR": "/tmp"}
     environment.pop("NO_COLOR", None)
     began = time.monotonic()
     process = subprocess.Popen(
@@ -90,15 +91,17 @@ def picture(lines: list[tuple[float, str]]) -> str:
             style.append(f"@keyframes g{index}{{0%{{opacity:0}}{100 * at / length:.1f}%{{opacity:1}}}}")
             style.append(f".g{index}{{animation:g{index} {length:.1f}s step-end infinite}}")
     circles = "".join(f'<circle cx="{LEFT + 6 + 18 * each}" cy="18" r="5" fill="var(--line)"/>' for each in range(3))
+    box = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
+    frame = f'width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="var(--paper)" stroke="var(--line)"'
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img" xml:space="preserve">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img" xml:space="preserve">',
         "<title>make demo: a greedy caller gets its quota and no more, the other callers are untouched</title>",
         f"<style>{STYLE}",
         "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}",
         "tspan{fill:var(--ink)}.bold{font-weight:700}tspan.stop{fill:var(--stop);stroke:none}",
         *style,
         "@media (prefers-reduced-motion:reduce){g{animation:none!important}}</style>",
-        f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="var(--paper)" stroke="var(--line)"/>',
+        f'<rect x=".5" y=".5" {frame}/>',
         circles,
         *groups,
         "</svg>\n",
