@@ -33,7 +33,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node)
+.PHONY: help demo test quick lint bench pictures book packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -137,15 +137,24 @@ bench:           ## Speed and memory beside a reference, in one run; the figures
 	@scripts/setup bench
 	benches/run
 
-pictures:        ## The pictures of docs/: decisions of `tidegate replay`, shedding, the fleet, and the daemon's page
+pictures:        ## The pictures of docs/: decisions of `tidegate replay`, the demo, shedding, the fleet, and the daemon's page
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py $(TARGET)/debug/tidegate
+	$(PYTHON) docs/pictures/terminal.py $(TARGET)/debug/tidegate
 	cargo test --locked --profile simulation --test shedding csv -- --ignored
 	$(PYTHON) docs/pictures/shedding.py $(TARGET)/tmp/shedding
 	cargo test --locked --profile simulation --test fleet csv -- --ignored
 	$(PYTHON) docs/pictures/fleet.py $(TARGET)/tmp/fleet
 	$(PYTHON) docs/pictures/page.py $(TARGET)/debug/tidegate
+
+# The book has the files that its pages link to, so that it needs no address of the repository.
+BOOK := *.md docs clients/*/*.md LICENSE benches/sockets config demo packaging tests/vectors
+book:            ## The pages as a site, in target/book/html; needs mdbook (cargo install mdbook --locked)
+	@rm -rf $(TARGET)/book && mkdir -p $(TARGET)/book/src
+	@git ls-files -zco --exclude-standard -- $(BOOK) | xargs -0 cp --parents -t $(TARGET)/book/src
+	@cd $(TARGET)/book/src && cp docs/book.toml . && sed -E 's,\]\(,&docs/,; s,docs/\.\./,,' docs/SUMMARY.md >SUMMARY.md && rm docs/SUMMARY.md
+	@mdbook build $(TARGET)/book/src --dest-dir $(TARGET)/book/html
 
 nightly:         ## Long tests, for hours. A failed target does not stop the others
 	@scripts/setup test
@@ -183,18 +192,18 @@ nightly-fleet:
 nightly-restarts:
 	$(BUILD)
 	KILLS=$${KILLS:-100} $(PYTEST) -q -s \
-	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py
+	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py tests/python/test_pictures.py -m "not simulated"
 
 nightly-clients: test-node
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
-	  $(PYTEST) -q -s -rs tests/clients
+	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express
 
-# Tests that `make test` skips without a browser (300 MB).
+# Tests that `make test` skips without a browser (300 MB), and the book without mdbook.
 nightly-page:
 	@scripts/setup page
 	$(BUILD)
-	$(PYTEST) -q -rs tests/python/test_page.py tests/python/test_report.py
+	$(PYTEST) -q -rs tests/python/test_page.py tests/python/test_report.py tests/packages/test_docs.py
 
 # An hour of new seeds, which are printed. ROULETTE=FILE: appends a line of JSON per run.
 NIGHTLY += nightly-roulette

@@ -29,7 +29,7 @@ from servers import OWN_GROUP, SOURCE, end, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RUBY = ROOT / "clients/ruby/lib"
-APPLICATIONS = ("gunicorn", "uvicorn", "puma", "shop/shop")
+APPLICATIONS = ("gunicorn", "uvicorn", "puma", "shop/shop", "node")
 SERVERS = ("tidegate serve", *APPLICATIONS)
 PATIENT = 30.0
 # A busy machine must not count as a failed daemon: else requests would pass without a decision.

@@ -1,6 +1,7 @@
 """Each page of docs/migrate, followed: tidegate beside the old limiter, compared, switched to, and back."""
 
 import importlib.metadata
+import re
 
 import pytest
 
@@ -60,14 +61,29 @@ def test_finds_wrong_pages(reader):
         assert agrees(shown, output) is right
 
 
+def sections():
+    return re.split("^(?=## )", (ROOT / "docs/quickstart.md").read_text(), flags=re.M)
+
+
 def test_quickstart(reader):
     need(
         programs=("curl", "go", "puma", "ruby"),
         modules=("django", "fastapi", "flask", "gunicorn", "uvicorn"),
         libraries=("logger", "action_controller/railtie"),
     )
-    page = (ROOT / "docs/quickstart.md").read_text()
-    assert reader.read(page) > 15
+    assert reader.read("".join(each for each in sections() if not each.startswith("## Express"))) > 15
+
+
+def test_quickstart_of_express(reader):
+    need(programs=("curl", "node"))
+    client = ROOT / "clients/node"
+    if not (client / "dist").is_dir() or not (client / "node_modules/express").is_dir():
+        pytest.skip("the Node.js client is not built (make test-node)")
+    packages = reader.directory / "node_modules"
+    packages.mkdir()
+    (packages / "tidegate").symlink_to(client)
+    (packages / "express").symlink_to(client / "node_modules/express")
+    assert reader.read("".join(each for each in sections() if re.match("## (The daemon|Express)", each))) == 4
 
 
 def test_faq(reader):

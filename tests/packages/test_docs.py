@@ -1,18 +1,21 @@
-"""The pages: each is in the map, and every link has a target."""
+"""The pages: each is in the map and in the book, and every link has a target."""
 
 from __future__ import annotations
 
 import functools
+import html.parser
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 from tidegate.protocol import decode
 
-from tools import PROJECT
+from tools import PROJECT, need, run
 
 PAGES = sorted([*(PROJECT / "docs").rglob("*.md"), *PROJECT.glob("*.md"), *(PROJECT / "clients").glob("*/README.md")])
+PAGES_OF_DOCS = {str(page.relative_to(PROJECT / "docs")) for page in (PROJECT / "docs").rglob("*.md")} - {"SUMMARY.md"}
 
 
 @functools.cache
@@ -35,7 +38,7 @@ def faults(page: Path) -> list[str]:
             continue
         path, _, fragment = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.exists():
+        if not target.is_file():
             wrong.append(f"{link}: there is no such file")
         elif fragment and target.suffix == ".md" and fragment not in headings(target):
             wrong.append(f"{link}: no heading of {target.name} is called that")
@@ -49,8 +52,50 @@ def test_every_link_has_a_target(page: Path) -> None:
 
 def test_the_map_has_every_page_once() -> None:
     rows = re.findall(r"^\| \[[^\]]+\]\(([^)#]+)\) \| \S", (PROJECT / "docs/README.md").read_text(), re.M)
-    pages = {str(page.relative_to(PROJECT / "docs")) for page in (PROJECT / "docs").rglob("*.md")} - {"README.md"}
+    pages = PAGES_OF_DOCS - {"README.md"}
     assert sorted(row for row in rows if not row.startswith("..")) == sorted(pages)
+
+
+def test_the_book_has_every_page_once() -> None:
+    listed = re.findall(r"\]\(([^)]+)\)", (PROJECT / "docs/SUMMARY.md").read_text())
+    assert sorted(each for each in listed if not each.startswith("..")) == sorted(PAGES_OF_DOCS)
+    assert {(PROJECT / "docs" / each).resolve() for each in listed} == {*PAGES} - {PROJECT / "docs/SUMMARY.md"}
+
+
+class Page(html.parser.HTMLParser):
+    """The links and anchors of a page of the book."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links, self.anchors = list[str](), set[str]()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value and name == "id":
+                self.anchors.add(value)
+            elif value and (tag, name) in (("a", "href"), ("img", "src")) and not re.match(r"[a-z]+:", value):
+                self.links.append(value)
+
+
+@pytest.mark.xdist_group("book")
+def test_every_link_of_the_book_has_a_target(tmp_path: Path) -> None:
+    """In the built book, where mdbook is installed."""
+    need("mdbook", "git")
+    run("make", "-s", "book", cwd=PROJECT, env=os.environ | {"CARGO_TARGET_DIR": str(tmp_path)})
+    root = tmp_path / "book/html"
+    pages = {path: Page(path) for path in root.rglob("*.html") if path.name not in ("404.html", "toc.html")}
+    assert len(pages) == len(PAGES), "the summary is none; index.html is the first page again"
+    wrong = []
+    for page, found in pages.items():
+        for link in found.links:
+            path, _, fragment = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if not target.is_file():
+                wrong.append(f"{page.relative_to(root)}: {link}: there is no such file")
+            elif fragment and target in pages and fragment not in pages[target].anchors:
+                wrong.append(f"{page.relative_to(root)}: {link}: no such anchor")
+    assert wrong == []
 
 
 def test_finds_a_wrong_link(tmp_path: Path) -> None:
