@@ -40,8 +40,9 @@ def test_every_version_is_that_of_cargo_toml() -> None:
     other = subprocess.run([*RELEASE, "versions", "--version", "9.9.9"], capture_output=True, text=True)
     assert other.returncode == 1 and "the version is 9.9.9, but" in other.stderr
     places = [line.split(" has ")[0] for line in other.stderr.splitlines()[1:]]
-    assert {"clients/python/src/tidegate/__init__.py", "clients/go/tidegate.go", "clients/node/package.json"} <= set(places)
-    assert re.search(r"^clients/ruby/lib/tidegate/protocol.rb has [\d.]+$", other.stderr, re.M)
+    expected = ["python/src/tidegate/__init__.py", "go/grpc/go.mod", "go/tidegate.go", "node/package.json"]
+    assert {f"clients/{path}" for path in expected} <= set(places)
+    assert "has no version" not in other.stderr
 
 
 def test_tags_of_the_go_client_have_the_path_of_the_repository(tmp_path: Path) -> None:
@@ -54,23 +55,23 @@ def test_tags_of_the_go_client_have_the_path_of_the_repository(tmp_path: Path) -
     assert CLIENT not in run("git", "grep", "-h", "tidegate/clients", "HEAD", "--", ".", cwd=copy)
     version = run("git", "describe", "--tags", "--match", "clients/go/v*", cwd=copy).strip().rsplit("/", 1)[1]
     here = os.environ | {
-        "GOPRIVATE": repository, "GOMODCACHE": str(tmp_path / "modules"), "GOFLAGS": "-modcacherw -mod=mod", "GOWORK": "off",
+        "GOPRIVATE": repository, "GOMODCACHE": str(tmp_path / "modules"), "GOFLAGS": "-modcacherw -mod=mod",
         "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.file://{copy}.insteadOf",
         "GIT_CONFIG_VALUE_0": f"https://{repository}",
     }
     client = f"{repository}/clients/go"
     (tmp_path / "program").mkdir()
     (tmp_path / "program/main.go").write_text(
-        f'package main\n\nimport "{client}"\n\nfunc main() {{\n\tprintln(tidegate.Version, tidegate.New() != nil)\n}}\n')
+        f'package main\n\nimport "{client}"\n\nfunc main() {{ print(tidegate.Version, tidegate.New() != nil) }}\n')
     program = {"cwd": tmp_path / "program"}
     run("go", "mod", "init", "program", **program, env=here)
     for module in (client, f"{client}/grpc"):
-        assert json.loads(run("go", "mod", "download", "-json", f"{module}@{version}", **program, env=here))["Version"] == version
+        run("go", "mod", "download", f"{module}@{version}", **program, env=here)
     # Another cache, which has the proxy alone.
     proxy = {"GOPROXY": f"file://{tmp_path}/modules/cache/download", "GOPRIVATE": "", "GONOSUMDB": "*",
              "GIT_CONFIG_COUNT": "0", "GOMODCACHE": str(tmp_path / "fresh")}
     run("go", "get", f"{client}@{version}", **program, env=here | proxy)
-    assert run("go", "run", ".", **program, env=here | proxy) == f"{version[1:]} true\n"
+    assert run("go", "run", ".", **program, env=here | proxy) == f"{version[1:]}true"
 
 
 @pytest.mark.nightly
@@ -114,7 +115,11 @@ def test_the_static_binary_resolves_host_names_without_files(tmp_path: Path) -> 
     script = f"""
         ip link set lo up; redis-server --port 6379 --save '' --dir {tmp_path} >{tmp_path}/redis.log & redis=$!
         chroot {root} /tidegate serve --config /tidegate.yaml 2>{tmp_path}/log & daemon=$!
-        for i in $(seq 200); do chroot {root} /tidegate fleet --socket /t.sock 2>&1 | tee {tmp_path}/seen | grep -q 'Redis.*up' && break; sleep 0.1; done
+        for i in $(seq 200); do
+            chroot {root} /tidegate fleet --socket /t.sock >{tmp_path}/seen 2>&1
+            grep -q 'Redis.*up' {tmp_path}/seen && break
+            sleep 0.1
+        done
         kill $daemon $redis; wait; cat {tmp_path}/seen {tmp_path}/log"""
     seen = run("unshare", "--net", "sh", "-c", script)
     assert re.search(r"Redis.*up", seen), seen
@@ -183,7 +188,8 @@ def test_the_wheel_is_installed_and_the_sdist_makes_the_same(tmp_path: Path) -> 
     assert wheel.name.startswith(f"tidegate-{version}-") and file.startswith(str(tmp_path))
     with tarfile.open(source) as archive:
         archive.extractall(tmp_path, filter="data")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=tmp_path / f"tidegate-{version}")
+    unpacked = tmp_path / f"tidegate-{version}"
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=unpacked)
     [again] = (tmp_path / "again").glob("*.whl")
     assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
