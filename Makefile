@@ -31,9 +31,9 @@ LINTED_ONCE := CARGO_INCREMENTAL=0 $(LINTED)
 # Time limit of `make test`.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages release migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures book packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node)
+.PHONY: help demo test quick lint bench pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -133,6 +133,10 @@ packages:        ## The .deb and the .rpm of a release build, in target/debian
 	packaging/build deb
 	packaging/build rpm
 
+release:         ## The files of a release in target/release-files, and the command that publishes each; uploads nothing
+	@scripts/setup release
+	$(PYTHON) packaging/release
+
 bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
 	@scripts/setup bench
 	benches/run
@@ -216,6 +220,11 @@ nightly-roulette:
 nightly-packages:
 	$(BUILD)
 	$(PYTEST) -q -rs tests/packages
+
+# Beside the files of a release, the chart that `make test` skips without helm.
+nightly-release: release
+	$(BUILD)
+	$(PYTEST) -q -rs tests/packages/test_release.py tests/packages/test_containers.py
 
 # Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis.
 nightly-migrate:

@@ -1,71 +1,98 @@
-"""The container recipe, built and run; the Kubernetes files, checked against the schema and their promises."""
+"""The Kubernetes files, checked against the schema and their promises. test_release.py runs the image."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tools import BINARY, PROJECT, Package, need, run
+from tools import BINARY, PROJECT, eventually, need, run
 
 yaml = pytest.importorskip("yaml", reason="PyYAML and kubernetes-validate come with make setup")
 KUBERNETES = PROJECT / "packaging/kubernetes"
 
 
-def documents(name: str) -> dict[str, Any]:
-    """Returns the objects of a file, by kind."""
-    found = {each["kind"]: each for each in yaml.safe_load_all((KUBERNETES / name).read_text())}
-    assert set(found) in ({"ConfigMap", "Deployment"}, {"ConfigMap", "DaemonSet"})
-    return found
+FILES = ["sidecar.yaml", "chart"]
+RULES = "domain: shop\nlimits:\n  - {name: per-user, key: [user], rate: 2000000/s, burst: 4000000}\n"
 
 
-def pod(found: dict[str, Any]) -> dict[str, Any]:
-    [workload] = [each for kind, each in found.items() if kind != "ConfigMap"]
+def rendered(rules: Path, *more: object) -> str:
+    """Returns the objects of the chart with a file of rules."""
+    need("helm")
+    shown = ["helm", "template", "tidegate", KUBERNETES / "chart", "--namespace", "tidegate", *more]
+    return run(*shown, "--set-file", f"rules.shop\\.yaml={rules}")
+
+
+@pytest.fixture
+def documents(tmp_path: Path, name: str) -> list[dict[str, Any]]:
+    """The objects of a file, or of the rendered chart."""
+    if name != "chart":
+        return list(yaml.safe_load_all((KUBERNETES / name).read_text()))
+    (tmp_path / "shop.yaml").write_text(RULES)
+    return list(yaml.safe_load_all(rendered(tmp_path / "shop.yaml")))
+
+
+def pod(found: list[dict[str, Any]]) -> dict[str, Any]:
+    [workload] = [each for each in found if each["kind"] != "ConfigMap"]
     template: dict[str, Any] = workload["spec"]["template"]["spec"]
     return template
 
 
-FILES = ["sidecar.yaml", "daemonset.yaml"]
-
-
 @pytest.mark.parametrize("name", FILES)
-def test_kubernetes_schema_accepts_it(name: str) -> None:
+def test_kubernetes_schema_accepts_it(documents: list[dict[str, Any]]) -> None:
     schema = pytest.importorskip("kubernetes_validate")
-    for document in documents(name).values():
+    for document in documents:
         # Unknown fields are errors, too. 1.29 is the first with native sidecars by default.
         for version in ("1.29", schema.latest_version()):
             schema.validate(document, version, strict=True)
-    wrong = documents(name)
-    pod(wrong)["restartPolicies"] = "Always"
-    [workload] = [each for kind, each in wrong.items() if kind != "ConfigMap"]
+    pod(documents)["restartPolicies"] = "Always"
+    [workload] = [each for each in documents if each["kind"] != "ConfigMap"]
     with pytest.raises(schema.ValidationError, match="restartPolicies"):
         schema.validate(workload, "1.29", strict=True)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_daemon_accepts_settings_and_rules(name: str, tmp_path: Path) -> None:
-    found = documents(name)
-    [volume] = [each for each in pod(found)["volumes"] if "configMap" in each]
-    assert volume["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
-    for item in volume["configMap"]["items"]:
-        path = tmp_path / item["path"]
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(found["ConfigMap"]["data"][item["key"]])
-    output = run(BINARY, "check", tmp_path / "tidegate.yaml")
+def test_the_daemon_accepts_settings_and_rules(documents: list[dict[str, Any]], tmp_path: Path) -> None:
+    spec, maps = pod(documents), {each["metadata"]["name"]: each for each in documents if each["kind"] == "ConfigMap"}
+    [mounts] = [each["volumeMounts"] for each in spec.get("initContainers") or spec["containers"]]
+    root = tmp_path / "root"
+    for volume in (each for each in spec["volumes"] if "configMap" in each):
+        data = maps[volume["configMap"]["name"]]["data"]
+        paths = {item["path"]: data[item["key"]] for item in volume["configMap"].get("items", [])} or data
+        [mount] = [each for each in mounts if each["name"] == volume["name"]]
+        for path, text in paths.items():
+            file = root / mount["mountPath"].lstrip("/") / ("" if mount.get("subPath") == path else path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    settings = root / "etc/tidegate/tidegate.yaml"
+    output = run(BINARY, "check", settings)
     assert "1 domain, 1 rule; 0 errors, 0 warnings" in output, output
-    assert "mode: shadow" in (tmp_path / "tidegate.yaml").read_text(), "its first day refuses no request"
+    assert "mode: shadow" in settings.read_text(), "its first day refuses no request"
+
+
+def test_the_chart_mounts_secrets_and_starts_a_pod_for_new_settings(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(RULES)
+    (tmp_path / "tidegate.yaml").write_text("mode: enforce\nrules: rules\n")
+    first = rendered(tmp_path / "shop.yaml")
+    more = ["--set-file", f"settings={tmp_path}/tidegate.yaml", "--set", "secret=redis"]
+    second = rendered(tmp_path / "shop.yaml", *more)
+    sums = [[line for line in text.splitlines() if "checksum/settings:" in line] for text in (first, second)]
+    assert len(sums[0]) == len(sums[1]) == 1 and sums[0] != sums[1]
+    schema = pytest.importorskip("kubernetes_validate")
+    for document in yaml.safe_load_all(second):
+        schema.validate(document, "1.29", strict=True)
+    assert '{secretName: "redis", defaultMode: 0400}' in second and "secret" not in first
+    empty = run("helm", "template", "tidegate", KUBERNETES / "chart")
+    assert [each["data"] for each in yaml.safe_load_all(empty) if each["metadata"]["name"] == "tidegate-rules"] == [{}]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_may_do_little_and_shares_a_directory(name: str) -> None:
-    spec = pod(documents(name))
+def test_it_may_do_little_and_shares_a_directory(documents: list[dict[str, Any]]) -> None:
+    spec = pod(documents)
     daemon = (spec.get("initContainers") or spec["containers"])[0]
     may = daemon["securityContext"]
     assert may["readOnlyRootFilesystem"] and may["capabilities"] == {"drop": ["ALL"]}
@@ -80,8 +107,9 @@ def test_it_may_do_little_and_shares_a_directory(name: str) -> None:
     assert "emptyDir" in volume or volume["hostPath"]["type"] == "DirectoryOrCreate"
 
 
-def test_the_sidecars_startup_probe_only_connects(tmp_path: Path) -> None:
-    spec = pod(documents("sidecar.yaml"))
+@pytest.mark.parametrize("name", ["sidecar.yaml"])
+def test_the_sidecars_startup_probe_only_connects(documents: list[dict[str, Any]], tmp_path: Path) -> None:
+    spec = pod(documents)
     [daemon] = spec["initContainers"]
     assert daemon["restartPolicy"] == "Always"
     assert spec["securityContext"]["supplementalGroups"] == [daemon["securityContext"]["runAsGroup"]]
@@ -110,69 +138,3 @@ def test_the_sidecars_startup_probe_only_connects(tmp_path: Path) -> None:
         daemon_here.send_signal(signal.SIGCONT)
         daemon_here.kill()
         daemon_here.wait()
-
-
-def eventually(condition: Any, seconds: float = 20) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
-@pytest.mark.nightly
-@pytest.mark.xdist_group("package")
-def test_the_recipe_makes_a_live_container(package: Package, tmp_path: Path) -> None:
-    """On a base made here of the C library alone: pulls no image, and skips the stage that compiles."""
-    need("buildah", "ldd")
-    if os.geteuid() != 0:
-        pytest.skip("only root can build a container without more ado")
-    base, made = tmp_path / "base", tmp_path / "made/made"
-    (made / "empty").mkdir(parents=True)
-    shutil.copy(package.root / "usr/bin/tidegate", made)
-    for library in sorted({word for word in run("ldd", made / "tidegate").split() if word.startswith("/")}):
-        (base / library.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library, base / library.lstrip("/"))
-    (base / "etc").mkdir()
-    (base / "etc/passwd").write_text("nonroot:x:65532:65532::/:/\n")
-    (tmp_path / "Base").write_text("FROM scratch\nCOPY base/ /\n")
-    (tmp_path / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-    policy = ["--signature-policy", tmp_path / "policy.json"]
-    tool = ["buildah", "--root", tmp_path / "store", "--runroot", tmp_path / "runroot", "--storage-driver", "vfs"]
-    own = {"env": os.environ | {"BUILDAH_ISOLATION": "chroot"}}
-    run(*tool, "bud", *policy, "-t", "base", "-f", tmp_path / "Base", tmp_path, **own)
-    recipe = PROJECT / "packaging/container/Containerfile"
-    built = run(*tool, "bud", "--format", "docker", *policy, "--build-context", f"build={tmp_path}/made", "--build-arg",
-                "BASE=localhost/base", "-t", "tidegate", "-f", recipe, PROJECT, **own)
-    assert "Successfully tagged" in built, built
-    image = json.loads(run(*tool, "inspect", "--type", "image", "tidegate"))["Docker"]["config"]
-    assert image["User"] == "65532:65532"
-    container = run(*tool, "from", *policy, "--pull-never", "localhost/tidegate", **own).splitlines()[-1]
-    inside = [*tool, "run", container, "--"]
-    words = [str(word) for word in [*inside, *image["Entrypoint"], *image["Cmd"]]]
-    log = (tmp_path / "log").open("w")
-    daemon = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, **own)  # type: ignore[call-overload]
-
-    def well() -> bool:
-        check = [*inside, *image["Healthcheck"]["Test"][1:]]
-        return subprocess.run([str(word) for word in check], capture_output=True, **own).returncode == 0  # type: ignore[call-overload]
-
-    try:
-        assert eventually(well, 60), (tmp_path / "log").read_text()
-        assert "mode shadow" in run(*inside, "/usr/bin/tidegate", "status", **own)
-        assert "no rule" in run(*inside, "/usr/bin/tidegate", "hit", "api", "user=u1", **own)
-    finally:
-        # Signals only the daemon: buildah would end it by SIGKILL.
-        of_its_session = ["pgrep", "-s", str(daemon.pid), "-x", "tidegate"]
-        for pid in subprocess.run(of_its_session, capture_output=True).stdout.split():
-            os.kill(int(pid), signal.SIGTERM)
-        try:
-            daemon.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(daemon.pid, signal.SIGKILL)
-        log.close()
-        run(*tool, "rm", container, **own)
-    assert "drained" in (tmp_path / "log").read_text()
-
-

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
+# Programs that scripts/setup builds.
+os.environ["PATH"] += f":{os.environ.get('CARGO_TARGET_DIR') or PROJECT / 'target'}/helm"
 BINARY = Path(os.environ.get("TIDEGATE_BIN") or PROJECT / "target/debug/tidegate")
 
 
@@ -27,6 +31,15 @@ def run(*words: object, **options: object) -> str:
                            **options)  # type: ignore[call-overload]
     assert ended.returncode == 0, f"{words[0]} ended with {ended.returncode}:\n{ended.stdout}"
     return str(ended.stdout)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
 
 
 @dataclass(frozen=True)
