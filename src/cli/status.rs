@@ -10,7 +10,7 @@ use super::admin_client::AdminArgs;
 use super::fleet::{age, dash, in_a_line, reserve_scope};
 use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
-use crate::engine::{Caller, PoolView, ReserveView};
+use crate::engine::{Caller, PoolView, ReserveView, TopCallers};
 use crate::trace::summary::{TextTable, count};
 
 /// Shows how the daemon is, on one page
@@ -40,7 +40,9 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 fn text(status: &DaemonStatus) -> String {
     let mut text = String::new();
     head(status, &mut text);
-    for table in [rules(&status.counts)].into_iter().chain(pools_and_callers(status)).flatten() {
+    let pools = Some(pools(&status.pools)).filter(|pools| pools.len() > 0).map(|pools| pools.to_string());
+    let callers = callers_shown(&status.callers);
+    for table in [rules(&status.counts), pools].into_iter().flatten().chain(callers) {
         let _ = write!(text, "\n{table}\n");
     }
     let held = held(status.switches.off, &status.switches.held);
@@ -104,18 +106,22 @@ fn rules(rules: &[RuleStatus]) -> Option<String> {
     TextTable::of_rows(&["rule", "passed", "refused", "would refuse", "mode"], rows)
 }
 
-/// Returns the tables that `tidegate top` has as well.
-pub(super) fn pools_and_callers(status: &DaemonStatus) -> [Option<String>; 3] {
-    let refused = callers("refused callers", &status.callers.refused);
-    let busiest = callers("busiest callers", &status.callers.busiest);
-    let none = || Some("busiest callers: no caller stands out\n".to_owned());
-    [pools(&status.pools), refused, busiest.or_else(none)]
+/// Returns the tables of callers, or that there are none.
+pub(super) fn callers_shown(top: &TopCallers) -> impl Iterator<Item = String> {
+    let [refused, busiest] =
+        [callers("refused callers", &top.refused), callers("busiest callers", &top.busiest)];
+    let none = (busiest.len() == 0).then(|| "busiest callers: no caller stands out\n".to_owned());
+    let tables =
+        [refused, busiest].into_iter().filter(|table| table.len() > 0).map(|table| table.to_string());
+    tables.chain(none)
 }
 
-fn pools(pools: &[PoolView]) -> Option<String> {
-    let rows = pools.iter().map(|pool| {
+pub(super) fn pools(pools: &[PoolView]) -> TextTable {
+    let mut table =
+        TextTable::new(&["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"]);
+    for pool in pools {
         let unreadable = pool.signals.iter().filter(|signal| !signal.readable);
-        vec![
+        table.push(vec![
             pool.pool.to_string(),
             count(pool.busy.into()),
             pool.slots.map_or_else(|| "unknown".to_owned(), |slots| count(slots.into())),
@@ -124,12 +130,9 @@ fn pools(pools: &[PoolView]) -> Option<String> {
             if pool.braking { "ON" } else { "off" }.to_owned(),
             dash(pool.reserve.as_ref().map(reserve)),
             unreadable.map(|signal| &*signal.name).collect::<Vec<_>>().join(" "),
-        ]
-    });
-    TextTable::of_rows(
-        &["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"],
-        rows,
-    )
+        ]);
+    }
+    table
 }
 
 fn reserve(reserve: &ReserveView) -> String {
@@ -138,12 +141,13 @@ fn reserve(reserve: &ReserveView) -> String {
     format!("{most} by {}{}", reserve_scope(reserve), stale.unwrap_or_default())
 }
 
-fn callers(heading: &str, callers: &[Caller]) -> Option<String> {
-    let rows = callers.iter().take(CALLERS_SHOWN).map(|caller| {
+pub(super) fn callers(heading: &str, callers: &[Caller]) -> TextTable {
+    let mut table = TextTable::new(&[heading, "units at least", "up to more", "rule"]);
+    for caller in callers.iter().take(CALLERS_SHOWN) {
         let rule = name(&caller.domain, &caller.rule);
-        vec![printable(caller.name()), count(caller.count), count(caller.error), rule]
-    });
-    TextTable::of_rows(&[heading, "units at least", "up to more", "rule"], rows)
+        table.push(vec![printable(caller.name()), count(caller.count), count(caller.error), rule]);
+    }
+    table
 }
 
 /// Replaces control characters, so that a caller's text cannot move the cursor.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
+use super::completions::{rules, rules_and_modes};
 use super::status::held;
 use super::{CliResult, usage};
 use crate::admin::SwitchesStatus;
@@ -20,7 +21,7 @@ use crate::daemon::log;
 #[command(after_help = SWITCH_HELP)]
 pub(super) struct SwitchArgs {
     /// A rule ([DOMAIN/]RULE), unless --all, and a mode: enforce, shadow or disabled
-    #[arg(value_name = "RULE MODE", num_args = 0..=2)]
+    #[arg(value_name = "RULE MODE", num_args = 0..=2, add = rules_and_modes())]
     words: Vec<String>,
     /// Everything: no rule is stricter than the mode
     #[arg(long)]
@@ -85,6 +86,7 @@ pub(super) struct UnblockArgs {
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub(super) struct KeyArgs {
     /// The rule: [DOMAIN/]RULE
+    #[arg(add = rules())]
     rule: String,
     /// The key: every attribute that the rule counts by
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
