@@ -120,7 +120,11 @@ fn shells_accept_their_completions() {
 fn bash_completes_commands_options_and_values() {
     let completed = |words: &str| bash_completes(words, "/nonexistent.sock");
     let commands = commands(&[]);
-    for above in commands.iter().filter_map(|command| command.split_last().map(|(_, above)| above)).collect::<BTreeSet<_>>() {
+    for above in commands
+        .iter()
+        .filter_map(|command| command.split_last().map(|(_, above)| above))
+        .collect::<BTreeSet<_>>()
+    {
         let candidates = completed(&format!("tidegate {} ''", above.join(" ")));
         let below = commands.iter().filter(|command| command.split_last().is_some_and(|(_, of)| of == above));
         for name in below.filter_map(|command| command.last()) {
