@@ -50,7 +50,9 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   tidegate bench                                       one request at a time
-  tidegate bench api user=u{} path=/ -c 8 -i 16 -t 10s";
+  tidegate bench api user=u{} path=/ -c 8 -i 16 -t 10s
+
+Exit codes: 0 measured; 1 the daemon does not answer, with the reason; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let begin = read_boot_nanos();

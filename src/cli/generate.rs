@@ -23,12 +23,14 @@ pub(super) struct Args {
 #[derive(Clone, Debug, Subcommand)]
 enum GeneratedKind {
     /// Writes a man page for every command
+    #[command(after_help = EXAMPLES)]
     Man {
         /// Where to: made if it is not there
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
     /// Prints the completions of a shell: commands, options, and domains and rules of the running daemon
+    #[command(after_help = EXAMPLES)]
     Completions {
         /// Which shell
         shell: Shell,

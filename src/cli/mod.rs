@@ -70,6 +70,7 @@ enum Command {
     Block(verbs::BlockArgs),
     Unblock(verbs::UnblockArgs),
     /// Clears the state of one key of a rule, its block included; leases stay
+    #[command(after_help = verbs::RESET_HELP)]
     Reset(verbs::KeyArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),

@@ -11,7 +11,8 @@ use super::fleet::{age, dash, in_a_line, reserve_scope};
 use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView, TopCallers};
-use crate::trace::summary::{TextTable, count};
+use crate::page;
+use crate::trace::summary::{TextTable, count, counted};
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
@@ -24,6 +25,10 @@ pub(super) struct Args {
 }
 
 const HELP: &str = "\
+Examples:
+  tidegate status
+  tidegate status --json
+
 Callers are shown by digests; a rule's `show_keys` says which of its attributes may be shown as text.
 
 Exit codes: 0 shown; 1 the daemon does not answer, with what to do; 2 wrong usage.";
@@ -62,14 +67,15 @@ fn head(status: &DaemonStatus, text: &mut String) {
     let DaemonStatus { rules, decisions, memory, .. } = status;
     let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s));
     let good = if rules.good { "" } else { ", NOT all rules of the files" };
-    let (in_force, domains) = (rules.count(), rules.domains.len());
+    let domains = counted(rules.domains.len() as u64, "domain");
+    let in_force = count(rules.count());
     let _ = write!(
         text,
         "tidegate {}, mode {}, up {uptime}\n\
-         rules        {in_force} in {domains} domains in force{good} ({})\n\
+         rules        {in_force} in {domains} in force{good} ({})\n\
          decisions    {} allowed, {} limited, {} waited, {} denied, {} shed\n\
-         connections  {} of {} processes, {} leases\n\
-         memory       {} KiB of {} KiB, {} keys\n",
+         connections  {} of {}, {}\n\
+         memory       {} KiB of {} KiB, {}\n",
         status.version,
         status.mode,
         rules.path,
@@ -79,11 +85,11 @@ fn head(status: &DaemonStatus, text: &mut String) {
         count(decisions.deny),
         count(decisions.shed),
         count(status.connections.now),
-        count(status.sessions),
-        count(status.leases.live),
+        page::counted(status.sessions, "process", "processes").replace('\u{202f}', " "),
+        counted(status.leases.live, "lease"),
         count(memory.bytes / 1_024),
         count(memory.max_bytes / 1_024),
-        count(memory.keys),
+        counted(memory.keys, "key"),
     );
     if let Some(fleet) = &status.fleet {
         let _ = writeln!(text, "fleet        {}", in_a_line(&fleet.summary));

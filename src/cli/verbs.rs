@@ -72,6 +72,7 @@ pub(super) struct BlockArgs {
 
 /// Frees one key of a rule: of `tidegate block`, and of the rule's own `block`
 #[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(after_help = UNBLOCK_HELP)]
 pub(super) struct UnblockArgs {
     #[command(flatten)]
     #[serde(flatten)]
@@ -106,6 +107,19 @@ Examples:
 The key is refused with the exact wait, whatever it has left, as far as the rule enforces.
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
+const UNBLOCK_HELP: &str = "\
+Examples:
+  tidegate unblock per-user user=u1
+  tidegate unblock per-user user=u1 --fleet     a block of all hosts
+
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
+pub(super) const RESET_HELP: &str = "\
+Example:
+  tidegate reset per-user user=u1
+
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
 /// Has the daemon read its rules again, as SIGHUP does, and prints the result
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RELOAD_HELP)]
@@ -115,6 +129,9 @@ pub(super) struct ReloadArgs {
 }
 
 const RELOAD_HELP: &str = "\
+Example:
+  tidegate check /etc/tidegate/rules && tidegate reload
+
 Exit codes: 0 all rules of the files are in force; 1 some are not, with the reason; 2 wrong usage.";
 
 /// Asks whether the daemon is ready for work, for the health check of a container

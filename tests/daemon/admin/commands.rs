@@ -19,7 +19,7 @@ fn prints_status_as_text_and_json() {
     let (code, out, err) = daemon.outcome("status");
     assert_eq!((code, &*err), (Some(0), ""));
     for words in
-        ["mode enforce", "1 in 1 domains in force", "5 allowed, 2 limited", "api/per-user", "refused callers"]
+        ["mode enforce", "1 in 1 domain in force", "5 allowed, 2 limited", "api/per-user", "refused callers"]
     {
         assert!(out.contains(words), "{words}: {out}");
     }
