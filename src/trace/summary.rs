@@ -379,6 +379,6 @@ mod tests {
         assert_eq!(fitted(46), "a-name-of-thirty-characte…  1 000 000       12");
         assert_eq!(fitted(39), "a-name-of-thirty-characters---       12");
         assert_eq!(fitted(12), "a-…       12");
-        assert_eq!(fitted(3), "         12", "a number stays whole");
+        assert_eq!(fitted(3), "       12", "a number stays whole");
     }
 }
