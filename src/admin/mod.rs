@@ -31,7 +31,7 @@ pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use listeners::{AdminSocket, Listeners};
 pub use router::paths as page_paths;
 pub use status::log_status;
-pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
+pub(crate) use status::{DaemonStatus, MissedStatus, NamedCounts, RuleStatus};
 pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};

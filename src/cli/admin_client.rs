@@ -20,17 +20,17 @@ pub(super) struct AdminArgs {
     /// The daemon's admin socket, whatever socket it serves [default: NAME.admin.sock beside the daemon's socket
     /// NAME.sock, else that of the installed settings]
     #[arg(long, value_name = "PATH")]
-    admin: Option<PathBuf>,
+    pub(super) admin: Option<PathBuf>,
 
     /// The daemon's socket [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
     #[arg(long, value_name = "PATH", conflicts_with = "admin")]
-    socket: Option<PathBuf>,
+    pub(super) socket: Option<PathBuf>,
 }
 
 impl AdminArgs {
     pub(super) fn client(&self) -> AdminClient {
         if let Some(path) = &self.admin {
-            return AdminClient { path: path.clone(), else_at: None, socket: None };
+            return AdminClient { path: path.clone(), else_at: None, socket: None, patience: PATIENCE };
         }
         let installed = Path::new(SETTINGS_FILE);
         let settings = installed.exists().then(|| Settings::load(Some(installed)).ok()).flatten();
@@ -47,6 +47,8 @@ pub(super) struct AdminClient {
     else_at: Option<PathBuf>,
     /// The socket that the daemon must serve; `None` accepts any daemon.
     socket: Option<PathBuf>,
+    /// How long to wait for a page.
+    patience: Duration,
 }
 
 /// A response.
@@ -82,17 +84,21 @@ pub(super) enum AdminFailure {
 impl AdminClient {
     /// Returns a client for the daemon that serves a socket: at the admin socket beside it or at `else_at`.
     pub(super) fn of(socket: PathBuf, else_at: Option<PathBuf>) -> AdminClient {
-        AdminClient { path: default_admin_socket(&socket), else_at, socket: Some(socket) }
+        AdminClient { path: default_admin_socket(&socket), else_at, socket: Some(socket), patience: PATIENCE }
     }
 
     pub(super) fn of_settings(settings: &Settings) -> AdminClient {
         let socket = Some(settings.socket.path.clone());
-        AdminClient { path: settings.admin_socket(), else_at: None, socket }
+        AdminClient { path: settings.admin_socket(), else_at: None, socket, patience: PATIENCE }
+    }
+
+    pub(super) fn within(self, patience: Duration) -> AdminClient {
+        AdminClient { patience, ..self }
     }
 
     /// Fetches a page, whatever its status.
     pub(super) fn get(&self, path: &str) -> Result<AdminResponse, AdminFailure> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", PATIENCE)
+        self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", self.patience)
     }
 
     /// Fetches a page and reads its JSON.

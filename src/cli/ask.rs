@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, retry_unread};
+use super::completions::domains;
 use super::{CliError, CliResult, FormatArgs, OutputFormat, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
@@ -20,6 +21,7 @@ use crate::protocol::{
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RequestArgs {
     /// The domain of the request
+    #[arg(add = domains())]
     pub(super) domain: String,
     /// Attributes of the request, in order; an empty value counts as absent
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]

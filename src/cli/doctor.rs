@@ -5,6 +5,7 @@ mod files;
 mod machine;
 mod reach;
 mod redis;
+mod running;
 
 use std::fmt;
 use std::io::Write;
@@ -16,6 +17,7 @@ use serde_json::json;
 
 use super::{CliResult, FormatArgs};
 use crate::daemon::settings::{SETTINGS_FILE, Settings};
+use running::RunningDaemon;
 
 /// Reports faults of this host with help for each
 #[derive(Clone, Debug, clap::Args)]
@@ -24,12 +26,15 @@ pub(super) struct Args {
     /// Checks the access of this user, by name or number [default: the current user]
     #[arg(long = "as", value_name = "USER")]
     as_user: Option<String>,
-    /// The settings file [default: /etc/tidegate/tidegate.yaml, if it exists]
+    /// The settings file [default: that of the running daemon, else /etc/tidegate/tidegate.yaml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the daemon listens, instead of `socket.path` of the settings
+    /// Where the daemon listens [default: `socket.path` of --config, else $TIDEGATE_SOCKET, else that of the settings]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// The admin socket of the daemon, instead of that of the settings
+    #[arg(long, value_name = "PATH")]
+    admin: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -38,6 +43,9 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate doctor                   as root: sees everything
   tidegate doctor --as www-data     could that application ask?
+  tidegate doctor --socket /srv/shop/shop.sock      the daemon that serves this socket
+
+It examines the daemon that runs: the settings and rules of its command line, its user, limits and status.
 
 Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its help; 2 wrong usage.";
 
@@ -62,16 +70,33 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 /// Runs all checks, prerequisites first.
 fn examine(args: &Args) -> Vec<Finding> {
     let installed = Path::new(SETTINGS_FILE);
-    let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
-    let (settings, mut findings) = files::settings(file);
-    let mut settings = settings.unwrap_or_else(Settings::by_default);
-    match &args.socket {
-        Some(path) => settings.listen_at(path, args.config.is_some()),
+    let named = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
+    let (found, mut findings) = files::settings(named);
+    let mut settings = found.unwrap_or_else(Settings::by_default);
+    let variable =
+        std::env::var_os("TIDEGATE_SOCKET").filter(|path| !path.is_empty() && args.config.is_none());
+    match args.socket.clone().or(variable.map(PathBuf::from)) {
+        Some(path) => settings.listen_at(&path, args.config.is_some()),
         // The same socket as clients use: that of the user's own daemon, if it exists.
-        None if file.is_none() => settings.socket.path = super::client::default_socket(),
+        None if named.is_none() => settings.socket.path = super::client::default_socket(),
         None => {}
     }
+    let running = RunningDaemon::find(&settings.socket.path);
+    if let Some(daemon) = &running {
+        let own = daemon.config.as_deref().filter(|own| args.config.is_none() && Some(*own) != named);
+        if let Some(own) = own {
+            let socket = settings.socket.path.clone();
+            let (found, of_settings) = files::settings(Some(own));
+            findings = of_settings;
+            settings = found.unwrap_or_else(Settings::by_default);
+            settings.listen_at(&socket, true);
+        }
+        settings.rules = daemon.rules.clone().unwrap_or(settings.rules);
+    }
+    settings.admin_socket = args.admin.clone().or(settings.admin_socket);
     findings.push(files::rules(&settings.rules, &settings.scopes()));
+    let of_daemon = running.as_ref().and_then(RunningDaemon::user);
+    findings.extend(of_daemon.and_then(|user| reach::rules(&settings.rules, &user)));
     let user = match &args.as_user {
         Some(name) => reach::User::named(name),
         None => Ok(reach::User::of_this_process()),
@@ -80,7 +105,7 @@ fn examine(args: &Args) -> Vec<Finding> {
         Ok(user) => findings.push(reach::socket(&settings.socket.path, &user)),
         Err(finding) => findings.push(finding),
     }
-    findings.extend(daemon::all(&settings));
+    findings.extend(daemon::all(&settings, running.as_ref()));
     findings.extend(redis::all(&settings));
     findings.extend(files::state(&settings));
     findings.extend(machine::all());

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
 use super::ask::attribute;
 use super::check::RulesRead;
+use super::completions::domains;
 use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, fleet, usage};
 use crate::admin::{DaemonStatus, FleetKeyStatus};
 use crate::daemon::log;
@@ -30,6 +31,7 @@ use crate::trace::summary::count;
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The domain of the request
+    #[arg(add = domains())]
     domain: String,
     /// Attributes of the request, in order: its first descriptor
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]

@@ -38,12 +38,20 @@ enum Show {
 }
 
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = KEY_HELP)]
 struct FleetKeyArgs {
     #[command(flatten)]
     key: KeyArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
+
+const KEY_HELP: &str = "\
+Examples:
+  tidegate fleet show per-tenant tenant=t1
+  tidegate fleet show exports org=o1 --json
+
+Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget; 2 wrong usage.";
 
 const HELP: &str = "\
 Examples:

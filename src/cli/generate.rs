@@ -1,16 +1,15 @@
-//! `tidegate gen`: man pages and shell completions, from the texts of `--help`. It contacts no daemon.
+//! `tidegate gen`: man pages and shell completions, from the texts of `--help`.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Command, CommandFactory, Subcommand, ValueEnum};
-use clap_complete::generate;
-use clap_complete::shells::{Bash, Fish, Zsh};
+use clap::{Command, CommandFactory, Subcommand};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
+use super::completions::{self, Shell};
 use super::{Arguments, CliError, CliResult, failed};
 
 /// Writes man pages and completions for shells, as packages install them
@@ -24,24 +23,18 @@ pub(super) struct Args {
 #[derive(Clone, Debug, Subcommand)]
 enum GeneratedKind {
     /// Writes a man page for every command
+    #[command(after_help = EXAMPLES)]
     Man {
         /// Where to: made if it is not there
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Prints the completions of commands and options for a shell
+    /// Prints the completions of a shell: commands, options, and domains and rules of the running daemon
+    #[command(after_help = EXAMPLES)]
     Completions {
         /// Which shell
         shell: Shell,
     },
-}
-
-/// A shell with completions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
 }
 
 const EXAMPLES: &str = "\
@@ -52,30 +45,21 @@ Examples:
   tidegate gen completions fish > /usr/share/fish/vendor_completions.d/tidegate.fish
   source <(tidegate gen completions bash)      for this shell only
 
+The scripts run `tidegate` of the PATH, which asks the daemon of $TIDEGATE_SOCKET, --socket or --admin for its domains and
+rules, and waits for 0.1 s at most.
+
 Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
         GeneratedKind::Man { directory } => write_pages(&without_help(Arguments::command()), directory)?,
-        GeneratedKind::Completions { shell } => out.write_all(&completions(*shell))?,
+        GeneratedKind::Completions { shell } => out.write_all(&completions::script(*shell)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn completions(shell: Shell) -> Vec<u8> {
-    let mut command = shown(&Arguments::command());
-    // The generators panic if a write fails; writes to memory do not.
-    let mut text = Vec::new();
-    match shell {
-        Shell::Bash => generate(Bash, &mut command, NAME, &mut text),
-        Shell::Zsh => generate(Zsh, &mut command, NAME, &mut text),
-        Shell::Fish => generate(Fish, &mut command, NAME, &mut text),
-    }
-    text
-}
-
 /// Returns the command without its hidden parts, which are for this project's tests.
-fn shown(command: &Command) -> Command {
+pub(super) fn shown(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
     let commands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown);
     // Leaked once, as the process exits afterwards.
@@ -93,8 +77,6 @@ fn shown(command: &Command) -> Command {
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-const NAME: &str = "tidegate";
 
 /// Removes the commands `help`, which have no pages of their own.
 fn without_help(command: clap::Command) -> clap::Command {

@@ -6,6 +6,7 @@ mod ask;
 mod bench;
 pub mod check;
 mod client;
+mod completions;
 mod dashboard;
 mod describe;
 mod doctor;
@@ -69,6 +70,7 @@ enum Command {
     Block(verbs::BlockArgs),
     Unblock(verbs::UnblockArgs),
     /// Clears the state of one key of a rule, its block included; leases stay
+    #[command(after_help = verbs::RESET_HELP)]
     Reset(verbs::KeyArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
@@ -111,6 +113,9 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// Reads the arguments and runs the command.
 #[must_use]
 pub fn run() -> ExitCode {
+    if completions::answered() {
+        return ExitCode::SUCCESS;
+    }
     let parsed =
         grouped(Arguments::command()).try_get_matches().and_then(|found| Arguments::from_arg_matches(&found));
     let arguments = match parsed {

@@ -15,6 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
 use super::admin_client::AdminArgs;
+use super::completions::domains;
 use super::signals::CaughtSignals;
 use super::verbs::seconds;
 use super::{CliResult, failed, usage};
@@ -37,7 +38,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
     /// Only requests of this domain [default: all]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = domains())]
     domain: Option<String>,
     /// Do not hash the values of this attribute; repeat it for others
     #[arg(long, value_name = "KEY", alias = "keep", value_delimiter = ',')]

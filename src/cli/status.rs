@@ -10,8 +10,9 @@ use super::admin_client::AdminArgs;
 use super::fleet::{age, dash, in_a_line, reserve_scope};
 use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
-use crate::engine::{Caller, PoolView, ReserveView};
-use crate::trace::summary::{TextTable, count};
+use crate::engine::{Caller, PoolView, ReserveView, TopCallers};
+use crate::page;
+use crate::trace::summary::{TextTable, count, counted};
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
@@ -24,6 +25,10 @@ pub(super) struct Args {
 }
 
 const HELP: &str = "\
+Examples:
+  tidegate status
+  tidegate status --json
+
 Callers are shown by digests; a rule's `show_keys` says which of its attributes may be shown as text.
 
 Exit codes: 0 shown; 1 the daemon does not answer, with what to do; 2 wrong usage.";
@@ -40,7 +45,9 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 fn text(status: &DaemonStatus) -> String {
     let mut text = String::new();
     head(status, &mut text);
-    for table in [rules(&status.counts)].into_iter().chain(pools_and_callers(status)).flatten() {
+    let pools = Some(pools(&status.pools)).filter(|pools| pools.len() > 0).map(|pools| pools.to_string());
+    let callers = callers_shown(&status.callers);
+    for table in [rules(&status.counts), pools].into_iter().flatten().chain(callers) {
         let _ = write!(text, "\n{table}\n");
     }
     let held = held(status.switches.off, &status.switches.held);
@@ -60,14 +67,15 @@ fn head(status: &DaemonStatus, text: &mut String) {
     let DaemonStatus { rules, decisions, memory, .. } = status;
     let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s));
     let good = if rules.good { "" } else { ", NOT all rules of the files" };
-    let (in_force, domains) = (rules.count(), rules.domains.len());
+    let domains = counted(rules.domains.len() as u64, "domain");
+    let in_force = count(rules.count());
     let _ = write!(
         text,
         "tidegate {}, mode {}, up {uptime}\n\
-         rules        {in_force} in {domains} domains in force{good} ({})\n\
+         rules        {in_force} in {domains} in force{good} ({})\n\
          decisions    {} allowed, {} limited, {} waited, {} denied, {} shed\n\
-         connections  {} of {} processes, {} leases\n\
-         memory       {} KiB of {} KiB, {} keys\n",
+         connections  {} of {}, {}\n\
+         memory       {} KiB of {} KiB, {}\n",
         status.version,
         status.mode,
         rules.path,
@@ -77,11 +85,11 @@ fn head(status: &DaemonStatus, text: &mut String) {
         count(decisions.deny),
         count(decisions.shed),
         count(status.connections.now),
-        count(status.sessions),
-        count(status.leases.live),
+        page::counted(status.sessions, "process", "processes").replace('\u{202f}', " "),
+        counted(status.leases.live, "lease"),
         count(memory.bytes / 1_024),
         count(memory.max_bytes / 1_024),
-        count(memory.keys),
+        counted(memory.keys, "key"),
     );
     if let Some(fleet) = &status.fleet {
         let _ = writeln!(text, "fleet        {}", in_a_line(&fleet.summary));
@@ -104,18 +112,22 @@ fn rules(rules: &[RuleStatus]) -> Option<String> {
     TextTable::of_rows(&["rule", "passed", "refused", "would refuse", "mode"], rows)
 }
 
-/// Returns the tables that `tidegate top` has as well.
-pub(super) fn pools_and_callers(status: &DaemonStatus) -> [Option<String>; 3] {
-    let refused = callers("refused callers", &status.callers.refused);
-    let busiest = callers("busiest callers", &status.callers.busiest);
-    let none = || Some("busiest callers: no caller stands out\n".to_owned());
-    [pools(&status.pools), refused, busiest.or_else(none)]
+/// Returns the tables of callers, or that there are none.
+pub(super) fn callers_shown(top: &TopCallers) -> impl Iterator<Item = String> {
+    let [refused, busiest] =
+        [callers("refused callers", &top.refused), callers("busiest callers", &top.busiest)];
+    let none = (busiest.len() == 0).then(|| "busiest callers: no caller stands out\n".to_owned());
+    let tables =
+        [refused, busiest].into_iter().filter(|table| table.len() > 0).map(|table| table.to_string());
+    tables.chain(none)
 }
 
-fn pools(pools: &[PoolView]) -> Option<String> {
-    let rows = pools.iter().map(|pool| {
+pub(super) fn pools(pools: &[PoolView]) -> TextTable {
+    let mut table =
+        TextTable::new(&["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"]);
+    for pool in pools {
         let unreadable = pool.signals.iter().filter(|signal| !signal.readable);
-        vec![
+        table.push(vec![
             pool.pool.to_string(),
             count(pool.busy.into()),
             pool.slots.map_or_else(|| "unknown".to_owned(), |slots| count(slots.into())),
@@ -124,12 +136,9 @@ fn pools(pools: &[PoolView]) -> Option<String> {
             if pool.braking { "ON" } else { "off" }.to_owned(),
             dash(pool.reserve.as_ref().map(reserve)),
             unreadable.map(|signal| &*signal.name).collect::<Vec<_>>().join(" "),
-        ]
-    });
-    TextTable::of_rows(
-        &["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"],
-        rows,
-    )
+        ]);
+    }
+    table
 }
 
 fn reserve(reserve: &ReserveView) -> String {
@@ -138,12 +147,13 @@ fn reserve(reserve: &ReserveView) -> String {
     format!("{most} by {}{}", reserve_scope(reserve), stale.unwrap_or_default())
 }
 
-fn callers(heading: &str, callers: &[Caller]) -> Option<String> {
-    let rows = callers.iter().take(CALLERS_SHOWN).map(|caller| {
+pub(super) fn callers(heading: &str, callers: &[Caller]) -> TextTable {
+    let mut table = TextTable::new(&[heading, "units at least", "up to more", "rule"]);
+    for caller in callers.iter().take(CALLERS_SHOWN) {
         let rule = name(&caller.domain, &caller.rule);
-        vec![printable(caller.name()), count(caller.count), count(caller.error), rule]
-    });
-    TextTable::of_rows(&[heading, "units at least", "up to more", "rule"], rows)
+        table.push(vec![printable(caller.name()), count(caller.count), count(caller.error), rule]);
+    }
+    table
 }
 
 /// Replaces control characters, so that a caller's text cannot move the cursor.

@@ -32,6 +32,10 @@ pub(super) struct Args {
 }
 
 const EXAMPLES: &str = "\
+Examples:
+  tidegate test config/tests/api.yaml
+  tidegate test config/tests/*.yaml --rules /etc/tidegate/rules
+
 A file of tests:
   rules: ../rules            # relative to this file
   domain: api                # only if the rules have several

@@ -1,23 +1,29 @@
 //! `tidegate top`: shows current activity, refreshed every second. It changes nothing.
 
+mod screen;
+mod view;
+
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
-use ratatui::text::Text;
+use ratatui::crossterm::event::{self, Event};
+use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
 use super::fleet::in_a_line;
-use super::status::{held, name, pools_and_callers};
+use super::status::{callers, callers_shown, held, name, pools};
 use super::{CliError, CliResult, FormatArgs, usage};
 use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
-use crate::engine::RuleTotals;
-use crate::trace::summary::{TextTable, count};
+use crate::engine::{Caller, PoolView, TopCallers};
+use crate::page;
+use crate::trace::summary::{TextTable, counted};
+use view::{SortColumn, TopView};
 
 /// Shows the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]
@@ -26,6 +32,12 @@ pub(super) struct Args {
     /// Look for one second, print, and end
     #[arg(long)]
     once: bool,
+    /// Sort the rules by this
+    #[arg(long, value_enum, value_name = "COLUMN", default_value_t)]
+    sort: SortColumn,
+    /// Show only rules, callers and pools whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    filter: String,
     #[command(flatten)]
     format: FormatArgs,
     #[command(flatten)]
@@ -33,7 +45,13 @@ pub(super) struct Args {
 }
 
 const HELP: &str = "\
-q ends it. Rates are those of the last second; callers fade over some ten minutes.
+Examples:
+  tidegate top
+  tidegate top --sort refused --filter per-user
+  tidegate top --once --json
+
+Keys: q quits, s sorts, / filters, p pauses, ? explains. Rates are those of the last second; callers fade over some
+ten minutes. Colours: none with NO_COLOR=1.
 
 Exit codes: 0 ended; 1 the daemon does not answer, with what to do; 2 wrong usage.";
 
@@ -51,6 +69,12 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     Ok(ExitCode::SUCCESS)
 }
 
+impl Args {
+    fn view(&self) -> TopView {
+        TopView { sort: self.sort, filter: self.filter.clone(), ..TopView::default() }
+    }
+}
+
 fn look(args: &Args) -> Result<TopSample, CliError> {
     Ok(TopSample { at_nanos: read_boot_nanos(), status: args.admin.client().get_json("/status")? })
 }
@@ -59,11 +83,12 @@ fn once(args: &Args, out: &mut dyn Write) -> Result<(), CliError> {
     let before = look(args)?;
     std::thread::sleep(PERIOD);
     let after = look(args)?;
-    let rates = after.since(&before);
+    let view = args.view();
+    let rates = after.since(&before, &view);
     if args.format.is_json() {
         writeln!(out, "{:#}", rates.json())?;
     } else {
-        write!(out, "{}", rates.text())?;
+        write!(out, "{}", rates.text(view.sort))?;
     }
     Ok(())
 }
@@ -76,33 +101,26 @@ fn live(args: &Args) -> Result<(), CliError> {
     shown
 }
 
-/// Refreshes the screen every second until a key ends it.
-fn show(args: &Args, mut before: TopSample, terminal: &mut DefaultTerminal) -> Result<(), CliError> {
-    let mut text = "looking for a second; q ends it".to_owned();
+/// Refreshes the screen every second, and after each key, until a key ends it.
+fn show(args: &Args, first: TopSample, terminal: &mut DefaultTerminal) -> Result<(), CliError> {
+    let mut view = args.view();
+    let (mut before, mut now) = (None::<TopSample>, first);
+    let mut looked = read_boot_nanos();
     loop {
-        terminal.draw(|frame| frame.render_widget(Text::raw(&*text), frame.area()))?;
-        if is_to_end()? {
-            return Ok(());
-        }
-        let now = look(args)?;
-        text = now.since(&before).text();
-        before = now;
-    }
-}
-
-/// Waits for the next refresh. Returns whether a key ended the command.
-fn is_to_end() -> io::Result<bool> {
-    let begin = read_boot_nanos();
-    loop {
-        let waited = Duration::from_nanos(read_boot_nanos().saturating_sub(begin));
-        let Some(left) = PERIOD.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(false) };
-        if !event::poll(left)? {
-            return Ok(false);
-        }
-        if let Event::Key(key) = event::read()? {
-            let interrupted = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            if interrupted || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
-                return Ok(true);
+        let rates = before.as_ref().map(|before| now.since(before, &view));
+        terminal.draw(|frame| screen::draw(frame, &view, rates.as_ref()))?;
+        let waited = Duration::from_nanos(read_boot_nanos().saturating_sub(looked));
+        let left = PERIOD.saturating_sub(waited);
+        if event::poll(left)? {
+            if let Event::Key(key) = event::read()?
+                && view.press(key)
+            {
+                return Ok(());
+            }
+        } else {
+            looked = read_boot_nanos();
+            if !view.is_paused {
+                before = Some(std::mem::replace(&mut now, look(args)?));
             }
         }
     }
@@ -122,8 +140,10 @@ struct TopRates<'l> {
     seconds: f64,
     /// Decisions per second, by verdict.
     verdicts: [(&'static str, f64); 5],
-    /// The busiest first.
+    /// In the order of the view.
     rules: Vec<RuleRate<'l>>,
+    pools: Vec<PoolView>,
+    callers: TopCallers,
     /// The later status.
     status: &'l DaemonStatus,
 }
@@ -137,8 +157,18 @@ struct RuleRate<'l> {
     outcomes: [f64; 3],
 }
 
+/// A table of the screen.
+struct TopTable {
+    rows: TextTable,
+    /// Columns that a narrow terminal leaves out, the first one first.
+    dispensable: Vec<usize>,
+    /// Colours of columns, where they are not zero.
+    colours: &'static [(usize, Color)],
+    sorted: Option<usize>,
+}
+
 impl TopSample {
-    fn since(&self, before: &TopSample) -> TopRates<'_> {
+    fn since(&self, before: &TopSample, view: &TopView) -> TopRates<'_> {
         let seconds = self.at_nanos.saturating_sub(before.at_nanos).max(1) as f64 / 1e9;
         // Counters of a restarted daemon begin at zero.
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
@@ -150,50 +180,121 @@ impl TopSample {
             ("denied", rate(now.deny, then.deny)),
             ("shed", rate(now.shed, then.shed)),
         ];
+        let of_rule = |rule: &RuleStatus| {
+            ((rule.totals.domain.clone(), rule.totals.rule.clone()), rule.totals.outcomes())
+        };
+        let known: HashMap<_, _> = before.status.counts.iter().map(of_rule).collect();
         let rules = self.status.counts.iter().map(|RuleStatus { totals: rule, .. }| {
-            let mut before = before.status.counts.iter().map(|rule| &rule.totals);
-            let known = before.find(|old| old.domain == rule.domain && old.rule == rule.rule);
-            let known = known.map_or([0; 3], RuleTotals::outcomes);
+            let known = known.get(&(rule.domain.clone(), rule.rule.clone())).copied().unwrap_or_default();
             let [passed, refused, would_refuse] = rule.outcomes();
             let outcomes = [rate(passed, known[0]), rate(refused, known[1]), rate(would_refuse, known[2])];
             RuleRate { domain: &rule.domain, rule: &rule.rule, outcomes }
         });
-        let all = |rule: &RuleRate<'_>| rule.outcomes.iter().sum::<f64>();
-        let mut rules: Vec<_> = rules.filter(|rule| all(rule) > 0.0).collect();
-        rules.sort_by(|one, other| all(other).total_cmp(&all(one)));
-        rules.truncate(RULES_SHOWN);
-        TopRates { seconds, verdicts, rules, status: &self.status }
+        // A filter shows that its rules are idle.
+        let is_shown = |rule: &RuleRate<'_>| match &*view.filter {
+            "" => rule.all() > 0.0,
+            _ => view.accepts(&[&name(rule.domain, rule.rule)]),
+        };
+        let mut rules: Vec<_> = rules.filter(is_shown).collect();
+        view.sort.apply(&mut rules);
+        let mut pools = self.status.pools.clone();
+        pools.retain(|pool| view.accepts(&[&pool.pool]));
+        let mut callers = self.status.callers.clone();
+        for callers in [&mut callers.busiest, &mut callers.refused, &mut callers.would_refuse] {
+            callers.retain(|caller: &Caller| {
+                view.accepts(&[caller.name(), &caller.digest, &name(&caller.domain, &caller.rule)])
+            });
+        }
+        TopRates { seconds, verdicts, rules, pools, callers, status: &self.status }
+    }
+}
+
+impl RuleRate<'_> {
+    fn all(&self) -> f64 {
+        self.outcomes.iter().sum()
+    }
+}
+
+impl SortColumn {
+    fn apply(self, rules: &mut [RuleRate<'_>]) {
+        let key = |rule: &RuleRate<'_>| match self {
+            SortColumn::All => rule.all(),
+            SortColumn::Passed => rule.outcomes[0],
+            SortColumn::Refused => rule.outcomes[1],
+            SortColumn::WouldRefuse => rule.outcomes[2],
+            SortColumn::Rule => 0.0,
+        };
+        let name = |rule: &RuleRate<'_>| name(rule.domain, rule.rule);
+        rules.sort_by(|one, other| key(other).total_cmp(&key(one)).then_with(|| name(one).cmp(&name(other))));
     }
 }
 
 impl TopRates<'_> {
-    fn text(&self) -> String {
-        let verdicts = self.verdicts.map(|(verdict, rate)| format!("{rate:.0} {verdict}")).join(", ");
+    fn text(&self, sort: SortColumn) -> String {
+        let verdicts =
+            self.verdicts.map(|(verdict, rate)| format!("{} {verdict}", per_second(rate))).join(", ");
         let (version, mode) = (&self.status.version, &self.status.mode);
-        let mut text = format!("tidegate {version}, mode {mode}: {verdicts} a second\n");
-        for line in self.summary_lines() {
+        let mut text = format!("tidegate {version}, mode {mode}: {verdicts} a second\n{}\n", self.leases());
+        for line in self.fleet_line().into_iter().chain(self.conditions()) {
             let _ = writeln!(text, "{line}");
         }
-        let mut table = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
-        for RuleRate { domain, rule, outcomes } in &self.rules {
-            let outcomes = outcomes.map(|rate| format!("{rate:.0}"));
-            table.push([name(domain, rule)].into_iter().chain(outcomes).collect());
-        }
-        let _ = write!(text, "\n{table}\n");
-        for table in pools_and_callers(self.status).into_iter().flatten() {
+        let [rules, pools, ..] = self.tables(sort);
+        let _ = write!(text, "\n{}\n", rules.rows);
+        let pools = (pools.rows.len() > 0).then(|| pools.rows.to_string());
+        for table in pools.into_iter().chain(callers_shown(&self.callers)) {
             let _ = write!(text, "\n{table}\n");
         }
         text
     }
 
+    /// Returns the parts of the first lines of the screen: the state, and the decisions per second.
+    fn head(&self) -> ([String; 3], [String; 5]) {
+        let (version, mode) = (&self.status.version, &self.status.mode);
+        let verdicts = self.verdicts.map(|(verdict, rate)| format!("{} {verdict}/s", per_second(rate)));
+        ([format!("tidegate {version}"), format!("mode {mode}"), self.leases()], verdicts)
+    }
+
+    fn leases(&self) -> String {
+        counted(self.status.leases.live, "lease")
+    }
+
+    fn fleet_line(&self) -> Option<String> {
+        self.status.fleet.as_ref().map(|fleet| format!("fleet: {}", in_a_line(&fleet.summary)))
+    }
+
     /// Returns the lasting conditions that are shown first, as on the daemon's page.
-    fn summary_lines(&self) -> Vec<String> {
-        let DaemonStatus { leases, fleet, switches, warnings, .. } = self.status;
-        let mut lines = vec![format!("{} leases", count(leases.live))];
-        lines.extend(fleet.as_ref().map(|fleet| format!("fleet: {}", in_a_line(&fleet.summary))));
-        lines.extend(held(switches.off, &switches.held));
-        lines.extend(warnings.iter().take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}")));
-        lines
+    fn conditions(&self) -> impl Iterator<Item = String> {
+        let DaemonStatus { switches, warnings, .. } = self.status;
+        let warnings = warnings.iter().take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}"));
+        held(switches.off, &switches.held).into_iter().chain(warnings)
+    }
+
+    /// Returns the tables of rules, pools, refused callers and busiest callers.
+    fn tables(&self, sort: SortColumn) -> [TopTable; 4] {
+        let mut rules = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
+        for RuleRate { domain, rule, outcomes } in self.rules.iter().take(RULES_SHOWN) {
+            rules.push([name(domain, rule)].into_iter().chain(outcomes.map(per_second)).collect());
+        }
+        // The column of the order goes last.
+        let mut dispensable = vec![3, 1, 2];
+        dispensable.sort_by_key(|column| Some(*column) == sort.number());
+        let other = |rows, dispensable: &[usize], colours| TopTable {
+            rows,
+            dispensable: dispensable.to_vec(),
+            colours,
+            sorted: None,
+        };
+        [
+            TopTable {
+                rows: rules,
+                dispensable,
+                colours: &[(2, Color::Red), (3, Color::Yellow)],
+                sorted: sort.number(),
+            },
+            other(pools(&self.pools), &[6, 4, 3, 7, 2], &[(5, Color::Red), (7, Color::Yellow)]),
+            other(callers("refused callers", &self.callers.refused), &[2, 3], &[(1, Color::Red)]),
+            other(callers("busiest callers", &self.callers.busiest), &[2, 3], &[]),
+        ]
     }
 
     fn json(&self) -> Value {
@@ -215,14 +316,20 @@ impl TopRates<'_> {
             "fleet": self.status.fleet,
             "switches": self.status.switches,
             "warnings": self.status.warnings,
-            "pools": self.status.pools,
-            "callers": self.status.callers,
+            "pools": self.pools,
+            "callers": self.callers,
         })
     }
 }
 
-/// Rules that fit on a screen.
-const RULES_SHOWN: usize = 15;
+/// Formats a rate with as many digits as are useful.
+fn per_second(rate: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, reason = "for people, to three digits")]
+    page::rate(rate as f32).replace('\u{202f}', " ")
+}
+
+/// More than fit on a screen.
+const RULES_SHOWN: usize = 100;
 
 /// This screen is for rules; `tidegate status` has all warnings.
 const WARNINGS_SHOWN: usize = 3;
@@ -232,6 +339,7 @@ mod tests {
     use serde_json::json;
 
     use super::TopSample;
+    use super::view::{SortColumn, TopView};
 
     #[test]
     fn rates_are_differences_over_time_and_never_negative() {
@@ -245,12 +353,12 @@ mod tests {
             TopSample { at_nanos, status: serde_json::from_value(status).unwrap() }
         };
         let (before, after) = (look(0, 10, 100), look(2_000_000_000, 30, 50));
-        let document = after.since(&before).json();
+        let document = after.since(&before, &TopView::default()).json();
         assert_eq!(document["seconds"], 2.0);
         assert_eq!(document["rules"][0]["passed_per_s"], 10.0);
         assert_eq!(document["rules"][0]["refused_per_s"], 0.0);
         assert_eq!(document["decisions_per_s"]["allowed"], 0.0, "it was started again meanwhile");
-        let text = after.since(&before).text();
+        let text = after.since(&before, &TopView::default()).text(SortColumn::All);
         for words in ["api/a", "7 leases", "fleet: ", "warning: mind the gap"] {
             assert!(text.contains(words), "{words}: {text}");
         }

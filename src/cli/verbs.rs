@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
+use super::completions::{rules, rules_and_modes};
 use super::status::held;
 use super::{CliResult, usage};
 use crate::admin::SwitchesStatus;
@@ -20,7 +21,7 @@ use crate::daemon::log;
 #[command(after_help = SWITCH_HELP)]
 pub(super) struct SwitchArgs {
     /// A rule ([DOMAIN/]RULE), unless --all, and a mode: enforce, shadow or disabled
-    #[arg(value_name = "RULE MODE", num_args = 0..=2)]
+    #[arg(value_name = "RULE MODE", num_args = 0..=2, add = rules_and_modes())]
     words: Vec<String>,
     /// Everything: no rule is stricter than the mode
     #[arg(long)]
@@ -71,6 +72,7 @@ pub(super) struct BlockArgs {
 
 /// Frees one key of a rule: of `tidegate block`, and of the rule's own `block`
 #[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(after_help = UNBLOCK_HELP)]
 pub(super) struct UnblockArgs {
     #[command(flatten)]
     #[serde(flatten)]
@@ -85,6 +87,7 @@ pub(super) struct UnblockArgs {
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub(super) struct KeyArgs {
     /// The rule: [DOMAIN/]RULE
+    #[arg(add = rules())]
     rule: String,
     /// The key: every attribute that the rule counts by
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
@@ -104,6 +107,19 @@ Examples:
 The key is refused with the exact wait, whatever it has left, as far as the rule enforces.
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
+const UNBLOCK_HELP: &str = "\
+Examples:
+  tidegate unblock per-user user=u1
+  tidegate unblock per-user user=u1 --fleet     a block of all hosts
+
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
+pub(super) const RESET_HELP: &str = "\
+Example:
+  tidegate reset per-user user=u1
+
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
 /// Has the daemon read its rules again, as SIGHUP does, and prints the result
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RELOAD_HELP)]
@@ -113,6 +129,9 @@ pub(super) struct ReloadArgs {
 }
 
 const RELOAD_HELP: &str = "\
+Example:
+  tidegate check /etc/tidegate/rules && tidegate reload
+
 Exit codes: 0 all rules of the files are in force; 1 some are not, with the reason; 2 wrong usage.";
 
 /// Asks whether the daemon is ready for work, for the health check of a container

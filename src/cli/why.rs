@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
+use super::completions::domains;
 use super::explain::{List, cost, descriptor};
 use super::{CliResult, FormatArgs, OutputFormat, usage};
 use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
@@ -21,6 +22,7 @@ use crate::trace::summary::count;
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The domain of the request
+    #[arg(add = domains())]
     domain: String,
     /// Attributes of the request, in order: its first descriptor
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]

@@ -12,6 +12,7 @@ use super::redis_settings::fleet_alone;
 use crate::admin::{DomainInForce, ReloadResult, RulesRecord};
 use crate::clock::Clock;
 use crate::engine::{Engine, ReplacedRuleSet};
+use crate::rules::words::counted;
 use crate::rules::{Domain, Library, ListKind, NotApplied, Problem, Reading};
 
 /// The rules in force, and the means to read them again.
@@ -127,7 +128,7 @@ impl RulesInForce {
         } else {
             "; the files have ERRORS, which the log and `tidegate check` name"
         };
-        format!("serving: {rules} rules in {} domains{errors}", domains.len())
+        format!("serving: {} in {}{errors}", counted(rules, "rule"), counted(domains.len(), "domain"))
     }
 
     /// Returns the status of the rules, which every reading updates.

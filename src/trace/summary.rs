@@ -247,10 +247,37 @@ impl TextTable {
         self.rows.push(row);
     }
 
+    /// Returns the number of rows below the headings.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len().saturating_sub(1)
+    }
+
     /// Removes the last columns.
     pub(super) fn without_last(mut self, columns: usize) -> TextTable {
         self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
         self
+    }
+
+    /// Returns the columns that fit into a width, each with its number and its padded cells. It leaves out columns in the order
+    /// of `dispensable`, then shortens the cells of the first; it never shortens a number.
+    pub(crate) fn fit(&self, width: usize, dispensable: &[usize]) -> Vec<(usize, Vec<String>)> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let mut kept: Vec<(usize, usize)> = (0..columns).map(|column| (column, self.width(column))).collect();
+        let others =
+            |kept: &[(usize, usize)]| kept.iter().skip(1).map(|(_, width)| width + GAP).sum::<usize>();
+        let first = kept.first().map_or(0, |(_, width)| *width);
+        for dispensable in dispensable {
+            if first.min(FIRST_COLUMN_MIN) + others(&kept) > width {
+                kept.retain(|(column, _)| column != dispensable);
+            }
+        }
+        let first = first.min(width.saturating_sub(others(&kept)));
+        let padded = |row: &Vec<String>, column, width: usize| {
+            let cell = row.get(column).map(String::as_str).unwrap_or_default();
+            if column == 0 { format!("{:first$}", shorten(cell, first)) } else { format!("{cell:>width$}") }
+        };
+        let cells = |(column, width)| self.rows.iter().map(|row| padded(row, column, width)).collect();
+        kept.into_iter().map(|(column, width)| (column, cells((column, width)))).collect()
     }
 
     fn width(&self, column: usize) -> usize {
@@ -261,19 +288,30 @@ impl TextTable {
 
 impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
-        let widths: Vec<usize> = (0..columns).map(|column| self.width(column)).collect();
-        for (number, row) in self.rows.iter().enumerate() {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                line += &if column == 0 { format!("{cell:width$}") } else { format!("  {cell:>width$}") };
-            }
+        let columns = self.fit(usize::MAX, &[]);
+        for number in 0..self.rows.len() {
+            let cells = columns.iter().filter_map(|(_, cells)| cells.get(number));
+            let line = cells.map(String::as_str).collect::<Vec<_>>().join(&" ".repeat(GAP));
             let end = if number + 1 < self.rows.len() { "\n" } else { "" };
             write!(f, "{}{end}", line.trim_end())?;
         }
         Ok(())
     }
 }
+
+/// Shortens a text to a number of characters, the last of them `…`.
+fn shorten(text: &str, length: usize) -> String {
+    if text.chars().count() <= length {
+        return text.to_owned();
+    }
+    text.chars().take(length.saturating_sub(1)).chain((length > 0).then_some('…')).collect()
+}
+
+/// Blanks between two columns.
+pub(crate) const GAP: usize = 2;
+
+/// A name stays recognisable: columns that can be spared go first.
+const FIRST_COLUMN_MIN: usize = 20;
 
 /// Formats a number with its thousands separated.
 pub(crate) fn count(number: u64) -> String {
@@ -320,5 +358,27 @@ mod tests {
         table.push(vec!["größer".into(), "1 000 000".into(), "1".into()]);
         table.push(vec!["a".into(), "0".into()]);
         assert_eq!(table.to_string(), "rule       passed  x\ngrößer  1 000 000  1\na               0");
+    }
+
+    #[test]
+    fn leaves_out_columns_and_shortens_names_to_fit_a_width() {
+        let mut table = TextTable::new(&["rule", "passed", "refused", "spare"]);
+        table.push(vec![
+            "a-name-of-thirty-characters---".into(),
+            "1 000 000".into(),
+            "12".into(),
+            "3".into(),
+        ]);
+        let fitted = |width| {
+            let columns = table.fit(width, &[3, 1]);
+            let row: Vec<_> = columns.iter().map(|(_, cells)| cells[1].as_str()).collect();
+            row.join("  ")
+        };
+        assert_eq!(fitted(57), "a-name-of-thirty-characters---  1 000 000       12      3");
+        assert_eq!(fitted(47), "a-name-of-thirty-ch…  1 000 000       12      3");
+        assert_eq!(fitted(46), "a-name-of-thirty-characte…  1 000 000       12");
+        assert_eq!(fitted(39), "a-name-of-thirty-characters---       12");
+        assert_eq!(fitted(12), "a-…       12");
+        assert_eq!(fitted(3), "       12", "a number stays whole");
     }
 }

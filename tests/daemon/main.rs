@@ -18,6 +18,8 @@
     allow(dead_code, unused_imports, reason = "only a debug build can be made to panic")
 )]
 
+#[path = "../support/completions.rs"]
+mod completions;
 #[path = "../support/daemon.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod daemon;

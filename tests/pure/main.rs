@@ -18,6 +18,8 @@
 #[path = "../support/bench.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod bench;
+#[path = "../support/completions.rs"]
+mod completions;
 #[path = "../support/definition.rs"]
 mod definition;
 #[path = "../support/engines.rs"]

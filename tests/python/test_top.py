@@ -135,18 +135,59 @@ def traffic(make_client, daemon):
 def test_draws_and_updates(top, daemon, make_client):
     terminal = top()
     terminal.until("its first words", lambda: "lookingforasecond;qendsit" in terminal.text())
-    terminal.shows("0 allowed, 0 limited")
+    terminal.shows("0 allowed/s, 0 limited/s")
     assert termios.tcgetattr(terminal.slave) != terminal.before, "keys come one by one"
     with traffic(make_client, daemon):
         terminal.shows("api/per-user")
-        terminal.until("refusals are shown", lambda: re.search(r" [1-9]\d* limited", terminal.screen()))
+        terminal.until("refusals are shown", lambda: re.search(r" [1-9][\d.]* limited/s", terminal.screen()))
         # More requests are refused before the next look: the caller's sum changes.
         seen = terminal.screen()
         terminal.until("another second", lambda: terminal.screen() != seen)
-    terminal.shows("0 allowed, 0 limited")
+    terminal.shows("0 allowed/s, 0 limited/s")
     terminal.press("q")
     assert terminal.code() == 0
     terminal.is_restored()
+
+
+def test_keys_filter_sort_pause_and_explain(top, daemon, make_client):
+    terminal = top(columns=60, lines=20)
+    with traffic(make_client, daemon):
+        terminal.shows("api/per-user")
+        terminal.press("/nothing")
+        terminal.shows("filter: nothing_")
+        terminal.until("no rule is shown", lambda: "api/per-user" not in terminal.screen())
+        terminal.press("\x1b")
+        terminal.shows("api/per-user")
+        terminal.press("ss")
+        terminal.shows("s sort: refused")
+        terminal.press("?")
+        terminal.shows("show rules, callers and pools")
+        terminal.press("x")
+        terminal.shows("/ filter")
+        terminal.press("p")
+        terminal.shows("PAUSED")
+        paused = terminal.screen()
+    terminal.press("x")
+    assert terminal.screen() == paused, "it keeps what it shows"
+    terminal.press("p")
+    terminal.shows("0 allowed/s, 0 limited/s")
+    assert "PAUSED" not in terminal.screen()
+    terminal.press("q")
+    assert terminal.code() == 0
+    terminal.is_restored()
+
+
+def test_colours_unless_the_environment_refuses_them(top, daemon, make_client, monkeypatch):
+    colour = re.compile(rb"\x1b\[[0-9;]*[34]8;5;|\x1b\[[0-9;]*3[1-7]m")
+    with traffic(make_client, daemon):
+        terminal = top()
+        terminal.shows("api/per-user")
+        terminal.until("refusals have a colour", lambda: colour.search(terminal.output))
+        monkeypatch.setenv("NO_COLOR", "1")
+        terminal = top()
+        terminal.shows("api/per-user")
+        terminal.until("refusals are shown", lambda: re.search(r" [1-9][\d.]* limited/s", terminal.screen()))
+        assert not colour.search(terminal.output)
 
 
 @pytest.mark.parametrize("key", ["q", "\x1b", "\x03"], ids=["q", "escape", "control-c"])
@@ -181,6 +222,9 @@ def test_a_small_terminal_is_enough(top, daemon, make_client, columns, lines):
             terminal.resize(*size)
             terminal.press("x")
         terminal.shows("api/per-user")
+        # crossterm forgets keys that arrive together with a change of the size, until the next key.
+        seen = terminal.screen()
+        terminal.until("another second", lambda: terminal.screen() != seen)
     terminal.press("q")
     assert terminal.code() == 0
     terminal.is_restored()

@@ -1,23 +1,27 @@
 //! Checks the daemon: whether it answers, its status, and its limit on open files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::admin_client::{AdminClient, AdminFailure};
-use super::super::client::{Client, connect};
+use super::super::client::Client;
 use super::Finding;
-use crate::admin::DaemonStatus;
+use super::running::{self, RunningDaemon};
+use crate::admin::{DaemonStatus, MissedStatus};
 use crate::daemon::process_limits;
 use crate::daemon::settings::Settings;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
-use crate::sys;
+use crate::trace::summary::counted;
 
 /// Runs all checks; those of the status only if the admin socket answers.
-pub(super) fn all(settings: &Settings) -> Vec<Finding> {
+pub(super) fn all(settings: &Settings, running: Option<&RunningDaemon>) -> Vec<Finding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
     findings.extend(operators(&AdminClient::of_settings(settings), settings));
-    findings.push(open_files(socket, settings.connections.max));
+    if running.is_none() {
+        findings.extend(running::sockets().into_iter().filter(|(_, other)| other != socket).map(elsewhere));
+    }
+    findings.push(open_files(running, settings.connections.max));
     findings
 }
 
@@ -42,6 +46,14 @@ fn answers(socket: &Path) -> Finding {
             "systemctl status tidegate; journalctl -u tidegate; by hand: tidegate serve",
         ),
     }
+}
+
+/// Reports a daemon that serves another socket.
+fn elsewhere((pid, socket): (u32, PathBuf)) -> Finding {
+    let socket = socket.display();
+    let help =
+        format!("tidegate doctor --socket {socket}; for clients and commands: TIDEGATE_SOCKET={socket}");
+    Finding::warning("daemon", format!("process {pid} is a daemon that serves {socket}"), help)
 }
 
 fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
@@ -73,11 +85,39 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
             findings.push(Finding::wrong("readiness", reason, "fix that, and it is ready: tidegate status"));
         }
     }
-    if let Ok(status) = admin.get_json("/status") {
+    if let Ok(status) = admin.get_json::<DaemonStatus>("/status") {
+        findings.extend((!status.rules.good).then(|| old_rules(&settings.rules)));
+        findings.extend(status.missed.iter().map(missed));
         findings.extend(of_status(&status));
         findings.extend(shared_domains(&status, settings));
     }
     findings
+}
+
+/// Reports rules that are older than their files: a reload failed.
+fn old_rules(path: &Path) -> Finding {
+    let path = path.display();
+    let message = format!("{path}: the last reload failed, and older rules are in force, or none");
+    let help = format!("tidegate check {path} shows the errors; then: tidegate reload");
+    Finding::wrong("reload", message, help)
+}
+
+/// Reports decisions that clients made without the daemon, by their reason.
+fn missed(missed: &MissedStatus) -> Finding {
+    let decisions = counted(missed.count, "decision");
+    let message = format!("clients of {} made {decisions} without it: {}", missed.client, missed.reason);
+    let help = match &*missed.reason {
+        "unreachable" => {
+            "see that it ran all the time and that their user can connect: journalctl -u tidegate; tidegate doctor --as USER"
+        }
+        "timeout" | "breaker" => {
+            "see whether it was slow or the host busy: tidegate top; tidegate bench; or give the clients a longer timeout"
+        }
+        _ => {
+            "see the log of the clients and of the daemon: journalctl -u tidegate; are the versions those of one release?"
+        }
+    };
+    Finding::warning("clients", message, help)
 }
 
 /// Returns findings from the status: the mode and the warnings.
@@ -113,9 +153,9 @@ fn shared_domains(status: &DaemonStatus, settings: &Settings) -> Vec<Finding> {
     open.map(warning).collect()
 }
 
-fn open_files(socket: &Path, connections: u32) -> Finding {
+fn open_files(running: Option<&RunningDaemon>, connections: u32) -> Finding {
     const WHAT: &str = "open files";
-    let Some(pid) = daemon_pid(socket) else {
+    let Some(RunningDaemon { pid, .. }) = running else {
         return Finding::unseen(
             WHAT,
             "the daemon's process cannot be found from here",
@@ -139,24 +179,6 @@ fn open_files(socket: &Path, connections: u32) -> Finding {
     Finding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
 }
 
-/// Finds the daemon's process by its socket or, if systemd made the socket, by its name, if unique.
-fn daemon_pid(socket: &Path) -> Option<u32> {
-    let is_tidegate = |pid: &u32| {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        comm.trim_end() == "tidegate" && line.split(|byte| *byte == 0).any(|argument| argument == b"serve")
-    };
-    let peer = connect(socket, PATIENCE).ok().and_then(|stream| sys::peer_pid(&stream).ok().flatten());
-    if let Some(pid) = peer.filter(is_tidegate) {
-        return Some(pid);
-    }
-    let processes = std::fs::read_dir("/proc").ok()?.flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut found = pids.filter(is_tidegate);
-    let first = found.next()?;
-    found.next().is_none().then_some(first)
-}
-
 fn open_files_in(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     let soft = line.split_whitespace().next()?;
@@ -171,7 +193,20 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::open_files_in;
+    use super::{missed, open_files_in};
+    use crate::admin::MissedStatus;
+
+    #[test]
+    fn reports_missed_decisions_by_their_reason() {
+        let of = |reason: &str, count| {
+            let missed = missed(&MissedStatus { client: "ruby".into(), reason: reason.into(), count });
+            (missed.message, missed.help.unwrap())
+        };
+        let (message, help) = of("unreachable", 1);
+        assert_eq!(message, "clients of ruby made 1 decision without it: unreachable");
+        assert!(help.contains("tidegate doctor --as"), "{help}");
+        assert!(of("timeout", 2_000).0.contains("2 000 decisions"));
+    }
 
     #[test]
     fn parses_open_file_limit() {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Finding;
 use crate::daemon::settings::Settings;
+use crate::rules::words::counted;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
 
@@ -28,17 +29,22 @@ pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     let loaded = rules::read_scoped(path, scopes);
     let errors = loaded.problems.iter().filter(|problem| problem.is_error()).count();
     let count: usize = loaded.domains.iter().map(|domain| domain.rules().len()).sum();
-    let message = format!("{}: {count} rules in {} domains", path.display(), loaded.domains.len());
+    let message = format!(
+        "{}: {} in {}",
+        path.display(),
+        counted(count, "rule"),
+        counted(loaded.domains.len(), "domain")
+    );
     let check = format!("tidegate check {} shows them, each with its help", path.display());
     match (errors, count) {
-        (1.., _) => Finding::wrong(WHAT, format!("{message}, and {errors} errors"), check),
+        (1.., _) => Finding::wrong(WHAT, format!("{message}, and {}", counted(errors, "error")), check),
         (_, 0) => Finding::warning(
             WHAT,
             format!("{message}: everything is allowed"),
             "write one: docs/rules.md, or copy from /usr/share/doc/tidegate/examples",
         ),
         _ if !loaded.problems.is_empty() => {
-            Finding::warning(WHAT, format!("{message}, {} warnings", loaded.problems.len()), check)
+            Finding::warning(WHAT, format!("{message}, {}", counted(loaded.problems.len(), "warning")), check)
         }
         _ => Finding::well(WHAT, message),
     }

@@ -39,6 +39,30 @@ pub(super) fn socket(path: &Path, user: &User) -> Finding {
     }
 }
 
+/// Checks whether the daemon's user can read the rules; returns the obstacle.
+pub(super) fn rules(path: &Path, user: &User) -> Option<Finding> {
+    let mut files: Vec<_> =
+        std::fs::read_dir(path).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    files.push(path.to_owned());
+    let directories = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+    let needed = directories.map(|above| (above.to_owned(), SEARCH));
+    let needed = needed.chain(files.into_iter().map(|file| {
+        let bits = if file.is_dir() { READ | SEARCH } else { READ };
+        (file, bits)
+    }));
+    let obstacle = needed.filter_map(|(path, bits)| Some((std::fs::metadata(&path).ok()?, path, bits)));
+    let obstacle = obstacle.filter(|(found, _, bits)| !may(found, user, *bits));
+    obstacle.min_by_key(|(_, path, _)| path.components().count()).map(|(found, at, _)| {
+        let (name, at) = (&user.name, at.display());
+        let group = user.gids.last().map_or_else(|| name.clone(), |gid| group_name(*gid));
+        let message =
+            format!("the daemon runs as {name}, which cannot read {at}: it has {}", described(&found));
+        let help =
+            format!("chgrp -R {group} {0} && chmod -R g+rX {0}; then: tidegate reload", path.display());
+        Finding::wrong("rules", message, help)
+    })
+}
+
 fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, group) = (&user.name, group_name(found.gid()));
     let message = format!("{name} cannot ask: {} has {}", path.display(), described(found));
@@ -96,11 +120,12 @@ fn allows(mode: u32, owner: u32, group: u32, user: &User, bit: u32) -> bool {
         () if user.gids.contains(&group) => 3,
         () => 0,
     };
-    mode >> shift & bit != 0
+    mode >> shift & bit == bit
 }
 
 const WHAT: &str = "socket";
 
+const READ: u32 = 4;
 const SEARCH: u32 = 1;
 const WRITE: u32 = 2;
 
@@ -122,6 +147,21 @@ impl User {
         let users = std::fs::read_to_string(USERS_FILE).unwrap_or_default();
         let name = name_of(&users, uid).map_or_else(|| uid.to_string(), str::to_owned);
         User { name, uid, gids }
+    }
+
+    /// Reads the user of a process from `/proc/PID/status`.
+    pub(super) fn of_process(status: &str) -> Option<User> {
+        let numbers = |field: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+            line.split_whitespace().map(|number| number.parse::<u32>().ok()).collect::<Option<Vec<_>>>()
+        };
+        // Real, effective, saved, of the file system.
+        let uid = *numbers("Uid:")?.get(1)?;
+        // The group of the process last.
+        let gids = [numbers("Groups:")?, vec![*numbers("Gid:")?.get(1)?]].concat();
+        let users = std::fs::read_to_string(USERS_FILE).unwrap_or_default();
+        let name = name_of(&users, uid).map_or_else(|| uid.to_string(), str::to_owned);
+        Some(User { name, uid, gids })
     }
 
     /// Looks up a user by name or number.
@@ -201,6 +241,42 @@ mod tests {
         for (mode, user, bit, expected) in table {
             assert_eq!(allows(*mode, 9, 90, user, *bit), *expected, "{mode:o} {user:?} {bit}");
         }
+    }
+
+    #[test]
+    fn finds_rules_that_the_user_of_the_daemon_cannot_read() {
+        use std::fs::{self, Permissions};
+        use std::os::unix::fs::PermissionsExt;
+
+        let directory = tempfile::tempdir().unwrap();
+        let (rules, file) = (directory.path().join("rules"), directory.path().join("rules/api.yaml"));
+        fs::create_dir(&rules).unwrap();
+        fs::write(&file, "").unwrap();
+        let other = User { name: "tidegate".into(), uid: 64_321, gids: vec![64_321] };
+        let obstacle = |[directory_mode, rules_mode, file_mode]: [u32; 3]| {
+            let modes = [(directory.path(), directory_mode), (&rules, rules_mode), (&file, file_mode)];
+            for (path, mode) in modes {
+                fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            }
+            super::rules(&rules, &other).map(|finding| finding.message)
+        };
+        assert_eq!(obstacle([0o755, 0o755, 0o644]), None);
+        for (modes, at) in [
+            ([0o755, 0o755, 0o600], &*file),
+            ([0o755, 0o711, 0o644], &rules),
+            ([0o700, 0o755, 0o644], directory.path()),
+        ] {
+            let message = obstacle(modes).unwrap();
+            assert!(message.contains(&format!("tidegate, which cannot read {}:", at.display())), "{message}");
+        }
+    }
+
+    #[test]
+    fn reads_the_effective_user_of_a_process() {
+        let status = "Name:\ttidegate\nUid:\t0\t64321\t0\t0\nGid:\t0\t64322\t0\t0\nGroups:\t7 8 \n";
+        let user = User { name: "64321".into(), uid: 64_321, gids: vec![7, 8, 64_322] };
+        assert_eq!(User::of_process(status), Some(user));
+        assert_eq!(User::of_process("Uid:\tnone\n"), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::completions::bash_completes;
 use super::daemon::{BINARY, Plan, daemon, outcome_of};
 use super::http::admin_socket;
 use super::wire::hit;
@@ -18,13 +19,36 @@ fn prints_status_as_text_and_json() {
     let (code, out, err) = daemon.outcome("status");
     assert_eq!((code, &*err), (Some(0), ""));
     for words in
-        ["mode enforce", "1 in 1 domains in force", "5 allowed, 2 limited", "api/per-user", "refused callers"]
+        ["mode enforce", "1 in 1 domain in force", "5 allowed, 2 limited", "api/per-user", "refused callers"]
     {
         assert!(out.contains(words), "{words}: {out}");
     }
     let (code, out, _) = daemon.outcome("status --json");
     let status: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &status["decisions"]["limit"]), (Some(0), &2.into()));
+}
+
+#[test]
+fn shells_complete_domains_and_rules_of_the_running_daemon() {
+    let rules = "domain: mail\nlimits:\n  - {name: per-sender, key: [from], rate: 1/s}\n  - {name: all, key: [], rate: 9/s}\n";
+    let daemon = Plan::new().rules("mail.yaml", rules).start();
+    let socket = daemon.socket();
+    let completed = |line: &str| bash_completes(line, &socket);
+    assert_eq!(completed("tidegate hit m"), ["mail"]);
+    assert_eq!(completed("tidegate record --for 1m --domain m"), ["mail"]);
+    assert_eq!(completed("tidegate block mail/"), ["mail/per-sender", "mail/all"]);
+    assert_eq!(completed("tidegate unblock per-s"), ["per-sender"], "a name may stand without its domain");
+    assert_eq!(completed("tidegate switch api/per-user sh"), ["shadow"]);
+    assert_eq!(completed("tidegate fleet show a"), ["api/per-user"]);
+    // The daemon that the line names.
+    let named = |line: &str| bash_completes(&format!("tidegate {line}"), "/nonexistent.sock");
+    assert_eq!(named(&format!("why --socket {} ap", socket.display())), ["api"]);
+    assert_eq!(named(&format!("block --admin {} api/", admin_socket(&daemon).display())), ["api/per-user"]);
+    assert_eq!(named("why ap"), [""; 0]);
+    // A daemon that does not answer.
+    daemon.process.signal(libc::SIGSTOP);
+    assert_eq!(completed("tidegate hit m"), [""; 0]);
+    daemon.process.signal(libc::SIGCONT);
 }
 
 #[test]
@@ -37,6 +61,13 @@ fn top_measures_rates_over_one_second() {
     assert_eq!(top["rules"], serde_json::json!([]), "nothing was asked meanwhile");
     let (code, out, _) = daemon.outcome("top --once");
     assert!(code == Some(0) && out.contains("0 allowed"), "{out}");
+    let filtered = |options: &str| {
+        let (code, out, err) = daemon.outcome(&format!("top --once --json {options}"));
+        assert_eq!(code, Some(0), "{err}");
+        serde_json::from_str::<Value>(&out).unwrap()["rules"].as_array().unwrap().len()
+    };
+    assert_eq!(filtered("--filter PER-user --sort refused"), 1, "a filter shows that its rules are idle");
+    assert_eq!(filtered("--filter nothing"), 0);
     let (code, _, err) = daemon.outcome("top");
     assert!(code == Some(2) && err.contains("--once"), "{err}");
 }

@@ -38,6 +38,35 @@ fn doctor_finds_nothing_on_healthy_daemon() {
 }
 
 #[test]
+fn doctor_examines_the_daemon_that_runs() {
+    let daemon = started();
+    // By its socket alone: the command line of its process has the rest.
+    let examined = |arguments: &str| daemon.command(&format!("doctor {arguments}")).output().unwrap();
+    let output = examined("");
+    let [settings, rules] =
+        ["tidegate.yaml", "rules"].map(|name| daemon.plan.path(name).display().to_string());
+    assert!(finding(&output, "settings").contains(&settings), "{}", output_text(&output));
+    let text = finding(&output, "rules");
+    assert!(text.starts_with("well ") && text.contains(&format!("{rules}: 1 rule in 1 domain")), "{text}");
+    assert!(finding(&output, "open files").starts_with("well "), "{}", output_text(&output));
+    // Rules that a reload refused.
+    fs::write(daemon.plan.path("rules/api.yaml"), "domain: api\nlimits: [{name: a, key: [], rat: 1/s}]\n")
+        .unwrap();
+    daemon.fail("reload", 1);
+    let text = finding(&examined(""), "reload");
+    let help = format!("tidegate check {rules} shows the errors; then: tidegate reload");
+    assert!(text.starts_with("WRONG") && text.contains(&help), "{text}");
+    // A socket that no daemon serves.
+    let text = output_text(&examined("--socket /nonexistent/t.sock"));
+    let socket = daemon.socket().display().to_string();
+    assert!(text.contains(&format!("serves {socket}")), "{text}");
+    assert!(text.contains(&format!("TIDEGATE_SOCKET={socket}")), "{text}");
+    // An admin socket that does not answer.
+    let text = finding(&examined("--admin /nonexistent/t.sock"), "admin socket");
+    assert!(text.contains("/nonexistent/t.sock"), "{text}");
+}
+
+#[test]
 fn doctor_probes_scheduler() {
     let daemon = started();
     let text = finding(&daemon.doctor(&[]), "scheduler");

@@ -37,7 +37,7 @@ fn runs_and_restarts_under_systemd() {
 const EXPECTED: &[(&str, &str)] = &[
     ("socket", "tidegate:tidegate:660"),
     ("state", "active"),
-    ("status", "serving: 1 rules in 1 domains"),
+    ("status", "serving: 1 rule in 1 domain"),
     ("user", "tidegate"),
     ("seccomp", "2"),
     ("privileges", "0000000000000000"),

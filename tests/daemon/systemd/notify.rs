@@ -72,7 +72,7 @@ fn notifies_systemd_of_ready_reload_and_stop() {
     let stamp: u64 = stamp.parse().unwrap();
     assert!(before <= stamp && stamp <= read_monotonic_micros(), "{reloading:?}");
     notify_socket.next_with("READY=1");
-    assert_eq!(notify_socket.next_with("STATUS="), ["STATUS=serving: 1 rules in 1 domains"]);
+    assert_eq!(notify_socket.next_with("STATUS="), ["STATUS=serving: 1 rule in 1 domain"]);
     // Rules with errors: it continues and reports them.
     std::fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
     daemon.process.signal(libc::SIGHUP);

@@ -1,0 +1,132 @@
+//! Completions for shells. Their scripts run this program, which asks the running daemon for its domains and rules; without a
+//! daemon there are none to offer.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{CommandFactory, ValueEnum};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
+use serde::Deserialize;
+
+use super::Arguments;
+use super::admin_client::AdminArgs;
+use crate::engine::Mode;
+
+/// A shell with completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Prints the candidates if a completion script runs this program, and returns whether it does.
+pub(super) fn answered() -> bool {
+    let command = || super::generate::shown(&Arguments::command());
+    let directory = std::env::current_dir().ok();
+    let completed = CompleteEnv::with_factory(command)
+        .var(VARIABLE)
+        .try_complete(std::env::args_os(), directory.as_deref());
+    // A word that cannot be completed has no candidates.
+    completed.unwrap_or(true)
+}
+
+/// Returns the script of a shell.
+pub(super) fn script(shell: Shell) -> std::io::Result<Vec<u8>> {
+    let completer: &dyn EnvCompleter = match shell {
+        Shell::Bash => &Bash,
+        Shell::Zsh => &Zsh,
+        Shell::Fish => &Fish,
+    };
+    let mut script = Vec::new();
+    completer.write_registration(VARIABLE, NAME, NAME, NAME, &mut script)?;
+    if shell == Shell::Zsh {
+        // The shell loads the file of a package at the first completion, which it is to answer.
+        script.extend_from_slice(ZSH_FIRST);
+    }
+    Ok(script)
+}
+
+/// Completes a domain of the daemon.
+pub(super) fn domains() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        rules_in_force().into_iter().map(|domain| CompletionCandidate::new(domain.name)).collect()
+    })
+}
+
+/// Completes a rule of the daemon, with or without its domain.
+pub(super) fn rules() -> ArgValueCompleter {
+    ArgValueCompleter::new(rules_from)
+}
+
+/// Completes the words of `switch`: a rule of the daemon, or a mode.
+pub(super) fn rules_and_modes() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        let modes = Mode::ALL.map(Mode::name).into_iter();
+        let modes = modes.filter(|mode| mode.starts_with(&*word.to_string_lossy()));
+        rules_from(word).into_iter().chain(modes.map(CompletionCandidate::new)).collect()
+    })
+}
+
+/// Returns the rules whose names with the domain begin with a word; if there are none, those whose names do.
+fn rules_from(word: &OsStr) -> Vec<CompletionCandidate> {
+    let (word, domains) = (word.to_string_lossy(), rules_in_force());
+    let of = |name: &dyn Fn(&str, &str) -> String| {
+        let rules = domains.iter().flat_map(|domain| domain.rules.iter().map(move |rule| (domain, rule)));
+        let named = rules.map(|(domain, rule)| (name(&domain.name, &rule.name), rule));
+        let begun = named.filter(|(name, _)| name.starts_with(&*word));
+        let candidate = |(name, rule): (String, &ListedRule)| {
+            CompletionCandidate::new(name).help(Some(format!("{}, {}", rule.kind, rule.mode).into()))
+        };
+        begun.map(candidate).collect::<Vec<_>>()
+    };
+    let full = of(&|domain, rule| format!("{domain}/{rule}"));
+    if full.is_empty() { of(&|_, rule| rule.to_owned()) } else { full }
+}
+
+/// Asks the daemon for its domains; without an answer there are none.
+fn rules_in_force() -> Vec<ListedDomain> {
+    // The words after `--` are those of the command line.
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let value = |option: &str| {
+        let mut pairs = words.windows(2).filter_map(|pair| pair.split_first());
+        pairs.find_map(|(word, value)| {
+            (word == option).then(|| PathBuf::from(value.first().cloned().unwrap_or_default()))
+        })
+    };
+    let (admin, socket) = (value("--admin"), value("--socket"));
+    let client = AdminArgs { admin, socket }.client().within(PATIENCE);
+    client.get_json::<RulesPage>("/rules").map(|page| page.domains).unwrap_or_default()
+}
+
+#[derive(Debug, Deserialize)]
+struct RulesPage {
+    domains: Vec<ListedDomain>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ListedDomain {
+    name: String,
+    rules: Vec<ListedRule>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ListedRule {
+    name: String,
+    kind: String,
+    mode: String,
+}
+
+const NAME: &str = "tidegate";
+
+/// Set by the scripts alone.
+const VARIABLE: &str = "TIDEGATE_COMPLETE";
+
+const ZSH_FIRST: &[u8] =
+    b"if [ \"$funcstack[1]\" = \"_tidegate\" ]; then _clap_dynamic_completer_tidegate \"$@\"; fi\n";
+
+/// The shell waits meanwhile.
+const PATIENCE: Duration = Duration::from_millis(100);

@@ -1,0 +1,98 @@
+//! The daemon that runs, as its process shows it: its settings and rules, by its command line, and its user.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+
+use super::super::client::connect;
+use super::super::{Arguments, Command};
+use super::reach::User;
+use crate::daemon::serve;
+use crate::daemon::settings::Settings;
+use crate::sys;
+
+/// A running daemon.
+#[derive(Debug)]
+pub(super) struct RunningDaemon {
+    pub(super) pid: u32,
+    /// The settings file of its command line.
+    pub(super) config: Option<PathBuf>,
+    /// The rules of its command line.
+    pub(super) rules: Option<PathBuf>,
+}
+
+impl RunningDaemon {
+    /// Finds the daemon that serves a socket. Its paths are empty if this user may not see them.
+    pub(super) fn find(socket: &Path) -> Option<RunningDaemon> {
+        let pid = daemon_pid(socket)?;
+        // It may have another version.
+        let (config, rules) = arguments(pid).map_or((None, None), |args| (args.config, args.rules));
+        Some(RunningDaemon { pid, config, rules })
+    }
+
+    pub(super) fn user(&self) -> Option<User> {
+        User::of_process(&std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?)
+    }
+}
+
+/// Returns the sockets of all daemons of this host, each with its process.
+pub(super) fn sockets() -> Vec<(u32, PathBuf)> {
+    let socket = |pid| {
+        let args = arguments(pid)?;
+        let settings =
+            || Settings::load(args.config.as_deref()).ok().map(|(settings, _)| settings.socket.path);
+        Some((pid, args.socket.or_else(settings)?))
+    };
+    daemons().filter_map(socket).collect()
+}
+
+/// Returns the arguments of a daemon, with absolute paths.
+fn arguments(pid: u32) -> Option<serve::Args> {
+    // Relative paths are relative to its directory, which only its user and root may see.
+    let directory = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
+    let absolute = |path: Option<PathBuf>| match &directory {
+        Some(directory) => path.map(|path| directory.join(path)),
+        None => path.filter(|path| path.is_absolute()),
+    };
+    match Arguments::try_parse_from(command_line(pid)).ok()?.command {
+        Command::Serve(mut args) => {
+            for path in [&mut args.config, &mut args.rules, &mut args.socket] {
+                *path = absolute(path.take());
+            }
+            Some(args)
+        }
+        _ => None,
+    }
+}
+
+/// Finds the daemon's process by its socket or, if systemd made the socket, by its name, if unique.
+fn daemon_pid(socket: &Path) -> Option<u32> {
+    // Nothing listens there: no other daemon is meant.
+    let peer = connect(socket, PATIENCE).ok().and_then(|stream| sys::peer_pid(&stream).ok().flatten())?;
+    if is_daemon(&peer) {
+        return Some(peer);
+    }
+    let mut found = daemons();
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+fn daemons() -> impl Iterator<Item = u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(is_daemon)
+}
+
+fn is_daemon(pid: &u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end() == "tidegate" && command_line(*pid).iter().any(|argument| argument == "serve")
+}
+
+fn command_line(pid: u32) -> Vec<String> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// A healthy daemon answers in microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);

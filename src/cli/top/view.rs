@@ -1,0 +1,148 @@
+//! The choices of the user of `tidegate top`: order, filter, pause, help. Keys change them.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// What the screen shows, in which order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TopView {
+    pub(super) sort: SortColumn,
+    /// Rules, callers and pools whose names contain it are shown, in any case of letters.
+    pub(super) filter: String,
+    pub(super) is_paused: bool,
+    pub(super) open: OpenPanel,
+}
+
+/// The order of the rules; numbers descend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum SortColumn {
+    /// All requests
+    #[default]
+    All,
+    Passed,
+    Refused,
+    WouldRefuse,
+    /// The name
+    Rule,
+}
+
+/// The panel that keys apply to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum OpenPanel {
+    #[default]
+    Tables,
+    /// The filter is being typed.
+    Filter,
+    Help,
+}
+
+impl TopView {
+    /// Applies a key. Returns whether it ends the command.
+    pub(super) fn press(&mut self, key: KeyEvent) -> bool {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return key.code == KeyCode::Char('c');
+        }
+        match (self.open, key.code) {
+            (OpenPanel::Filter, KeyCode::Char(letter)) => self.filter.push(letter),
+            (OpenPanel::Filter, KeyCode::Backspace) => drop(self.filter.pop()),
+            (OpenPanel::Filter, KeyCode::Enter) => self.open = OpenPanel::Tables,
+            (OpenPanel::Filter, KeyCode::Esc) => {
+                self.filter.clear();
+                self.open = OpenPanel::Tables;
+            }
+            (OpenPanel::Filter, _) => {}
+            (OpenPanel::Help, _) => self.open = OpenPanel::Tables,
+            (OpenPanel::Tables, KeyCode::Esc) if !self.filter.is_empty() => self.filter.clear(),
+            (OpenPanel::Tables, KeyCode::Char('q') | KeyCode::Esc) => return true,
+            (OpenPanel::Tables, KeyCode::Char('s')) => self.sort = self.sort.next(),
+            (OpenPanel::Tables, KeyCode::Char('/')) => self.open = OpenPanel::Filter,
+            (OpenPanel::Tables, KeyCode::Char('p' | ' ')) => self.is_paused = !self.is_paused,
+            (OpenPanel::Tables, KeyCode::Char('?' | 'h')) => self.open = OpenPanel::Help,
+            (OpenPanel::Tables, _) => {}
+        }
+        false
+    }
+
+    /// Whether the filter accepts one of these names.
+    pub(super) fn accepts(&self, names: &[&str]) -> bool {
+        let filter = self.filter.to_lowercase();
+        names.iter().any(|name| name.to_lowercase().contains(&filter))
+    }
+}
+
+impl SortColumn {
+    fn next(self) -> SortColumn {
+        match self {
+            SortColumn::All => SortColumn::Passed,
+            SortColumn::Passed => SortColumn::Refused,
+            SortColumn::Refused => SortColumn::WouldRefuse,
+            SortColumn::WouldRefuse => SortColumn::Rule,
+            SortColumn::Rule => SortColumn::All,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            SortColumn::All => "all",
+            SortColumn::Passed => "passed",
+            SortColumn::Refused => "refused",
+            SortColumn::WouldRefuse => "would refuse",
+            SortColumn::Rule => "rule",
+        }
+    }
+
+    /// Returns the column of the table of rules; all requests have none.
+    pub(super) fn number(self) -> Option<usize> {
+        match self {
+            SortColumn::All => None,
+            SortColumn::Rule => Some(0),
+            SortColumn::Passed => Some(1),
+            SortColumn::Refused => Some(2),
+            SortColumn::WouldRefuse => Some(3),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::crossterm::event::{KeyCode, KeyModifiers};
+
+    use super::{OpenPanel, SortColumn, TopView};
+
+    fn press(view: &mut TopView, keys: &str) -> bool {
+        keys.chars().fold(false, |_, key| {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\x08' => KeyCode::Backspace,
+                '\x1b' => KeyCode::Esc,
+                letter => KeyCode::Char(letter),
+            };
+            view.press(code.into())
+        })
+    }
+
+    #[test]
+    fn keys_sort_filter_pause_and_help() {
+        let mut view = TopView::default();
+        assert!(!press(&mut view, "ss p/Per-uq\x08\n"), "letters of a filter are no commands");
+        let refused = SortColumn::Refused;
+        assert_eq!(
+            view,
+            TopView { sort: refused, filter: "Per-u".into(), is_paused: false, open: OpenPanel::Tables },
+            "a pause begun and ended"
+        );
+        assert!(view.accepts(&["x", "api/per-user"]) && !view.accepts(&["api/global"]));
+        assert!(!press(&mut view, "?q"), "a key closes the help");
+        assert!(!press(&mut view, "\x1b") && view.filter.is_empty(), "escape clears the filter first");
+        assert!(press(&mut view, "\x1b"));
+        assert!(!press(&mut view, "/ab\x1b") && view == TopView { sort: refused, ..TopView::default() });
+        press(&mut view, "sss");
+        assert_eq!(view.sort, SortColumn::All, "the order begins again");
+        assert!(press(&mut view, "q"));
+        view.open = OpenPanel::Filter;
+        let control = |letter| (KeyCode::Char(letter), KeyModifiers::CONTROL);
+        for (letter, ends) in [('c', true), ('q', false)] {
+            let (code, modifiers) = control(letter);
+            assert_eq!(view.press(ratatui::crossterm::event::KeyEvent::new(code, modifiers)), ends);
+        }
+    }
+}
