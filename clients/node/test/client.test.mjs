@@ -249,7 +249,8 @@ test("opens the breaker after three failures that do not overlap, and probes onc
     const answers = await Promise.all([client.hit("api"), client.hit("api"), client.hit("api")]);
     if (answers.every((d) => d.reason === "breaker")) await sleep(1);
     else {
-      assert.deepEqual(answers.map((d) => d.reason), ["timeout", "breaker", "breaker"]);
+      // The pause may end between two of them.
+      assert.deepEqual(answers.map((d) => d.reason).sort(), ["breaker", "breaker", "timeout"]);
       await until(() => daemon.of(8).length === probes + 1);
       pauses.push(performance.now() - began);
       began = performance.now();

@@ -105,7 +105,7 @@ fn footer(view: &TopView, width: usize) -> Line<'static> {
         "" => "/ filter".to_owned(),
         filter => format!("/ filter: {filter}"),
     });
-    Line::from(flow(keys.into_iter(), width).into_iter().next().unwrap_or_default()).dim()
+    Line::from(flow(keys, width).into_iter().next().unwrap_or_default()).dim()
 }
 
 /// Joins parts with commas into lines of a width. Only a part wider than a line is cut.
