@@ -163,7 +163,7 @@ book:            ## The pages as a site, in target/book/html; needs mdbook (carg
 nightly:         ## Long tests, for hours. A failed target does not stop the others
 	@scripts/setup test
 	@scripts/setup packages
-	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
+	@env --default-signal $(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
 
 # Checks lints (with benchmarks, which `make test` does not build), links in docs of all items, and dependencies. The database of advisories needs the network.
 nightly-sources:

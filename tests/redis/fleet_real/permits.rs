@@ -201,10 +201,11 @@ fn grants_last_free_permit_to_any_host() {
     let mut wires: Vec<Wire> = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect();
     // First one lease per host, then each time the permit freed elsewhere.
     let refused = one_after_another(&redis, &mut wires, 3, 60);
-    let unanswered = unanswered_checks(&hosts);
-    eprintln!("{refused} of 60 refused although a permit was free, {unanswered} not answered in time");
-    // A busy machine replies late, and five late replies pause remote checks for a while.
-    assert!(refused == 0 || unanswered > 0.0, "{refused}");
+    eprintln!("{refused} of 60 refused although a permit was free");
+    // A busy machine replies late, and five late replies pause remote checks for a while. The metrics follow.
+    if refused > 0 {
+        eventually("a check without a reply", || (unanswered_checks(&hosts) > 0.0).then_some(()));
+    }
     // No fourth lease starts.
     let held: usize = wires.iter_mut().map(|wire| begin_all(wire, 1, Duration::from_secs(10))).sum();
     assert_eq!(held, 3);
