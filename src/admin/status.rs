@@ -195,6 +195,11 @@ impl DaemonStatus {
         Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()
     }
 
+    /// Whether clients made more decisions without the daemon than restarts and slow moments explain.
+    pub(crate) fn misses_many(&self) -> bool {
+        self.missed_in_all() > self.decisions.sum() / MISSED_PER_DECISIONS
+    }
+
     /// Returns the decisions that clients made without the daemon; saturates, as clients may report any number.
     pub(crate) fn missed_in_all(&self) -> u64 {
         self.missed.iter().fold(0, |sum, missed| sum.saturating_add(missed.count))
@@ -356,7 +361,7 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
 fn of_missed(status: &DaemonStatus) -> Option<String> {
     let (missed, decided) = (status.missed_in_all(), status.decisions.sum());
     let why = &status.missed.iter().max_by_key(|missed| missed.count)?.reason;
-    (missed > decided / MISSED_PER_DECISIONS).then(|| {
+    status.misses_many().then(|| {
         format!(
             "clients made {missed} decisions without the daemon, which made {decided}; the most common reason is \
              `{why}`: see `missed` of `tidegate status --json`"

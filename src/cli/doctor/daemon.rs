@@ -87,7 +87,7 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
     }
     if let Ok(status) = admin.get_json::<DaemonStatus>("/status") {
         findings.extend((!status.rules.good).then(|| old_rules(&settings.rules)));
-        findings.extend(status.missed.iter().map(missed));
+        findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
         findings.extend(of_status(&status));
         findings.extend(shared_domains(&status, settings));
     }
