@@ -61,7 +61,7 @@ pub struct Decision<'d> {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CheckedKeys<'d> {
-    /// The key of one rule, and its cost there.
+    /// The key of one rule, after a pass with the tag of its state, and its cost there.
     One { rule: u32, key: Digest, cost: u32, passes: bool },
     /// The keys of all rules that judged.
     Several(&'d [StageCheck]),

@@ -129,9 +129,10 @@ impl<'d> Judgement<'d> {
         let is_sampled = is_sampled(counters.count_decision(compiled_rule.reply_slot, verdict));
         let refusal = if compiled_rule.enforced() { CheckResult::Refuse } else { CheckResult::WouldRefuse };
         counters.count_check(compiled_rule.slot, if passes { CheckResult::Pass } else { refusal });
-        // The key without the tag of its state; the salt, mixed in twice, cancels.
-        let key = digest.with_tag_and_salt(Tag::NONE, plain.salt);
+        let mut key = digest;
         if is_sampled || !passes {
+            // Without the tag of the state; the salt, mixed in twice, cancels.
+            key = digest.with_tag_and_salt(Tag::NONE, plain.salt);
             let seen = SeenRequest {
                 domain: &self.compiled.domain,
                 rule: number,
