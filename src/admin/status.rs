@@ -220,8 +220,7 @@ impl RuleFilesStatus {
         let when = |at: Option<Timestamp>| at.map(|at| unix_seconds(at, now));
         let mut by_domain: HashMap<&str, u64> = HashMap::new();
         // Parts of pools and entries of lists are no rules, as `check` and the start line count them.
-        let rules = in_force.each().filter(|rule| matches!(rule.kind, crate::rules::NamedKind::Rule(..)));
-        rules.for_each(|rule| *by_domain.entry(rule.domain).or_default() += 1);
+        limits(in_force).for_each(|rule| *by_domain.entry(rule.domain).or_default() += 1);
         let domains = record.domains.iter().map(|domain| DomainStatus {
             name: domain.name.to_string(),
             sha: domain.sha.clone(),

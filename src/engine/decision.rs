@@ -113,7 +113,7 @@ impl<'d> Decision<'d> {
                 rule: self.rule_at(check.rule)?,
                 level: check.level,
                 cost: check.cost,
-                digest: check.key.to_hex().as_str().to_owned(),
+                digest: check.key.to_hex().to_string(),
                 refuses: !check.passes() && stage.includes_check(check),
                 retry_after: match check.outcome {
                     Outcome::Later(wait) | Outcome::Queued(wait) => Some(wait),
