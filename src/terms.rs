@@ -1,4 +1,4 @@
-//! TERMS: enums that the wire, the engine and the rules share. This file names no room.
+//! TERMS: enums that the wire, the engine and the rules share, and counts in texts. This file names no room.
 
 use std::fmt;
 
@@ -182,5 +182,43 @@ impl Mode {
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// Formats a count in groups of three digits: `12 345`.
+#[must_use]
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let grouped = digits.char_indices().map(|(index, digit)| match (digits.len() - index) % 3 {
+        0 if index > 0 => format!(" {digit}"),
+        _ => digit.to_string(),
+    });
+    grouped.collect()
+}
+
+/// Formats a count with its noun, whose plural ends with `s`: `1 line`, `2 000 lines`.
+#[must_use]
+pub fn counted(number: impl TryInto<u64>, noun: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{count, counted};
+
+    #[test]
+    fn separates_thousands() {
+        let table = [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1 000"),
+            (1_234_567, "1 234 567"),
+            (u64::MAX, "18 446 744 073 709 551 615"),
+        ];
+        for (number, expected) in table {
+            assert_eq!(count(number), expected);
+        }
+        assert_eq!([0_u32, 1, 2_000].map(|number| counted(number, "key")), ["0 keys", "1 key", "2 000 keys"]);
     }
 }

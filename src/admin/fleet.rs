@@ -15,6 +15,7 @@ use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::link::{NodeState, NodeStatus};
 use crate::fleet::tally::BudgetCounters;
 use crate::rules::{FleetBound, NamedItem, NamedKind};
+use crate::terms::counted;
 
 /// The sync state of this host at one moment.
 #[derive(Clone, Debug)]
@@ -46,9 +47,9 @@ impl FleetReading {
     pub(super) fn secret_warning(&self) -> Option<String> {
         (self.view.unlike > 0).then(|| {
             format!(
-                "{} hosts have another fleet secret than this one ({}), or an older version: this host shares no budget with the hosts \
-                 of another secret; give all hosts the same file in `fleet_secret_files`",
-                self.view.unlike,
+                "another fleet secret than this one ({1}), or an older version, on {0}: this host shares no budget with the hosts of \
+                 another secret; give all hosts the same file in `fleet_secret_files`",
+                counted(self.view.unlike, "host"),
                 self.secret().as_deref().unwrap_or("none")
             )
         })

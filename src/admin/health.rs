@@ -213,11 +213,8 @@ fn daemon(status: &DaemonStatus) -> HealthCheck {
     let (sign, more) = match (panics, refused + evictions) {
         (0, 0) => (CheckState::Good, up),
         (0, _) => {
-            let (refused, evictions) = (count(refused), count(evictions));
-            (
-                CheckState::Note,
-                format!("{refused} not let in, {evictions} keys dropped for want of room; {up}"),
-            )
+            let (refused, keys) = (count(refused), counted(evictions, "key", "keys"));
+            (CheckState::Note, format!("{refused} not let in, {keys} dropped for want of room; {up}"))
         }
         _ => {
             let panics = counted(panics, "panic", "panics");

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{self, HttpAnswer};
 use super::fleet::{FleetPage, FleetReading};
-use super::status::DaemonStatus;
+use super::status::{DaemonStatus, errors_in_rules};
 use super::switches::everything_everywhere;
 use super::verbs::{self, VerbResult};
 use super::{AdminState, ServedSocket, metrics, recording, status_page};
@@ -175,11 +175,8 @@ fn healthz(_: &AdminState) -> HttpAnswer {
 /// Whether work should be sent here: the reasons against it, a line each.
 fn readyz(admin: &AdminState) -> HttpAnswer {
     let mut reasons = Vec::new();
-    if !admin.control.rules().is_good {
-        reasons.push(
-            "the rules have errors: `tidegate check` shows them; what could be read is in force".to_owned(),
-        );
-    }
+    let rules = admin.control.rules();
+    reasons.extend((!rules.is_good).then(|| errors_in_rules(&rules.path)));
     reasons.extend(admin.control.unready());
     if reasons.is_empty() {
         // Work may be sent here all the same.

@@ -17,9 +17,9 @@ use crate::engine::{
     Engine, InForce, LeaseTotals, Mode, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
 };
 use crate::fleet::link::NodeState;
-use crate::rules::words::counted;
 use crate::rules::{NamedItem, NamedKind};
 use crate::state::SnapshotStatus;
+use crate::terms::{count, counted};
 
 /// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
@@ -200,6 +200,19 @@ impl DaemonStatus {
         self.missed_in_all() > self.decisions.sum() / MISSED_PER_DECISIONS
     }
 
+    /// Warns of decisions that clients made alone, unless they are few.
+    pub(crate) fn missed_warning(&self) -> Option<String> {
+        let why = &self.missed.iter().max_by_key(|missed| missed.count)?.reason;
+        self.misses_many().then(|| {
+            format!(
+                "clients made {} without the daemon, which made {}; the most common reason is `{why}`: see `missed` \
+                 of `tidegate status --json`",
+                counted(self.missed_in_all(), "decision"),
+                count(self.decisions.sum()),
+            )
+        })
+    }
+
     /// Returns the decisions that clients made without the daemon; saturates, as clients may report any number.
     pub(crate) fn missed_in_all(&self) -> u64 {
         self.missed.iter().fold(0, |sum, missed| sum.saturating_add(missed.count))
@@ -299,9 +312,7 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
         }
     };
     let DaemonStatus { rules, unmatched, memory, panics, .. } = status;
-    warn(!rules.good, &|| {
-        format!("some rules of the files are not in force: `tidegate check {}` says why", rules.path)
-    });
+    warn(!rules.good, &|| errors_in_rules(&rules.path));
     warn(admin.engine.in_force().domains().len() == 0, &|| {
         format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
     });
@@ -325,10 +336,7 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
         let more = names.len();
         let more = if more > 0 { format!(", and {more} more such domains") } else { String::new() };
         let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
-        format!(
-            "not limited: {}; {missing}{more}",
-            counted(usize::try_from(count).unwrap_or(usize::MAX), "request")
-        )
+        format!("not limited: {}; {missing}{more}", counted(count, "request"))
     });
     for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
         warn(true, &|| {
@@ -338,14 +346,16 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
         });
     }
     warn(memory.evictions > 0, &|| {
-        format!("{} keys were dropped while they mattered: raise memory.max", memory.evictions)
+        format!("dropped while they mattered: {}; raise memory.max", counted(memory.evictions, "key"))
     });
-    warn(*panics > 0, &|| format!("{panics} decisions panicked: the log says where; please report it"));
+    warn(*panics > 0, &|| {
+        format!("{} panicked: the log says where; please report it", counted(*panics, "decision"))
+    });
     let refused: u64 = status.connections.refused.values().sum();
     warn(refused > 0, &|| {
-        format!("{refused} connections were not let in: raise connections.max or .per_user")
+        format!("not let in: {}; raise connections.max or .per_user", counted(refused, "connection"))
     });
-    warnings.extend(of_missed(status));
+    warnings.extend(status.missed_warning());
     let in_force = admin.engine.in_force();
     warnings.extend(unmet_rules(status, limits(&in_force).map(|rule| (rule.domain, rule.name))));
     warnings.extend(of_fleet(status, fleet));
@@ -356,16 +366,12 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     warnings
 }
 
-/// Warns of decisions that clients made alone, unless they are few.
-fn of_missed(status: &DaemonStatus) -> Option<String> {
-    let (missed, decided) = (status.missed_in_all(), status.decisions.sum());
-    let why = &status.missed.iter().max_by_key(|missed| missed.count)?.reason;
-    status.misses_many().then(|| {
-        format!(
-            "clients made {missed} decisions without the daemon, which made {decided}; the most common reason is \
-             `{why}`: see `missed` of `tidegate status --json`"
-        )
-    })
+/// Warns of rules with errors in the files of this path.
+pub(super) fn errors_in_rules(path: &str) -> String {
+    format!(
+        "the rules have errors, and some of the files are not in force: `tidegate check {path}` shows why; \
+         when they are mended: `tidegate reload`"
+    )
 }
 
 /// One missed decision in as many is no warning: clients restart, and hosts have slow moments.
@@ -415,8 +421,9 @@ fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
     match (rules, fleet.is_set, fleet.view.is_linked) {
         (0, ..) | (_, true, true) => None,
         (_, false, _) => Some(format!(
-            "{rules} rules have `scope: fleet`, and this host shares with no other host: it needs `redis` with a `url` and \
-             `fleet_secret_files` in the settings; the log of the start says what is wrong with them"
+            "this host shares with no other host, and `scope: fleet` is in {}: it needs `redis` with a `url` and \
+             `fleet_secret_files` in the settings; the log of the start says what is wrong with them",
+            counted(rules as u64, "rule"),
         )),
         (_, true, false) => {
             let why = fleet.view.nodes.iter().filter_map(|node| match &node.state {
@@ -426,8 +433,9 @@ fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
             let why: Vec<String> = why.collect();
             let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
             Some(format!(
-                "Redis does not answer ({why}): {rules} rules follow `on_redis_down`, with {} hosts; see `tidegate fleet`",
-                fleet.view.hosts
+                "Redis does not answer ({why}): `on_redis_down` holds for {}, with {}; see `tidegate fleet`",
+                counted(rules as u64, "rule"),
+                counted(fleet.view.hosts, "host"),
             ))
         }
     }

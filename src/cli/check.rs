@@ -19,8 +19,8 @@ use crate::daemon::redis_settings::fleet_alone;
 use crate::daemon::settings::{MEMORY_BYTES, SETTINGS_FILE, Settings};
 use crate::daemon::settings_file::holds_settings;
 use crate::rules::source::Source;
-use crate::rules::words::counted;
 use crate::rules::{self, Domain, ListedEntry, Loaded, Prioritize, Problem, Rule, Scopes};
+use crate::terms::counted;
 use block::{BlockSettings, slowest_override};
 
 /// Reads settings and rules as the daemon would, and prints errors and the bound of each rule
@@ -140,7 +140,7 @@ fn print(
 }
 
 fn summary(read: &RulesRead) -> String {
-    let rules = read.domains.iter().map(|domain| domain.rules().len()).sum();
+    let rules: usize = read.domains.iter().map(|domain| domain.rules().len()).sum();
     let [domains, rules] = [counted(read.domains.len(), "domain"), counted(rules, "rule")];
     let [errors, warnings] = [counted(read.count(true), "error"), counted(read.count(false), "warning")];
     format!("{}: {domains}, {rules}; {errors}, {warnings}", read.read_from())

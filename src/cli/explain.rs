@@ -23,8 +23,8 @@ use crate::rules::{
     Condition, Domain, KeyScratch, ListKind, ListedEntry, Mismatch, Mode, NodeHits, Prioritize, Rule,
     Selection, near::value, shown,
 };
+use crate::terms::count;
 use crate::trace::jsonl::refused_by_the_socket;
-use crate::trace::summary::count;
 
 /// Shows which rules apply to a request, which do not and why, each with its position in the files
 #[derive(Clone, Debug, clap::Args)]

@@ -16,7 +16,8 @@ use crate::admin::{
     ReserveStatus, admitted_max,
 };
 use crate::engine::ReserveView;
-use crate::trace::summary::{TextTable, count};
+use crate::terms::{count, counted};
+use crate::trace::summary::TextTable;
 
 /// Shows the fleet budgets, permits and hosts as this host knows them
 #[derive(Clone, Debug, clap::Args)]
@@ -104,10 +105,10 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
         (false, None) => "Redis DOWN, no reply yet".to_owned(),
     };
     format!(
-        "{} hosts, {redis}, round trip {} us, {} keys, {} cells/s",
-        fleet.hosts,
+        "{}, {redis}, round trip {} us, {}, {} cells/s",
+        counted(fleet.hosts, "host"),
         count(fleet.round_trip_us),
-        count(fleet.keys),
+        counted(fleet.keys, "key"),
         count(fleet.cells_per_s)
     )
 }
@@ -118,7 +119,7 @@ fn page(fleet: &FleetPage) -> String {
     let secret = secret.uses.as_ref().map(|uses| match secret.other_hosts {
         0 => format!("\nsecret       {uses}"),
         others => {
-            format!("\nsecret       {uses}; {} hosts have another one, or an older version", count(others))
+            format!("\nsecret       {uses}; another one, or an older version, on {}", counted(others, "host"))
         }
     });
     let secret = secret.unwrap_or_default();

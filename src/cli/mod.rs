@@ -243,6 +243,8 @@ fn usage(reason: impl Display) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     #[test]
@@ -253,5 +255,45 @@ mod tests {
         named.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(named, grouped);
+    }
+
+    /// Messages and examples name commands with their options, as in `tidegate check {path}`.
+    #[test]
+    fn commands_that_texts_name_exist_with_their_options() {
+        let command = Arguments::command();
+        let named = regex::Regex::new(r"(^|[`:;(] ?|  )tidegate ([a-z]+)([^`;:\n(]*)").unwrap();
+        let option = regex::Regex::new(r" --([a-z-]+)").unwrap();
+        let is_known = |verb: &str, rest: &str| {
+            // Titles of a file of rules, of its schema and of the manual.
+            if ["rules", "manual"].contains(&verb) {
+                return true;
+            }
+            let Some(verb) = command.find_subcommand(verb) else { return false };
+            // The words after `--` are another command.
+            let own = rest.split(" -- ").next().unwrap_or_default();
+            let known: Vec<_> = verb.get_arguments().filter_map(clap::Arg::get_long).collect();
+            option.captures_iter(own).all(|option| known.contains(&&option[1]))
+        };
+        assert!(is_known("acquire", " jobs -- make --always-make") && !is_known("check", " --rule x"));
+        let (mut found, mut unknown) = (0, Vec::new());
+        for file in rust_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let is_code = |line: &&str| !line.trim_start().starts_with("//");
+            for line in text.lines().filter(is_code).flat_map(|line| line.split('"')) {
+                for text in named.captures_iter(line) {
+                    found += 1;
+                    if !is_known(&text[2], &text[3]) {
+                        unknown.push(format!("{}: {}", file.display(), &text[0]));
+                    }
+                }
+            }
+        }
+        assert!(found > 100 && unknown.is_empty(), "{found} found, unknown: {unknown:#?}");
+    }
+
+    fn rust_files(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files = entries.flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] });
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
     }
 }

@@ -21,7 +21,7 @@ use super::verbs::seconds;
 use super::{CliResult, failed, usage};
 use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
-use crate::trace::summary::counted;
+use crate::terms::counted;
 
 /// Records the requests of the daemon as a trace for `tidegate replay`
 ///

@@ -12,7 +12,8 @@ use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView, TopCallers};
 use crate::page;
-use crate::trace::summary::{TextTable, count, counted};
+use crate::terms::{count, counted};
+use crate::trace::summary::TextTable;
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
@@ -65,7 +66,7 @@ fn text(status: &DaemonStatus) -> String {
 
 fn head(status: &DaemonStatus, text: &mut String) {
     let DaemonStatus { rules, decisions, memory, .. } = status;
-    let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s));
+    let uptime = page::span(std::time::Duration::from_secs(status.uptime_s));
     let good = if rules.good { "" } else { ", NOT all rules of the files" };
     let domains = counted(rules.domains.len() as u64, "domain");
     let in_force = count(rules.count());

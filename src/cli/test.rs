@@ -13,7 +13,7 @@ use super::CliResult;
 use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
-use crate::rules::words::counted;
+use crate::terms::counted;
 use play::RulesByPath;
 use suite::{Suite, Test};
 

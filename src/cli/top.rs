@@ -22,7 +22,8 @@ use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
 use crate::engine::{Caller, PoolView, TopCallers};
 use crate::page;
-use crate::trace::summary::{TextTable, counted};
+use crate::terms::counted;
+use crate::trace::summary::TextTable;
 use view::{SortColumn, TopView};
 
 /// Shows the busiest rules, callers and pools, each second anew

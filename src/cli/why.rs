@@ -15,7 +15,7 @@ use crate::clock::Micros;
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::PAIRS_MAX;
 use crate::rules::shown;
-use crate::trace::summary::count;
+use crate::terms::count;
 
 /// Shows which decision the daemon would make now for a request, and why
 #[derive(Clone, Debug, clap::Args)]

@@ -59,7 +59,7 @@ impl SwitchesStore {
         }
         let blocked = overrides.blocks.len();
         if blocked > 0 {
-            info!("{blocked} keys are still blocked by hand");
+            info!(blocked, "keys are still blocked by hand");
         }
         engine.restore_operator_overrides(overrides.clone());
         SwitchesStore {

@@ -12,8 +12,8 @@ use super::redis_settings::fleet_alone;
 use crate::admin::{DomainInForce, ReloadResult, RulesRecord};
 use crate::clock::Clock;
 use crate::engine::{Engine, ReplacedRuleSet};
-use crate::rules::words::counted;
 use crate::rules::{Domain, Library, ListKind, NotApplied, Problem, Reading};
+use crate::terms::counted;
 
 /// The rules in force, and the means to read them again.
 #[derive(Debug)]

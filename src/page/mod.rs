@@ -86,14 +86,9 @@ pub(crate) fn rule_name(domain: &str, rule: &str) -> Markup {
     }
 }
 
-/// Formats a count in groups of three digits.
+/// Formats a count in groups of three digits, which no line break parts.
 pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let grouped = digits.char_indices().map(|(index, digit)| match (digits.len() - index) % 3 {
-        0 if index > 0 => format!("\u{202f}{digit}"),
-        _ => digit.to_string(),
-    });
-    grouped.collect()
+    crate::terms::count(number).replace(' ', "\u{202f}")
 }
 
 /// Formats a count with the singular or the plural of its noun.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::facts::{Fact, facts, shed_facts};
 use super::problem::on_one_line;
 use super::shed::Shed;
-use super::words::counted;
 use super::{Domain, Rule};
+use crate::terms::counted;
 
 /// The changes by domain, one line each, in the order of the new rules; removed domains come last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

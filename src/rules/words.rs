@@ -192,12 +192,6 @@ pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
     }
 }
 
-/// Formats a count: `1 rule`, `2 rules`.
-pub(crate) fn counted(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
-}
-
 fn window(quota: &fixed_window::FixedWindowQuota) -> String {
     let rate = crate::limit::Quota::FixedWindow(quota.clone()).format_rate();
     let shape = quota.describe_windows();

@@ -9,10 +9,10 @@ use arrayvec::ArrayVec;
 
 use super::access_line::{AccessLine, UnreadableLine};
 use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceText};
-use super::summary::counted;
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
 use crate::protocol::PAIRS_MAX;
+use crate::terms::counted;
 
 /// Lines that wait to be sorted, and counts of lines that were malformed or late.
 #[derive(Debug)]

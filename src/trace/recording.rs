@@ -1,18 +1,20 @@
 //! Opens a trace and plays it in its format.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use indicatif::{ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::access_line::UnreadableLine;
 use super::combined::CombinedLines;
 use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
-use super::summary::{PlayedCounts, counted};
+use super::summary::PlayedCounts;
 use crate::clock::{Timestamp, read_boot_nanos};
 use crate::rules::open::{self, OpenError, Opened};
+use crate::terms::counted;
 
 /// What a trace is written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -179,7 +181,11 @@ impl ProgressBar {
         let bar = indicatif::ProgressBar::with_draw_target(bytes, ProgressDrawTarget::hidden());
         let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
+            let left = |state: &ProgressState, text: &mut dyn fmt::Write| {
+                let left = time_left(state.elapsed(), state.pos(), state.len().unwrap_or_default());
+                let _ = write!(text, "{}", humantime::format_duration(left));
+            };
+            bar.set_style(style.progress_chars("=> ").with_key("left", left));
         }
         ProgressBar { begin_nanos: read_boot_nanos(), bar, is_due: wanted, unlooked: 0 }
     }
@@ -210,12 +216,21 @@ impl ProgressBar {
     }
 }
 
+/// Estimates the time left, in whole seconds, by the average speed since the begin: a trace takes as long for each byte,
+/// and an estimate by the last seconds follows every slow moment of the host.
+fn time_left(taken: Duration, bytes: u64, all_bytes: u64) -> Duration {
+    let left = all_bytes.saturating_sub(bytes) as f64 / bytes.max(1) as f64;
+    Duration::from_secs(
+        Duration::try_from_secs_f64(taken.as_secs_f64() * left).unwrap_or(Duration::MAX).as_secs(),
+    )
+}
+
 fn show(message: &str) {
     // An error has no other place to go.
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
-const WITH_LENGTH: &str = "[{bar:40}] {percent:>3} %  {msg}, {eta} left";
+const WITH_LENGTH: &str = "[{bar:40}] {percent:>3} %  {msg}, {left} left";
 const WITHOUT_LENGTH: &str = "{msg}, {bytes} in {elapsed}";
 
 /// Shorter replays show no bar.

@@ -163,7 +163,7 @@ impl CallerSet {
     /// Formats the count for a table: `1 204`, or `1 204+` if some were not counted.
     pub(super) fn shown(&self) -> String {
         let (count, more) = self.count();
-        super::summary::count(count) + if more { "+" } else { "" }
+        crate::terms::count(count) + if more { "+" } else { "" }
     }
 }
 

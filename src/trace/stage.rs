@@ -9,11 +9,12 @@ use serde::{Serialize, Serializer};
 use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
 use super::player::{NotPlayed, Player};
 use super::report::{ReportNames, ReportSet, page};
-use super::summary::{Changes, PlayedCounts, comparison, counted, summary};
+use super::summary::{Changes, PlayedCounts, comparison, summary};
 use crate::clock::Micros;
 use crate::engine::{Decision, LimitView, Op, Request, Verdict};
 use crate::record::is_hashed;
 use crate::rules;
+use crate::terms::counted;
 
 /// One rule set or two, and counts of the events played.
 pub(crate) struct ReplayStage<'w> {

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::player::Player;
 use super::rule_records::RuleRecords;
+use crate::clock::Micros;
 use crate::engine::{Decision, RuleTotals, Totals, Verdict};
 use crate::rules::shed::ShedPart;
+use crate::terms::{count, counted};
 
 /// The events played, independent of the rules.
 #[derive(Clone, Debug, Default)]
@@ -19,11 +21,9 @@ pub(crate) struct PlayedCounts {
 }
 
 impl PlayedCounts {
-    /// `12 lines over 3s`.
+    /// `12 lines over 3 s`.
     pub(super) fn opening(&self) -> String {
-        // Fractions of a second are noise in a long trace.
-        let span = if self.span > MINUTE { Duration::from_secs(self.span.as_secs()) } else { self.span };
-        format!("{} over {}", counted(self.lines, "line"), humantime::format_duration(span))
+        format!("{} over {}", counted(self.lines, "line"), Micros::from(self.span))
     }
 }
 
@@ -95,8 +95,6 @@ pub(crate) fn passed(rule: &RuleTotals) -> u64 {
 pub(super) fn name(rule: &RuleTotals) -> String {
     if rule.domain.is_empty() { "(all others)".into() } else { format!("{}/{}", rule.domain, rule.rule) }
 }
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Requests whose verdicts differ between the two rule sets, without peeks.
 #[derive(Debug, Default)]
@@ -313,11 +311,6 @@ pub(crate) const GAP: usize = 2;
 /// A name stays recognisable: columns that can be spared go first.
 const FIRST_COLUMN_MIN: usize = 20;
 
-/// Formats a number with its thousands separated.
-pub(crate) fn count(number: u64) -> String {
-    crate::page::count(number).replace('\u{202f}', " ")
-}
-
 /// Formats `other - one` with its sign; `=` if they are equal.
 pub(super) fn difference(one: u64, other: u64) -> String {
     match other.cmp(&one) {
@@ -327,28 +320,12 @@ pub(super) fn difference(one: u64, other: u64) -> String {
     }
 }
 
-/// `1 line`, `2 lines`.
-pub(crate) fn counted(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{TextTable, count, difference};
+    use super::{TextTable, difference};
 
     #[test]
-    fn separates_thousands() {
-        let table = [
-            (0, "0"),
-            (999, "999"),
-            (1_000, "1 000"),
-            (12_345, "12 345"),
-            (1_234_567, "1 234 567"),
-            (u64::MAX, "18 446 744 073 709 551 615"),
-        ];
-        for (number, expected) in table {
-            assert_eq!(count(number), expected);
-        }
+    fn formats_differences_with_sign() {
         assert_eq!([difference(1, 1), difference(0, 1_000), difference(1_000, 0)], ["=", "+1 000", "-1 000"]);
     }
 

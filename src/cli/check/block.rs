@@ -9,14 +9,14 @@ use crate::limit::{Quota, Rate};
 use crate::rules::percent::Percent;
 use crate::rules::shed::Shed;
 use crate::rules::words::{
-    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers_or_unlimited,
+    LEASE_BYTES_MAX, beyond, bound, bound_of, each, exactness, expires, mode, numbers_or_unlimited,
     past_budget, steady,
 };
 use crate::rules::{
     Domain, FleetBound, FleetSettings, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers,
     conditions, facts,
 };
-use crate::trace::summary::count;
+use crate::terms::{count, counted};
 
 /// Settings of a description.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use crate::admin::{DaemonStatus, MissedStatus};
 use crate::daemon::process_limits;
 use crate::daemon::settings::Settings;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
-use crate::trace::summary::counted;
+use crate::terms::counted;
 
 /// Runs all checks; those of the status only if the admin socket answers.
 pub(super) fn all(settings: &Settings, running: Option<&RunningDaemon>) -> Vec<Finding> {
@@ -80,26 +80,16 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
         }
     };
     let mut findings = vec![Finding::well(WHAT, "it answers")];
-    if ready.status != READY {
-        for reason in ready.body.lines() {
-            findings.push(Finding::wrong("readiness", reason, "fix that, and it is ready: tidegate status"));
-        }
+    let reasons: Vec<&str> = if ready.status == READY { Vec::new() } else { ready.body.lines().collect() };
+    for reason in &reasons {
+        findings.push(Finding::wrong("readiness", *reason, "fix that, and it is ready: tidegate status"));
     }
     if let Ok(status) = admin.get_json::<DaemonStatus>("/status") {
-        findings.extend((!status.rules.good).then(|| old_rules(&settings.rules)));
         findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
-        findings.extend(of_status(&status));
+        findings.extend(of_status(&status, &reasons));
         findings.extend(shared_domains(&status, settings));
     }
     findings
-}
-
-/// Reports rules that are older than their files: a reload failed.
-fn old_rules(path: &Path) -> Finding {
-    let path = path.display();
-    let message = format!("{path}: the last reload failed, and older rules are in force, or none");
-    let help = format!("tidegate check {path} shows the errors; then: tidegate reload");
-    Finding::wrong("reload", message, help)
 }
 
 /// Reports decisions that clients made without the daemon, by their reason.
@@ -120,8 +110,8 @@ fn missed(missed: &MissedStatus) -> Finding {
     Finding::warning("clients", message, help)
 }
 
-/// Returns findings from the status: the mode and the warnings.
-fn of_status(status: &DaemonStatus) -> Vec<Finding> {
+/// Returns findings from the status: the mode, and the warnings that no other finding says.
+fn of_status(status: &DaemonStatus, reasons: &[&str]) -> Vec<Finding> {
     let mode = match &*status.mode {
         "" => None,
         "enforce" => Some(Finding::well("mode", "enforce: refusals are refusals")),
@@ -131,7 +121,9 @@ fn of_status(status: &DaemonStatus) -> Vec<Finding> {
             "when that was not meant: `mode: enforce` in the settings, then systemctl restart tidegate",
         )),
     };
-    let warnings = status.warnings.iter().map(|warning| {
+    let missed = status.missed_warning();
+    let is_new = |warning: &&String| !reasons.contains(&&***warning) && Some(*warning) != missed.as_ref();
+    let warnings = status.warnings.iter().filter(is_new).map(|warning| {
         Finding::warning("daemon says", warning.as_str(), "tidegate status and the log say more")
     });
     mode.into_iter().chain(warnings).collect()

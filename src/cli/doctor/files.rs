@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::Finding;
 use crate::daemon::settings::Settings;
-use crate::rules::words::counted;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
+use crate::terms::counted;
 
 /// Returns the settings, read as by the daemon, and the findings on them.
 pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) {

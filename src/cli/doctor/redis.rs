@@ -13,6 +13,7 @@ use crate::daemon::redis_settings::RedisSettings;
 use crate::daemon::settings::Settings;
 use crate::fleet::link::{FailureClass, LinkError, NodeState, NodeStatus, RedisLink, Url};
 use crate::fleet::rights::Rights;
+use crate::terms::counted;
 
 /// Runs all checks; none if the settings have no Redis.
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
@@ -169,10 +170,11 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
 
 /// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
 fn hosts(with_heartbeat: u64, host_count: Option<u64>) -> Finding {
+    let beating = counted(with_heartbeat, "host");
     let Some(host_count) = host_count else {
         return Finding::unseen(
             HOSTS,
-            format!("{with_heartbeat} hosts send heartbeats there"),
+            format!("heartbeats there: of {beating}"),
             "tidegate fleet, as root, says more",
         );
     };
@@ -190,26 +192,21 @@ fn hosts(with_heartbeat: u64, host_count: Option<u64>) -> Finding {
         // The daemon counts the most hosts of the last half minute.
         (with_heartbeat, host_count) if host_count < with_heartbeat => Finding::warning(
             HOSTS,
-            format!("{with_heartbeat} hosts send heartbeats there, and the daemon counts {host_count}"),
+            format!("heartbeats there: of {beating}, and the daemon counts {host_count}"),
             "look again in some seconds; if it stays: tidegate fleet shows whether Redis answers",
         ),
         (with_heartbeat, host_count) if host_count > 2 * with_heartbeat => Finding::warning(
             HOSTS,
-            format!(
-                "{with_heartbeat} hosts send heartbeats there, and half a minute ago there were {host_count}"
-            ),
+            format!("heartbeats there: of {beating}, and half a minute ago there were {host_count}"),
             "look at those that went: tidegate status on each",
         ),
-        (with_heartbeat, host_count) => Finding::well(
-            HOSTS,
-            format!("{with_heartbeat} hosts send heartbeats there, the daemon counts {host_count}"),
-        ),
+        _ => Finding::well(HOSTS, format!("heartbeats there: of {beating}, and the daemon counts as many")),
     }
 }
 
 fn other_secrets(fleet: &FleetSummary) -> Option<Finding> {
     let hosts = fleet.secret.other_hosts;
-    let message = format!("{hosts} hosts have another fleet secret, or an older version");
+    let message = format!("another fleet secret, or an older version, on {}", counted(hosts, "host"));
     let help = "give all hosts the same file in `fleet_secret_files`";
     (hosts > 0).then(|| Finding::wrong(SECRET, message, help))
 }

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::cli::describe::{self, conditions_or_none, object, position};
 use crate::engine::UNIT_REQUESTS;
-use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
+use crate::rules::words::{beyond, bound_of, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, shown};
+use crate::terms::counted;
 
 /// Prints the whole evaluation; `from` names the source of the rules.
 pub(super) fn print(

@@ -7,8 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::{Action, EventConsumer, Op, TraceEvent, TraceFailure};
 use crate::engine::Descriptors;
 use crate::rules::shown;
+use crate::terms::{count, counted};
 use crate::trace::rule_records::CallerSet;
-use crate::trace::summary::{count, counted};
 
 #[derive(Debug, Default)]
 pub(super) struct Census {

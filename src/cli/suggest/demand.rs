@@ -4,8 +4,8 @@ use super::census::CallerAttributes;
 use super::proposal::Proposal;
 use super::{EventConsumer, TraceEvent, TraceFailure, WholeSecondsWindow, charged_request, quantile};
 use crate::clock::Timestamp;
+use crate::terms::count;
 use crate::trace::spread::{DemandByCaller, KEPT_MAX, SampledCallers};
-use crate::trace::summary::count;
 
 /// The callers of each key in each window.
 pub(super) struct Demand<'k> {

@@ -9,10 +9,11 @@ use super::census::CallerAttributes;
 use super::demand::{CallerShare, SufficientRate};
 use super::{Args, CliError, WholeSecondsWindow, failed, play};
 use crate::rules::{Problem, read_text, read_with_text, shown};
+use crate::terms::{count, counted};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
 use crate::trace::stage::ReplayStage;
-use crate::trace::summary::{TextTable, count, counted, passed};
+use crate::trace::summary::{TextTable, passed};
 
 /// A token bucket for each caller of a key.
 #[derive(Clone, Debug, PartialEq)]
