@@ -698,6 +698,7 @@ def test_permission_denied_names_the_group(directory, make_client, caplog, monke
 
     monkeypatch.setattr(tidegate.connection, "Socket", Denied)
     (directory / "s").touch()
+    (directory / "s").chmod(0o660)
     hits(make_client())
     assert "permission denied on" in caplog.text and "is not in group" in caplog.text
 

@@ -79,14 +79,17 @@ def test_limited_as_a_function_with_fixed_attributes(played, client):
     assert played.seen[1][2:4] == ["report", [["kind", "daily"]]]
 
 
-def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, client, caplog):
+def test_a_function_of_the_arguments_that_raises_is_left_out_of_the_check(played, client, caplog):
     played.script = lambda connection, message: [1, message[1], *LIMIT]
 
-    @client.limited("login", lambda name: {"account": name.missing}, on_failure="refuse")
+    @client.limited("login", lambda name: {"account": name.missing}, on_failure="refuse", priority=lambda name: "post")
     def login(name):
         return name
 
-    assert [login("ann"), login("bob")] == ["ann", "bob"]
+    for name in ("ann", "bob"):
+        with pytest.raises(tidegate.Denied):
+            login(name)
+    assert played.seen[1][2:6] == ["login", [[]], 1, "post"]
     assert client.stats()["missed"] == {"callback": 2}
     assert len(caplog.messages) == 1 and "ann" not in caplog.text
 

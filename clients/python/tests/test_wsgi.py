@@ -180,22 +180,67 @@ def test_on_refused(played, client, on_refused, status, body):
 # -- failures that must not reach the application ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["user", "attributes", "cost", "priority", "exempt", "on_refused"])
-def test_a_function_that_raises_lets_the_request_pass(played, client, caplog, name):
+NAMES = ["user", "attributes", "descriptors", "cost", "priority", "exempt", "on_failure", "on_refused"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_that_raises_is_left_out_of_the_check(played, client, caplog, name):
     played.script = limit
 
     def broken(*_):
         raise KeyError("secret-user-name")
 
-    middleware = Middleware(plain, client, on_failure="refuse", **{name: broken})
+    middleware = Middleware(plain, client, **({"on_failure": "refuse"} | {name: broken}))
     for _ in range(3):
-        status, fields, body = call(middleware, validate=False)
-        assert (status, body, set(fields)) == ("200 OK", b"hello", {"Content-Type", "X-App"})
+        status, fields, _ = call(middleware, validate=False)
+        assert (status, fields["Content-Type"]) == ("429 Too Many Requests", "application/problem+json")
     assert client.stats()["missed"] == {"callback": 3}
     assert len(caplog.messages) == 1 and f"{name} raised KeyError" in caplog.text and "secret" not in caplog.text
     assert f"{__file__}:{broken.__code__.co_firstlineno + 1}:" in caplog.text  # the line of the function
     client.hit("api")
     assert sum(message[6]["missed"]["callback"] for message in played.seen if len(message) == 7) == 3
+
+
+def test_an_attribute_that_raises_is_absent_and_the_others_are_sent(played, client, caplog):
+    def user(environ):
+        return environ["session"]["user"]
+
+    attributes = {"plan": lambda environ: environ["plan"], "org": lambda environ: "o1"}
+    call(Middleware(plain, client, user=user, attributes=attributes))
+    [message] = [one for one in played.seen if one[0] == 1]
+    sent = dict(zip(message[3][0][::2], message[3][0][1::2]))
+    assert sent["org"] == "o1" and sent["ip"] and not sent.keys() & {"user", "plan"}
+    assert [line.split(" at ")[0] for line in caplog.messages] == [
+        "tidegate: user raised KeyError",
+        'tidegate: attributes["plan"] raised KeyError',
+    ]
+    assert all(line.endswith(": such requests are checked without it") for line in caplog.messages)
+
+
+def test_a_function_that_raises_does_not_replace_on_failure(make_client):
+    client = make_client(socket="/nowhere")
+    middleware = Middleware(plain, client, on_failure="refuse", user=lambda environ: environ["user"])
+    assert call(middleware)[0] == "503 Service Unavailable"
+    assert client.stats()["missed"] == {"callback": 1, "unreachable": 1}
+
+
+@pytest.mark.parametrize("name", ["user", "exempt", "descriptors", "outcome", "on_refused", "instrument"])
+def test_an_option_that_is_no_function_raises(client, name):
+    with pytest.raises(TypeError, match=f"{name} is a function, as in {name}=lambda …, not str"):
+        Middleware(plain, client, **{name: "u1"})
+
+
+def test_an_unknown_option_names_the_function_and_the_nearest_option(client):
+    said = r"Middleware\(\) got an unexpected keyword argument 'users'; did you mean 'user'\?"
+    with pytest.raises(TypeError, match=said):
+        Middleware(plain, client, users=lambda environ: "u1")
+    flask = pytest.importorskip("flask")
+    import tidegate.flask
+
+    with pytest.raises(TypeError, match=said.replace("Middleware", "protect")):
+        tidegate.flask.protect(flask.Flask("x"), client, "shop", users=lambda request: "u1")
+    with pytest.raises(TypeError, match=r"limited\(\) .* did you mean 'on_failure'\?"):
+        client.limited("shop", on_fail="refuse")
 
 
 @pytest.mark.parametrize(("on_failure", "status"), [("allow", "200 OK"), ("refuse", "503 Service Unavailable")])

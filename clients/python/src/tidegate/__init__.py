@@ -189,6 +189,7 @@ def unknown_slots(client: Client, pool: str) -> int:
     return 0
 
 
+plain_consequence = "are not limited".format
 plain_message = "{0.verdict}: {0.rule} (retry_after: {0.retry_after})".format
 
 
@@ -273,6 +274,7 @@ class Client:
         self._pool, self._info = encode_name(pool), Map(client=f"python/{__version__}", pool=pool, slots=slots)
         self._slots, self._enabled = slots, enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged = logger or logging.getLogger("tidegate"), set[str]()
+        self._refuses = False  # whether a request had on_failure="refuse"
         self._fallback = None if fallback is None else beside("fallback", "Fallback")(fallback)
         self._open = list[weakref.ref[Connection]]()
         self._begin()
@@ -387,6 +389,7 @@ class Client:
         if not self._enabled:
             return Decision([0], reason="disabled")
         given = Options(**more) if more else DEFAULTS
+        self._refuses = self._refuses or given.on_failure == "refuse"
         try:
             elements = request(domain, attributes, cost, given.priority, given.options())
         except Fault as fault:
@@ -493,6 +496,8 @@ class Client:
                     self._log_error(reply)
                     return reply
                 if decision is not None:
+                    if decision._read is None:
+                        beside("log_texts", "log_unmatched", "".format)(self, elements, decision)
                     return decision
                 return reply[:1] == [True] if wanted else True
             except BaseException as error:
@@ -515,7 +520,8 @@ class Client:
     def _log_error(self, fault: Fault) -> None:
         """Logs an ERROR of the daemon, each text once."""
         if fault.reason not in REFUSALS.values():
-            self._log(f"{fault}; such requests are not limited", once=True)
+            then = beside("log_texts", "consequence", plain_consequence)(self)
+            self._log(f"{fault}; such requests {then}", once=True)
 
     def _checkout(self, fresh: bool = False) -> Connection:
         if not fresh:
@@ -603,11 +609,11 @@ class Client:
                     self._until = self._failed_at + self._pause * random.uniform(0.5, 1.0)
             failing = fault is not None and (self._state != "well" or self._failures >= FAILURES_MAX)
             change, self._state = failing != (self._state == "failing"), "failing" if failing else "well"
-            missed = sum(self._missed.values())
+            missed = sum(self._missed.values()) - self._missed["callback"]
         if change:  # a failure before any success is logged immediately, later ones when the breaker opens
-            limits = "are limited by the fallback" if self._fallback else "are not limited"
-            again = f"the daemon answers again; {missed} requests so far were decided without it"
-            self._log(f"{fault}; requests {limits}" if fault else again)
+            again = f"the daemon answers again; {missed} request{'s' * (missed != 1)} so far decided without it"
+            then = beside("log_texts", "consequence", plain_consequence)(self)
+            self._log(f"{fault}; requests {then}" if fault else again)
 
     def _degrade(self, reason: str, on_failure: OnFailure = "allow") -> Decision:
         with self._lock:

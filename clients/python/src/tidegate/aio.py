@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import DEFAULTS, STOPPED, CallOptions, Client, Decision, Denied, Options, Request, add_report
 from .decorators import Decorator, LimitedOptions, limited_async
+from .log_texts import log_unmatched
 from .pipe import Pipe
 from .protocol import (
     ACQUIRE,
@@ -179,6 +180,7 @@ class _Core(Client):
         if not self._enabled:
             return _make_async(Decision([0], reason="disabled"))
         given = Options(**more) if more else DEFAULTS
+        self._refuses = self._refuses or given.on_failure == "refuse"
         try:
             elements = request(domain, attributes, cost, given.priority, given.options())
         except Fault as fault:
@@ -249,6 +251,8 @@ class _Core(Client):
                     self._log_error(answer)
                 if self._failures and op != PING:
                     self._settle(None, started)
+                if isinstance(answer, Decision) and answer._read is None:
+                    log_unmatched(self, elements, answer)
                 return answer
             except Fault as fault:
                 full = fault.code == errno.EAGAIN

@@ -2,8 +2,7 @@
 
     app = tidegate.asgi.Middleware(app, tidegate.AsyncClient(), domain="api", user=caller)
 
-Answers refused requests; all others reach the application, also when the daemon or a callback fails. Never blocks the
-event loop.
+Answers refused requests; all others reach the application, also when the daemon fails. Never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import Decision
 from .aio import AsyncClient
-from .http import Guard, GuardOptions, Seen, clean, status_code
+from .http import Guard, GuardOptions, Headers, Seen, clean, guard_of, status_code
 from .protocol import Outcome
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Middleware:
     """
 
     def __init__(self, app: App, client: AsyncClient, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
-        self.app, self.client, self.guard = app, client, Guard(client, domain, asynchronous=True, **options)
+        self.app, self.client, self.guard = app, client, guard_of("Middleware", client, domain, options, True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decision = await self._judge(scope) if scope["type"] in ("http", "websocket") else None
@@ -48,12 +47,7 @@ class Middleware:
             return
         scope["tidegate.decision"] = decision
         if not decision:
-            try:
-                refusal = await self._refusal(scope, decision)
-            except Exception as error:
-                scope["tidegate.decision"] = self.guard.failed("on_refused", error)
-                await self.app(scope, receive, send)
-                return
+            refusal = await self._refusal(scope, decision)
             await refusal(scope, receive, _Answer(send, decision, self.guard).send)
             return
         answer = _Answer(send, decision, self.guard)
@@ -75,15 +69,15 @@ class Middleware:
         return None if arguments is None else self.guard.observe(arguments, started)
 
     async def _refusal(self, scope: Scope, decision: Decision) -> App:
-        answer = self.guard.refusal(scope, decision)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if callable(answer):
-            return answer  # type: ignore[no-any-return]
-        status, headers, body = answer
-        fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        start = {"status": status_code(status), "headers": fields}
-        return _denial(scope, start, b"" if scope.get("method") == "HEAD" else body)
+        try:
+            answer = self.guard.refusal(scope, decision)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            if callable(answer):
+                return answer  # type: ignore[no-any-return]
+            return _denial(scope, *answer)
+        except Exception as error:
+            return _denial(scope, *self.guard.usual_refusal(decision, error))
 
 
 def seen(scope: Scope) -> Seen:
@@ -96,7 +90,10 @@ def seen(scope: Scope) -> Seen:
     return Seen(scope, scope.get("method", "GET"), clean(scope.get("path", "")), peer, header)
 
 
-def _denial(scope: Scope, start: dict[str, Any], body: bytes) -> App:
+def _denial(scope: Scope, status: int | str, headers: Headers, body: bytes) -> App:
+    fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    start = {"status": status_code(status), "headers": fields}
+    body = b"" if scope.get("method") == "HEAD" else body
     kind = "http.response"
     if scope["type"] == "websocket":
         can_answer = "websocket.http.response" in (scope.get("extensions") or {})

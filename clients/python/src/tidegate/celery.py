@@ -57,8 +57,6 @@ def limited(
             if self.request.called_directly:
                 return super().__call__(*args, **kwargs)
             options = call_options(client, args, kwargs, attributes, checked)
-            if options is None:
-                return self.run(*args, **kwargs)
             outcome: Outcome = "dropped"
             decision = client.acquire(domain, cost=cost, **options)
             if not decision:

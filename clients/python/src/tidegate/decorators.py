@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
-from . import Client, Decision
+from . import CallOptions, Client, Decision
 from .connection import beside
 from .protocol import Cost, Fault, OnFailure, encode_cost, encode_name, request
 from .signals import from_signal
@@ -60,10 +61,10 @@ def limited(
     def limit_call(args: Any, kwargs: Any) -> Iterator[Callable[[Any], None]]:
         """Yields a function that charges the result."""
         options = call_options(client, args, kwargs, attributes, more)
-        with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options) as decision:
+        with client.limit(domain, cost=cost, **options) as decision:
 
             def finish(result: Any) -> None:
-                if charge is not None and options is not None and decision is not None:
+                if charge is not None:
                     charge_result(client, domain, options["attributes"], decision, charge, result)
 
             yield finish
@@ -99,10 +100,10 @@ def limited_async(
     async def limit_call(args: Any, kwargs: Any) -> AsyncIterator[Callable[[Any], Awaitable[None]]]:
         """Yields a function that charges the result."""
         options = call_options(client, args, kwargs, attributes, more)
-        async with contextlib.nullcontext() if options is None else client.limit(domain, cost=cost, **options) as made:
+        async with client.limit(domain, cost=cost, **options) as made:
 
             async def finish(result: Any) -> None:
-                if charge is not None and options is not None and made is not None:
+                if charge is not None:
                     charged = charge_result(client, domain, options["attributes"], made, charge, result)
                     if charged is not None:
                         await charged
@@ -148,11 +149,19 @@ def limited_async(
 
 
 def check_options(domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """Validates the options of a limit and converts `fallback`. Raises ValueError for options that no call accepts."""
+    """Validates the options of a limit and converts `fallback`. Raises an error for options that no call accepts."""
+    check_names("limited", more, CallOptions)
     check_name("domain", domain)
     request(domain, None if callable(attributes) else attributes, cost, None, {})
     fallback = more.get("fallback")
     return more if fallback is None else more | {"fallback": beside("fallback", "as_fallback")(fallback)}
+
+
+def check_names(function: str, given: Mapping[str, Any], known: Any) -> None:
+    """Raises TypeError for an option that the TypedDict `known` does not have, as a call of `function` would."""
+    for name in given.keys() - known.__annotations__.keys():
+        nearest = difflib.get_close_matches(name, known.__annotations__, 1, 0)[0]
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; did you mean {nearest!r}?")
 
 
 def check_name(kind: str, name: Any) -> None:
@@ -163,14 +172,15 @@ def check_name(kind: str, name: Any) -> None:
         raise ValueError(f"the {kind} {name!r} is not a name; help: {fault}") from None
 
 
-def call_options(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns keyword arguments for `limit` or `acquire`; None if a callback raised: the call passes."""
-    try:
-        options = {name: value(*args, **kwargs) if callable(value) else value for name, value in more.items()}
-        return options | {"attributes": attributes(*args, **kwargs) if callable(attributes) else attributes}
-    except Exception as error:
-        callback_failed(client, "attributes or priority", error)
-        return None
+def call_options(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str, Any]) -> dict[str, Any]:
+    """Returns keyword arguments for `limit` or `acquire`, without the options whose function raised."""
+    options: dict[str, Any] = {}
+    for name, value in {"attributes": attributes, **more}.items():
+        try:
+            options[name] = value(*args, **kwargs) if callable(value) else value
+        except Exception as error:
+            callback_failed(client, name, error)
+    return {"attributes": None, **options}
 
 
 def charge_result(
@@ -195,16 +205,16 @@ def charge_result(
     return client.charge(domain, attributes, amount, of=decision if lowest < 0 else None)
 
 
-def callback_failed(client: Any, name: str, error: Exception) -> Decision:
-    """Allows a request whose callback raised. Does not log the message of `error`, which may contain personal data.
+def callback_failed(client: Any, name: str, error: Exception, then: str = "requests are checked without it") -> None:
+    """Counts and logs a callback that raised, without the message of `error`, which may contain personal data.
 
     Raises `error` again if a signal handler raised it, such as the time limit of a job.
     """
     if from_signal(error):
         raise error
     core: Client = getattr(client, "_core", client)
-    core._log(f"{name} raised {type(error).__name__}{location(error)}: such requests are not limited", once=True)
-    return core._degrade("callback")
+    core._log(f"{name} raised {type(error).__name__}{location(error)}: such {then}", once=True)
+    core._degrade("callback")  # counts it; the next request reports it
 
 
 def location(error: Exception) -> str:

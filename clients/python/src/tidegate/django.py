@@ -18,7 +18,7 @@ from django.urls import resolve  # type: ignore[import-untyped]
 
 from . import Client, Decision
 from .aio import AsyncClient
-from .http import Guard, Seen, clean, status_code
+from .http import Headers, Seen, clean, guard_of, status_code
 from .signals import from_signal
 
 
@@ -40,7 +40,8 @@ class Middleware:
         made, self.by_route = options.pop("client", {}), options.pop("route", False)
         if isinstance(made, dict):
             made = AsyncClient(**made) if self.is_async else Client(**made)
-        self.client, self.guard = made, Guard(made, asynchronous=self.is_async, **options)
+        domain = options.pop("domain", "web")
+        self.client, self.guard = made, guard_of("settings.TIDEGATE", made, domain, options, self.is_async)
         if self.is_async:
             from asgiref.sync import markcoroutinefunction
 
@@ -100,13 +101,9 @@ class Middleware:
             return decision, None
         try:
             answer = self.guard.refusal(request, decision)
-            if isinstance(answer, tuple):
-                status, headers, body = answer
-                answer = HttpResponse(body, status=status_code(status), headers=dict(headers))
+            return decision, _response(*answer) if isinstance(answer, tuple) else answer
         except Exception as error:
-            request.tidegate = self.guard.failed("on_refused", error)
-            return request.tidegate, None
-        return decision, answer
+            return decision, _response(*self.guard.usual_refusal(decision, error))
 
     def _add_headers(self, decision: Decision, response: Any) -> Any:
         """Adds limit headers; releases the lease when the server closes the response."""
@@ -123,3 +120,7 @@ class Middleware:
 
             response.close = closed
         return response
+
+
+def _response(status: int | str, headers: Headers, body: bytes) -> Any:
+    return HttpResponse(body, status=status_code(status), headers=dict(headers))

@@ -17,7 +17,7 @@ from starlette.background import BackgroundTask
 from . import Decision
 from .aio import AsyncClient
 from .asgi import seen
-from .http import Guard, GuardOptions, refusal
+from .http import Guard, GuardOptions, guard_of, refusal
 from .protocol import Outcome
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def limit(
     returns a Response with its own background tasks, which replace those, when FastAPI exits its dependencies. The
     dependency's value is the decision, None for exempt requests. `on_refused` may raise an HTTPException.
     """
-    guard = Guard(client, domain, asynchronous=True, **options)
+    guard = guard_of("limit", client, domain, options, True)
 
     async def limited(
         request: Request, response: Response, background: BackgroundTasks
@@ -55,7 +55,7 @@ def limit(
         asked = await client.acquire(domain, **arguments) if isinstance(arguments, dict) else arguments
         decision: Decision = guard.observe(asked, started)
         if not decision:
-            decision = _refused(guard, request, decision)
+            raise _refused(guard, request, decision)
         for name, value in guard.fields(decision, 200, ()):
             response.headers[name] = value
         outcome: Outcome = "dropped"
@@ -79,15 +79,15 @@ def limit(
     return limited
 
 
-def _refused(guard: Guard, request: Request, decision: Decision) -> Decision:
-    """Raises the refusal; returns an allowing decision if `on_refused` failed."""
+def _refused(guard: Guard, request: Request, decision: Decision) -> Refused:
+    """Returns the refusal, or raises the HTTPException of `on_refused`."""
     try:
         guard.refusal(request, decision)
     except HTTPException:
         raise
     except Exception as error:
-        return guard.failed("on_refused", error)
-    raise Refused(decision, dict(guard.fields(decision, decision.status, ())))
+        guard.usual_refusal(decision, error)
+    return Refused(decision, dict(guard.fields(decision, decision.status, ())))
 
 
 async def answer(request: Request, refused: Refused) -> Response:

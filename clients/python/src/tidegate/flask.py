@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import flask
 
 from . import Client, Decision
-from .http import Guard, GuardOptions
+from .http import Guard, GuardOptions, guard_of
 from .wsgi import seen
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def protect(app: flask.Flask, client: Client, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
     """Checks every request of `app`. Options are those of `tidegate.http.Guard`; requests are Flask's."""
-    guard, key = Guard(client, domain, **options), f"tidegate_{id(client)}_{domain}"
+    guard, key = guard_of("protect", client, domain, options), f"tidegate_{id(client)}_{domain}"
 
     @app.before_request
     def check() -> Any:
@@ -50,7 +50,7 @@ def limit(
     client: Client, domain: str = "web", **options: Unpack[GuardOptions]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a view. Options are those of `tidegate.http.Guard`; requests are Flask's."""
-    guard = Guard(client, domain, **options)
+    guard = guard_of("limit", client, domain, options)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(view)
@@ -86,8 +86,7 @@ def _check(guard: Guard) -> tuple[Decision | None, Any]:
         try:
             answer = guard.refusal(request, decision)
         except Exception as error:
-            request.environ["tidegate.decision"] = guard.failed("on_refused", error)
-            return request.environ["tidegate.decision"], None
+            answer = guard.usual_refusal(decision, error)
         if isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], bytes):
             status, headers, body = answer
             answer = flask.Response(body, status, headers)

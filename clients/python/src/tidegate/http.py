@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 from . import Decision
 from .answers import PROBLEMS, problem
 from .connection import beside
-from .decorators import callback_failed, check_name
+from .decorators import callback_failed, check_name, check_names
 from .protocol import PAIRS_MAX, Cost, Fault, Outcome, encode_cost
 from .protocol import OnFailure as Action
 from .signals import from_signal
@@ -54,6 +54,12 @@ class GuardOptions(TypedDict, total=False):
     headers: Style
     instrument: Callable[[Decision, float], object] | None
     fallback: str | Mapping[str, str] | Fallback | None
+
+
+def guard_of(function: str, client: Any, domain: str, options: Any, asynchronous: bool = False) -> Guard:
+    """Returns a Guard; its TypeError for an unknown option names the public function."""
+    check_names(function, options, GuardOptions)
+    return Guard(client, domain, asynchronous=asynchronous, **options)
 
 
 class Guard:
@@ -98,6 +104,10 @@ class Guard:
         actions = {on_failure} if isinstance(on_failure, str) else {action for _, action in by_path}
         if not actions <= {"allow", "refuse"} or headers not in _LEFT_OUT:
             raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
+        functions = {"user": user, "descriptors": descriptors, "exempt": exempt, "outcome": outcome}
+        for name, function in (functions | {"on_refused": on_refused, "instrument": instrument}).items():
+            if not (function is None or callable(function)):
+                raise TypeError(f"{name} is a function, as in {name}=lambda …, not {type(function).__name__}")
         check_name("domain", domain)
         if not callable(cost):
             encode_cost(cost)
@@ -114,13 +124,15 @@ class Guard:
         self._proxies = trusted_proxies if isinstance(trusted_proxies, int) else _networks(trusted_proxies)
 
     def arguments(self, seen: Seen) -> dict[str, Any] | Decision | None:
-        """Returns keyword arguments for `acquire`; a decision if a callback raised; None if the request is exempt."""
+        """Returns keyword arguments for `acquire`, without those whose callback raised; None if the request is exempt;
+        a refusal of an invalid cost.
+        """
         given: dict[str, Any] = {}
         for name, callback in self._callbacks.items():
             try:
                 given[name] = callback(seen.request) if callable(callback) else callback
                 if name == "attributes" and isinstance(callback, Mapping):
-                    given[name] = {key: _attribute(seen, source) for key, source in callback.items()}
+                    given[name] = {key: self._attribute(seen, key, source) for key, source in callback.items()}
                 if name == "attributes":
                     given[name] = dict(given[name] or {})
                 if name == "descriptors":
@@ -133,7 +145,8 @@ class Guard:
                 if name == "cost" and name in given:  # the function returned an invalid cost
                     core = getattr(self.client, "_core", self.client)
                     return core._refuse(Fault(str(error), "invalid"))  # type: ignore[no-any-return]
-                return callback_failed(self.client, name, error)
+                callback_failed(self.client, name, error)
+                given[name] = {"attributes": {}, "cost": 1, "on_failure": "allow"}.get(name)
             if name == "exempt" and given[name]:
                 return None
         attributes: dict[str, object] = {"method": seen.method, "path": seen.path}
@@ -161,12 +174,14 @@ class Guard:
         return decision
 
     def refusal(self, request: Any, decision: Decision) -> Any:
-        """Returns (status, headers, body) or the result of `on_refused`, whose exceptions pass."""
+        """Returns the result of `on_refused`, whose exceptions pass, or (status, headers, body)."""
         answer = self._on_refused(request, decision) if self._on_refused else None
         return refusal(decision) if answer is None else answer
 
-    def failed(self, what: str, error: Exception) -> Decision:
-        return callback_failed(self.client, what, error)
+    def usual_refusal(self, decision: Decision, error: Exception) -> tuple[int, Headers, bytes]:
+        """Returns the default response if `on_refused` raised `error`."""
+        callback_failed(self.client, "on_refused", error, "refusals get the usual response")
+        return refusal(decision)
 
     def fields(self, decision: Decision, status: int, there: Iterable[str]) -> Headers:
         """Returns the limit headers to add to a response with `status` and headers named `there`."""
@@ -186,6 +201,13 @@ class Guard:
                 raise
             self.client._log(f"outcome raised {type(error).__name__}: the status decides", once=True)
             return usual
+
+    def _attribute(self, seen: Seen, name: str, source: str | Callable[[Any], object]) -> object:
+        try:
+            return source(seen.request) if callable(source) else seen.header(source)
+        except Exception as error:
+            callback_failed(self.client, f'attributes["{name}"]', error)
+            return None
 
     def _address(self, seen: Seen) -> str:
         forwarded = seen.header("X-Forwarded-For")
@@ -222,10 +244,6 @@ def status_line(status: int | str) -> str:
     if isinstance(status, str):
         return status
     return f"{status} {PROBLEMS[status][1]}" if status in PROBLEMS else f"{status} Refused"
-
-
-def _attribute(seen: Seen, source: str | Callable[[Any], object]) -> object:
-    return source(seen.request) if callable(source) else seen.header(source)
 
 
 def clean(path: str) -> str:

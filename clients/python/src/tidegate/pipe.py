@@ -11,6 +11,7 @@ from typing import Any
 
 from . import ABANDONED_MAX, GRANTS, Decision
 from .connection import SEND_FLAGS, connect, match_decision
+from .log_texts import oversized
 from .protocol import (
     ACQUIRE,
     BUSY,
@@ -199,7 +200,7 @@ class Pipe:
             while len(data) - at >= 4:
                 end = at + 4 + int.from_bytes(data[at : at + 4], "big")
                 if end - at - 4 > FRAME_MAX:
-                    raise Fault(f"malformed frame of {end - at - 4} bytes")
+                    raise Fault(oversized(data[at:]))
                 if len(data) < end:
                     break
                 payload, at = data[at + 4 : end], end

@@ -2,7 +2,7 @@
 
     application = tidegate.wsgi.Middleware(application, tidegate.Client(), domain="api", user=caller)
 
-Answers refused requests; all others reach the application, also when the daemon or a callback fails.
+Answers refused requests; all others reach the application, also when the daemon fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import Client, Decision
-from .http import Guard, GuardOptions, Headers, Seen, clean, status_line
+from .http import Guard, GuardOptions, Headers, Seen, clean, guard_of, status_line
 from .protocol import Outcome
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Middleware:
     """
 
     def __init__(self, app: App, client: Client, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
-        self.app, self.client, self.guard = app, client, Guard(client, domain, **options)
+        self.app, self.client, self.guard = app, client, guard_of("Middleware", client, domain, options)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         decision = self._judge(environ)
@@ -39,12 +39,7 @@ class Middleware:
         environ["tidegate.decision"] = decision
         answer = _Answer(start_response, decision, self.guard)
         if not decision:
-            try:
-                refusal = self._refusal(environ, decision)
-            except Exception as error:
-                environ["tidegate.decision"] = self.guard.failed("on_refused", error)
-                return self.app(environ, start_response)
-            return refusal(environ, answer.start)
+            return self._refusal(environ, decision)(environ, answer.start)
         try:
             if decision.wait:
                 time.sleep(decision.wait)
@@ -63,10 +58,13 @@ class Middleware:
         return None if arguments is None else self.guard.observe(arguments, started)
 
     def _refusal(self, environ: Environ, decision: Decision) -> App:
-        answer = self.guard.refusal(environ, decision)
-        if callable(answer):
-            return answer  # type: ignore[no-any-return]
-        status, headers, body = answer
+        try:
+            answer = self.guard.refusal(environ, decision)
+            if callable(answer):
+                return answer  # type: ignore[no-any-return]
+            status, headers, body = answer
+        except Exception as error:
+            status, headers, body = self.guard.usual_refusal(decision, error)
 
         def refuse(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
             start_response(status_line(status), list(headers))
