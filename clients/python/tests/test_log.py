@@ -10,6 +10,8 @@ import pytest
 from daemons import PATIENT, Played
 
 import tidegate
+import tidegate.connect_error  # while this user may read it
+import tidegate.log_texts
 
 
 @pytest.mark.parametrize(("at", "mode"), [("folder", 0o700), ("folder/s", 0o600)])
