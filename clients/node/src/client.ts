@@ -6,6 +6,7 @@ import { isAbsolute, join } from "node:path";
 import { Connection, type Answer, type Operation, type Owner, type Which } from "./connection.js";
 import { Decision, Denied, isRefusal, type Grant, type Reason } from "./decision.js";
 import { asFallback, Fallback, type Rates } from "./fallback.js";
+import { checkOptions, type Options } from "./options.js";
 import {
   ACQUIRE, CHARGE, FRAME_MAX, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL,
   checkCost, checkName, describe, elementsFrom, elementsOf, Fault, isName, shortenIdem,
@@ -70,6 +71,15 @@ export interface ChargeOptions {
   signal?: AbortSignal | undefined;
 }
 
+// Of each interface its options, and whether an option takes a function alone.
+const CLIENT: Options<ClientOptions> = {
+  socket: false, timeoutMs: false, pool: false, slots: false, enabled: false, logger: false, fallback: false, onDecision: true,
+};
+const CALL: Options<CallOptions> = {
+  cost: false, priority: false, idem: false, queuedMs: false, maxWaitMs: false, onFailure: false, fallback: false, signal: false,
+};
+const CHARGED: Options<ChargeOptions> = { idem: false, of: false, signal: false };
+
 export interface Stats {
   /** Decisions without the daemon, by reason. */
   missed: Record<string, number>;
@@ -98,9 +108,12 @@ export class Client implements Owner {
   #until = 0;
   #pause = 0;
   #state: "" | "well" | "failing" = "";
+  #refuses = false; // whether a request had onFailure: "refuse"
 
   constructor(options: ClientOptions = {}) {
-    const { pool = "default", slots = 0, enabled = true, fallback } = options;
+    checkOptions(options, CLIENT);
+    const { pool = "default", slots = 0, enabled = true, fallback, logger } = options;
+    if (logger && typeof logger.warn !== "function") throw new TypeError("logger has a function warn, as console has");
     const text = process.env["TIDEGATE_TIMEOUT_MS"] ?? "";
     this.timeoutMs = options.timeoutMs ?? (/^\d+([.]\d+)?$/.test(text) ? Number(text) : 20);
     if (!(this.timeoutMs > 0 && this.timeoutMs < 2 ** 31)) throw new RangeError("timeoutMs is above 0");
@@ -159,6 +172,7 @@ export class Client implements Owner {
 
   /** Charges all matching rates after the fact, into debt; a negative amount refunds part of `of`. False: none was. */
   async charge(domain: string, attributes: Attributes | null | undefined, amount: Cost = 1, given: ChargeOptions = {}): Promise<boolean> {
+    checkOptions(given, CHARGED);
     const cost = this.#checked(() => checkCost(amount, true));
     return this.#done(CHARGE, given.signal, () => {
       if (cost instanceof Fault) throw cost;
@@ -201,10 +215,11 @@ export class Client implements Owner {
     this.#connection?.close();
   }
 
-  /** Logs a text, `once` only the first time. @internal */
-  log(text: string, once = false): void {
-    if (once && (this.#logged.has(text) || this.#logged.size >= LOGGED_MAX)) return;
-    if (once) this.#logged.add(text);
+  /** Logs a text, `once` only the first time; also by another key than the text. @internal */
+  log(text: string, once: boolean | string = false): void {
+    const key = once === true ? text : once;
+    if (key !== false && (this.#logged.has(key) || this.#logged.size >= LOGGED_MAX)) return;
+    if (key !== false) this.#logged.add(key);
     try {
       (this.#options.logger ?? console).warn(`tidegate: ${text}`);
     } catch {
@@ -252,8 +267,6 @@ export class Client implements Owner {
   async #judge(op: number, domain: string, attributes: Attributes | null | undefined, options: CallOptions): Promise<Decision> {
     const began = performance.now();
     const decision = await this.#decide(op, domain, attributes, options, began);
-    if (decision.notes.some((note) => note.kind === "unmatched" && note.rule === "domain"))
-      this.log(`the rules have no domain "${domain}"; its requests are not limited`, true);
     try {
       this.#options.onDecision?.(decision, performance.now() - began);
     } catch (error) {
@@ -269,8 +282,10 @@ export class Client implements Owner {
     given: CallOptions,
     began: number,
   ): Promise<Decision> {
+    if (given !== NONE) checkOptions(given, CALL);
     const { onFailure = "allow", signal, fallback = this.#fallback } = given;
     if (onFailure !== "allow" && onFailure !== "refuse") throw new TypeError("onFailure is allow or refuse");
+    this.#refuses ||= onFailure === "refuse";
     const request = this.#checked(() => requestOf(op, domain, attributes, given));
     signal?.throwIfAborted();
     if (!this.#enabled) return new Decision([0], "disabled");
@@ -293,6 +308,7 @@ export class Client implements Owner {
       if (reports && !(answer instanceof Decision)) this.#reportAgain(report); // it may not have reached the daemon
     }
     if (answer instanceof Decision) {
+      this.#logUnmatched(request, answer);
       fallback?.remember(request, answer);
       return answer;
     }
@@ -300,6 +316,23 @@ export class Client implements Owner {
     if (isRefusal(answer.reason)) return this.refuse(answer);
     const missed = this.degrade(answer.reason as Reason, onFailure);
     return fallback?.decide(request) ?? missed;
+  }
+
+  /** Logs, once for each domain, that it does not exist or that none of its rules matched; no value of an attribute. */
+  #logUnmatched({ domain, descriptors }: Request, { notes }: Decision): void {
+    const reason = notes.find(({ kind }) => kind === "unmatched")?.rule;
+    if (reason === "domain") this.log(`the rules have no domain "${domain}"; its requests are not limited`, true);
+    if (reason !== "rule") return;
+    const names = [...new Set(descriptors.flatMap((one) => one.filter((_, i) => i % 2 === 0)))].join(", ");
+    const about = names ? `a request with the attributes ${names}` : "a request without attributes";
+    const why = `it is not limited; \`tidegate why ${domain} …\` says why`;
+    this.log(`no rule of the domain "${domain}" matches ${about}: ${why}`, `no rule of ${domain}`);
+  }
+
+  /** What happens to requests while the daemon does not answer. */
+  #consequence(): string {
+    if (this.#fallback) return "are limited by the fallback";
+    return this.#refuses ? "with onFailure refuse get status 503, others are not limited" : "are not limited";
   }
 
   /** Returns the Fault that `make` throws; other errors are the programmer's and pass. */
@@ -362,7 +395,7 @@ export class Client implements Owner {
       const answer = await this.#open().ask(operation);
       if (!(answer instanceof Fault) || answer.is.kept) {
         if (answer instanceof Fault && !isRefusal(answer.reason))
-          this.log(`${answer.message}; such requests are not limited`, true);
+          this.log(`${answer.message}; such requests ${this.#consequence()}`, true);
         if (operation.op !== PING && this.#failures) this.#settle(null, began);
         return answer;
       }
@@ -407,10 +440,9 @@ export class Client implements Owner {
     const changes = failing !== (this.#state === "failing");
     this.#state = failing ? "failing" : "well";
     if (!changes) return;
-    const missed = [...this.#missed.values()].reduce((sum, n) => sum + n, 0);
-    const limits = this.#fallback ? "are limited by the fallback" : "are not limited";
-    if (fault) this.log(`${fault.message}; requests ${limits}`);
-    else this.log(`the daemon answers again; ${missed} requests so far were decided without it`);
+    const missed = [...this.#missed].reduce((sum, [reason, n]) => (reason === "callback" ? sum : sum + n), 0);
+    if (fault) this.log(`${fault.message}; requests ${this.#consequence()}`);
+    else this.log(`the daemon answers again; ${missed} request${missed === 1 ? "" : "s"} so far decided without it`);
   }
 }
 

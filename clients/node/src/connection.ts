@@ -1,8 +1,9 @@
 // One connection to the daemon for all requests of a client, matched by id. Any error closes it for good.
 
-import { readFileSync, statSync } from "node:fs";
+import { constants, readFileSync, statSync, type Stats } from "node:fs";
 import { connect, type Socket } from "node:net";
 import { userInfo } from "node:os";
+import { dirname } from "node:path";
 import { Decision, REFUSALS, type Grant } from "./decision.js";
 import {
   ACQUIRE, DECISION, DONE, ERROR, FRAME_MAX, GOODBYE, HELLO, WELCOME,
@@ -170,7 +171,7 @@ export class Connection {
     try {
       while (!this.closed && data.length >= 4) {
         const end = 4 + data.readUInt32BE(0);
-        if (end > 4 + FRAME_MAX) throw new Fault(`malformed frame of ${end - 4} bytes`);
+        if (end > 4 + FRAME_MAX) throw oversized(data);
         if (data.length < end) break;
         this.#reply(decode(data.subarray(4, end)));
         data = data.subarray(end);
@@ -285,21 +286,56 @@ function isJudged(op: number): boolean {
   return op === ACQUIRE || op === 3 || op === 4; // HIT, PEEK
 }
 
+/** Explains a frame whose length is above the maximum. */
+function oversized(data: Buffer): Fault {
+  if (data.toString("latin1", 0, 4) === "HTTP")
+    return new Fault("the daemon answered in HTTP: that is the admin socket; set TIDEGATE_SOCKET to the one beside it");
+  return new Fault(`malformed frame of ${data.readUInt32BE(0)} bytes`);
+}
+
 /** Returns the cause of a failed connection and the remedy. */
 function explain(path: string, error: { message: string; code?: string | undefined }): Fault {
   if (error.code === "EAGAIN")
     return new Fault(`the daemon at ${path} takes no connections: it is stopped or overloaded`, "unreachable", { full: true });
-  if (error.code === "EACCES" || error.code === "EPERM") return new Fault(`permission denied on ${path}${reader(path)}`, "unreachable");
+  if (error.code === "EACCES" || error.code === "EPERM") return new Fault(`permission denied on ${path}: ${denial(path)}`, "unreachable");
+  if (error.code === "ECONNREFUSED" && statSync(path, { throwIfNoEntry: false })?.isSocket() === false)
+    return new Fault(`${path} is no socket: set TIDEGATE_SOCKET to that of the daemon`, "unreachable", { absent: true });
   const text = `no daemon at ${path} (${error.message}): start it with \`tidegate serve\`, or set TIDEGATE_SOCKET`;
   return new Fault(text, "unreachable", { absent: error.code === "ENOENT" || error.code === "ECONNREFUSED" });
 }
 
-function reader(path: string): string {
+/** Returns which directory or socket this process may not use, and why. */
+function denial(path: string): string {
+  let at = path;
+  let found: Stats | undefined;
+  while (!found) {
+    try {
+      found = statSync(at);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EACCES" || at === dirname(at)) return "the user of this process may not open it";
+      at = dirname(at); // up to the directory that this process may not enter
+    }
+  }
+  const user = userName();
+  const needed = found.isDirectory() ? constants.S_IXGRP : constants.S_IWGRP;
+  const mode = (found.mode & 0o7777).toString(8).padStart(4, "0");
+  const cause = found.mode & needed ? `user ${user} is not in group ${groupName(found.gid)}` : `${at} has mode ${mode}, without access for its group`;
+  return `${cause}; see \`tidegate doctor --as ${user}\``;
+}
+
+function userName(): string {
   try {
-    const gid = String(statSync(path).gid);
-    const group = readFileSync("/etc/group", "utf8").split("\n").find((line) => line.split(":")[2] === gid);
-    return `: user ${userInfo().username} is not in group ${group?.split(":")[0] ?? gid}`;
+    return userInfo().username;
   } catch {
-    return ": the user of this process may not open it";
+    return String(process.geteuid?.()); // the system does not know it
+  }
+}
+
+function groupName(gid: number): string {
+  try {
+    const group = readFileSync("/etc/group", "utf8").split("\n").find((line) => line.split(":")[2] === String(gid));
+    return group?.split(":")[0] ?? String(gid);
+  } catch {
+    return String(gid);
   }
 }

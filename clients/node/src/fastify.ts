@@ -22,6 +22,7 @@ export interface LimitOptions extends GuardOptions<FastifyRequest> {
 
 /** Checks every request of the scope that registers it. The decision is `request.tidegate`. */
 export const limit: FastifyPluginCallback<LimitOptions> = (fastify, { client, domain, hook = "onRequest", ...options }, done) => {
+  for (const own of ["prefix", "logLevel", "logSerializers"]) Reflect.deleteProperty(options, own); // of Fastify's register
   const guard = new Guard(client, domain, options);
   if (!fastify.hasRequestDecorator("tidegate")) fastify.decorateRequest("tidegate", undefined);
   fastify.addHook(hook as "onRequest", async (request, reply) => {

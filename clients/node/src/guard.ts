@@ -5,6 +5,7 @@ import { delay, nameOf, type CallOptions, type Client } from "./client.js";
 import type { Decision, Outcome } from "./decision.js";
 import { asFallback, type Fallback, type Rates } from "./fallback.js";
 import { callerOf, isTrusted, queuedMs, trust, type Proxies } from "./forwarded.js";
+import { checkOptions, type Options } from "./options.js";
 import { checkCost, Fault, isName, type Attributes, type Cost } from "./wire.js";
 
 const ALWAYS = ["method", "path", "route", "ip", "user", "user_agent"]; // attributes of every request
@@ -51,6 +52,12 @@ export interface GuardOptions<R> {
   fallback?: Fallback | Rates;
 }
 
+// The options, and whether an option takes a function alone.
+const GUARD: Options<GuardOptions<unknown>> = {
+  user: true, attributes: false, descriptors: true, cost: false, priority: false, exempt: true, outcome: true, onRefused: true,
+  onFailure: false, trustedProxies: false, headers: false, instrument: true, fallback: false,
+};
+
 /** A request as a middleware sees it; `request` is passed to the application's functions. */
 export interface Seen<R> {
   request: R;
@@ -65,7 +72,12 @@ export class Guard<R> {
   readonly #fallback: Fallback | null;
 
   constructor(readonly client: Client, readonly domain: string, readonly options: GuardOptions<R>) {
-    const { onFailure = "allow", headers = "both", attributes, cost, trustedProxies = [] } = options;
+    checkOptions<GuardOptions<R>>(options, GUARD);
+    const { onFailure = "allow", headers = "both", attributes, cost, priority, trustedProxies = [] } = options;
+    if (!["undefined", "string", "function"].includes(typeof priority)) throw new TypeError("priority is a name or a function of the request");
+    const sources = typeof attributes === "object" && attributes ? Object.values(attributes) : [];
+    if (!["undefined", "object", "function"].includes(typeof attributes) || sources.some((one) => !["string", "function"].includes(typeof one)))
+      throw new TypeError("attributes are a function of the request, or names with header names or functions");
     if (typeof client?.acquire !== "function") throw new TypeError("a middleware takes a Client");
     const actions = typeof onFailure === "string" ? [onFailure] : typeof onFailure === "function" ? [] : onFailure.map(([, one]) => one);
     if (actions.some((one) => one !== "allow" && one !== "refuse") || !(headers in LEFT_OUT))
@@ -91,15 +103,10 @@ export class Guard<R> {
     return decision;
   }
 
-  /** Returns the response to a refusal, with limit headers; null if `onRefused` threw: the request passes. */
-  async refusal(request: R, decision: Decision): Promise<Required<Refusal> | null> {
-    let own: Refusal | undefined;
-    try {
-      own = await this.options.onRefused?.(request, decision);
-    } catch (error) {
-      this.failed("onRefused", error);
-      return null;
-    }
+  /** Returns the response to a refusal, with limit headers. */
+  async refusal(request: R, decision: Decision): Promise<Required<Refusal>> {
+    const { onRefused } = this.options;
+    const own = await this.#value("onRefused", () => onRefused?.(request, decision), undefined, "refusals get the usual response");
     const { status, headers = {}, body = "" } = own ?? {
       status: decision.status,
       headers: { "Content-Type": "application/problem+json", "Cache-Control": "no-store" },
@@ -127,68 +134,63 @@ export class Guard<R> {
     }
   }
 
-  /** Allows a request whose callback threw. Logs the place, but no message, which may contain personal data. */
-  failed(name: string, error: unknown): Decision {
-    const place = error instanceof Error ? /^ +at .*?([^ (]+:\d+:\d+)\)?$/m.exec(error.stack ?? "")?.[1] : undefined;
-    this.client.log(`${name} threw ${nameOf(error)}${place ? ` at ${place}` : ""}: such requests are not limited`, true);
-    return this.client.degrade("callback");
+  /**
+   * Returns the value of a callback; `otherwise` if it throws, which is counted and logged with its place, but without its
+   * message, which may contain personal data.
+   */
+  async #value<T>(name: string, callback: () => Awaitable<T>, otherwise: T, then = "requests are checked without it"): Promise<T> {
+    try {
+      return await callback();
+    } catch (error) {
+      const place = error instanceof Error ? /^ +at .*?([^ (]+:\d+:\d+)\)?$/m.exec(error.stack ?? "")?.[1] : undefined;
+      this.client.log(`${name} threw ${nameOf(error)}${place ? ` at ${place}` : ""}: such ${then}`, true);
+      this.client.degrade("callback"); // counts it; the next request reports it
+      return otherwise;
+    }
   }
 
   async #decide(seen: Seen<R>): Promise<Decision | null> {
     const { request, raw } = seen;
-    const { exempt, user, attributes, descriptors, cost, priority } = this.options;
+    const { exempt, user, descriptors, cost, priority, onFailure } = this.options;
     const path = pathOf(seen.url);
-    let name = "exempt";
-    try {
-      if (exempt && (await exempt(request))) return null;
-      name = "user";
-      const caller = await user?.(request);
-      name = "attributes";
-      const added = typeof attributes === "function" ? await attributes(request) : await this.#named(seen);
-      name = "descriptors";
-      const further = (await descriptors?.(request)) ?? [];
-      name = "cost";
-      const amount = typeof cost === "function" ? await cost(request) : (cost ?? 1);
-      name = "priority";
-      const importance = typeof priority === "function" ? await priority(request) : priority;
-      name = "onFailure";
-      const onFailure = this.#onFailure(request, path);
-      const peer = raw.socket.remoteAddress ?? "";
-      const ip = this.#address(peer, raw);
-      const first = { method: raw.method, path, route: seen.route, ip, user: caller, user_agent: raw.headers["user-agent"], ...added };
-      const all: Attributes = further.length ? [first, ...further] : first;
-      const options: CallOptions = { cost: amount, priority: importance, onFailure, queuedMs: this.#queued(peer, raw) };
-      if (this.#fallback) options.fallback = this.#fallback;
-      name = "cost or descriptors";
-      return await this.#acquire(all, options);
-    } catch (error) {
-      return this.failed(name, error);
-    }
+    if (await this.#value("exempt", () => exempt?.(request), false)) return null;
+    const caller = await this.#value("user", () => user?.(request), null);
+    const added = await this.#attributes(seen);
+    const further = (await this.#value("descriptors", () => descriptors?.(request), null)) ?? [];
+    const amount = await this.#value("cost", () => (typeof cost === "function" ? cost(request) : (cost ?? 1)), 1);
+    const importance = await this.#value("priority", () => (typeof priority === "function" ? priority(request) : priority), null);
+    const action = typeof onFailure === "function" ? await this.#value("onFailure", () => onFailure(request), "allow") : this.#actionOf(path);
+    const peer = raw.socket.remoteAddress ?? "";
+    const ip = this.#address(peer, raw);
+    const first = { method: raw.method, path, route: seen.route, ip, user: caller, user_agent: raw.headers["user-agent"], ...added };
+    const all: Attributes = further.length ? [first, ...further] : first;
+    const options: CallOptions = { cost: amount, priority: importance, onFailure: action, queuedMs: this.#queued(peer, raw) };
+    if (this.#fallback) options.fallback = this.#fallback;
+    return this.#acquire(all, options);
   }
 
   async #acquire(attributes: Attributes, options: CallOptions): Promise<Decision> {
     try {
       return await this.client.acquire(this.domain, attributes, options);
-    } catch (error) {
-      if (!(error instanceof TypeError || error instanceof RangeError)) throw error;
-      return this.client.refuse(new Fault(error.message, "invalid")); // a function returned something invalid
+    } catch (error) { // a function returned something invalid
+      const known = error instanceof TypeError || error instanceof RangeError;
+      return this.client.refuse(new Fault(known ? error.message : `reading a request threw ${nameOf(error)}`, "invalid"));
     }
   }
 
-  async #named({ request, raw }: Seen<R>): Promise<Record<string, unknown>> {
-    const found: Record<string, unknown> = {};
+  async #attributes({ request, raw }: Seen<R>): Promise<Readonly<Record<string, unknown>> | null | undefined> {
     const { attributes } = this.options;
-    if (typeof attributes === "object")
-      for (const [name, source] of Object.entries(attributes))
-        found[name] = typeof source === "function" ? await source(request) : header(raw, source);
+    if (typeof attributes === "function") return this.#value("attributes", () => attributes(request), null);
+    const found: Record<string, unknown> = {};
+    for (const [name, source] of Object.entries(attributes ?? {}))
+      found[name] = typeof source === "function" ? await this.#value(`attributes.${name}`, () => source(request), null) : header(raw, source);
     return found;
   }
 
-  #onFailure(request: R, path: string): "allow" | "refuse" {
+  #actionOf(path: string): "allow" | "refuse" {
     const { onFailure = "allow" } = this.options;
     if (typeof onFailure === "string") return onFailure;
-    if (typeof onFailure === "function") return onFailure(request);
-    return onFailure.find(([start]) => path.startsWith(start))?.[1] ?? "allow";
+    return typeof onFailure === "function" ? "allow" : (onFailure.find(([start]) => path.startsWith(start))?.[1] ?? "allow");
   }
 
   #address(peer: string, raw: IncomingMessage): string {
@@ -231,8 +233,8 @@ export async function admit<R>(
   if (!decision.allowed) {
     const refusal = await guard.refusal(seen.request, decision);
     (seen.request as Judged).tidegate = decision;
-    if (refusal && !closed) refuse(refusal, decision);
-    return refusal === null;
+    if (!closed) refuse(refusal, decision);
+    return false;
   }
   (seen.request as Judged).tidegate = decision;
   addFields(response, (status, there) => (decision ? guard.fields(decision, status, there) : []));

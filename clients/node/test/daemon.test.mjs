@@ -104,5 +104,5 @@ test("says who may not open the socket", async (t) => {
   const another = process.getuid() === 0 ? { uid: 65_534, gid: 65_534 } : {};
   const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", script], { ...another, cwd: daemon.home, encoding: "utf8" });
   assert.equal(stdout, "unreachable false\n");
-  assert.match(stderr, /^tidegate: permission denied on .*: user \S+ is not in group \S+; requests are not limited$/m);
+  assert.match(stderr, /^tidegate: permission denied on .*: \S+ has mode 0[06]00, without access for its group; see `tidegate doctor --as \S+`; requests are not limited$/m);
 });

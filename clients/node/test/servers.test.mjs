@@ -257,19 +257,36 @@ test("keeps the application's own headers, in each form of writeHead", async (t)
   assert.deepEqual([head.body, head.headers["ratelimit"]], ["", '"per-user";r=39;t=1']);
 });
 
-test("passes a request whose function throws, and logs the place without the message", async (t) => {
+test("checks a request without the function that throws, and logs the place without the message", async (t) => {
   const daemon = await Played.start(t);
+  daemon.script = (socket, message) => decision(message, LIMIT);
   const client = makeClient(t, daemon.path);
   const boom = () => { throw new TypeError("personal data"); };
-  for (const options of [{ user: boom }, { attributes: boom }, { attributes: { org: boom } }, { descriptors: boom }, { cost: boom }, { priority: boom }, { exempt: boom }, { onFailure: boom }]) {
-    const port = await listening(t, createServer(limitHttp(client, "api", options, (req, res) => res.end(String(req.tidegate.reason)))));
-    assert.equal((await send(port, "/")).body, "callback");
+  const names = ["user", "attributes", "descriptors", "cost", "priority", "exempt", "onFailure", "onRefused"];
+  for (const options of [...names.map((name) => ({ [name]: boom })), { attributes: { org: boom, plan: () => "free" } }]) {
+    const port = await listening(t, createServer(limitHttp(client, "api", options, () => assert.fail())));
+    const { status, headers } = await send(port, "/");
+    assert.deepEqual([status, headers["content-type"]], [429, "application/problem+json"], Object.keys(options)[0]);
   }
-  assert.equal(client.stats().missed.callback, 8);
-  assert.ok(client.lines.every((line) => /threw TypeError at .*servers\.test\.mjs:\d+:\d+: such requests are not limited/.test(line)), `${client.lines}`);
-  daemon.script = (socket, message) => decision(message, LIMIT);
-  const port = await listening(t, createServer(limitHttp(client, "api", { onRefused: boom }, (req, res) => res.end("passed"))));
-  assert.equal((await send(port, "/")).body, "passed");
+  const [, , , [sent], cost] = daemon.of(1).at(-1);
+  assert.deepEqual([sent.slice(-2), sent.includes("org"), cost], [["plan", "free"], false, 1]);
+  const reported = daemon.of(1).reduce((sum, message) => sum + (message[6]?.get("missed")?.get("callback") ?? 0), 0);
+  assert.deepEqual([client.stats().missed, reported], [{ callback: 9 }, 9]);
+  const line = /^tidegate: ([\w.]+) threw TypeError at \S*servers\.test\.mjs:\d+:\d+: such (requests are checked without it|refusals get the usual response)$/;
+  assert.deepEqual(client.lines.map((one) => line.exec(one)?.[1]).sort(), [...names, "attributes.org"].sort());
+});
+
+test("leaves onFailure to the daemon's absence, also if a function throws", async (t) => {
+  const client = makeClient(t, "/nowhere/s");
+  const options = { onFailure: "refuse", attributes: () => { throw new Error("secret"); } };
+  const port = await listening(t, createServer(limitHttp(client, "api", options, () => assert.fail())));
+  assert.equal((await send(port, "/")).status, 503);
+  assert.deepEqual(client.stats().missed, { callback: 1, unreachable: 1 });
+});
+
+test("refuses invalid results of functions", async (t) => {
+  const daemon = await Played.start(t);
+  const client = makeClient(t, daemon.path);
   for (const options of [{ cost: () => -1 }, { cost: () => 0.5 }, { user: () => ({}) }]) {
     const invalid = await listening(t, createServer(limitHttp(client, "api", options, () => assert.fail())));
     assert.equal((await send(invalid, "/")).status, 503);
