@@ -1,6 +1,6 @@
 // Limits a Fastify application: a plugin.
 
-import type { FastifyPluginCallback, FastifyRequest } from "fastify";
+import type { FastifyPluginAsync, FastifyRequest } from "fastify";
 import type { Client } from "./client.js";
 import type { Decision } from "./decision.js";
 import { admit, Guard, type GuardOptions } from "./guard.js";
@@ -21,7 +21,7 @@ export interface LimitOptions extends GuardOptions<FastifyRequest> {
 }
 
 /** Checks every request of the scope that registers it. The decision is `request.tidegate`. */
-export const limit: FastifyPluginCallback<LimitOptions> = (fastify, { client, domain, hook = "onRequest", ...options }, done) => {
+export const limit: FastifyPluginAsync<LimitOptions> = async (fastify, { client, domain, hook = "onRequest", ...options }) => {
   for (const own of ["prefix", "logLevel", "logSerializers"]) Reflect.deleteProperty(options, own); // of Fastify's register
   const guard = new Guard(client, domain, options);
   if (!fastify.hasRequestDecorator("tidegate")) fastify.decorateRequest("tidegate", undefined);
@@ -33,7 +33,6 @@ export const limit: FastifyPluginCallback<LimitOptions> = (fastify, { client, do
     if (!may && !reply.sent) reply.hijack(); // its caller has left
     return may ? undefined : reply;
   });
-  done();
 };
 
 // The hook belongs to the scope that registers the plugin, as with the package fastify-plugin.
