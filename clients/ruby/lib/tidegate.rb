@@ -34,6 +34,7 @@ module Tidegate
       Wire.check_name(@pool = pool.to_s, "pool")
       @path, @slots, @logger, @logged = (socket || ENV.fetch("TIDEGATE_SOCKET", "")).to_s, slots, logger, {}
       @fallback = Fallback.from(fallback)
+      @refuses = false # whether a request had on_failure: "refuse"
       @enabled = enabled && ["", "0"].include?(ENV.fetch("TIDEGATE_DISABLE", ""))
       @open = OPEN[object_id] = {}.compare_by_identity
       begin_session
@@ -57,6 +58,7 @@ module Tidegate
           return Decision.from([0], "disabled") unless @enabled
 
           begin_session if @pid != $$
+          @refuses = true if on_failure.to_s == "refuse"
           options, report = idem || queued || max_wait ? options(idem, queued, max_wait) : nil, nil
           out = Wire.request(#{operation}, domain, given, cost, priority, options)
           if !@report.empty? && out.bytesize < FRAME_MAX / 2 # else a value might become its digest
@@ -75,6 +77,7 @@ module Tidegate
           log_unmatched(domain) if answer.unmatched?
           fallback&.learn(domain, given, answer.rule)
           answer.idem = options["idem"] if idem
+          log_no_rule(domain.to_s, given) if answer.no_rule?
           own = nil
           answer
         rescue Fault => e
@@ -135,9 +138,10 @@ module Tidegate
     def close = @idle.shift(IDLE_MAX).each { |connection| drop(connection) } && nil
     def inspect = "#<#{self.class} #{@path.empty? ? 'usual socket' : @path}>" # without the session, a secret
 
-    # Allows a request whose callback raised; for middlewares. Does not log the message, which may have personal data.
-    def callback_failed(name, error)
-      log("#{name} raised #{error.class}: such requests are not limited", once: true) || degrade("callback")
+    # Logs and counts a callback that raised; for middlewares. Does not log the message, which may have personal data.
+    def callback_failed(name, error, consequence = "such requests are checked without it")
+      log("#{name} raised #{error.class}: #{consequence}", once: true)
+      degrade("callback") && nil # counts it; the next request reports it
     end
 
     # Refuses an invalid request; for middlewares.
@@ -148,10 +152,10 @@ module Tidegate
     end
 
     # Logs a line about the limiter itself.
-    def log(text, once: false)
-      return if once && (@logged[text] || @logged.size >= LOGGED_MAX)
+    def log(text, once: false, key: text)
+      return if once && (@logged[key] || @logged.size >= LOGGED_MAX)
 
-      @logged[text] = true if once
+      @logged[key] = true if once
       Thread.handle_interrupt(StandardError => :never) do # rescue only exceptions of the logger
         (@logger || Kernel).warn("tidegate: #{text}")
       rescue StandardError
@@ -357,18 +361,35 @@ module Tidegate
       end
       return unless change
 
-      instead = @fallback ? "the fallback limits requests" : "requests are not limited"
-      again = "the daemon answers again; #{@missed.values.sum} requests so far were decided without it"
-      log(fault ? "#{fault.message}; #{instead}" : again)
+      missed = @missed.values.sum - @missed.fetch("callback", 0)
+      again = "the daemon answers again; #{missed} request#{'s' if missed != 1} so far decided without it"
+      log(fault ? "#{fault.message}; requests #{consequence}" : again)
+    end
+
+    # What happens to requests while the daemon does not answer.
+    def consequence
+      return "are limited by the fallback" if @fallback
+
+      @refuses ? "with on_failure refuse get status 503, others are not limited" : "are not limited"
     end
 
     def log_unmatched(domain)
       log("the rules have no domain \"#{domain}\"; its requests are not limited", once: true)
     end
 
+    # Logs, once for each domain, that none of its rules matched; names attributes, without values.
+    def log_no_rule(domain, given)
+      return if @logged[key = [domain]]
+
+      names = Wire.pairs(given).flatten(1).filter_map { |name, value| name unless value.empty? }.uniq.join(", ")
+      about = names.empty? ? "a request without attributes" : "a request with the attributes #{names}"
+      why = "it is not limited; `tidegate why #{domain} …` says why"
+      log("no rule of the domain \"#{domain}\" matches #{about}: #{why}", once: true, key: key)
+    end
+
     def log_refusal(error)
-      result = error.is_a?(Fault) && !error.refusal? ? "not limited" : "refused"
-      log("#{error.message}; such requests are #{result}", once: true)
+      result = error.is_a?(Fault) && !error.refusal? ? consequence : "are refused"
+      log("#{error.message}; such requests #{result}", once: true)
     end
   end
 

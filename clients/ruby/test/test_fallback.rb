@@ -103,7 +103,7 @@ class TestFallback < Support::Case
     assert_equal [nil] * 5, reasons(hits(client, 5))
     played.stop
     assert_equal %w[allow limit], hits(client, 2).map(&:verdict)
-    assert(@log.lines.any? { |line| line.include?("the fallback limits requests") })
+    assert(@log.lines.any? { |line| line.include?("requests are limited by the fallback") })
     assert_equal "disabled", make_client(fallback: "1/min", enabled: false).hit("api").reason
   end
 

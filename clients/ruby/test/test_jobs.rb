@@ -71,9 +71,11 @@ class TestJobLimits < Support::Case
     assert_equal [0.3], slept
   end
 
-  def test_the_job_runs_if_a_function_raises
+  def test_the_job_is_checked_without_a_function_that_raises
     @fake.force("exports", "limit")
-    assert_equal(7, limit(attributes: ->(_) { raise KeyError }).call(1, {}, nil) { 7 })
+    delays = []
+    limit(attributes: ->(_) { raise KeyError }).call(1, {}, ->(delay) { delays << delay }) { flunk }
+    assert_equal 1, delays.size
     assert_equal(7, limit(exempt: ->(_) { true }).call(1, {}, nil) { 7 })
     assert_equal 1, @log.lines.size
     [{ atributes: 1 }, { cost: -1 }, { domain: "a/b" }, { fallback: "20" }].each { |options| assert_raises(ArgumentError) { limit(**options) } }

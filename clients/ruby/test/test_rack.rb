@@ -155,10 +155,10 @@ class TestRack < RackCase
   # -- failures that must not reach the application --------------------------------------------------------------------
 
   %i[user attributes descriptors cost priority exempt on_refused on_failure].each do |name|
-    define_method("test_a_function_that_raises_lets_the_request_pass_#{name}") do
+    define_method("test_a_function_that_raises_is_left_out_of_the_check_#{name}") do
       limited
       broken = ->(*) { raise KeyError, "secret-user-name" }
-      3.times { assert_equal [200, OWN, "hello"], call(PLAIN, **{ on_failure: "refuse", name => broken }) }
+      3.times { assert_equal 429, call(PLAIN, **{ on_failure: "refuse", name => broken })[0] }
       assert_equal({ "callback" => 3 }, client.stats[:missed])
       assert_equal 1, @log.lines.size
       assert_includes @log.lines[0], "#{name} raised KeyError"
@@ -167,6 +167,21 @@ class TestRack < RackCase
       reported = played.requests.filter_map { |message| message[6] }.sum { |report| report["missed"]["callback"] }
       assert_equal 3, reported
     end
+  end
+
+  def test_an_attribute_that_raises_is_absent_and_the_others_are_sent
+    played
+    call(PLAIN, user: ->(env) { env.fetch("session") }, attributes: { plan: ->(env) { env.fetch("plan") }, org: ->(_) { "o1" } })
+    sent = played.requests[0][3][0].each_slice(2).to_h
+    assert_equal ["o1", false, false], [sent["org"], sent.key?("user"), sent.key?("plan")]
+    said = %w[user attributes[:plan]].map { |name| "tidegate: #{name} raised KeyError: such requests are checked without it" }
+    assert_equal said, @log.lines
+  end
+
+  def test_a_function_that_raises_does_not_replace_on_failure
+    @client = make_client(socket: "/nowhere")
+    assert_equal 503, call(PLAIN, on_failure: "refuse", user: ->(_) { raise KeyError })[0]
+    assert_equal({ "callback" => 1, "unreachable" => 1 }, client.stats[:missed])
   end
 
   %i[outcome instrument].each do |name|

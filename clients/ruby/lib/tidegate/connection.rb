@@ -132,7 +132,13 @@ module Tidegate
 
         @leaving ||= kind == GOODBYE
       end
-      raise Fault, "malformed frame of #{stop - 4} bytes" if stop && stop > 4 + FRAME_MAX
+      raise Fault, oversized(stop) if stop && stop > 4 + FRAME_MAX
+    end
+
+    def oversized(stop)
+      return "malformed frame of #{stop - 4} bytes" unless @in.start_with?("HTTP")
+
+      "the daemon answered in HTTP: that is the admin socket; set TIDEGATE_SOCKET to the one beside it"
     end
 
     # Raises the Fault of an ERROR about this request, HELLO (0) or the connection (nil).
@@ -148,12 +154,34 @@ module Tidegate
       return "the daemon at #{path} takes no connections: it is stopped or overloaded" if error.is_a?(Errno::EAGAIN)
 
       text = "no daemon at #{path} (#{error.message}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-      return text unless error.is_a?(Errno::EACCES)
+      return "permission denied on #{path}: #{denial(path)}" if error.is_a?(Errno::EACCES) || error.is_a?(Errno::EPERM)
+      return text unless error.is_a?(Errno::ECONNREFUSED) && !File.socket?(path) && File.exist?(path)
 
-      user, group = Etc.getpwuid(Process.euid).name, Etc.getgrgid(File.stat(path).gid).name
-      "permission denied on #{path}: user #{user} is not in group #{group}"
+      "#{path} is no socket: set TIDEGATE_SOCKET to that of the daemon"
     rescue SystemCallError, ArgumentError
       text
+    end
+
+    # Returns which directory or socket this process may not use, and why.
+    def denial(path)
+      begin
+        found = File.stat(path)
+      rescue Errno::EACCES
+        path = File.dirname(path) # up to the directory that this process may not enter
+        retry
+      end
+      user = name_of(Process.euid) { |uid| Etc.getpwuid(uid) }
+      open = found.mode.anybits?(found.directory? ? 0o010 : 0o020)
+      mode = (found.mode & 0o7777).to_s(8).rjust(4, "0")
+      cause = "#{path} has mode #{mode}, without access for its group"
+      cause = "user #{user} is not in group #{name_of(found.gid) { |gid| Etc.getgrgid(gid) }}" if open
+      "#{cause}; see `tidegate doctor --as #{user}`"
+    end
+
+    def name_of(number)
+      yield(number).name
+    rescue ArgumentError # the system does not know it
+      number.to_s
     end
   end
 

@@ -8,9 +8,9 @@ module Tidegate
   module Jobs
     # The limit of a class of jobs. `client`: default: the program's. `attributes`: a function from the job to
     # attributes besides `job` and `queue`. `cost`, `priority`: a value or a function. `exempt`: a function; true: no
-    # check. If a function raises, the job runs, and the client logs it once. `on_failure`: allow, or refuse when the
-    # daemon does not answer: the job is queued again. `max_wait`: longest WAIT to sleep, in seconds. `fallback`:
-    # replaces the client's.
+    # check. A job whose function raises is checked without its value, and the client logs it once. `on_failure`: allow,
+    # or refuse when the daemon does not answer: the job is queued again. `max_wait`: longest WAIT to sleep, in seconds.
+    # `fallback`: replaces the client's.
     class Limit
       WORDS = %i[domain client fallback attributes cost priority exempt on_failure max_wait].freeze
 
@@ -48,7 +48,7 @@ module Tidegate
       def check(job, known, held)
         client = @client || Tidegate.client
         given = Tidegate.evaluate(client, @given, job)
-        return given unless given.is_a?(Hash)
+        return nil if given.nil?
 
         attributes = known.merge((given[:attributes] || {}).to_h.transform_keys(&:to_s))
         arguments = given.slice(:cost, :priority, :on_failure, :max_wait)

@@ -320,7 +320,9 @@ module Tidegate
     def wait = @verdict == 3 ? retry_after || 0.0 : 0.0
     def notes = (given[8] || []).each_slice(2).to_a
     # True if the domain does not exist. A plain reply has no notes.
-    def unmatched? = @given.instance_of?(Array) && !@given[8].nil? && notes.include?(%w[unmatched domain])
+    def unmatched? = note?("domain")
+    # True if no rule of the domain matched.
+    def no_rule? = note?("rule")
     def help = extra["help"]&.to_s
     def unit = extra["unit"]&.to_s || "requests"
     # The caller's key of the rule that refuses, for `tidegate why --digest`.
@@ -393,6 +395,7 @@ module Tidegate
 
     private
 
+    def note?(reason) = @given.instance_of?(Array) && !@given[8].nil? && notes.include?(["unmatched", reason])
     def given = @given.instance_of?(Array) ? @given : @given = Wire.decode(@given.byteslice(4..)).rotate(2) # id last
     def extra = given[10] || {}
     def whole(microseconds) = -(-microseconds / 1_000_000)

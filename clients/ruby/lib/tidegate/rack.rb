@@ -5,7 +5,7 @@
 #     use Tidegate::Rack::Middleware, domain: "api", user: ->(env) { env["app.user"] }
 #
 # The attributes are `method`, `path`, `route`, `ip`, `user`, `user_agent` and those of the application, in this order.
-# Answers refused requests; all others reach the application, also when the daemon or a callback fails.
+# Answers refused requests; all others reach the application, also when the daemon fails.
 
 require "json"
 require_relative "../tidegate"
@@ -16,7 +16,7 @@ require_relative "rack/body"
 module Tidegate
   module Rack
     # Checks every request before `app` runs, and adds limit headers to every response but redirects. Functions get env;
-    # if one raises, the request passes, and the client logs it once.
+    # if one raises, the request is checked without its value, and the client logs it once.
     #
     # `client`: default: the program's, `Tidegate.client`. `user`: function to the caller's name or nil. `attributes`:
     # further attributes: a function, or a Hash from names to functions or header names. `descriptors`: function to an
@@ -56,8 +56,7 @@ module Tidegate
         return @app.call(env) if decision.nil?
 
         env["tidegate.decision"] = decision
-        answer = refusal(client, env, decision) unless decision.allowed?
-        answer ||= work(client, env, env["tidegate.decision"])
+        answer = decision.allowed? ? work(client, env, decision) : refusal(client, env, decision)
       ensure
         held[0].release("dropped") if held[0] && answer.nil? # a second release does nothing
       end
@@ -67,7 +66,7 @@ module Tidegate
       # Returns the decision; nil if the request is exempt.
       def check(client, env, held)
         given = Tidegate.evaluate(client, @given, env)
-        return given unless given.is_a?(Hash)
+        return nil if given.nil?
 
         arguments = arguments(client, env, given)
         arguments.is_a?(Hash) ? acquire(client, arguments, held) : arguments
@@ -88,7 +87,7 @@ module Tidegate
         arguments[:fallback] = @fallback if @fallback
         decision = client.acquire(@domain, arguments.delete(:attributes), held: held, **arguments)
         took = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
-        safely(client, "instrument") { @instrument.call(decision, took) } if @instrument
+        safely(client, "instrument", "the decision stays") { @instrument.call(decision, took) } if @instrument
         decision
       rescue InvalidCost => e # returned by the function `cost`
         client.refuse(e)
@@ -119,7 +118,7 @@ module Tidegate
         decision.release(left) if left
       end
 
-      # Returns the response to a refusal; nil if `on_refused` raised: the request passes.
+      # Returns the response to a refusal; the usual one if `on_refused` raises.
       def refusal(client, env, decision)
         answer = @on_refused&.call(env, decision)
         answer = answer.call(env) if answer.respond_to?(:call)
@@ -128,8 +127,9 @@ module Tidegate
       rescue StandardError => e
         raise if answer.respond_to?(:call) # raised by the application that `on_refused` returned
 
-        env["tidegate.decision"] = client.callback_failed("on_refused", e)
-        nil
+        client.callback_failed("on_refused", e, "such refusals get the usual response")
+        status, fields, body = usual(env, decision)
+        [status, with_limits(status, fields, decision), body]
       end
 
       def usual(env, decision)
@@ -155,14 +155,13 @@ module Tidegate
 
       def outcome(client, status)
         usual = status < 400 ? "ok" : "error"
-        (@outcome && safely(client, "outcome") { @outcome.call(status) }) || usual
+        (@outcome && safely(client, "outcome", "the status decides") { @outcome.call(status) }) || usual
       end
 
-      def safely(client, name)
+      def safely(client, name, consequence)
         yield
       rescue StandardError => e
-        client.callback_failed(name, e)
-        nil
+        client.callback_failed(name, e, consequence)
       end
 
       # Raises ArgumentError for a value in place of a function, such as a `user` that all requests would share.
@@ -181,14 +180,13 @@ module Tidegate
         all = (BUILT_IN | given.keys.map(&:to_s)).size
         raise ArgumentError, "attributes: #{all} with those of every request, more than #{PAIRS_MAX}" if all > PAIRS_MAX
 
-        readers = given.transform_values do |value|
+        given.transform_values do |value|
           next value if value.respond_to?(:call)
 
           key = value.to_s.upcase.tr("-", "_")
           key = "HTTP_#{key}" unless %w[CONTENT_TYPE CONTENT_LENGTH].include?(key)
           ->(env) { env[key] }
         end
-        ->(env) { readers.transform_values { |reader| reader.call(env) } }
       end
 
       def on_failure_of(given)
