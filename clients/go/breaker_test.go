@@ -344,11 +344,67 @@ func TestAPanicOfTheLoggerIsIgnored(t *testing.T) {
 func TestPermissionDeniedNamesUserAndGroup(t *testing.T) {
 	t.Parallel()
 	p := played(t, nil)
-	err := unreachable(p.Path, &net.OpError{Op: "dial", Err: &os.PathError{Err: os.ErrPermission}})
+	denied := &net.OpError{Op: "dial", Err: &os.PathError{Err: os.ErrPermission}}
 	me, _ := user.Current()
-	group, _ := user.LookupGroupId(me.Gid)
-	if want := "permission denied on " + p.Path + ": user " + me.Username + " is not in group " + group.Name; err.text != want {
+	if err := os.Chmod(p.Path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	help := "; see `tidegate doctor --as " + me.Username + "`"
+	want := "permission denied on " + p.Path + ": " + p.Path + " has mode 0600, without access for its group" + help
+	if err := unreachable(p.Path, denied); err.text != want {
 		t.Fatalf("%q, not %q", err.text, want)
+	}
+	if err := os.Chmod(p.Path, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	group, _ := user.LookupGroupId(me.Gid)
+	want = "permission denied on " + p.Path + ": user " + me.Username + " is not in group " + group.Name + help
+	if err := unreachable(p.Path, denied); err.text != want {
+		t.Fatalf("%q, not %q", err.text, want)
+	}
+}
+
+func TestAPathThatIsNoSocketIsNamed(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	file := filepath.Join(folder, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{folder, file} {
+		logged := &logs.Lines{}
+		hits(client(t, path, WithLogger(logged)), 1)
+		want := "tidegate: " + path + " is no socket: set TIDEGATE_SOCKET to that of the daemon; requests are not limited"
+		equal(t, logged.All(), []string{want})
+	}
+}
+
+func TestTheAdminSocketIsRecognized(t *testing.T) {
+	t.Parallel()
+	p := played(t, raw([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")...))
+	logged := &logs.Lines{}
+	hits(client(t, p.Path, WithLogger(logged)), 1)
+	if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "that is the admin socket") {
+		t.Fatal(lines)
+	}
+}
+
+func TestTheLogSaysWhatRefuseOnFailureDoesAndCountsOneRequest(t *testing.T) {
+	t.Parallel()
+	p := played(t, reply(allow...))
+	p.Hide()
+	logged := &logs.Lines{}
+	c := client(t, p.Path, WithLogger(logged))
+	equal(t, c.Hit(ctx, "api", nil, RefuseOnFailure()).Status, 503)
+	if err := p.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	c.over()
+	hits(c, 1)
+	lines := logged.All()
+	if len(lines) != 2 || !strings.HasSuffix(lines[0], "; requests with RefuseOnFailure get status 503, others are not limited") ||
+		!strings.HasSuffix(lines[1], "; 1 request so far decided without it") {
+		t.Fatal(lines)
 	}
 }
 

@@ -4,16 +4,14 @@
 package tidegate
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/user"
 	"path/filepath"
-	"reflect"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -363,25 +361,26 @@ func (c *Client) connect(q *request) *connection {
 func unreachable(path string, err error) *fault {
 	const none = "no daemon at %s (%v): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
 	bad := &fault{reason: "unreachable", text: fmt.Sprintf(none, path, err)}
-	switch {
-	case errors.Is(err, syscall.EAGAIN):
-		bad.text = fmt.Sprintf("the daemon at %s accepts no connections: it is stopped or overloaded (%v)", path, err)
-	case errors.Is(err, os.ErrPermission):
-		name, group := strconv.Itoa(os.Geteuid()), "that of the socket"
-		if found, err := user.Current(); err == nil {
-			name = found.Username
-		}
-		if info, err := os.Stat(path); err == nil { // reflection, since not every system's Sys has a Gid
-			gid := fmt.Sprint(reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"))
-			if found, err := user.LookupGroupId(gid); err == nil {
-				group = found.Name
-			}
-		}
-		bad.text = fmt.Sprintf("permission denied on %s: user %s is not in group %s", path, name, group)
-	default:
-		bad.absent = errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+	bad.absent = errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+	if longer, is := any(bad).(interface{ explain(path string, err error) }); is { // explain.go may be left out
+		longer.explain(path, err)
 	}
 	return bad
+}
+
+// random returns a number from 0 to 1 that differs between processes, unlike math/rand before Go 1.20.
+func random() float64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	return float64(binary.BigEndian.Uint64(b[:])>>11) / (1 << 53)
+}
+
+// ended returns the error of a context that has ended, even if its timer is late.
+func ended(ctx context.Context, now time.Time) error {
+	if at, has := ctx.Deadline(); has && !now.Before(at) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // exchange writes the requests on the connection and reads their replies. A fault ends the connection.
@@ -456,7 +455,7 @@ func (k *connection) read(c *Client, lead *request) error {
 				return err
 			}
 		} else if size, known = size+int(binary.BigEndian.Uint32(k.in)), true; size > len(k.in) {
-			panic(errMalformed)
+			panic(when(string(k.in[:4]) == "HTTP", errAdmin, errMalformed))
 		}
 	}
 	k.from = size

@@ -15,7 +15,7 @@ import (
 )
 
 // HTTP has the options of a middleware; all are optional. Functions must be safe for concurrent use; if one panics, the
-// request passes.
+// request is checked without its value.
 //
 // The attributes are method, path, route, ip, user, user_agent and then Attributes, in this order.
 type HTTP struct {
@@ -127,19 +127,16 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	}
 	if !d.Allowed {
 		refusal := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, d) }))
-		if failed := m.guarded("on_refused", func() {
+		m.guarded("on_refused", func() {
 			if m.OnRefused != nil {
 				if own := m.OnRefused(r, d); own != nil {
 					refusal = own
 				}
 			}
-		}); failed != nil {
-			d = failed
-		} else {
-			m.limits(w, d)
-			refusal.ServeHTTP(w, r)
-			return
-		}
+		})
+		m.limits(w, d)
+		refusal.ServeHTTP(w, r)
+		return
 	}
 	if d.AwaitStart(r.Context()) != nil { // the caller hung up, or its deadline passed
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -157,69 +154,56 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	}
 }
 
-// decide returns the decision; nil if the request is exempt. If a callback panics, the request passes.
-func (m *middleware) decide(r *http.Request) (d *Decision) {
-	step := "exempt"
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			d = m.client.CallbackFailed(step, thrown)
-		}
-	}()
-	if m.Exempt != nil && m.Exempt(r) {
+// decide returns the decision; nil if the request is exempt.
+func (m *middleware) decide(r *http.Request) *Decision {
+	c := m.client
+	if call(c, "exempt", m.Exempt, r) {
 		return nil
 	}
 	path, peer := cleanPath(r.URL.Path), peerOf(r)
-	attributes := make(Attributes, 0, 8)
-	attributes = append(attributes, [2]any{"method", r.Method}, [2]any{"path", path})
-	step = "route"
-	if m.Route != nil {
-		attributes = append(attributes, [2]any{"route", m.Route(r)})
-	} else {
-		attributes = append(attributes, [2]any{"route", route(r)})
+	pattern := m.Route
+	if pattern == nil {
+		pattern = route
 	}
-	step = "user"
-	attributes = append(attributes, [2]any{"ip", m.address(r, peer)}, [2]any{"user", call(m.User, r)},
-		[2]any{"user_agent", r.UserAgent()})
-	step = "attributes"
-	attributes = append(attributes, call(m.Attributes, r)...)
+	attributes := make(Attributes, 0, 8)
+	attributes = append(attributes, [2]any{"method", r.Method}, [2]any{"path", path},
+		[2]any{"route", call(c, "route", pattern, r)}, [2]any{"ip", m.address(r, peer)},
+		[2]any{"user", call(c, "user", m.User, r)}, [2]any{"user_agent", r.UserAgent()})
+	attributes = append(attributes, call(c, "attributes", m.Attributes, r)...)
 	for _, from := range m.FromHeaders {
 		attributes = append(attributes, [2]any{from[0], r.Header.Get(from[1])})
 	}
 	options := make([]CallOption, 0, 5)
-	step = "descriptors"
-	options = append(options, Descriptors(call(m.Descriptors, r)...))
-	step = "priority"
-	options = append(options, Priority(call(m.Priority, r)))
-	step = "cost"
-	if cost := call(m.Cost, r); cost != nil {
-		options = append(options, cost)
-	}
-	step = "on_failure"
-	if m.OnFailure != nil && m.OnFailure(path) {
+	options = append(options, Descriptors(call(c, "descriptors", m.Descriptors, r)...))
+	options = append(options, Priority(call(c, "priority", m.Priority, r)), call(c, "cost", m.Cost, r))
+	if call(c, "on_failure", m.OnFailure, path) {
 		options = append(options, RefuseOnFailure())
 	}
 	if waited, known := m.queued(r, peer); known {
 		options = append(options, Queued(waited))
 	}
-	return m.client.Acquire(r.Context(), m.Domain, attributes, options...)
+	return c.Acquire(r.Context(), m.Domain, attributes, options...)
 }
 
-func call[T any](function func(*http.Request) T, r *http.Request) (t T) {
+// call returns the value of a callback; the zero value if it is nil or panics.
+func call[A, T any](c *Client, name string, function func(A) T, argument A) (t T) {
 	if function != nil {
-		t = function(r)
+		defer func() {
+			if thrown := recover(); thrown != nil {
+				c.CallbackFailed(name, thrown)
+			}
+		}()
+		t = function(argument)
 	}
 	return t
 }
 
-// guarded runs a callback; after a panic it returns an allowing decision.
-func (m *middleware) guarded(name string, function func()) (failed *Decision) {
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			failed = m.client.CallbackFailed(name, thrown)
-		}
-	}()
-	function()
-	return nil
+// guarded runs a callback, which may panic.
+func (m *middleware) guarded(name string, function func()) {
+	call(m.client, name, func(any) any {
+		function()
+		return nil
+	}, nil)
 }
 
 // limits sets the limit headers of the configured style; every style has Retry-After.

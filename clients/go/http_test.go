@@ -251,7 +251,7 @@ func TestQueued(t *testing.T) {
 	}
 }
 
-// If a function panics, the request passes, the handler runs once, and the panic is counted.
+// If a function panics, the request is checked without its value, and the panic is logged once and counted.
 func TestCallbacksThatPanic(t *testing.T) {
 	broken := func(*http.Request) string { panic("secret-user") }
 	for name, with := range map[string]HTTP{
@@ -265,30 +265,34 @@ func TestCallbacksThatPanic(t *testing.T) {
 		"outcome":     {Outcome: func(*http.Request, *Decision) Outcome { panic(1) }},
 		"instrument":  {Instrument: func(*Decision, time.Duration) { panic(1) }},
 	} {
-		p := played(t, grant)
-		if name == "on_refused" {
-			p.Play(reply(limit...))
-		}
-		logged, runs := &logs.Lines{}, 0
+		p := played(t, reply(limit...))
+		logged := &logs.Lines{}
 		c := client(t, p.Path, WithLogger(logged))
-		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if d := FromContext(r.Context()); d == nil || !d.Allowed {
-				t.Errorf("%s: the handler works on a refusal: %+v", name, d)
-			}
-			runs++
-			fine(w, r)
-		}))
+		if name == "outcome" {
+			p.Play(grant)
+		}
+		limited := c.Middleware(with)(http.HandlerFunc(fine))
 		for i := 0; i < 2; i++ {
-			if response := get(t, limited, "/"); response.StatusCode != 200 {
+			if response := get(t, limited, "/"); response.StatusCode != when(name == "outcome", 200, 429) {
 				t.Fatalf("%s: %d", name, response.StatusCode)
 			}
 		}
 		lines := logged.All()
-		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name) ||
+		if c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name) ||
 			strings.Contains(lines[0], "secret") {
-			t.Fatalf("%s: %d %v %v", name, runs, c.Stats().Missed, lines)
+			t.Fatalf("%s: %v %v", name, c.Stats().Missed, lines)
 		}
 	}
+}
+
+// A panicking function neither allows nor refuses: the daemon's absence is left to OnFailure.
+func TestACallbackThatPanicsDoesNotReplaceOnFailure(t *testing.T) {
+	c := client(t, "/nowhere/s")
+	with := HTTP{User: func(*http.Request) string { panic(1) }, OnFailure: Refuse}
+	if response := get(t, c.Middleware(with)(http.HandlerFunc(fine)), "/"); response.StatusCode != 503 {
+		t.Fatal(response.StatusCode)
+	}
+	equal(t, c.Stats().Missed, Units{"callback": 1, "unreachable": 1})
 }
 
 func TestRefusals(t *testing.T) {

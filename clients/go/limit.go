@@ -130,10 +130,15 @@ func (c *Client) Close() {
 	}
 }
 
-// CallbackFailed allows a request whose callback panicked; for middlewares.
-func (c *Client) CallbackFailed(name string, thrown any) *Decision {
-	// Log only the type: the message may contain personal data.
-	c.log(fmt.Sprintf("%s panicked (%T): such requests are not limited", name, thrown), true)
+// CallbackFailed logs, once, and counts a callback that panicked; for middlewares. The next request reports the count.
+func (c *Client) CallbackFailed(name string, thrown any) {
+	then := "such requests are checked without it"
+	switch name {
+	case "on_refused":
+		then = "such refusals get the usual response"
+	case "outcome", "instrument":
+		then = "the decision is not affected"
+	}
+	c.log(fmt.Sprintf("%s panicked (%T): %s", name, thrown, then), true) // not the message, which may be personal data
 	c.report("callback", nil)
-	return degraded("callback", false)
 }

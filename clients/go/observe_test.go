@@ -97,6 +97,20 @@ func TestTheLastOnDecisionIsUsed(t *testing.T) {
 	}
 }
 
+func TestARequestThatNoRuleMatchesIsLoggedOnceForEachDomain(t *testing.T) {
+	t.Parallel()
+	p := played(t, reply(0, nil, nil, nil, nil, nil, 0, nil, []any{"unmatched", "rule"}))
+	logged := &logs.Lines{}
+	c := client(t, p.Path, WithLogger(logged))
+	plan := Descriptors(Attributes{{"user", "u2"}, {"plan", "free"}})
+	c.Hit(ctx, "shop", Attributes{{"user", "u1"}, {"org", nil}}, plan)
+	c.Hit(ctx, "shop", Attributes{{"ip", "::1"}})
+	c.Hit(ctx, "login", nil)
+	said := "tidegate: no rule of the domain %q matches a request %s: it is not limited; `tidegate why %[1]s …` says why"
+	equal(t, logged.All(), []string{fmt.Sprintf(said, "shop", "with the attributes user, plan"),
+		fmt.Sprintf(said, "login", "without attributes")})
+}
+
 func TestAnUnknownDomainIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(0, nil, nil, nil, nil, nil, 0, nil, []any{"unmatched", "domain"}))

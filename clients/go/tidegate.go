@@ -11,8 +11,6 @@ package tidegate
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log"
@@ -154,6 +152,7 @@ type Client struct {
 	until       atomic.Int64 // the breaker is open until then, since epoch; 0: closed
 	failures    atomic.Int32 // since the last reply; overlapping ones count once
 	news        atomic.Bool  // unreported or abandoned has entries
+	refuses     atomic.Bool  // a request had RefuseOnFailure
 
 	mu                 sync.Mutex // of the following
 	failed             int64      // end of the last counted failure, since epoch
@@ -236,8 +235,8 @@ func (c *Client) decide(ctx context.Context, op byte, domain string, a Attribute
 	switch {
 	case bad == nil:
 		for _, note := range d.Notes {
-			if note == [2]string{"unmatched", "domain"} {
-				c.log(fmt.Sprintf("the rules have no domain %q; its requests are not limited", domain), true)
+			if note[0] == "unmatched" {
+				c.logUnmatched(q, note[1])
 			}
 		}
 		if d.asked, d.idem = q.asked, q.idem; c.fallback != nil {
@@ -302,6 +301,9 @@ func (c *Client) prepare(q *request, more []CallOption) (bad *fault) {
 			option(q)
 		}
 	}
+	if q.refuse {
+		c.refuses.Store(true)
+	}
 	if err := ended(q.ctx, q.began); err != nil {
 		return &fault{text: err.Error(), reason: errCancelled.reason, refused: true, ended: err}
 	} else if q.descriptors != nil {
@@ -356,17 +358,9 @@ func (c *Client) send(q *request, probe bool) *fault {
 	if bad != nil && over != nil && !bad.refused {
 		return &fault{text: over.Error(), reason: errCancelled.reason, refused: true, ended: over}
 	} else if bad != nil && bad.kept && !bad.refused {
-		c.log(bad.text+"; such requests are "+c.unlimited(), true)
+		c.log(bad.text+"; such requests "+c.consequence(), true)
 	}
 	return bad
-}
-
-// ended returns the error of a context that has ended, even if its timer is late.
-func ended(ctx context.Context, now time.Time) error {
-	if at, has := ctx.Deadline(); has && !now.Before(at) {
-		return context.DeadlineExceeded
-	}
-	return ctx.Err()
 }
 
 // degraded returns a decision without the daemon.
@@ -419,13 +413,14 @@ func (c *Client) settle(bad *fault, sent, now time.Time, probe bool) {
 		}
 	}
 	if bad != nil && (c.logState == 0 || c.logState == 2 && c.until.Load() != 0) {
-		c.logState, text = 1, bad.text+"; requests are "+c.unlimited()
+		c.logState, text = 1, bad.text+"; requests "+c.consequence()
 	} else if bad == nil && c.logState == 1 {
-		missed := int64(0)
+		missed := -c.missed["callback"] // the daemon decided these
 		for _, n := range c.missed {
 			missed += n
 		}
-		c.logState, text = 2, fmt.Sprintf("the daemon answers again; %d requests so far were %s", missed, c.unlimited())
+		nouns := when(missed == 1, "request", "requests")
+		c.logState, text = 2, fmt.Sprintf("the daemon answers again; %d %s so far decided without it", missed, nouns)
 	}
 	c.mu.Unlock()
 	if text != "" {
@@ -433,22 +428,32 @@ func (c *Client) settle(bad *fault, sent, now time.Time, probe bool) {
 	}
 }
 
-func (c *Client) unlimited() string {
-	return when(c.fallback == nil, "not limited", "decided by the fallback")
+// consequence returns what happens to requests while the daemon does not answer.
+func (c *Client) consequence() string {
+	if c.fallback != nil {
+		return "are limited by the fallback"
+	}
+	return when(c.refuses.Load(), "with RefuseOnFailure get status 503, others are not limited", "are not limited")
 }
 
-// random returns a number from 0 to 1 that differs between processes, unlike math/rand before Go 1.20.
-func random() float64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:])
-	return float64(binary.BigEndian.Uint64(b[:])>>11) / (1 << 53)
+// logUnmatched logs, once for each domain, that it does not exist, or that none of its rules matched.
+func (c *Client) logUnmatched(q *request, reason string) {
+	if reason == "domain" {
+		c.log(fmt.Sprintf("the rules have no domain %q; its requests are not limited", q.domain), true)
+	} else if reason == "rule" {
+		const why = "no rule of the domain %q matches a request %s: it is not limited; `tidegate why %s …` says why"
+		c.logAs("no rule of "+q.domain, fmt.Sprintf(why, q.domain, q.about(), q.domain))
+	}
 }
 
-func (c *Client) log(text string, once bool) {
+func (c *Client) log(text string, once bool) { c.logAs(when(once, text, ""), text) }
+
+// logAs logs one text for each key, or every text without a key.
+func (c *Client) logAs(key, text string) {
 	c.mu.Lock()
-	skip := once && (c.logged[text] || len(c.logged) >= loggedMax)
-	if once && !skip {
-		c.logged[text] = true
+	skip := key != "" && (c.logged[key] || len(c.logged) >= loggedMax)
+	if key != "" && !skip {
+		c.logged[key] = true
 	}
 	c.mu.Unlock()
 	defer func() { _ = recover() }() // a logger that panics
@@ -472,6 +477,8 @@ type fault struct {
 
 var (
 	errMalformed = &fault{text: "malformed frame", reason: "protocol"}
+	errAdmin     = &fault{reason: "protocol",
+		text: "the daemon answered in HTTP: that is the admin socket; set TIDEGATE_SOCKET to the one beside it"}
 	errLate      = &fault{text: "the daemon did not answer in time", reason: "timeout", late: true}
 	errOpen      = &fault{reason: "breaker"}
 	errDisabled  = &fault{reason: "disabled"}
@@ -481,15 +488,4 @@ var (
 
 func invalid(text string) *fault {
 	return &fault{text: text, reason: "invalid", refused: true, kept: true}
-}
-
-// err returns the error for the application.
-func (f *fault) err() error {
-	switch {
-	case f.ended != nil:
-		return f.ended
-	case f.reason == "invalid":
-		return fmt.Errorf("%w: %s", ErrInvalid, f.text)
-	}
-	return errors.New(f.text)
 }

@@ -5,6 +5,7 @@ package tidegate
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -261,6 +262,17 @@ func (q *request) check() *fault {
 	return nil
 }
 
+// about names the attributes of a checked request, without their values.
+func (q *request) about() string {
+	names := []string{}
+	for i := 0; i < len(q.texts); i += 2 {
+		if name := q.texts[i]; !strings.Contains(", "+strings.Join(names, ", ")+", ", ", "+name+", ") {
+			names = append(names, name)
+		}
+	}
+	return when(len(names) > 0, "with the attributes "+strings.Join(names, ", "), "without attributes")
+}
+
 // IsName reports whether a text may be the name of a domain, pool, attribute, unit or priority.
 func IsName(s string) bool {
 	if s == "" || len(s) > nameMax {
@@ -474,4 +486,15 @@ func errorOf(elements []value) *fault {
 	}
 	f.text = fmt.Sprintf("the daemon answered ERROR %d %s: %.200q", code, f.reason, message)
 	return f
+}
+
+// err returns the error for the application.
+func (f *fault) err() error {
+	switch {
+	case f.ended != nil:
+		return f.ended
+	case f.reason == "invalid":
+		return fmt.Errorf("%w: %s", ErrInvalid, f.text)
+	}
+	return errors.New(f.text)
 }

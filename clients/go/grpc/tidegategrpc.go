@@ -29,7 +29,7 @@ import (
 )
 
 // Options of an interceptor; all are optional. `method` is the full one, "/package.Service/Method". If a function
-// panics, the call passes.
+// panics, the call is checked without its value.
 //
 // The attributes are path (the method), ip, user, user_agent and then Attributes, in this order.
 type Options struct {
@@ -139,20 +139,17 @@ func (l *limiter) call(
 	}
 	if !d.Allowed {
 		var own error
-		failed := l.guarded("on_refused", func() {
+		l.guarded("on_refused", func() {
 			if l.OnRefused != nil {
 				own = l.OnRefused(ctx, d)
 			}
 		})
-		if failed == nil {
-			refusal, pushback := Status(d)
-			trailer(metadata.Pairs("grpc-retry-pushback-ms", pushback))
-			if own != nil {
-				return own
-			}
-			return refusal.Err()
+		refusal, pushback := Status(d)
+		trailer(metadata.Pairs("grpc-retry-pushback-ms", pushback))
+		if own != nil {
+			return own
 		}
-		d = failed
+		return refusal.Err()
 	}
 	if err := d.AwaitStart(ctx); err != nil {
 		return status.FromContextError(err).Err()
@@ -172,58 +169,47 @@ func (l *limiter) call(
 }
 
 // decide returns the decision; nil if the call is exempt.
-func (l *limiter) decide(ctx context.Context, method string) (d *tidegate.Decision) {
-	step := "exempt"
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			d = l.client.CallbackFailed(step, thrown)
-		}
-	}()
-	if l.Exempt != nil && l.Exempt(ctx, method) {
+func (l *limiter) decide(ctx context.Context, method string) *tidegate.Decision {
+	if call(l, "exempt", l.Exempt, ctx, method) {
 		return nil
 	}
-	step = "user"
 	from, proxies := peerOf(ctx), forwarded.Proxies{Networks: l.TrustedProxies, Count: l.TrustedCount}
 	md, _ := metadata.FromIncomingContext(ctx)
 	ip := proxies.Address(md.Get("x-forwarded-for"), from)
-	attributes := tidegate.Attributes{{"path", method}, {"ip", ip}, {"user", call(l.User, ctx, method)},
+	attributes := tidegate.Attributes{{"path", method}, {"ip", ip}, {"user", call(l, "user", l.User, ctx, method)},
 		{"user_agent", firstOf(md, "user-agent")}}
-	step = "attributes"
-	attributes = append(attributes, call(l.Attributes, ctx, method)...)
-	step = "descriptors"
-	options := []tidegate.CallOption{tidegate.Descriptors(call(l.Descriptors, ctx, method)...)}
-	step = "priority"
-	options = append(options, tidegate.Priority(call(l.Priority, ctx, method)))
-	step = "cost"
-	if cost := call(l.Cost, ctx, method); cost != nil {
-		options = append(options, cost)
-	}
-	step = "on_failure"
-	if l.OnFailure != nil && l.OnFailure(method) {
-		options = append(options, tidegate.RefuseOnFailure())
-	}
+	attributes = append(attributes, call(l, "attributes", l.Attributes, ctx, method)...)
+	options := []tidegate.CallOption{tidegate.Descriptors(call(l, "descriptors", l.Descriptors, ctx, method)...),
+		tidegate.Priority(call(l, "priority", l.Priority, ctx, method)), call(l, "cost", l.Cost, ctx, method)}
+	l.guarded("on_failure", func() {
+		if l.OnFailure != nil && l.OnFailure(method) {
+			options = append(options, tidegate.RefuseOnFailure())
+		}
+	})
 	if waited, known := proxies.Queued(firstOf(md, "x-request-start"), from); known {
 		options = append(options, tidegate.Queued(waited))
 	}
 	return l.client.Acquire(ctx, l.Domain, attributes, options...)
 }
 
-func call[T any](function func(context.Context, string) T, ctx context.Context, method string) (t T) {
+// call returns the value of a callback; the zero value if it is nil or panics.
+func call[T any](
+	l *limiter, name string, function func(context.Context, string) T, ctx context.Context, method string,
+) (t T) {
 	if function != nil {
-		t = function(ctx, method)
+		l.guarded(name, func() { t = function(ctx, method) })
 	}
 	return t
 }
 
-// guarded runs a callback; after a panic it returns an allowing decision.
-func (l *limiter) guarded(name string, function func()) (failed *tidegate.Decision) {
+// guarded runs a callback, which may panic.
+func (l *limiter) guarded(name string, function func()) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
-			failed = l.client.CallbackFailed(name, thrown)
+			l.client.CallbackFailed(name, thrown)
 		}
 	}()
 	function()
-	return nil
 }
 
 // peerOf returns the host of the peer; empty for a Unix socket.
