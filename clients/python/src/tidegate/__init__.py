@@ -185,11 +185,7 @@ def plain_headers(decision: Decision) -> dict[str, str]:
     return {name: str(min(number, 10**15 - 1)) for name, number in zip(FIELDS, values) if number is not None}
 
 
-def unknown_slots(client: Client, pool: str) -> int:
-    return 0
-
-
-plain_consequence = "are not limited".format
+unlimited = "are not limited".format
 plain_message = "{0.verdict}: {0.rule} (retry_after: {0.retry_after})".format
 
 
@@ -274,9 +270,8 @@ class Client:
         self._pool, self._info = encode_name(pool), Map(client=f"python/{__version__}", pool=pool, slots=slots)
         self._slots, self._enabled = slots, enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged = logger or logging.getLogger("tidegate"), set[str]()
-        self._refuses = False  # whether a request had on_failure="refuse"
         self._fallback = None if fallback is None else beside("fallback", "Fallback")(fallback)
-        self._open = list[weakref.ref[Connection]]()
+        self._open, self._refuses = list[weakref.ref[Connection]](), False  # whether a request had "refuse"
         self._begin()
         _CLIENTS.add(self)
         if on_decision is not None:
@@ -288,7 +283,7 @@ class Client:
             connection.close()
         self._lock, self._open = threading.RLock(), []
         page = beside("page", "page", bytes)(1)  # checked before the pid, which costs a system call
-        self._info["slots"] = self._slots or beside("gunicorn_slots", "slots", unknown_slots)(self, self._info["pool"])
+        self._info["slots"] = self._slots or beside("gunicorn_slots", "slots", "".format)(self, self._info["pool"]) or 0
         self._info |= {"session": os.urandom(16), "pid": os.getpid(), "connection": 0}
         self._idle = list[Connection]()  # a stack: the last used is reused first
         self._missed, self._refused, self._report = Counter[str](), Counter[str](), Map()
@@ -520,8 +515,7 @@ class Client:
     def _log_error(self, fault: Fault) -> None:
         """Logs an ERROR of the daemon, each text once."""
         if fault.reason not in REFUSALS.values():
-            then = beside("log_texts", "consequence", plain_consequence)(self)
-            self._log(f"{fault}; such requests {then}", once=True)
+            self._log(f"{fault}; such requests {beside('log_texts', 'consequence', unlimited)(self)}", once=True)
 
     def _checkout(self, fresh: bool = False) -> Connection:
         if not fresh:
@@ -612,8 +606,8 @@ class Client:
             missed = sum(self._missed.values()) - self._missed["callback"]
         if change:  # a failure before any success is logged immediately, later ones when the breaker opens
             again = f"the daemon answers again; {missed} request{'s' * (missed != 1)} so far decided without it"
-            then = beside("log_texts", "consequence", plain_consequence)(self)
-            self._log(f"{fault}; requests {then}" if fault else again)
+            failed = f"{fault}; requests {beside('log_texts', 'consequence', unlimited)(self)}"
+            self._log(failed if fault else again)
 
     def _degrade(self, reason: str, on_failure: OnFailure = "allow") -> Decision:
         with self._lock:

@@ -42,7 +42,6 @@ GRACE = 0.002  # seconds for the reply, if this process used up the deadline bef
 PATH_BYTES_MAX, READ_BYTES = 107, 4_096
 SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 _SILENT = struct.Struct(">IBBB").pack
-malformed = "malformed frame {:.4}".format
 no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGATE_SOCKET".format
 
 
@@ -171,7 +170,7 @@ class Connection:
                     raise fault
                 self.leaving = self.leaving or kind == GOODBYE
             if end > 4 + FRAME_MAX:
-                raise Fault(beside("log_texts", "oversized", malformed)(self.rest))
+                raise Fault(beside("log_texts", "oversized", "malformed frame {!r:.20}".format)(self.rest))
             self.rest += self._receive(deadline)
 
     def _receive(self, deadline: float) -> bytes:
