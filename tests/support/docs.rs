@@ -16,13 +16,13 @@ pub(crate) fn keep(name: &str, expected: &str, test: &str) {
     assert!(found == expected, "{name} is out of date: UPDATE_DOCS=1 cargo test --test {test} rewrites it");
 }
 
-/// The same with the generated table of a page, between its marks.
-pub(crate) fn keep_table(name: &str, table: &str, test: &str) {
+/// The same with the generated part of a page, between its marks.
+pub(crate) fn keep_part(name: &str, part: &str, test: &str) {
     let page = fs::read_to_string(path(name)).unwrap();
     let mark = format!("<!-- generated: UPDATE_DOCS=1 cargo test --test {test} -->\n");
     let (before, rest) = page.split_once(&mark).unwrap_or_else(|| panic!("{name} has no {mark}"));
     let (_, after) = rest.split_once(END).unwrap_or_else(|| panic!("{name} has no {END}"));
-    keep(name, &format!("{before}{mark}{table}{END}{after}"), test);
+    keep(name, &format!("{before}{mark}{part}{END}{after}"), test);
 }
 
 const END: &str = "<!-- end -->\n";

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use regex::Regex;
 
 use super::daemon::Plan;
-use super::docs::keep_table;
+use super::docs::keep_part;
 use super::http::get;
 use super::open_metrics::{Family, read};
 use super::scrape::EVERYTHING;
@@ -30,7 +30,7 @@ fn docs_table_matches_served_metrics() {
         assert!(meaning.len() > 8 && !meaning.contains('|') && !act.contains('|'), "{name}: {meaning}");
         writeln!(table, "| `{name}` | {} | {labels} | {meaning} | {act} |", family.kind).unwrap();
     }
-    keep_table("docs/metrics.md", &table, "daemon admin::documented");
+    keep_part("docs/metrics.md", &table, "daemon admin::documented");
 }
 
 /// Describes the labels of a family; those with fixed values with their values.

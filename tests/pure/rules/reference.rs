@@ -8,7 +8,7 @@ use tidegate::rules::schema;
 use tidegate::rules::source::Source;
 use tidegate::rules::yaml::{self, ScalarKind, YamlNode};
 
-use crate::docs::{keep, keep_table, path};
+use crate::docs::{keep, keep_part, path};
 
 /// The name of a field, its type, its meaning, and its positions with their defaults.
 type FieldRow = (String, String, String, Vec<(String, String)>);
@@ -91,7 +91,7 @@ fn phrase(of: &Value) -> String {
 
 #[test]
 fn docs_table_matches_parser() {
-    keep_table("docs/rules.md", &field_table(), TEST);
+    keep_part("docs/rules.md", &field_table(), TEST);
 }
 
 #[test]
