@@ -22,7 +22,7 @@ fn prints_row_for_every_rule() {
     assert!(output.status.success());
     assert!(output.stdout.is_empty());
     let expected = "\
-9 lines over 1m 1s: 7 allowed, 1 limited
+9 lines over 1m 2s: 7 allowed, 1 limited
 1 request for a domain without rules
 1 request that no rule matched
 rule             passed  refused  would refuse  callers
