@@ -305,6 +305,25 @@ def test_the_npm_package_is_installed(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_the_list_of_packages_is_that_of_cargo() -> None:
+    text = only("tidegate-*.cdx.json").read_text()
+    bom = json.loads(text)
+    words = ["--package", "tidegate", "--edges", "normal,build", "--target", "x86_64-unknown-linux-gnu"]
+    tree = run("cargo", "tree", "--quiet", "--locked", *words, "--prefix", "none", cwd=PROJECT)
+    wanted = {found for found in re.findall(r"^(\S+) v(\S+)", tree, re.M) if found[0] != "tidegate"}
+    assert {(each["name"], each["version"]) for each in bom["components"]} == wanted
+    # Each is reached from the daemon.
+    needs = {each["ref"]: each["dependsOn"] for each in bom["dependencies"]}
+    reached, left = set(), [bom["metadata"]["component"]["bom-ref"]]
+    while left:
+        reference = left.pop()
+        left += set(needs[reference]) - reached
+        reached.add(reference)
+    assert len(reached) == len(wanted) + 1
+    assert str(PROJECT) not in text
+
+
+@pytest.mark.nightly
 def test_the_chart_is_rendered() -> None:
     need("helm")
     shown = run("helm", "template", "tidegate", only("tidegate-*-chart.tgz"))
