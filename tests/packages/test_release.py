@@ -150,8 +150,8 @@ def test_the_archive_has_a_static_binary_with_its_pages(tmp_path: Path) -> None:
 def test_the_packages_have_the_same_daemon(tmp_path: Path) -> None:
     need("dpkg-deb", "rpm2archive")
     run("dpkg-deb", "--extract", only("tidegate_*.deb"), tmp_path / "deb")
-    rpm = only("tidegate-*.rpm").open("rb")
-    packed = subprocess.run(["rpm2archive", "-"], stdin=rpm, stdout=subprocess.PIPE, check=True)
+    rpm = only("tidegate-*.rpm").read_bytes()
+    packed = subprocess.run(["rpm2archive", "-"], input=rpm, stdout=subprocess.PIPE, check=True)
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(tmp_path / "rpm", filter="data")
     for kind in ("deb", "rpm"):
@@ -208,9 +208,6 @@ def test_the_image_is_small_and_lives(tmp_path: Path) -> None:
     container = run(*tool, "from", *policy, f"docker-archive:{path}", **own).splitlines()[-1]
     image = json.loads(run(*tool, "inspect", container))["Docker"]["config"]
     assert image["User"] == "65532:65532"
-    (tmp_path / "rules").mkdir()
-    (tmp_path / "rules/api.yaml").write_text(RULES)
-    run(*tool, "copy", container, tmp_path / "rules", "/etc/tidegate/rules", **own)
     inside = [*tool, "run", container, "--"]
     words = [str(word) for word in [*inside, *image["Entrypoint"], *image["Cmd"]]]
     log = (tmp_path / "log").open("w")
@@ -223,7 +220,7 @@ def test_the_image_is_small_and_lives(tmp_path: Path) -> None:
     try:
         assert eventually(live, 60), (tmp_path / "log").read_text()
         assert "mode shadow" in run(*inside, "/usr/bin/tidegate", "status", **own)
-        assert "per-user" in run(*inside, "/usr/bin/tidegate", "hit", "api", "user=u1", **own)
+        assert "no rule" in run(*inside, "/usr/bin/tidegate", "hit", "api", "user=u1", **own)
     finally:
         # Signals only the daemon: buildah would end it by SIGKILL.
         of_its_session = ["pgrep", "-s", str(daemon.pid), "-x", "tidegate"]
