@@ -438,6 +438,19 @@ test("calls onDecision, whose errors and those of the logger change nothing", as
   assert.deepEqual(await hits(broken), ["unreachable"]);
 });
 
+test("gives a refusal domain, rule and digest", async (t) => {
+  const daemon = await Played.start(t);
+  const digest = "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3";
+  daemon.script = (socket, message) => [1, message[1], ...LIMIT, null, null, null, new Map([["rate", "20/s"], ["digest", digest]])];
+  const client = makeClient(t, daemon.path);
+  const d = await client.hit("shop");
+  for (const { domain, rule, digest: known } of [d, d.toJSON()]) assert.deepEqual([domain, rule, known], ["shop", "per-user", digest]);
+  const { domain, digest: shown } = JSON.parse(d.problem());
+  assert.deepEqual([domain, shown], ["shop", digest]);
+  daemon.script = (socket, message) => decision(message);
+  assert.equal((await client.hit("shop")).domain, null);
+});
+
 test("logs once that a domain does not exist", async (t) => {
   const daemon = await Played.start(t);
   daemon.script = (socket, message) => [1, message[1], 0, ...Array(5).fill(null), 0, null, ["unmatched", "domain"], null, null];

@@ -65,7 +65,7 @@ FIELDS = ("X-Ratelimit-Limit", "X-Ratelimit-Remaining", "Retry-After", "X-Rateli
 KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)]  # of the elements of a decision
 VERDICTS: tuple[Verdict, ...] = ("allow", "limit", "shed", "wait", "deny")
 STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
-SHOWN = ("rule", "limit", "remaining", "retry_after", "lease", "reason")
+SHOWN = ("domain", "rule", "limit", "remaining", "retry_after", "lease", "digest", "reason")
 ABANDONED_MAX, LOGGED_MAX = 512, 100
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; jitter shortens a pause (s) to 50 to 100 %
@@ -89,7 +89,8 @@ class Decision:
     `allowed`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
     `remaining`, `reset_after` of the binding rule. `retry_after` (None: never), `wait` (sleep before the start),
     `lease`, `notes` as (kind, rule), `help`. `degraded`: made without the daemon, for `reason`; of a refusal by the
-    client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`.
+    client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`. Of a refusal by the daemon, `domain` and, of a
+    rule that is not hidden, `digest`: the arguments of `tidegate why DOMAIN --digest HEX`.
     """
 
     allowed: bool
@@ -102,6 +103,9 @@ class Decision:
     window: float | None
     reset_after: float | None
     retry_after: float | None
+    domain: str | None = None
+    digest: str | None
+    help: str | None
     reason: str | None = None
     _asked: Any = None  # client, connection number and id of the request
     _read: Any = None  # match of the reply's bytes, until a field is first read
@@ -133,7 +137,7 @@ class Decision:
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
         self.extra, self.degraded = extra or {}, self.reason is not None and self.reason not in REFUSALS.values()
-        self.help: str | None = str(self.extra.get("help") or "") or None
+        self.help, self.digest = (str(self.extra.get(name) or "") or None for name in ("help", "digest"))
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -399,8 +403,8 @@ class Client:
                     report, self._report = self._report, {}
                 elements = add_report(elements, given, report)
             answer = self._converse(op, elements, DECISION)
-            if answer.__class__ is Decision and answer._read is None:
-                self._log_unmatched(domain, answer)
+            if answer.__class__ is Decision and not (answer.allowed and answer._read):
+                self._name_domain(domain, answer)
             if answer.__class__ is Decision and given is DEFAULTS and self._fallback is None:
                 return answer
             return self._conclude(answer, Request(op, attributes, cost, elements), given, report)
@@ -410,8 +414,11 @@ class Client:
                 self._report_later({"abandoned": [list(answer._asked[1:])]})
             raise
 
-    def _log_unmatched(self, domain: str, decision: Decision) -> None:
-        if ("unmatched", "domain") in decision.notes:
+    def _name_domain(self, domain: str, decision: Decision) -> None:
+        """Sets the domain of a refusal; logs a domain that does not exist."""
+        if not decision.allowed:
+            decision.domain = domain
+        if decision._read is None and ("unmatched", "domain") in decision.notes:
             self._log(f'the rules have no domain "{domain}"; its requests are not limited', once=True)
 
     def _conclude(self, answer: Any, asked: Request, given: Options, report: Map) -> Decision:

@@ -287,6 +287,8 @@ module Tidegate
     OUTCOMES = { "ok" => 0, "error" => 1, "dropped" => 2 }.freeze
     # @return [String, nil] `unreachable`, `timeout`, `invalid` and so on; nil of a decision by the daemon
     attr_reader :reason
+    # @return [String, nil] of a refusal by the daemon, for `tidegate why`
+    attr_accessor :domain
     attr_writer :idem
 
     # `given`: the elements after the id, or a whole frame that is `PLAIN`.
@@ -323,7 +325,7 @@ module Tidegate
     def unmatched? = @given.instance_of?(Array) && !@given[8].nil? && notes.include?(%w[unmatched domain])
     def help = extra["help"]&.to_s
     def unit = extra["unit"]&.to_s || "requests"
-    # The caller's key of the rule that refuses, for `tidegate why --digest`.
+    # The caller's key of the rule that refuses, for `tidegate why DOMAIN --digest HEX`; nil if the rule is hidden.
     def digest = extra["digest"]&.to_s
     def hidden? = extra["hide"] == true
     # True if an operator or the rule itself blocks the caller for a time.
@@ -386,10 +388,11 @@ module Tidegate
     def reference = lease || @reference || @idem
     # Converts microseconds to seconds, rounded up to milliseconds.
     def self.number(time) = (up = -(-time / 1_000)).modulo(1_000).zero? ? up / 1_000 : up.fdiv(1_000)
-    def inspect = "#<#{self.class} #{[verdict, *rule, *reason].join(' ')}>" # without lease and session, secrets
+    # Without the lease, a secret.
+    def inspect = "#<#{self.class} #{[verdict, *domain, *rule, *digest, *reason].join(' ')}>"
     # A copy has all fields but the connection: only the original can release the lease.
-    def marshal_dump = [given, @verdict, @reason, @idem]
-    def marshal_load(dumped) = (@given, @verdict, @reason, @idem = dumped)
+    def marshal_dump = [given, @verdict, @reason, @idem, @domain]
+    def marshal_load(dumped) = (@given, @verdict, @reason, @idem, @domain = dumped)
 
     private
 
