@@ -44,6 +44,7 @@ from .protocol import (
     OnFailure,
     Outcome,
     Verdict,
+    decode,
     encode,
     encode_name,
     raised_here,
@@ -89,8 +90,7 @@ class Decision:
     `allowed`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
     `remaining`, `reset_after` of the binding rule. `retry_after` (None: never), `wait` (sleep before the start),
     `lease`, `notes` as (kind, rule), `help`. `degraded`: made without the daemon, for `reason`; of a refusal by the
-    client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`. Of a refusal by the daemon, `domain` and, of a
-    rule that is not hidden, `digest`: the arguments of `tidegate why DOMAIN --digest HEX`.
+    client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`. Of other refusals, `domain` and `digest`.
     """
 
     allowed: bool
@@ -104,8 +104,6 @@ class Decision:
     reset_after: float | None
     retry_after: float | None
     domain: str | None = None
-    digest: str | None
-    help: str | None
     reason: str | None = None
     _asked: Any = None  # client, connection number and id of the request
     _read: Any = None  # match of the reply's bytes, until a field is first read
@@ -123,9 +121,10 @@ class Decision:
 
         def __getattr__(self, name: str) -> Any:
             if name[0] != "_" and (read := self._read) is not None:
-                verdict, rule, *numbers = read.groups()
+                verdict, rule, *numbers, extra, _ = read.groups()
                 fields = [None if n == b"\xc0" else int.from_bytes(n[1:] or n, "big") for n in numbers]
-                self._fill(verdict[0], rule.decode() or None, *fields, None, None, None)
+                more = decode(b"\x91" + extra)[0] if len(extra) > 1 else None
+                self._fill(verdict[0], rule.decode() or None, *fields, None, None, more)
                 self._read = None
             return object.__getattribute__(self, name)
 
@@ -137,7 +136,8 @@ class Decision:
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
         self.extra, self.degraded = extra or {}, self.reason is not None and self.reason not in REFUSALS.values()
-        self.help, self.digest = (str(self.extra.get(name) or "") or None for name in ("help", "digest"))
+        self.help: str | None = str(self.extra.get("help") or "") or None
+        self.digest: str | None = str(self.extra.get("digest") or "") or None
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -395,8 +395,7 @@ class Client:
             elements = request(domain, attributes, cost, given.priority, given.options())
         except Fault as fault:
             return self._refuse(fault)
-        report: Map = {}
-        answer: Any = None
+        report, answer = {}, None  # type: Map, Any
         try:
             if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # else a value might become its digest
                 with self._lock:
@@ -416,8 +415,7 @@ class Client:
 
     def _name_domain(self, domain: str, decision: Decision) -> None:
         """Sets the domain of a refusal; logs a domain that does not exist."""
-        if not decision.allowed:
-            decision.domain = domain
+        decision.domain = None if decision.allowed else domain
         if decision._read is None and ("unmatched", "domain") in decision.notes:
             self._log(f'the rules have no domain "{domain}"; its requests are not limited', once=True)
 

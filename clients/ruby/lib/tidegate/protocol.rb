@@ -63,10 +63,12 @@ module Tidegate
 
       "(?:(?=[\\xa0-\\x#{(0xa0 | middle).to_s(16)}])#{rule[low, middle]}|#{rule[middle + 1, high]})"
     end
-    # Matches the most common decision (every field, a short ASCII name, no notes, an id of two bytes), which is decoded
-    # only when a field is read.
+    rated = "(?:\\x82|(?<blocked>\\x83))\\xa4rate#{rule[3, 15]}(?(<blocked>)\\xa7blocked\\xc3)"
+    extra = "(?:\\xc0|(?:\\x81|#{rated})\\xa6digest\\xd9\\x20[0-9a-f]{32})"
+    # Matches the most common decision (every field, a short ASCII name, no notes, an id of two bytes; of a refusal also
+    # rate, blocked and digest), which is decoded only when a field is read.
     plain = "\\A\0\0\0.\\x9d\\x01\\xcd..[\0-\\x04](?:#{rule[1, 31]}|\\xc0)" \
-            "#{'(?:\xce....|[\0-\x7f\xc0]|\xcc.|\xcd..|\xcf.{8})' * 6}\\xc0\\xc0\\xc0\\z"
+            "#{'(?:\xce....|[\0-\x7f\xc0]|\xcc.|\xcd..|\xcf.{8})' * 6}\\xc0\\xc0#{extra}\\z"
     PLAIN = Regexp.new(plain.b, Regexp::MULTILINE | Regexp::NOENCODING)
     # Start of a frame: room for its size, number of elements, operation, room for its id (nil: no reply).
     HEADS = [0, 5, 4, 5, 5, 5, 3, 5, 2].each_with_index.map do |count, operation|
