@@ -46,9 +46,9 @@ final class Fallback
     }
 
     /** Converts the option `fallback`. */
-    public static function of(self|string|array|null $given): ?self
+    public static function of(self|string|array $given): self
     {
-        return $given === null || $given instanceof self ? $given : new self($given);
+        return $given instanceof self ? $given : new self($given);
     }
 
     /** Remembers the binding rule, if entries are by rule. @internal */

@@ -211,7 +211,7 @@ final class Guard
             return $this->$option instanceof \Closure ? ($this->$option)($seen->request) : $this->$option ?? $else;
         };
         try {
-            if ($call('exempt') === true) {
+            if ($call('exempt')) {
                 return null;
             }
             $path = $seen->path();

@@ -62,7 +62,7 @@ final class Client
         }
         Wire::isName($pool) || throw new \ValueError("the pool $pool is not a name");
         $this->enabled = $enabled && in_array(getenv('TIDEGATE_DISABLE'), [false, '', '0'], true);
-        $this->fallback = Fallback::of($fallback);
+        $this->fallback = $fallback === null ? null : Fallback::of($fallback);
     }
 
     /**
