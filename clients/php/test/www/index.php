@@ -1,0 +1,34 @@
+<?php
+
+// An application of PHP-FPM: checks the user of the query, and says how it was decided.
+
+declare(strict_types=1);
+
+use Tidegate\Client;
+use Tidegate\Guard;
+
+require __DIR__ . '/../../Tidegate.php';
+require __DIR__ . '/../../Fallback.php';
+require __DIR__ . '/../../Guard.php';
+
+if (isset($_GET['plain'])) {
+    echo 'ok';
+    return;
+}
+$client = new Client(getenv('SOCKET'), timeout: isset($_GET['patient']) ? 10.0 : null, fallback: isset($_GET['fallback']) ? '5/h' : null);
+if (isset($_GET['abort'])) { // ends the request under a lease
+    $client->acquire('api', ['job' => 'export'])->allowed || throw new RuntimeException('no place is left');
+    $_GET['abort'] === 'exit' ? exit : undefined();
+}
+if (isset($_GET['peek'])) {
+    echo $client->peek('api', ['job' => 'export'])->remaining;
+    return;
+}
+$guard = new Guard($client, 'api', user: static fn (): string => $_GET['user'], attributes: static fn (): array => ['job' => $_GET['job'] ?? ''],
+    instrument: static function ($decision, float $seconds): void {
+        header('X-Reason: ' . ($decision->reason ?? 'none'));
+        header('X-Judged: ' . $seconds);
+    });
+$guard->protect();
+isset($_GET['redirect']) && header('Location: /', true, 302);
+echo 'ok ' . getmypid();
