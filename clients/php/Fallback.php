@@ -45,12 +45,6 @@ final class Fallback
         $this->memory = new Memory('tidegate.fallback.');
     }
 
-    /** Converts the option `fallback`. */
-    public static function of(self|string|array $given): self
-    {
-        return $given instanceof self ? $given : new self($given);
-    }
-
     /** Remembers the binding rule, if entries are by rule. @internal */
     public function remember(Request $request, Decision $decision): void
     {

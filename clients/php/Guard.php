@@ -7,6 +7,8 @@ declare(strict_types=1);
 
 namespace Tidegate;
 
+require_once __DIR__ . '/Tidegate.php';
+
 /** A request as a guard sees it; `$request` is passed to the application's functions. */
 final readonly class Seen
 {
@@ -111,7 +113,7 @@ final class Guard
             throw new \ValueError('more than 16 attributes, of which 6 are always sent');
         }
         $cost instanceof \Closure || Wire::cost($cost);
-        $this->fallback = $fallback === null ? null : Fallback::of($fallback);
+        $this->fallback = $fallback === null ? null : Client::fallback($fallback);
         $this->proxies = new Proxies($trustedProxies);
     }
 

@@ -12,6 +12,8 @@ use Psr\Http\Message\ServerRequestInterface;
 use Psr\Http\Server\MiddlewareInterface;
 use Psr\Http\Server\RequestHandlerInterface;
 
+require_once __DIR__ . '/Guard.php';
+
 /**
  * Checks every request before its handler runs, and adds limit headers to every response but redirects. The lease ends when
  * the handler returns. The decision is the request's attribute `tidegate`.

@@ -7,12 +7,9 @@ declare(strict_types=1);
 use Tidegate\Client;
 use Tidegate\Wire;
 
-require __DIR__ . '/../Tidegate.php';
-require __DIR__ . '/../Fallback.php';
-require __DIR__ . '/../Guard.php';
 require is_file(__DIR__ . '/../vendor/autoload.php') ? __DIR__ . '/../vendor/autoload.php' : 'Nyholm/Psr7/autoload.php';
 interface_exists(Psr\Http\Server\MiddlewareInterface::class) || require __DIR__ . '/psr15.php'; // Debian has no package of it
-require __DIR__ . '/../Middleware.php';
+require __DIR__ . '/../Middleware.php'; // requires the others
 
 foreach (['TIDEGATE_SOCKET', 'TIDEGATE_TIMEOUT_MS', 'TIDEGATE_DISABLE', 'XDG_RUNTIME_DIR'] as $name) {
     putenv($name);

@@ -7,8 +7,6 @@ declare(strict_types=1);
 use Tidegate\Client;
 use Tidegate\Guard;
 
-require __DIR__ . '/../../Tidegate.php';
-require __DIR__ . '/../../Fallback.php';
 require __DIR__ . '/../../Guard.php';
 
 if (isset($_GET['plain'])) {
