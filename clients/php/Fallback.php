@@ -10,7 +10,8 @@ namespace Tidegate;
 final class Fallback
 {
     private const NUMBER_MAX = 2 ** 32 - 1, PERIOD_MAX = 366 * 86_400; // seconds
-    private const UNITS = ['ms' => 0.001, 's' => 1, 'min' => 60, 'h' => 3_600, 'day' => 86_400, 'week' => 604_800, 'month' => 2_592_000];
+    private const UNITS = ['ms' => 0.001, 's' => 1, 'min' => 60, 'h' => 3_600, 'day' => 86_400, 'week' => 604_800,
+        'month' => 2_592_000];
     private const RATE = '~^(\d{1,10})/(\d{0,10})(ms|s|min|h|day|week|month)(?: burst (\d{1,10}))?$~D';
     private const ERROR_MAX = 1e-6; // tokens lost to rounding
     private const FORGET = 3_600; // seconds, and ten windows, until APCu may drop a bucket, which is full then
@@ -88,7 +89,8 @@ final class Fallback
         $retry = $cost > $burst ? null : ($isAllowed ? 0 : $micros(max(($cost - $tokens) * $interval, 0.0)));
         $left = (int) floor($tokens + self::ERROR_MAX);
         $reset = $left >= $burst ? 0 : $micros(($left + 1 - $tokens) * $interval);
-        return new Decision([$isAllowed ? 0 : 1, null, $burst, $micros($burst * $interval), max($left, 0), $reset, $retry], 'fallback');
+        $verdict = $isAllowed ? 0 : 1;
+        return new Decision([$verdict, null, $burst, $micros($burst * $interval), max($left, 0), $reset, $retry], 'fallback');
     }
 
     private function entry(Request $request): string

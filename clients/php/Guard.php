@@ -175,7 +175,8 @@ final class Guard
         $body = $decision->problem();
         $own ??= new Refusal($decision->status, ['Content-Type' => 'application/problem+json',
             'Content-Length' => (string) strlen($body), 'Cache-Control' => 'no-store'], $body);
-        return new Refusal($own->status, $own->headers + $this->fields($decision, $own->status, array_keys($own->headers)), $own->body);
+        $fields = $this->fields($decision, $own->status, array_keys($own->headers));
+        return new Refusal($own->status, $own->headers + $fields, $own->body);
     }
 
     /**
@@ -189,9 +190,14 @@ final class Guard
             return [];
         }
         $there = array_map(strtolower(...), $there);
-        $isAdded = fn (string $name): bool => !in_array(strtolower($name), $there, true)
-            && array_filter(self::LEFT_OUT[$this->headers], static fn (string $prefix): bool => str_starts_with($name, $prefix)) === [];
-        return array_filter($decision->headers(), $isAdded, ARRAY_FILTER_USE_KEY);
+        $fields = [];
+        foreach ($decision->headers() as $name => $value) {
+            $isLeftOut = array_filter(self::LEFT_OUT[$this->headers], static fn (string $prefix): bool => str_starts_with($name, $prefix));
+            if ($isLeftOut === [] && !in_array(strtolower($name), $there, true)) {
+                $fields[$name] = $value;
+            }
+        }
+        return $fields;
     }
 
     public function outcome(int $status): string
@@ -220,22 +226,21 @@ final class Guard
             $attributes = ['method' => $seen->method, 'path' => $path, 'ip' => $this->address($seen), 'user' => $call('user'),
                 'user_agent' => ($seen->header)('User-Agent')];
             foreach ($call('attributes') ?? [] as $attribute => $source) {
-                $isGiven = $this->attributes instanceof \Closure;
                 $attributes[$attribute] = match (true) {
-                    $isGiven => $source,
+                    $this->attributes instanceof \Closure => $source,
                     $source instanceof \Closure => $source($seen->request),
                     default => ($seen->header)($source),
                 };
             }
             $further = [...$call('descriptors', [])];
-            $given = ['priority' => $call('priority'), 'queued' => $this->queued($seen), 'onFailure' => $this->onFailure($call('onFailure'), $path)];
-            $cost = $call('cost');
+            $given = ['cost' => $call('cost'), 'priority' => $call('priority'), 'queued' => $this->queued($seen)];
+            $given['onFailure'] = $this->onFailure($call('onFailure'), $path);
         } catch (\Throwable $error) {
             return $this->failed($name, $error);
         }
         try {
-            return $this->client->acquire($this->domain, $further === [] ? $attributes : [$attributes, ...$further], $cost, ...$given,
-                fallback: $this->fallback);
+            $all = $further === [] ? $attributes : [$attributes, ...$further];
+            return $this->client->acquire($this->domain, $all, ...$given, fallback: $this->fallback);
         } catch (\ValueError | \TypeError $error) { // a function returned something invalid
             return $this->client->refuse(new Fault($error->getMessage(), 'invalid'));
         }
@@ -263,7 +268,8 @@ final class Guard
     {
         $forwarded = ($seen->header)('X-Forwarded-For');
         if ($forwarded !== '' && $this->proxies->isNone()) {
-            $this->client->log('X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy', true);
+            $text = 'X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy';
+            $this->client->log($text, true);
         }
         return $this->proxies->caller($seen->peer, $forwarded);
     }

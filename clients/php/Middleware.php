@@ -23,7 +23,8 @@ final readonly class Middleware implements MiddlewareInterface
     private Guard $guard;
 
     /** @param mixed ...$options named arguments of Guard; its functions get the ServerRequestInterface */
-    public function __construct(Client $client, private ResponseFactoryInterface $responses, string $domain = 'web', mixed ...$options)
+    public function __construct(Client $client, private ResponseFactoryInterface $responses, string $domain = 'web',
+        mixed ...$options)
     {
         $this->guard = new Guard($client, $domain, ...$options);
     }
@@ -31,8 +32,8 @@ final readonly class Middleware implements MiddlewareInterface
     public function process(ServerRequestInterface $request, RequestHandlerInterface $handler): ResponseInterface
     {
         $server = $request->getServerParams();
-        $seen = new Seen($request, $request->getMethod(), (string) $request->getUri()->getPath(), (string) ($server['REMOTE_ADDR'] ?? ''),
-            $request->getHeaderLine(...), $server['X_REQUEST_START'] ?? null);
+        $seen = new Seen($request, $request->getMethod(), $request->getUri()->getPath(),
+            (string) ($server['REMOTE_ADDR'] ?? ''), $request->getHeaderLine(...), $server['X_REQUEST_START'] ?? null);
         $decision = $this->guard->judge($seen);
         if ($decision === null) {
             return $handler->handle($request);
@@ -51,7 +52,8 @@ final readonly class Middleware implements MiddlewareInterface
         } finally {
             $decision->release($outcome);
         }
-        return self::with($response, $this->guard->fields($decision, $response->getStatusCode(), array_keys($response->getHeaders())));
+        $there = array_keys($response->getHeaders());
+        return self::with($response, $this->guard->fields($decision, $response->getStatusCode(), $there));
     }
 
     private static function with(ResponseInterface $response, array $headers): ResponseInterface

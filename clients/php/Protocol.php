@@ -6,6 +6,10 @@ declare(strict_types=1);
 
 namespace Tidegate;
 
+use function array_key_exists, array_slice, chr, count, fclose, fread, ftell, fwrite, hrtime, implode, in_array, intdiv,
+    is_array, is_int, is_object, is_resource, is_string, max, min, ord, pack, preg_match, restore_error_handler,
+    set_error_handler, str_contains, stream_get_meta_data, stream_set_timeout, strlen, substr, unpack;
+
 /**
  * A stream to the daemon, one request at a time. A persistent stream outlives the PHP request, this object does not. After
  * any error the stream is closed and never reused. @internal
@@ -33,11 +37,13 @@ final class Connection
     private array $abandoned = [];
 
     /** @param ?int $key tells persistent streams apart; null: not persistent */
-    public function __construct(private readonly string $path, ?int $key, float $seconds, public readonly int $number, object $info)
+    public function __construct(private readonly string $path, ?int $key, float $seconds, public readonly int $number,
+        object $info)
     {
         if (self::$busy === null) {
             self::$busy = [];
-            register_shutdown_function(self::endRequest(...));
+            // Registered in the end, so that it runs after the application's functions, which may release leases.
+            register_shutdown_function(static fn () => register_shutdown_function(self::endRequest(...)));
         }
         $key = isset(self::$busy["$path $key"]) || !function_exists('pfsockopen') ? null : $key;
         $stream = $this->connect($key, $seconds);
@@ -173,7 +179,8 @@ final class Connection
                 throw new Fault($text, 'unreachable', full: true);
             }
             if ($code === self::EACCES || $code === self::EPERM) {
-                $name = static fn (string $kind, int|false $id) => function_exists("posix_get$kind") ? "posix_get$kind"($id)['name'] ?? $id : $id;
+                $name = static fn (string $kind, int|false $id): int|string|false =>
+                    function_exists("posix_get$kind") ? "posix_get$kind"($id)['name'] ?? $id : $id;
                 $user = function_exists('posix_geteuid') ? $name('pwuid', posix_geteuid()) : get_current_user();
                 $text = "permission denied on $this->path: user $user is not in group {$name('grgid', filegroup($this->path))}";
                 throw new Fault($text, 'unreachable');
@@ -221,7 +228,7 @@ final class Connection
                     $this->write(Wire::frame(Wire::RELEASE, null, [Wire::encode($reply[9]), "\x02"]), $deadline);
                 }
             } elseif ($what !== Wire::WELCOME || $about !== 0 || $code !== 1) {
-                $text = substr(json_encode(array_slice($reply, 2), JSON_INVALID_UTF8_SUBSTITUTE | JSON_UNESCAPED_SLASHES) ?: '', 0, 200);
+                $text = substr((string) json_encode(array_slice($reply, 2), JSON_UNESCAPED_SLASHES | JSON_UNESCAPED_UNICODE), 0, 200);
                 $isError = $what === Wire::ERROR && is_int($code);
                 $fault = new Fault('the daemon answered ' . (is_int($what) ? $what : '?') . ": $text",
                     $isError ? Fault::REFUSALS[$code] ?? 'protocol' : 'protocol',
@@ -322,7 +329,8 @@ final readonly class Request
         if ($this->op === Wire::CHARGE) {
             $rest = $options === [] ? [] : [(object) $options];
         } else {
-            $rest = $options === [] ? ($this->priority === null ? [] : [$this->priority]) : [$this->priority, (object) $options];
+            $priority = $this->priority === null && $options === [] ? [] : [$this->priority];
+            $rest = $options === [] ? $priority : [...$priority, (object) $options];
         }
         $cost = is_array($this->cost) ? (object) $this->cost : $this->cost;
         for ($descriptors = $this->descriptors;;) {
@@ -556,12 +564,15 @@ final class Wire
             $first < 0xa0 => self::entries($data, $at, $first & 15, $depth, false),
             $first < 0xc0 => self::string($data, $at, $first & 31),
             $first === 0xc2, $first === 0xc3 => $first === 0xc3,
-            $first >= 0xc4 && $first <= 0xc6 => new Bytes(self::take($data, $at, self::size($data, $at, 1 << $first - 0xc4))),
+            $first >= 0xc4 && $first <= 0xc6 =>
+                new Bytes(self::take($data, $at, self::size($data, $at, 1 << $first - 0xc4))),
             $first >= 0xd0 && $first <= 0xd2 => self::signed($data, $at, 1 << $first - 0xd0),
             $first === 0xd3 => unpack('J', self::take($data, $at, 8))[1],
             $first >= 0xd9 && $first <= 0xdb => self::string($data, $at, self::size($data, $at, 1 << $first - 0xd9)),
-            $first === 0xdc, $first === 0xdd => self::entries($data, $at, self::size($data, $at, 2 << $first - 0xdc), $depth, false),
-            $first === 0xde, $first === 0xdf => self::entries($data, $at, self::size($data, $at, 2 << $first - 0xde), $depth, true),
+            $first === 0xdc, $first === 0xdd =>
+                self::entries($data, $at, self::size($data, $at, 2 << $first - 0xdc), $depth, false),
+            $first === 0xde, $first === 0xdf =>
+                self::entries($data, $at, self::size($data, $at, 2 << $first - 0xde), $depth, true),
             default => self::malformed(),
         };
     }
@@ -605,8 +616,18 @@ final class Wire
         }
         $values = [];
         while ($count-- > 0) {
-            $name = $isMap ? self::value($data, $at, $depth - 1) : count($values);
-            if ($isMap && (!is_string($name) || array_key_exists($name, $values))) {
+            if (!$isMap) {
+                $first = $data[$at] ?? "\xc1";
+                if ($first < "\x80" || $first === "\xc0") { // most values of a decision
+                    $values[] = $first === "\xc0" ? null : ord($first);
+                    $at++;
+                } else {
+                    $values[] = self::value($data, $at, $depth - 1);
+                }
+                continue;
+            }
+            $name = self::value($data, $at, $depth - 1);
+            if (!is_string($name) || array_key_exists($name, $values)) {
                 self::malformed();
             }
             $values[$name] = self::value($data, $at, $depth - 1);

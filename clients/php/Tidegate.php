@@ -7,6 +7,9 @@ declare(strict_types=1);
 
 namespace Tidegate;
 
+use function array_chunk, array_pad, array_slice, chr, count, getmypid, hrtime, implode, in_array, intdiv, is_array,
+    is_float, is_int, is_object, is_string, max, min, preg_match, spl_object_id, strlen;
+
 require_once __DIR__ . '/Protocol.php';
 
 /** Asks the daemon of this host. Making a client does no I/O; the first request connects. */
@@ -157,7 +160,7 @@ final class Client
         return $this->done(Wire::PING, static fn (): array => []);
     }
 
-    /** @return array{missed: array<string, int>, refused: array<string, int>, connections: int, breakerOpen: bool} of this client */
+    /** @return array{missed: array<string, int>, refused: array<string, int>, connections: int, breakerOpen: bool} */
     public function stats(): array
     {
         $connections = $this->connection?->isOpen() ? 1 : 0;
@@ -239,7 +242,8 @@ final class Client
         if (!$this->enabled) {
             return new Decision([0], 'disabled');
         }
-        $options = ['idem' => Wire::idem($idem), 'queued_us' => Wire::micros($queued), 'max_wait_us' => Wire::micros($maxWait)];
+        $options = $idem === null && $queued === null && $maxWait === null ? []
+            : ['idem' => Wire::idem($idem), 'queued_us' => Wire::micros($queued), 'max_wait_us' => Wire::micros($maxWait)];
         $priority = $priority !== null && Wire::isName($priority) ? $priority : null; // an invalid priority counts as none
         try {
             $request = new Request($op, Wire::name($domain), Wire::describe($attributes), $cost, $priority, $options);
@@ -530,7 +534,8 @@ final readonly class Decision
      * @throws Fault if the elements are malformed
      * @internal
      */
-    public function __construct(array $elements, public ?string $reason = null, private ?Lease $held = null, ?Request $request = null)
+    public function __construct(array $elements, public ?string $reason = null, private ?Lease $held = null,
+        ?Request $request = null)
     {
         [$verdict, $rule, $limit, $window, $remaining, $reset, $retry, $lease, $notes, $all, $extra] = count($elements) < 11
             ? array_pad($elements, 11, null) : $elements;
@@ -538,7 +543,8 @@ final readonly class Decision
         foreach ([$limit, $window, $remaining, $reset, $retry, $lease] as $n) {
             $known = $n === null || ((is_int($n) || is_float($n)) && $n >= 0) ? $known : null;
         }
-        if ($known === null || !is_string($rule ?? '') || !is_array($notes ?? []) || !is_array($all ?? []) || !($extra === null || is_object($extra))) {
+        if ($known === null || !is_string($rule ?? '') || !is_array($notes ?? []) || !is_array($all ?? [])
+            || !($extra === null || is_object($extra))) {
             throw new Fault('malformed decision');
         }
         $text = static fn (string $name): ?string => is_string($extra->$name ?? null) ? $extra->$name : null;
@@ -634,14 +640,16 @@ final readonly class Decision
             $members += ['violated-policies' => "[{$json($this->rule)}]", 'limit' => sprintf('%.0F', $this->limit),
                 'window' => self::thousandths($this->micros[0] ?? 0)];
             if ($this->digest !== null) {
-                $members += ($this->domain === null ? [] : ['domain' => $json($this->domain)]) + ['digest' => $json($this->digest)];
+                $members += $this->domain === null ? [] : ['domain' => $json($this->domain)];
+                $members += ['digest' => $json($this->digest)];
             }
         }
         if (!$this->allowed && $this->retryAfter !== null) {
             $members['retry_after'] = self::thousandths($this->micros[2]);
         }
         $members += $this->help === null ? [] : ['help' => $json($this->help)];
-        return '{' . implode(',', array_map(static fn (string $name): string => "\"$name\":$members[$name]", array_keys($members))) . '}';
+        $pairs = array_map(static fn (string $name): string => "\"$name\":$members[$name]", array_keys($members));
+        return '{' . implode(',', $pairs) . '}';
     }
 
     /** True if a response may name the rule and its limit. */
@@ -752,14 +760,19 @@ final class Memory
 
     public function __construct(private readonly string $prefix)
     {
-        self::$isShared ??= function_exists('apcu_enabled') && apcu_enabled();
+        self::isShared();
         self::$own[$prefix] ??= [];
+    }
+
+    private static function isShared(): bool
+    {
+        return self::$isShared ??= function_exists('apcu_enabled') && apcu_enabled();
     }
 
     /** False under servers that forget everything with each request. */
     public static function lasts(): bool
     {
-        return (new self(''))::$isShared || in_array(PHP_SAPI, ['cli', 'micro', 'phpdbg'], true);
+        return self::isShared() || in_array(PHP_SAPI, ['cli', 'micro', 'phpdbg'], true);
     }
 
     /** Failures until the breaker opens. A request that forgets them has one. */

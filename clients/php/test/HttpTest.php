@@ -182,4 +182,18 @@ final class HttpTest extends Base
         (new Guard($client))->judge(Seen::server(['HTTP_X_FORWARDED_FOR' => '1.1.1.1']));
         $this->assertMatchesRegularExpression('/X-Forwarded-For is present but trustedProxies is not set/', $this->lines[0]);
     }
+
+    public function testProtectsPlainPhpAndReleasesByTheStatusWhenTheRequestEnds(): void
+    {
+        $daemon = $this->played(static fn (array $m, string $mode): array => decision($m, $mode === 'limit' ? LIMIT : ALLOW, $mode === 'limit' ? null : 77));
+        $code = sprintf('require %s; $_SERVER += ["REQUEST_METHOD" => "GET", "REQUEST_URI" => "/a"];', var_export(realpath(__DIR__ . '/../Guard.php'), true))
+            . sprintf('(new Tidegate\Guard(new Tidegate\Client(%s, timeout: 9.0), user: fn () => "u1"))->protect(); echo "application"; exit;', var_export($daemon->path, true));
+        $this->assertSame('application', exec(PHP_BINARY . ' -r ' . escapeshellarg($code)));
+        $this->assertSame([[2, null, 77, 0]], $daemon->wait(Wire::RELEASE));
+        $this->assertContains('u1', $daemon->seen(Wire::ACQUIRE)[0][3][0]);
+        $daemon->mode('limit');
+        $body = exec(PHP_BINARY . ' -r ' . escapeshellarg($code));
+        $this->assertSame(429, json_decode($body)->status);
+        $this->assertStringEndsWith('}', $body);
+    }
 }

@@ -6,6 +6,7 @@ declare(strict_types=1);
 
 use Tidegate\Client;
 use Tidegate\Guard;
+use Tidegate\Wire;
 
 require __DIR__ . '/../../Guard.php';
 
@@ -17,6 +18,12 @@ $client = new Client(getenv('SOCKET'), timeout: isset($_GET['patient']) ? 10.0 :
 if (isset($_GET['abort'])) { // ends the request under a lease
     $client->acquire('api', ['job' => 'export'])->allowed || throw new RuntimeException('no place is left');
     $_GET['abort'] === 'exit' ? exit : undefined();
+}
+if (isset($_GET['leave'])) { // leaves a request on the stream of this worker, without the client's knowledge
+    $stream = pfsockopen('unix://' . getenv('SOCKET'), -1 - crc32(getmypid() . '/default/0'));
+    $hello = ftell($stream) === 0 ? Wire::frame(Wire::HELLO, 0, ["\x01"]) : '';
+    fwrite($stream, $hello . Wire::frame(Wire::HIT, hrtime(true), array_map(Wire::encode(...), ['api', [['user', 'left']], 1])));
+    return;
 }
 if (isset($_GET['peek'])) {
     echo $client->peek('api', ['job' => 'export'])->remaining;
