@@ -45,7 +45,13 @@ final class ClientTest extends Base
         $this->assertCount(1, $daemon->seen(Wire::HELLO));
     }
 
-    public function testReadsRepliesByteByByte(): void
+    public static function pauses(): array
+    {
+        return ['in time' => [100, PATIENT], 'for longer than the deadline' => [20_000, 0.05]];
+    }
+
+    /** @dataProvider pauses */
+    public function testReadsRepliesByteByByte(int $pause, float $timeout): void
     {
         $path = folder() . '/s';
         $server = stream_socket_server("unix://$path");
@@ -55,12 +61,17 @@ final class ClientTest extends Base
             fread($stream, 4 + unpack('N', fread($stream, 4))[1] - 4); // HELLO
             $message = Wire::decode(fread($stream, unpack('N', fread($stream, 4))[1]));
             foreach (str_split(frame([0, 0, 1, (object) []]) . frame(decision($message, [0, 'Grüße-→', 40, 2, 3, 4, 0]))) as $byte) {
-                fwrite($stream, $byte);
-                usleep(100);
+                @fwrite($stream, $byte);
+                usleep($pause);
             }
             posix_kill(getmypid(), SIGKILL);
         }
-        $this->assertSame('Grüße-→', $this->client($path)->hit('api')->rule);
+        $began = hrtime(true);
+        $d = $this->client($path, timeout: $timeout)->hit('api');
+        $this->assertSame($timeout === PATIENT ? ['Grüße-→', null] : [null, 'timeout'], [$d->rule, $d->reason]);
+        $all = 2 * $pause * strlen(frame(decision([1, hrtime(true)]))) / 1e6;
+        $this->assertTrue($timeout === PATIENT || (hrtime(true) - $began) / 1e9 < $all);
+        posix_kill($pid, SIGKILL);
         pcntl_waitpid($pid, $status);
     }
 
@@ -309,15 +320,21 @@ final class ClientTest extends Base
 
     public function testSendsARequestAgainAfterGoodbyeAndReconnectsWhenClosedWhileIdle(): void
     {
-        $daemon = $this->played(static fn (array $m, string $mode) => match (true) {
-            $m[4] === 9 && $mode === 'allow' => frame([4, null, 'draining']),
-            $m[4] === 8 => frame(decision($m)) . frame([4, null, 'idle']),
-            default => decision($m),
+        $drains = 1;
+        $daemon = $this->played(static function (array $m) use (&$drains): array|object {
+            $goodbye = frame([4, null, 'draining']);
+            return match (true) {
+                $m[4] === 9 && $drains-- > 0 => (object) ['last' => $goodbye],
+                $m[4] === 8 => (object) ['last' => frame(decision($m)) . $goodbye],
+                default => decision($m),
+            };
         });
         $client = $this->client($daemon->path);
+        $this->assertNull($client->hit('api', cost: 9)->reason); // not processed before GOODBYE
+        $this->assertCount(2, $daemon->seen(Wire::HELLO));
         $this->assertNull($client->hit('api', cost: 8)->reason); // the next one finds GOODBYE
         $this->assertNull($client->hit('api')->reason);
-        $this->assertGreaterThanOrEqual(1, count($daemon->seen(Wire::HELLO)));
+        $this->assertCount(3, $daemon->seen(Wire::HELLO));
         $daemon->stop();
         $daemon->start();
         $this->assertNull($client->hit('api')->reason); // the idle connection is closed: no failure
@@ -364,8 +381,9 @@ final class ClientTest extends Base
     private static function leave(string $path): void
     {
         $stream = pfsockopen("unix://$path", -1 - crc32(getmypid() . '/default/0'));
-        $hello = Wire::frame(Wire::HELLO, 0, ["\x01"]);
-        fwrite($stream, $hello . Wire::frame(Wire::ACQUIRE, hrtime(true), array_map(Wire::encode(...), ['api', [], 1])));
+        fwrite($stream, Wire::frame(Wire::HELLO, 0, ["\x01"]));
+        fread($stream, 8_192);
+        fwrite($stream, Wire::frame(Wire::ACQUIRE, hrtime(true), array_map(Wire::encode(...), ['api', [], 1])));
     }
 
     public function testNeverReadsTheReplyToAnEarlierRequestOfTheWorker(): void
@@ -382,7 +400,7 @@ final class ClientTest extends Base
     public function testSkipsALateReplyToAnEarlierRequestAndReleasesItsLease(): void
     {
         $daemon = $this->played(static function (array $m): array {
-            $m[0] === 1 && usleep(100_000);
+            $m[0] === 1 && usleep(500_000);
             return decision($m, [0, $m[0] === 1 ? 'stale' : 'mine', 1, 1, 1, 1, 0], $m[0] === 1 ? 5 : null);
         });
         self::leave($daemon->path);
@@ -428,6 +446,59 @@ final class ClientTest extends Base
         $options = array_values(array_filter(array_map(static fn (array $m) => $m[6] ?? null, $daemon->seen(Wire::HIT))))[0];
         $this->assertSame([[1, $daemon->seen(Wire::ACQUIRE)[0][1]]], $options->abandoned);
         $this->assertSame($handler, self::handler()); // the client's handler of errors is gone
+    }
+
+    public function testACallInsideACallHasItsOwnConnection(): void
+    {
+        $daemon = $this->played(static function (array $m): array {
+            $m[0] === Wire::ACQUIRE && usleep(200_000);
+            return decision($m, [0, (string) $m[0], 1, 1, 1, 1, 0]);
+        });
+        $client = $this->client($daemon->path);
+        $inner = null;
+        pcntl_async_signals(true);
+        pcntl_signal(SIGUSR1, static function () use ($client, &$inner): void {
+            $inner = $client->hit('api')->rule;
+        });
+        $parent = getmypid();
+        $pid = pcntl_fork();
+        if ($pid === 0) {
+            $daemon->wait(Wire::ACQUIRE);
+            posix_kill($parent, SIGUSR1);
+            posix_kill(getmypid(), SIGKILL);
+        }
+        $outer = $client->acquire('api')->rule;
+        pcntl_waitpid($pid, $status);
+        pcntl_signal(SIGUSR1, SIG_DFL);
+        $this->assertSame(['1', '3'], [$outer, $inner]);
+        $this->assertCount(2, $daemon->seen(Wire::HELLO));
+        $this->assertSame([], $client->stats()['missed']);
+    }
+
+    public function testCountsFailuresWhoseWaitsOverlapAsOne(): void
+    {
+        $daemon = $this->played();
+        $daemon->mode('mute');
+        $client = $this->client($daemon->path, timeout: 0.05);
+        $inner = null;
+        pcntl_async_signals(true);
+        pcntl_signal(SIGUSR1, static function () use ($client, &$inner): void {
+            $inner = $client->hit('api')->reason;
+        });
+        $parent = getmypid();
+        $pid = pcntl_fork();
+        if ($pid === 0) {
+            $daemon->wait(Wire::ACQUIRE);
+            posix_kill($parent, SIGUSR1);
+            posix_kill(getmypid(), SIGKILL);
+        }
+        $outer = $client->acquire('api')->reason;
+        pcntl_waitpid($pid, $status);
+        pcntl_signal(SIGUSR1, SIG_DFL);
+        $this->assertSame(['timeout', 'timeout'], [$outer, $inner]);
+        $this->assertSame(['timeout'], self::hits($client));
+        $this->assertFalse($client->stats()['breakerOpen']);
+        $this->assertSame(['timeout', 'breaker'], self::hits($client, 2));
     }
 
     public function testReleasesALeaseWhenTheRequestExitsAndClosesAStreamInTheMiddleOfACall(): void

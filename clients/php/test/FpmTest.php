@@ -176,7 +176,7 @@ final class FpmTest extends Base
         $this->serve(apcu: false);
         foreach (['a', 'b', 'c'] as $user) {
             $this->assertLimits($user);
-            $this->statuses('leave=1', 2); // a reply that nobody reads
+            $this->statuses('leave=1', 2); // replies without a reader
         }
         [$status, $headers, $body] = $this->get('user=a&patient=1');
         $this->assertSame([429, 'application/problem+json', '5'], [$status, $headers['content-type'], $headers['x-ratelimit-limit']]);

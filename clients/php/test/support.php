@@ -63,7 +63,10 @@ final class Played
 {
     private ?int $pid = null;
 
-    /** @param Closure $script from (message, mode) to a reply, bytes, null, or false: hang up; a `usleep` in it delays the reply */
+    /**
+     * @param Closure $script from (message, mode) to a reply, bytes, an object with its `last` bytes before it hangs up, null,
+     *     or false: hang up; a `usleep` in it delays the reply
+     */
     public function __construct(private readonly Closure $script, public readonly string $path, private string $mode = 'allow')
     {
         file_put_contents("$path.seen", '');
@@ -145,7 +148,8 @@ final class Played
                     $all = substr($all, 4 + strlen($payload));
                     file_put_contents("$this->path.seen", bin2hex($payload) . "\n", FILE_APPEND);
                     $reply = $this->answer(Wire::decode($payload), file_get_contents("$this->path.mode"));
-                    if ($reply === false) {
+                    is_object($reply) && fwrite($stream, $reply->last);
+                    if ($reply === false || is_object($reply)) {
                         $clients = array_filter($clients, static fn ($one) => $one !== $stream);
                         stream_socket_shutdown($stream, STREAM_SHUT_RDWR);
                         fclose($stream);
@@ -158,7 +162,7 @@ final class Played
         }
     }
 
-    private function answer(array $message, string $mode): array|string|false|null
+    private function answer(array $message, string $mode): array|string|object|false|null
     {
         if ($mode === 'mute') {
             return null;
@@ -237,6 +241,5 @@ abstract class Base extends PHPUnit\Framework\TestCase
         }
         $this->stops = [];
         sweep();
-        // What a process remembers about the daemon of a path; paths are new in each test.
     }
 }
