@@ -637,7 +637,7 @@ final readonly class Decision
         $members = ['type' => $json($this->blocked ? 'urn:tidegate:problem:blocked' : $type),
             'title' => $json(self::TITLES[$this->status] ?? 'OK'), 'status' => $this->status, 'detail' => $json($this->message())];
         if ($this->verdict === 'limit' && $this->isNamed()) {
-            $members += ['violated-policies' => "[{$json($this->rule)}]", 'limit' => sprintf('%.0F', $this->limit),
+            $members += ['violated-policies' => "[{$json($this->rule)}]", 'limit' => self::exact($this->limit),
                 'window' => self::thousandths($this->micros[0] ?? 0)];
             if ($this->digest !== null) {
                 $members += $this->domain === null ? [] : ['domain' => $json($this->domain)];
@@ -668,7 +668,12 @@ final readonly class Decision
             return $periods === '' || $periods === '1' ? "$amount $article $noun" : "$amount in $periods {$noun}s";
         }
         $window = self::thousandths($this->micros[0] ?? 0);
-        return sprintf('%.0F ', $this->limit) . ($window === '0' ? 'at once' : "$this->unit in $window s");
+        return self::exact($this->limit) . ' ' . ($window === '0' ? 'at once' : "$this->unit in $window s");
+    }
+
+    private static function exact(int|float $n): string
+    {
+        return is_int($n) ? (string) $n : sprintf('%.0F', $n);
     }
 
     private static function cut(int|float $n): string

@@ -36,11 +36,15 @@ final class FpmTest extends Base
         return 'php-fpm' . PHP_MAJOR_VERSION . '.' . PHP_MINOR_VERSION;
     }
 
-    /** Starts daemon, php-fpm and nginx. */
-    private function serve(bool $apcu): void
+    /** Starts php-fpm and nginx, and the real daemon unless `$script` is one. */
+    private function serve(bool $apcu, ?Closure $script = null): void
     {
         $this->folder = $folder = folder();
-        $this->daemon = $this->daemon("$folder/s", self::RULES);
+        if ($script === null) {
+            $this->daemon = $this->daemon("$folder/s", self::RULES);
+        } else {
+            $this->played($script, "$folder/s");
+        }
         [$workers, $root, $user] = [self::WORKERS, __DIR__ . '/www', posix_getpwuid(posix_geteuid())['name']];
         file_put_contents("$folder/fpm.conf", <<<INI
             [global]
@@ -242,6 +246,33 @@ final class FpmTest extends Base
         until(fn (): bool => ($this->get('user=again')[1]['x-reason'] ?? '') === 'none');
         $this->assertLimits('after');
         $this->assertLessThanOrEqual(self::WORKERS, $this->connections());
+    }
+
+    /** Each reply derives from its request; some come after the deadline, some to requests that did not wait. */
+    public function testNoReplyReachesAnotherRequest(): void
+    {
+        $this->serve(apcu: false, script: static function (array $m): array {
+            $user = (int) substr(array_column(array_chunk($m[3][0], 2), 1, 0)['user'], 1);
+            usleep([5_000, 30_000][random_int(0, 29)] ?? 0);
+            return decision($m, [0, 'own', 1_000 + $user, 1, 1, 1, 0]);
+        });
+        $queries = array_map(static fn (int $i): string => $i % 10 === 0 ? "leave=$i" : "user=u$i", range(1, 30));
+        $answers = $this->load($queries, static fn () => usleep(1_500_000));
+        [$right, $degraded] = [0, 0];
+        foreach ($answers as $query => $all) {
+            foreach (str_starts_with($query, 'user=u') ? $all : [] as [$status, $headers]) {
+                $this->assertSame(200, $status);
+                if ($headers['x-reason'] === 'none') {
+                    $right++;
+                    $this->assertSame((string) (1_000 + (int) substr($query, 6)), $headers['x-ratelimit-limit'], $query);
+                } else {
+                    $degraded++;
+                    $this->assertArrayNotHasKey('x-ratelimit-limit', $headers);
+                }
+            }
+        }
+        $this->assertGreaterThan(50, $right);
+        $this->assertGreaterThan(5, $degraded);
     }
 
     public function testFallbackLimitsAllWorkersTogether(): void

@@ -22,7 +22,7 @@ if (isset($_GET['abort'])) { // ends the request under a lease
 if (isset($_GET['leave'])) { // leaves a request on the stream of this worker, without the client's knowledge
     $stream = pfsockopen('unix://' . getenv('SOCKET'), -1 - crc32(getmypid() . '/default/0'));
     $hello = ftell($stream) === 0 ? Wire::frame(Wire::HELLO, 0, ["\x01"]) : '';
-    fwrite($stream, $hello . Wire::frame(Wire::HIT, hrtime(true), array_map(Wire::encode(...), ['api', [['user', 'left']], 1])));
+    fwrite($stream, $hello . Wire::frame(Wire::HIT, hrtime(true), array_map(Wire::encode(...), ['api', [['user', 'u9']], 1])));
     return;
 }
 if (isset($_GET['peek'])) {
