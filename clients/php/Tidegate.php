@@ -302,7 +302,8 @@ final class Client
     {
         $memory = $this->memory();
         $unreported = $memory->get('unreported') > 0;
-        if (!$unreported && $this->abandoned === [] || strlen(implode('', $elements)) >= self::REPORTED_MAX) {
+        if (!$unreported && $this->abandoned === [] || strlen(implode('', $elements)) >= self::REPORTED_MAX
+            || $memory->get('until') > hrtime(true)) {
             return [];
         }
         $report = ['abandoned' => $this->abandoned];

@@ -70,7 +70,7 @@ final class DaemonTest extends Base
         $hold = sprintf('require %s; (new Tidegate\Client(%s, timeout: 9.0))->acquire("api", ["job" => "export"])->allowed || exit(9); posix_kill(getmypid(), SIGKILL);',
             var_export(realpath(__DIR__ . '/../Tidegate.php'), true), var_export($path, true));
         foreach ([1, 2, 3] as $killed) { // a killed process holds no lease
-            exec(PHP_BINARY . ' -r ' . escapeshellarg($hold), $lines, $code);
+            exec('exec ' . PHP_BINARY . ' -r ' . escapeshellarg($hold), $lines, $code);
             $this->assertNotSame(9, $code);
             until(static fn (): bool => $client->peek('api', $export)->remaining === 2);
         }

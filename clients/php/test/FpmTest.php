@@ -215,7 +215,8 @@ final class FpmTest extends Base
             ($this->daemon->stop)(SIGKILL);
             usleep(500_000);
             $this->daemon = $this->daemon("$this->folder/s", self::RULES);
-            usleep(500_000);
+            until(fn (): bool => ($this->get('user=u')[1]['x-reason'] ?? '') === 'none', 'a decision of the daemon');
+            usleep(300_000);
             posix_kill($this->daemon->pid, SIGSTOP);
             usleep(1_000_000);
             posix_kill($this->daemon->pid, SIGCONT);
