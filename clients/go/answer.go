@@ -137,7 +137,7 @@ func (d *Decision) Problem() []byte {
 	if d.named() && d.Verdict == VerdictLimit {
 		b += fmt.Sprintf(`,"violated-policies":[%s],"limit":%d,"window":%s`, escaped(d.Rule), d.Limit, number(d.Window))
 		if d.Digest != "" {
-			b += `,"digest":` + escaped(d.Digest)
+			b += `,"domain":` + escaped(d.Domain) + `,"digest":` + escaped(d.Digest)
 		}
 	}
 	if !d.Allowed && d.RetryAfter != Never {

@@ -20,12 +20,12 @@ import (
 )
 
 type answer struct {
-	Name, Style, Message string
-	Decision, Reason     *string
-	Status               int
-	Headers              [][2]string
-	Body                 *string
-	GRPC                 *struct {
+	Name, Domain, Style, Message string
+	Decision, Reason             *string
+	Status                       int
+	Headers                      [][2]string
+	Body                         *string
+	GRPC                         *struct {
 		Code    string
 		DelayUS *int64 `json:"retry_delay_us"`
 		Push    int64  `json:"pushback_ms"`
@@ -63,7 +63,7 @@ func TestAnswers(t *testing.T) {
 				script = saying(t, unhex(t, *a.Decision)[4:])
 			}
 			p := played(t, script)
-			with := HTTP{Headers: a.Style}
+			with := HTTP{Domain: a.Domain, Headers: a.Style}
 			if a.Reason != nil && a.Status == 503 {
 				with.OnFailure = Refuse
 			}

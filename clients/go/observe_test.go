@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/clients/go/internal/logs"
+	"github.com/tidegate/tidegate/clients/go/internal/peer"
 )
 
 type observed struct {
@@ -123,4 +124,18 @@ func TestAnUnknownDomainIsLoggedOnce(t *testing.T) {
 	}
 	said := `tidegate: the rules have no domain %q; its requests are not limited`
 	equal(t, fmt.Sprintf("%q", logged.All()), fmt.Sprintf("%q", []string{fmt.Sprintf(said, "ap"), fmt.Sprintf(said, "log-in")}))
+}
+
+func TestARefusalHasDomainRuleAndDigest(t *testing.T) {
+	t.Parallel()
+	const digest = "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3"
+	p := played(t, reply(1, "per-user", 40, 2_000_000, 0, 50_000, 50_000, nil, nil, nil, peer.Map{{"rate", "20/s"}, {"digest", digest}}))
+	d := client(t, p.Path).Hit(ctx, "shop", u1)
+	equal(t, [3]string{d.Domain, d.Rule, d.Digest}, [3]string{"shop", "per-user", digest})
+	if body := string(d.Problem()); !strings.Contains(body, `"window":2,"domain":"shop","digest":"`+digest+`",`) {
+		t.Fatal(body)
+	}
+	if d := client(t, played(t, reply(0)).Path).Hit(ctx, "shop", u1); d.Domain != "" {
+		t.Fatalf("%+v", d)
+	}
 }

@@ -63,7 +63,7 @@ type Decision struct {
 	Rate                                 string        // of a rule that refuses, as it is written: 5/min
 	HasLimit, Hidden                     bool          // HasLimit: the next two lines apply; Hidden: not for callers
 	Blocked                              bool          // an operator or the rule itself blocks this caller
-	Digest                               string        // of the key of the rule that refuses, for `tidegate why`
+	Domain, Digest                       string        // of a refusal, for `tidegate why`; no Digest if Hidden
 	Limit, Remaining                     uint64        // in units
 	Window, ResetAfter, RetryAfter, Wait time.Duration // RetryAfter may be Never
 	Lease                                uint64        // 0: none
@@ -238,6 +238,9 @@ func (c *Client) decide(ctx context.Context, op byte, domain string, a Attribute
 			if note[0] == "unmatched" {
 				c.logUnmatched(q, note[1])
 			}
+		}
+		if !d.Allowed {
+			d.Domain = domain
 		}
 		if d.asked, d.idem = q.asked, q.idem; c.fallback != nil {
 			c.fallback.remember(q, d.Rule)

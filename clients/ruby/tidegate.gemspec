@@ -9,6 +9,7 @@ Gem::Specification.new do |spec|
   spec.description = "Limits the requests of Rack, Sidekiq, Active Job or plain Ruby programs through tidegate."
   spec.authors = ["tidegate"]
   spec.license = "MIT"
+  spec.homepage = "https://github.com/tidegate/tidegate"
   spec.required_ruby_version = ">= 3.1"
   spec.files = Dir["lib/**/*.rb", "sig/*.rbs", "README.md", "CHANGELOG.md", "LICENSE", ".yardopts", base: __dir__]
   spec.metadata = { "rubygems_mfa_required" => "true" }

@@ -338,6 +338,14 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
         let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
         format!("not limited: {}; {missing}{more}", counted(count, "request"))
     });
+    let decided = status.decisions.sum();
+    warn(unmatched.rule > decided / 2, &|| {
+        format!(
+            "no rule matched most requests, {} of {}: `tidegate why DOMAIN KEY=VALUE` says why not",
+            count(unmatched.rule),
+            count(decided)
+        )
+    });
     for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
         warn(true, &|| {
             format!(

@@ -113,6 +113,7 @@ impl AdminClient {
         path: &str,
         parameters: &Value,
     ) -> Result<T, AdminFailure> {
+        self.see_that_it_answers()?;
         let body = parameters.to_string();
         let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\n");
         let answered = self.ask(&head, &body, VERB_PATIENCE)?;
@@ -125,6 +126,7 @@ impl AdminClient {
         path: &str,
         parameters: &Value,
     ) -> Result<(UnixStream, Vec<u8>), AdminFailure> {
+        self.see_that_it_answers()?;
         let body = parameters.to_string();
         // HTTP/1.0 responses are not chunked and end with the connection.
         let request = self.request(&format!("POST {path} HTTP/1.0\r\n"), &body)?;
@@ -139,6 +141,11 @@ impl AdminClient {
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
         self.understood::<Value>(&self.answered(admin, &answer)?)?;
         Err(AdminFailure::NotUnderstood { path: admin.to_owned() })
+    }
+
+    /// Fails where the daemon hangs: it would carry out the command when it runs again, long after this process has given up.
+    fn see_that_it_answers(&self) -> Result<(), AdminFailure> {
+        self.get("/healthz").map(drop)
     }
 
     fn understood<T: DeserializeOwned>(&self, answered: &AdminResponse) -> Result<T, AdminFailure> {

@@ -176,7 +176,7 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
     match (decision.rule, decision.limit, decision.remaining) {
         (Some(rule), Some(limit), Some(remaining)) => write!(out, "  {rule}: {remaining} of {limit} left")?,
         (Some(rule), ..) => write!(out, "  {rule}")?,
-        _ => write!(out, "  no rule with a limit matches")?,
+        _ => write!(out, "  {}", unlimited(decision))?,
     }
     match (decision.verdict, decision.retry_us, decision.reset_us) {
         (Verdict::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
@@ -212,6 +212,19 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
     Ok(())
 }
 
+/// Says why nothing limits the request.
+fn unlimited(decision: &DecisionReply<'_>) -> &'static str {
+    let reason =
+        decision.notes.iter().find(|(kind, _)| *kind == NoteKind::Unmatched).map(|(_, reason)| *reason);
+    match reason {
+        Some("domain") => {
+            "NOT LIMITED: no domain of this name has rules; `tidegate why DOMAIN` names those that have"
+        }
+        Some(_) => "not limited: no rule matches; `tidegate why DOMAIN KEY=VALUE` says why not",
+        None => "no rule with a limit matches",
+    }
+}
+
 fn to_json(decision: &DecisionReply<'_>) -> Value {
     let notes: Vec<&str> = decision.notes.iter().flat_map(|(kind, rule)| [kind.name(), *rule]).collect();
     let all = decision.all.map(|all| {
@@ -233,6 +246,7 @@ fn to_json(decision: &DecisionReply<'_>) -> Value {
         "help": decision.help,
         "rate": decision.rate,
         "blocked": decision.blocked,
+        "digest": decision.digest,
         "degraded": false,
     })
 }

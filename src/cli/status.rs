@@ -10,7 +10,7 @@ use super::admin_client::AdminArgs;
 use super::fleet::{age, dash, in_a_line, reserve_scope};
 use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
-use crate::engine::{Caller, PoolView, ReserveView, TopCallers};
+use crate::engine::{Caller, PoolView, ReserveView, RuleTotals, TopCallers};
 use crate::page;
 use crate::terms::{count, counted};
 use crate::trace::summary::TextTable;
@@ -47,7 +47,7 @@ fn text(status: &DaemonStatus) -> String {
     let mut text = String::new();
     head(status, &mut text);
     let pools = Some(pools(&status.pools)).filter(|pools| pools.len() > 0).map(|pools| pools.to_string());
-    let callers = callers_shown(&status.callers);
+    let callers = callers_shown(&status.callers).chain(refused_many(status));
     for table in [rules(&status.counts), pools].into_iter().flatten().chain(callers) {
         let _ = write!(text, "\n{table}\n");
     }
@@ -92,6 +92,15 @@ fn head(status: &DaemonStatus, text: &mut String) {
         count(memory.max_bytes / 1_024),
         counted(memory.keys, "key"),
     );
+    let unmatched = &status.unmatched;
+    if unmatched.domain + unmatched.rule > 0 {
+        let domain = counted(unmatched.domain, "request");
+        let _ = writeln!(
+            text,
+            "not limited  {domain} for an unknown domain, {} that no rule matched",
+            count(unmatched.rule)
+        );
+    }
     if let Some(fleet) = &status.fleet {
         let _ = writeln!(text, "fleet        {}", in_a_line(&fleet.summary));
     }
@@ -121,6 +130,23 @@ pub(super) fn callers_shown(top: &TopCallers) -> impl Iterator<Item = String> {
     let tables =
         [refused, busiest].into_iter().filter(|table| table.len() > 0).map(|table| table.to_string());
     tables.chain(none)
+}
+
+/// Names the rules whose refusals are spread over so many callers that none stands out.
+fn refused_many(status: &DaemonStatus) -> Option<String> {
+    let stands_out = |rule: &RuleTotals| {
+        status
+            .callers
+            .refused
+            .iter()
+            .any(|caller| (&*caller.domain, &*caller.rule) == (&*rule.domain, &*rule.rule))
+    };
+    let spread =
+        status.counts.iter().map(|rule| &rule.totals).filter(|rule| rule.refuse > 0 && !stands_out(rule));
+    let spread: Vec<String> =
+        spread.map(|rule| format!("{} ({})", name(&rule.domain, &rule.rule), count(rule.refuse))).collect();
+    (!spread.is_empty())
+        .then(|| format!("refusals of many callers, of whom none stands out: {}", spread.join(", ")))
 }
 
 pub(super) fn pools(pools: &[PoolView]) -> TextTable {

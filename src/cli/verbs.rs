@@ -93,6 +93,10 @@ pub(super) struct KeyArgs {
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
     #[serde(rename = "key")]
     attributes: Vec<(String, String)>,
+    /// The digest of the key, which refusals, `top` and `status` show, in place of its attributes
+    #[arg(long, value_name = "HEX", conflicts_with = "attributes")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
     pub(super) admin: AdminArgs,
@@ -102,6 +106,7 @@ const BLOCK_HELP: &str = "\
 Examples:
   tidegate block per-user user=u1 --for 1h
   tidegate unblock per-user user=u1
+  tidegate block api/per-user --digest 8aeccb51a7d1 --for 1h     a caller that `status` shows
   tidegate block per-user user=u1 --for 1h --fleet     on all hosts that share a Redis
 
 The key is refused with the exact wait, whatever it has left, as far as the rule enforces.

@@ -21,9 +21,9 @@ use crate::terms::count;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The domain of the request
-    #[arg(add = domains())]
-    domain: String,
+    /// The domain of the request; with --digest it may be left out
+    #[arg(add = domains(), required_unless_present = "digest")]
+    domain: Option<String>,
     /// Attributes of the request, in order: its first descriptor
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
     attributes: Vec<(String, String)>,
@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// Its priority, by a name of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
-    /// Looks up a caller by the digest that `top`, `switch` and the log show, in place of a request
+    /// Looks up a caller by the digest that refusals, `top` and `switch` show, or its first digits, in place of a request
     #[arg(long, value_name = "HEX", conflicts_with_all = ["attributes", "descriptor", "cost", "priority"])]
     digest: Option<String>,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   tidegate why api user=u1 method=POST path=/v1/charges
-  tidegate why api --digest 5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3
+  tidegate why --digest 5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3
 
 Nothing is charged. The rules are those that the daemon has in force; `explain` reads files.
 Shedding depends on the pool of the process that asks: `tidegate status` shows the pools.
@@ -90,7 +90,10 @@ fn print(status: &WhyStatus, out: &mut dyn Write) -> Result<()> {
         print_check(check, status.verdict.is_some(), out)?;
     }
     if status.verdict.is_none() && status.checks.is_empty() {
-        writeln!(out, "unknown  no rule of this domain blocks this key or has it among its busiest callers")?;
+        writeln!(
+            out,
+            "unknown  no rule has a state of this key, blocks it, or has it among its busiest callers: it is fresh"
+        )?;
     }
     for text in &status.overrides {
         writeln!(out, "switch   {text}")?;
@@ -132,17 +135,24 @@ fn reason(status: &WhyStatus) -> String {
 fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Result<()> {
     let WhyCheck { rule, at, mode, quota, digest, cost, unit, .. } = check;
     let label = match (check.refuses, &**mode) {
-        _ if !is_request => "known   ",
+        (false, _) if !is_request => "known   ",
         (true, "enforce") => "refuses ",
         (true, _) => "would   ",
         (false, _) => "passes  ",
     };
     let mode = if mode == "enforce" { String::new() } else { format!(" ({mode})") };
-    write!(out, "{label} {rule}{mode} ({at}): {quota}")?;
+    let overridden = match (check.is_overridden, check.is_uncertain) {
+        (_, true) => " (or those of an override: the digest does not tell)",
+        (true, false) => " (an override)",
+        (false, false) => "",
+    };
+    write!(out, "{label} {rule}{mode} ({at}): {quota}{overridden}")?;
     if let (Some(limit), Some(remaining)) = (check.limit, check.remaining) {
         write!(out, "; {remaining} of {limit} left")?;
     }
-    if let Some(reset) = check.reset_us.filter(|reset| *reset > 0) {
+    if let Some(wait) = check.retry_us.filter(|_| !is_request && check.refuses) {
+        write!(out, ", one more passes in {}", Micros(wait))?;
+    } else if let Some(reset) = check.reset_us.filter(|reset| *reset > 0) {
         write!(out, ", one more in {}", Micros(reset))?;
     }
     if is_request && (*cost != 1 || unit != UNIT_REQUESTS) {

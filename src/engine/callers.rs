@@ -76,7 +76,7 @@ impl CallerSketch {
         let caller = |SketchEntry { key: [low, high], count, error, text }| Caller {
             domain: domain.into(),
             rule: rule.into(),
-            digest: format!("{high:016x}{low:016x}"),
+            digest: Digest::from_words([low, high]).to_hex().to_string(),
             text,
             count: count - error,
             error,

@@ -210,6 +210,35 @@ impl StageCheck {
         }
     }
 
+    /// Judges a key that has a state of this allowance, a lease, or a block by an operator. Returns whether it has one.
+    pub(super) fn inspect(&mut self, context: &CheckContext<'_>, shard: &mut Shard) -> bool {
+        self.look_up(context, shard);
+        let has_state = self.find_limit(context).is_some_and(|limited_by| {
+            each_algorithm!(
+                &limited_by.allowance.quota,
+                quota => self.has_own_state(quota, shard),
+                _ => shard.in_use(&self.digest) > 0
+            )
+        });
+        if has_state {
+            self.judge(context, shard);
+            self.read_level(context, shard);
+            return true;
+        }
+        let left = self.operator_block_remaining(context.now);
+        self.is_blocked = left > Micros::ZERO;
+        if self.is_blocked {
+            self.outcome = Outcome::Later(left);
+        }
+        self.is_blocked
+    }
+
+    /// Whether the state is of this quota: that of another allowance is not converted.
+    fn has_own_state<A: AlgorithmTable>(&self, _: &A, shard: &Shard) -> bool {
+        let state = self.table_index.and_then(|place| A::table(shard).at(place));
+        state.is_some_and(|(tag, _)| !A::CONVERTS_STATES || tag == self.digest.tag())
+    }
+
     /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity.
     fn adopt(&self, limited_by: &LimitedBy<'_>, now: Now, shard: &mut Shard) {
         let mut adopt = |digest: Digest, quota: &Quota| {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 
 use super::Engine;
+use super::check::{CheckStage, StageCheck};
 use super::counters::ThreadCounters;
-use super::decision::{ChargeError, EngineAnswer};
+use super::decision::{ChargeError, EngineAnswer, InspectedCheck};
+use super::digest::Digest;
 use super::judgement::Judgement;
 use super::refundable_costs;
 use super::remote_check::{self, RemoteCheckResult};
@@ -122,6 +124,37 @@ impl Engine {
                 unreachable!("a PEEK names no grant, takes no lease and waits for no check")
             }
         }
+    }
+}
+
+impl Engine {
+    /// Passes the checks of the rules of a domain that have a state for this key, or block it, each with a cost of one:
+    /// the only rule that counts by it, as no two rules have equal digests. Changes and counts nothing.
+    pub fn inspect_key<T>(
+        &self,
+        domain: &str,
+        key: Digest,
+        now: Now,
+        read: impl FnOnce(&[InspectedCheck<'_>]) -> T,
+    ) -> T {
+        let rule_set = self.rule_set.load_full();
+        let compiled = rule_set.find_or_unlimited(domain);
+        let judgement = Judgement { engine: self, rule_set: &rule_set, compiled, counters: None, now };
+        let context = judgement.check_context(None);
+        let mut found = Vec::new();
+        for (index, (rule, compiled_rule)) in (0u32..).zip(compiled.each_rule()) {
+            let allowances = 0..u32::try_from(rule.limit.allowances.len()).unwrap_or(u32::MAX);
+            let mut checks = allowances.map(|allowance| {
+                let mut check = StageCheck::new(index, compiled_rule, key, allowance, 1);
+                let is_known = check.inspect(&context, &mut self.shards.lock(check.shard(&self.shards)));
+                (check, is_known)
+            });
+            let Some((check, _)) = checks.find(|(_, is_known)| *is_known) else { continue };
+            let is_uncertain = checks.any(|(_, is_known)| is_known);
+            let found_here = InspectedCheck::new(rule, &check, CheckStage::Concurrency);
+            found.push(InspectedCheck { is_uncertain, ..found_here });
+        }
+        read(&found)
     }
 }
 

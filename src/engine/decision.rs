@@ -1,11 +1,11 @@
 //! The answers of the engine.
 
-use super::check::StageCheck;
+use super::check::{CheckStage, StageCheck};
 use super::digest::Digest;
 use super::judgement::stage;
 use super::remote_check::Shortfalls;
 use crate::clock::Micros;
-use crate::limit::{Outcome, QuotaLevel};
+use crate::limit::{Outcome, Quota, QuotaLevel};
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
 use crate::terms::{NoteKind, Verdict};
 use std::sync::Arc;
@@ -108,21 +108,9 @@ impl<'d> Decision<'d> {
             CheckedKeys::Several(checks) => checks,
         };
         let stage = stage(checks);
-        checks.iter().filter_map(move |check| {
-            Some(InspectedCheck {
-                rule: self.rule_at(check.rule)?,
-                level: check.level,
-                cost: check.cost,
-                digest: check.key.to_hex().to_string(),
-                refuses: !check.passes() && stage.includes_check(check),
-                retry_after: match check.outcome {
-                    Outcome::Later(wait) | Outcome::Queued(wait) => Some(wait),
-                    Outcome::Pass => Some(Micros::ZERO),
-                    Outcome::Never => None,
-                },
-                blocked: check.is_blocked,
-            })
-        })
+        checks
+            .iter()
+            .filter_map(move |check| Some(InspectedCheck::new(self.rule_at(check.rule)?, check, stage)))
     }
 
     /// The key of the rule that refuses; `None` for other verdicts.
@@ -193,6 +181,12 @@ pub struct RuleCheck {
 pub struct InspectedCheck<'d> {
     /// The rule.
     pub rule: &'d Rule,
+    /// The quota of this key, which an override may change; `None` if it is unlimited.
+    pub quota: Option<&'d Quota>,
+    /// Whether an override gives it.
+    pub is_overridden: bool,
+    /// Whether it may be that of an override: a digest alone does not always tell.
+    pub is_uncertain: bool,
     /// The state of the key; `None` if it is unlimited.
     pub level: Option<QuotaLevel>,
     /// The cost in the rule's unit.
@@ -205,6 +199,27 @@ pub struct InspectedCheck<'d> {
     pub retry_after: Option<Micros>,
     /// Whether the key is blocked.
     pub blocked: bool,
+}
+
+impl<'d> InspectedCheck<'d> {
+    pub(super) fn new(rule: &'d Rule, check: &StageCheck, stage: CheckStage) -> InspectedCheck<'d> {
+        InspectedCheck {
+            rule,
+            quota: rule.limit.allowance(check.allowance).map(|allowance| &allowance.quota),
+            is_overridden: check.allowance > 0,
+            is_uncertain: false,
+            level: check.level,
+            cost: check.cost,
+            digest: check.key.to_hex().to_string(),
+            refuses: !check.passes() && stage.includes_check(check),
+            retry_after: match check.outcome {
+                Outcome::Later(wait) | Outcome::Queued(wait) => Some(wait),
+                Outcome::Pass => Some(Micros::ZERO),
+                Outcome::Never => None,
+            },
+            blocked: check.is_blocked,
+        }
+    }
 }
 
 /// One limit and the level of the request's key.

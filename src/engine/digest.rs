@@ -1,5 +1,7 @@
 //! Keyed digests of keys; the engine never stores their text.
 
+use std::str::FromStr;
+
 use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +123,10 @@ impl Digest {
         Digest::new([self.hash(), self.high()], tag, salt)
     }
 
+    pub(super) fn from_words([low, high]: [u64; 2]) -> Digest {
+        Digest::from(u128::from(low) | u128::from(high) << 64)
+    }
+
     #[inline]
     pub(super) fn tagged(&self, tag: Tag) -> Digest {
         self.with_tag_and_salt(tag, Salt::NONE)
@@ -173,6 +179,22 @@ impl Digest {
         text
     }
 }
+
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    /// Reads the digits that [`Digest::to_hex`] writes.
+    fn from_str(text: &str) -> Result<Digest, DigestError> {
+        let is_hex = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let bits = u128::from_str_radix(text, 16).ok().filter(|_| is_hex).ok_or(DigestError)?;
+        Ok(Digest::from(bits).tagged(Tag::NONE))
+    }
+}
+
+/// A text is no digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a digest has 32 hexadecimal digits, as a refusal and `tidegate why` show it")]
+pub struct DigestError;
 
 impl From<Digest> for u128 {
     fn from(digest: Digest) -> u128 {

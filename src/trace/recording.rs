@@ -179,15 +179,17 @@ impl ProgressBar {
     /// Makes a bar, which stays hidden unless `wanted`. `bytes` is the length of the trace, if known.
     fn new(bytes: Option<u64>, wanted: bool) -> ProgressBar {
         let bar = indicatif::ProgressBar::with_draw_target(bytes, ProgressDrawTarget::hidden());
+        let begin_nanos = read_boot_nanos();
         let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
         if let Ok(style) = ProgressStyle::with_template(template) {
-            let left = |state: &ProgressState, text: &mut dyn fmt::Write| {
-                let left = time_left(state.elapsed(), state.pos(), state.len().unwrap_or_default());
+            let left = move |state: &ProgressState, text: &mut dyn fmt::Write| {
+                let taken = Duration::from_nanos(read_boot_nanos().saturating_sub(begin_nanos));
+                let left = time_left(taken, state.pos(), state.len().unwrap_or_default());
                 let _ = write!(text, "{}", humantime::format_duration(left));
             };
             bar.set_style(style.progress_chars("=> ").with_key("left", left));
         }
-        ProgressBar { begin_nanos: read_boot_nanos(), bar, is_due: wanted, unlooked: 0 }
+        ProgressBar { begin_nanos, bar, is_due: wanted, unlooked: 0 }
     }
 
     /// Called for every line; looks at the clock every `LINES_PER_LOOK` lines.

@@ -38,6 +38,7 @@ class Application:
     command: Callable[[int, int], list[str]]
     forks: bool
     needs: Callable[[], str]  # the reason if it cannot run here; empty if it can
+    nightly: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -123,6 +124,10 @@ def built():
     return f"{place}/application"
 
 
+def _express(port, workers):
+    return ["node", str(APPS / "node/app.mjs")]
+
+
 def _missing(*paths, tools=(), modules=()):
     def why():
         missing = [path for path in paths if not (ROOT / path).exists()]
@@ -133,10 +138,12 @@ def _missing(*paths, tools=(), modules=()):
     return why
 
 
-PYTHON, RUBY, GO = (f"tests/clients/apps/{language}" for language in ("python", "ruby", "go"))
+PYTHON, RUBY, GO, NODE = (f"tests/clients/apps/{language}" for language in ("python", "ruby", "go", "node"))
+BUILT = ("clients/node/dist/cjs/express.js", "clients/node/node_modules/express")  # make test-node
 APPLICATIONS = [
     Application("gunicorn", _gunicorn, True, _missing(f"{PYTHON}/wsgi_app.py", modules=["gunicorn"])),
     Application("uvicorn", _uvicorn, False, _missing(f"{PYTHON}/asgi_app.py", modules=["uvicorn"])),
     Application("puma", _puma, True, _missing(f"{RUBY}/config.ru", tools=["ruby", "puma"])),
     Application("net-http", _go, False, _missing(f"{GO}/go.mod", tools=["go"])),
+    Application("express", _express, False, _missing(f"{NODE}/app.mjs", *BUILT, tools=["node"]), nightly=True),
 ]

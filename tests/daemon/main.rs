@@ -23,6 +23,9 @@ mod completions;
 #[path = "../support/daemon.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod daemon;
+#[path = "../support/docs.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod docs;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod http;

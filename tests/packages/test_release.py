@@ -12,6 +12,9 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,33 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or PROJECT / "target")
 FILES = Path(os.environ.get("RELEASE_FILES") or TARGET / "release-files")
 IMAGE_BYTES_MAX = 15_000_000
 RELEASE = [sys.executable, PROJECT / "packaging/release"]
-CLIENT = "github.com/tidegate/tidegate/clients/go"
+
+
+RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/min, burst: 1}\n"
+
+
+@contextmanager
+def serving(binary: Path, directory: Path) -> Iterator[dict[str, str]]:
+    """Runs the daemon with one rule, of one request per user; yields the environment of its clients."""
+    (directory / "rules").mkdir()
+    (directory / "rules/api.yaml").write_text(RULES)
+    here = os.environ | {"TIDEGATE_SOCKET": str(directory / "t.sock")}
+    with (directory / "log").open("w") as log:
+        daemon = subprocess.Popen([binary, "serve", "--rules", directory / "rules"], env=here, stderr=log)
+    try:
+        live = [binary, "healthcheck", "--live"]
+        assert eventually(lambda: subprocess.run(live, env=here, capture_output=True).returncode == 0), "no daemon"
+        yield here
+    finally:
+        daemon.terminate()
+        assert daemon.wait(20) == 0, (directory / "log").read_text()
+
+
+def hits(binary: Path, directory: Path) -> list[str]:
+    """Returns the verdicts of two requests by this binary's own daemon."""
+    with serving(binary, directory) as here:
+        words = [binary, "hit", "api", "user=u1"]
+        return [subprocess.run(words, env=here, capture_output=True, text=True).stdout.split()[0] for _ in range(2)]
 
 
 def only(pattern: str) -> Path:
@@ -41,18 +70,26 @@ def test_every_version_is_that_of_cargo_toml() -> None:
     assert other.returncode == 1 and "the version is 9.9.9, but" in other.stderr
     places = [line.split(" has ")[0] for line in other.stderr.splitlines()[1:]]
     expected = ["python/src/tidegate/__init__.py", "go/grpc/go.mod", "go/tidegate.go", "node/package.json"]
-    assert {f"clients/{path}" for path in expected} <= set(places)
+    assert {f"clients/{path}" for path in [*expected, "php/Tidegate.php"]} <= set(places)
     assert "has no version" not in other.stderr
 
 
-def test_tags_of_the_go_client_have_the_path_of_the_repository(tmp_path: Path) -> None:
-    """From a proxy of files, as the go command itself fills one, by the name of another repository."""
+def test_every_repository_is_that_of_cargo_toml() -> None:
+    other = subprocess.run([*RELEASE, "versions", "--repository", "example.com/limits"], capture_output=True, text=True)
+    assert other.returncode == 1 and "the repository is example.com/limits, but" in other.stderr
+    found = dict(line.split(" has ") for line in other.stderr.splitlines()[1:])
+    [repository] = re.findall(r'^repository = "https://(.*)"', (PROJECT / "Cargo.toml").read_text(), re.M)
+    assert set(found.values()) == {repository}
+    clients = {path.split("/")[1] for path in found if path.startswith("clients/")}
+    assert clients == {"python", "ruby", "node", "go"} and "SECURITY.md" in found
+
+
+def test_tags_of_the_go_client_are_its_versions(tmp_path: Path) -> None:
+    """From a proxy of files, as the go command itself fills one."""
     need("go", "git")
-    repository = "github.com/example/limits"
-    output = run(*RELEASE, "go", "--out", tmp_path / "out", "--repository", repository)
-    assert f"push https://{repository} clients/go/v" in output
+    output = run(*RELEASE, "go", "--out", tmp_path / "out")
+    [repository] = re.findall(r"push https://(\S+) clients/go/v", output)
     copy = tmp_path / "out/go"
-    assert CLIENT not in run("git", "grep", "-h", "tidegate/clients", "HEAD", "--", ".", cwd=copy)
     version = run("git", "describe", "--tags", "--match", "clients/go/v*", cwd=copy).strip().rsplit("/", 1)[1]
     here = os.environ | {
         "GOPRIVATE": repository, "GOMODCACHE": str(tmp_path / "modules"), "GOFLAGS": "-modcacherw -mod=mod",
@@ -61,8 +98,21 @@ def test_tags_of_the_go_client_have_the_path_of_the_repository(tmp_path: Path) -
     }
     client = f"{repository}/clients/go"
     (tmp_path / "program").mkdir()
-    (tmp_path / "program/main.go").write_text(
-        f'package main\n\nimport "{client}"\n\nfunc main() {{ print(tidegate.Version, tidegate.New() != nil) }}\n')
+    (tmp_path / "program/main.go").write_text(f"""package main
+
+import (
+	"context"
+	"fmt"
+
+	"{client}"
+)
+
+func main() {{
+	client, user := tidegate.New(), tidegate.Attributes{{{{"user", "u1"}}}}
+	hit := func() bool {{ return client.Hit(context.Background(), "api", user).Err() == nil }}
+	fmt.Println(tidegate.Version, hit(), hit())
+}}
+""")
     program = {"cwd": tmp_path / "program"}
     run("go", "mod", "init", "program", **program, env=here)
     for module in (client, f"{client}/grpc"):
@@ -71,7 +121,9 @@ def test_tags_of_the_go_client_have_the_path_of_the_repository(tmp_path: Path) -
     proxy = {"GOPROXY": f"file://{tmp_path}/modules/cache/download", "GOPRIVATE": "", "GONOSUMDB": "*",
              "GIT_CONFIG_COUNT": "0", "GOMODCACHE": str(tmp_path / "fresh")}
     run("go", "get", f"{client}@{version}", **program, env=here | proxy)
-    assert run("go", "run", ".", **program, env=here | proxy) == f"{version[1:]}true"
+    run("go", "build", "-o", "program", ".", **program, env=here | proxy)
+    with serving(BINARY, tmp_path) as daemon:
+        assert run("./program", **program, env=daemon).split() == [version[1:], "true", "false"]
 
 
 @pytest.mark.nightly
@@ -92,6 +144,23 @@ def test_the_archive_has_a_static_binary_with_its_pages(tmp_path: Path) -> None:
                  "config/rules/api.yaml", "systemd/tidegate.service", "systemd/sysusers.d/tidegate.conf"):
         assert (top / name).is_file(), name
     assert "0 errors" in run(top / "tidegate", "check", top / "config/rules")
+    assert hits(top / "tidegate", tmp_path) == ["allow", "limit"]
+
+
+@pytest.mark.nightly
+def test_the_packages_have_the_same_daemon(tmp_path: Path) -> None:
+    need("dpkg-deb", "rpm2archive")
+    run("dpkg-deb", "--extract", only("tidegate_*.deb"), tmp_path / "deb")
+    rpm = only("tidegate-*.rpm").read_bytes()
+    packed = subprocess.run(["rpm2archive", "-"], input=rpm, stdout=subprocess.PIPE, check=True)
+    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+        archive.extractall(tmp_path / "rpm", filter="data")
+    for kind in ("deb", "rpm"):
+        binary = tmp_path / kind / "usr/bin/tidegate"
+        assert run(binary, "--version") == run(BINARY, "--version")
+        (tmp_path / f"{kind}.run").mkdir()
+        assert hits(binary, tmp_path / f"{kind}.run") == ["allow", "limit"]
+    assert (tmp_path / "deb/usr/bin/tidegate").read_bytes() == (tmp_path / "rpm/usr/bin/tidegate").read_bytes()
 
 
 @pytest.mark.nightly
@@ -176,6 +245,7 @@ def test_the_crate_builds_from_its_lock_file(tmp_path: Path) -> None:
     words = ["--debug", "--locked", "--path", tmp_path / path.stem, "--root", tmp_path, "--target-dir", TARGET]
     run("cargo", "install", *words, cwd=tmp_path)
     assert run(tmp_path / "bin/tidegate", "--version") == run(BINARY, "--version")
+    assert hits(tmp_path / "bin/tidegate", tmp_path) == ["allow", "limit"]
 
 
 @pytest.mark.nightly
@@ -184,8 +254,13 @@ def test_the_wheel_is_installed_and_the_sdist_makes_the_same(tmp_path: Path) -> 
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv/bin/python"
     run(python, "-m", "pip", "install", "--no-index", wheel)
-    program = "import tidegate, tidegate.wsgi, tidegate.aio; print(tidegate.__version__, tidegate.__file__)"
-    version, file = run(python, "-I", "-c", program).split()
+    program = """if True:
+        import tidegate, tidegate.wsgi, tidegate.aio
+        client = tidegate.Client()
+        print(tidegate.__version__, tidegate.__file__, *[client.hit("api", {"user": "u1"}).allowed for _ in "12"])"""
+    with serving(BINARY, tmp_path) as here:
+        version, file, *allowed = run(python, "-I", "-c", program, env=here).split()
+    assert allowed == ["True", "False"]
     assert wheel.name.startswith(f"tidegate-{version}-") and file.startswith(str(tmp_path))
     with tarfile.open(source) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -201,7 +276,13 @@ def test_the_gem_is_installed(tmp_path: Path) -> None:
     gem = only("tidegate-*.gem")
     here = os.environ | {"GEM_HOME": str(tmp_path), "GEM_PATH": str(tmp_path)}
     run("gem", "install", "--local", "--no-document", gem, env=here)
-    assert run("ruby", "-e", "require 'tidegate/rack'; print Tidegate::VERSION", env=here) in gem.name
+    program = """
+        require "tidegate/rack"
+        client = Tidegate::Client.new
+        print [Tidegate::VERSION, *Array.new(2) { client.hit("api", { user: "u1" }).allowed? }].join(" ")"""
+    with serving(BINARY, tmp_path) as daemon:
+        version, *allowed = run("ruby", "-e", program, env=daemon | here).split()
+    assert gem.name == f"tidegate-{version}.gem" and allowed == ["true", "false"]
 
 
 @pytest.mark.nightly
@@ -210,9 +291,34 @@ def test_the_npm_package_is_installed(tmp_path: Path) -> None:
     package = only("tidegate-*-npm.tgz")
     (tmp_path / "package.json").write_text('{"name": "empty", "version": "1.0.0"}')
     run("npm", "install", "--offline", "--no-audit", "--no-fund", package, cwd=tmp_path)
-    script = 'console.log(typeof require("tidegate").Client, require("tidegate/package.json").version)'
-    kind, version = run("node", "-e", script, cwd=tmp_path).split()
-    assert kind == "function" and package.name == f"tidegate-{version}-npm.tgz"
+    script = """(async () => {
+        const client = new (require("tidegate").Client)();
+        const ask = async () => (await client.hit("api", { user: "u1" })).allowed;
+        console.log(require("tidegate/package.json").version, await ask(), await ask());
+        client.close();
+    })()"""
+    with serving(BINARY, tmp_path) as here:
+        version, *allowed = run("node", "-e", script, cwd=tmp_path, env=here).split()
+    assert package.name == f"tidegate-{version}-npm.tgz" and allowed == ["true", "false"]
+
+
+@pytest.mark.nightly
+def test_the_list_of_packages_is_that_of_cargo() -> None:
+    text = only("tidegate-*.cdx.json").read_text()
+    bom = json.loads(text)
+    words = ["--package", "tidegate", "--edges", "normal,build", "--target", "x86_64-unknown-linux-gnu"]
+    tree = run("cargo", "tree", "--quiet", "--locked", *words, "--prefix", "none", cwd=PROJECT)
+    wanted = {found for found in re.findall(r"^(\S+) v(\S+)", tree, re.M) if found[0] != "tidegate"}
+    assert {(each["name"], each["version"]) for each in bom["components"]} == wanted
+    # Each is reached from the daemon.
+    needs = {each["ref"]: each["dependsOn"] for each in bom["dependencies"]}
+    reached, left = set(), [bom["metadata"]["component"]["bom-ref"]]
+    while left:
+        reference = left.pop()
+        left += set(needs[reference]) - reached
+        reached.add(reference)
+    assert len(reached) == len(wanted) + 1
+    assert str(PROJECT) not in text
 
 
 @pytest.mark.nightly

@@ -14,7 +14,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
 # Programs that scripts/setup builds.
-os.environ["PATH"] += f":{os.environ.get('CARGO_TARGET_DIR') or PROJECT / 'target'}/helm"
+os.environ["PATH"] += f":{os.environ.get('CARGO_TARGET_DIR') or PROJECT / 'target'}/tools/bin"
 BINARY = Path(os.environ.get("TIDEGATE_BIN") or PROJECT / "target/debug/tidegate")
 
 

@@ -67,7 +67,7 @@ fn prints_first_200_rules_unless_all_requested() {
     let (text, _) = check(&path);
     assert_eq!(blocks(&text), 200);
     assert!(
-        text.contains("\n… and 800 more: --all prints them\n") && text.contains("1 domain, 1000 rules"),
+        text.contains("\n… and 800 more: --all prints them\n") && text.contains("1 domain, 1 000 rules"),
         "{text}"
     );
     let (text, _) = check_with(Args { path: Some(path), all: true, ..Args::default() });

@@ -22,6 +22,8 @@ mod bench;
 mod completions;
 #[path = "../support/definition.rs"]
 mod definition;
+#[path = "../support/docs.rs"]
+mod docs;
 #[path = "../support/engines.rs"]
 mod engines;
 #[path = "../support/golden.rs"]

@@ -8,6 +8,8 @@ use tidegate::fleet::link::LinkOptions;
 use tidegate::rules::source::Source;
 use tidegate::rules::{Mode, Problem, Scope};
 
+use crate::docs::keep_part;
+
 fn environment() -> Environment {
     Environment { cores: 2, ..Environment::default() }
 }
@@ -59,15 +61,21 @@ fn defaults_every_setting() {
     }
 }
 
+const PACKAGED: &str = include_str!("../../config/tidegate.yaml");
+
+#[test]
+fn docs_show_packaged_file() {
+    keep_part("docs/settings.md", &format!("```yaml\n{PACKAGED}```\n"), "pure settings::docs");
+}
+
 #[test]
 fn parses_every_line_of_packaged_file() {
-    let packaged = include_str!("../../config/tidegate.yaml");
-    let (settings, problems) = good(packaged);
+    let (settings, problems) = good(PACKAGED);
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Shadow);
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/admin.sock"), "by name");
     // Each commented default is the default: uncommented, it changes nothing.
-    let written: String = packaged
+    let written: String = PACKAGED
         .lines()
         .map(|line| line.strip_prefix("#").filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase())))
         .map(|line| format!("{}\n", line.unwrap_or_default()))

@@ -242,6 +242,10 @@ impl Process {
         let pid = rustix::process::Pid::from_child(&self.0);
         let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
+        if signal == rustix::process::Signal::STOP {
+            // Its threads may run on for a moment.
+            eventually("it stops", || self.proc("stat").contains(") T ").then_some(()));
+        }
     }
 
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {

@@ -13,6 +13,7 @@ FIELDS = ("rule", "limit", "window_us", "remaining", "reset_us", "retry_us", "le
 VERDICTS = ("allow", "limit", "shed", "wait", "deny")
 QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+DOMAIN = "shop"  # of the requests
 NO_RETRY = {"retry_delay_us": None, "pushback_ms": -1}
 ROWS = []
 
@@ -32,6 +33,7 @@ def answer(name, verdict, fields, *, message, headers=(), body=None, grpc=None, 
     ROWS.append(
         {
             "name": name,
+            "domain": DOMAIN,
             "decision": None if reason else decision,
             "reason": reason,
             "style": style,
@@ -170,7 +172,7 @@ answer(
     headers=[("RateLimit", '"per-user";r=0;t=1'), *PER_USER[1:], ("Retry-After", "1"), ("X-Ratelimit-Retry-After", "1")],
     message=SAYS,
     body=f'{{"type":"{QUOTA}","title":"Too Many Requests","status":429,"detail":"{SAYS}",'
-    f'"violated-policies":["per-user"],"limit":40,"window":2,"digest":"{DIGEST}","retry_after":0.001}}',
+    f'"violated-policies":["per-user"],"limit":40,"window":2,"domain":"{DOMAIN}","digest":"{DIGEST}","retry_after":0.001}}',
     grpc=grpc("RESOURCE_EXHAUSTED", 1, 1),
 )
 SAYS = "Over the limit per-user of 40 requests in 2 s. It asks for more than the limit holds: it can never pass."
@@ -231,7 +233,10 @@ answer(
 SAYS = "Too many requests. Try again in 9 s."
 answer(
     "limited_hidden", "limit",
-    over("secret", 40, 2_000_000, 0, 9_000_000, 9_000_000, extra={"hide": True, "help": "https://example.com/limits"}),
+    over(
+        "secret", 40, 2_000_000, 0, 9_000_000, 9_000_000,
+        extra={"help": "https://example.com/limits", "hide": True, "digest": DIGEST},
+    ),
     headers=[("Retry-After", "9")],
     message=SAYS,
     body=f'{{"type":"{QUOTA}","title":"Too Many Requests","status":429,"detail":"{SAYS}","retry_after":9,'

@@ -411,7 +411,10 @@ decision("decision_extra_full", 7, 0, **RATE, extra={"help": "ask us", "hide": T
 decision("decision_limit_rate", 7, 1, rule="per-user", limit=3, window_us=36000000, remaining=0, reset_us=11900000,
          retry_us=11900000, extra={"rate": "5/min"})
 decision("decision_digest", 7, 1, **RATE, extra={"rate": "100/min", "digest": "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3"})
-decision("decision_blocked", 7, 1, **{**RATE, "retry_us": 3600000000}, extra={"rate": "100/min", "blocked": True})
+decision("decision_digest_alone", 7, 1, rule="exports", limit=2, window_us=0, remaining=0, retry_us=1000000,
+         extra={"digest": "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3"})
+decision("decision_blocked", 7, 1, **{**RATE, "retry_us": 3600000000},
+         extra={"rate": "100/min", "blocked": True, "digest": "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3"})
 decision("decision_unmatched", 7, 0, retry_us=0, notes=[["unmatched", "domain"]])
 decision("decision_hidden", 7, 0, **RATE, extra={"hide": True})
 decision("decision_everything", ID_MAX, 0, **RATE, lease=1, notes=[["near", "per-user"]], all=ENTRIES,

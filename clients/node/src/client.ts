@@ -303,7 +303,7 @@ export class Client implements Owner {
     const idem = (request.options.get("idem") ?? null) as string | Uint8Array | null;
     let answer: Answer | null = null;
     try {
-      answer = await this.#ask({ op, elements, idem, deadline: began + this.timeoutMs, signal });
+      answer = await this.#ask({ op, elements, idem, domain, deadline: began + this.timeoutMs, signal });
     } finally {
       if (reports && !(answer instanceof Decision)) this.#reportAgain(report); // it may not have reached the daemon
     }

@@ -36,6 +36,7 @@ interface Waiting {
   readonly op: number;
   readonly since: number;
   readonly idem: string | Uint8Array | null;
+  readonly domain: string | null;
   deadline: number;
   sent: boolean;
   cancelled: boolean;
@@ -52,6 +53,7 @@ export interface Operation {
   readonly op: number;
   readonly elements: Elements;
   readonly idem?: string | Uint8Array | null;
+  readonly domain?: string | null;
   readonly deadline: number;
   readonly signal?: AbortSignal | undefined;
 }
@@ -91,11 +93,11 @@ export class Connection {
   }
 
   /** Sends an operation and returns its answer. Rejects only with the reason of its AbortSignal. */
-  ask({ op, elements, idem = null, deadline, signal }: Operation): Promise<Answer> {
+  ask({ op, elements, idem = null, domain = null, deadline, signal }: Operation): Promise<Answer> {
     if (this.#waiting.size >= WAITING_MAX) return Promise.resolve(new Fault("too many requests wait", "timeout"));
     return new Promise((resolve, reject) => {
       const id = ++this.#lastId;
-      const asked: Waiting = { id, op, since: performance.now(), idem, deadline, sent: false, cancelled: false, finish: resolve };
+      const asked: Waiting = { id, op, since: performance.now(), idem, domain, deadline, sent: false, cancelled: false, finish: resolve };
       if (signal) {
         const abort = () => {
           this.#cancel(asked);
@@ -158,12 +160,9 @@ export class Connection {
     });
     if (this.#socket.errored) return; // at once, so that no byte was written; "error" follows
     this.#unsent = [];
-    // Time lost in this process is not the daemon's: it gets a quarter of the timeout at least.
-    const least = performance.now() + this.owner.timeoutMs / 4;
-    for (const { of } of frames) {
-      if (of) of.sent = true;
-      if (of && of.deadline < least) of.deadline = least;
-    }
+    // Time that a busy loop lost before the write is not the daemon's.
+    const deadline = performance.now() + this.owner.timeoutMs;
+    for (const { of } of frames) if (of) Object.assign(of, { sent: true, deadline });
   }
 
   #read(chunk: Buffer): void {
@@ -193,7 +192,7 @@ export class Connection {
     const answers = asked?.sent && (kind === DECISION || kind === DONE) && (kind === DECISION) === isJudged(asked.op);
     if (asked && answers && kind === DECISION) {
       const grant = this.owner.grant(this, [this.number, asked.id]);
-      this.#finish(asked, new Decision(reply.slice(2), null, grant, asked.idem));
+      this.#finish(asked, new Decision(reply.slice(2), null, grant, asked.idem, asked.domain));
     } else if (asked && answers) this.#finish(asked, code === true);
     else if (kind === GOODBYE) this.leaving = true;
     else if (kind === WELCOME && about === 0 && code === 1) this.#welcome = true;

@@ -54,7 +54,9 @@ export class Decision {
   readonly rate: string | null;
   /** Whether an operator or the rule itself blocks the caller for a time. */
   readonly blocked: boolean;
-  /** The digest of the caller's key of the rule that refuses, for `tidegate why`; null if the daemon sent none. */
+  /** The domain of a refusal by the daemon, else null. */
+  readonly domain: string | null;
+  /** The caller's key of the rule that refuses, for `tidegate why DOMAIN --digest HEX`; null if the rule is hidden. */
   readonly digest: string | null;
   /** Whether the binding rule may not be named to callers. */
   readonly hidden: boolean;
@@ -71,6 +73,7 @@ export class Decision {
     readonly reason: Reason | null = null,
     grant: Grant | null = null,
     idem: string | Uint8Array | null = null,
+    domain: string | null = null,
   ) {
     const [verdict, rule = null, limit, window, remaining, reset, retry, lease, notes = null, all = null, extra = null] = elements;
     const known = typeof verdict === "number" ? VERDICTS[verdict] : undefined;
@@ -95,6 +98,7 @@ export class Decision {
     this.unit = (extra?.get("unit") || "requests").toString();
     this.rate = extra?.get("rate")?.toString() ?? null;
     this.blocked = extra?.get("blocked") === true && known === "limit";
+    this.domain = this.allowed ? null : domain;
     this.digest = extra?.get("digest")?.toString() ?? null;
     this.hidden = extra?.get("hide") === true;
     this.degraded = reason !== null && !isRefusal(reason);
@@ -162,7 +166,7 @@ export class Decision {
       answer["violated-policies"] = [this.rule];
       answer["limit"] = this.limit;
       answer["window"] = thousandths(this.window ?? 0);
-      if (this.digest !== null) answer["digest"] = this.digest;
+      if (this.digest !== null) Object.assign(answer, { domain: this.domain, digest: this.digest });
     }
     if (!this.allowed && this.retryAfter !== null) answer["retry_after"] = thousandths(this.retryAfter);
     if (this.help !== null) answer["help"] = this.help;

@@ -212,27 +212,29 @@ test("refuses when the daemon refuses the client", async (t) => {
   assert.equal(client.stats().breakerOpen, false);
 });
 
-test("counts a reply that arrived while the event loop overslept", async (t) => {
-  const home = folder(t);
-  const child = fork(new URL("peer.mjs", import.meta.url), [join(home, "s")]); // the daemon must not be as busy
+/** A client of a daemon that must not be as busy as this process, and that answers after a delay. */
+async function besideBusyLoop(t, delay) {
+  const path = join(folder(t), "s");
+  const child = fork(new URL("peer.mjs", import.meta.url), [path, delay]);
   t.after(() => child.kill());
   await new Promise((resolve) => child.once("message", resolve));
-  const client = makeClient(t, join(home, "s"), { timeoutMs: 20 });
-  await until(async () => (await client.hit("api")).reason === null);
-  const missed = client.stats().missed;
-  for (let i = 0; i < 5; i++) {
-    const late = client.hit("api");
-    setImmediate(() => busy(150));
-    assert.equal((await late).reason, null);
-    const unsent = client.hit("api"); // written only after the deadline
-    busy(100);
-    assert.equal((await unsent).reason, null);
-  }
-  const fresh = makeClient(t, join(home, "s"), { timeoutMs: 20 }); // neither connected nor written
-  const first = fresh.hit("api");
-  busy(100);
-  assert.equal((await first).reason, null);
-  assert.deepEqual(client.stats().missed, missed);
+  return [makeClient(t, path, { timeoutMs: 500 }), makeClient(t, path, { timeoutMs: 500 })];
+}
+
+test("counts a reply that arrived while the event loop overslept", async (t) => {
+  const [client] = await besideBusyLoop(t, 0);
+  assert.deepEqual(await hits(client), [null]);
+  const late = client.hit("api");
+  setImmediate(() => busy(600)); // after the write
+  assert.equal((await late).reason, null);
+});
+
+test("gives the daemon the whole timeout after the event loop overslept", async (t) => {
+  const [client, fresh] = await besideBusyLoop(t, 200);
+  assert.deepEqual(await hits(client), [null]);
+  const unsent = [client.hit("api"), fresh.hit("api")]; // written after the deadline; `fresh` is not even connected
+  busy(600);
+  assert.deepEqual((await Promise.all(unsent)).map((d) => d.reason), [null, null]);
 });
 
 test("opens the breaker after three failures that do not overlap, and probes once per pause", async (t) => {
@@ -436,6 +438,19 @@ test("calls onDecision, whose errors and those of the logger change nothing", as
   assert.deepEqual(client.lines, ["tidegate: onDecision threw Error"]);
   const broken = makeClient(t, "/nowhere/s", { logger: { warn() { throw new Error("logger"); } } });
   assert.deepEqual(await hits(broken), ["unreachable"]);
+});
+
+test("gives a refusal domain, rule and digest", async (t) => {
+  const daemon = await Played.start(t);
+  const digest = "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3";
+  daemon.script = (socket, message) => [1, message[1], ...LIMIT, null, null, null, new Map([["rate", "20/s"], ["digest", digest]])];
+  const client = makeClient(t, daemon.path);
+  const d = await client.hit("shop");
+  for (const { domain, rule, digest: known } of [d, d.toJSON()]) assert.deepEqual([domain, rule, known], ["shop", "per-user", digest]);
+  const { domain, digest: shown } = JSON.parse(d.problem());
+  assert.deepEqual([domain, shown], ["shop", digest]);
+  daemon.script = (socket, message) => decision(message);
+  assert.equal((await client.hit("shop")).domain, null);
 });
 
 test("logs once that a domain does not exist", async (t) => {

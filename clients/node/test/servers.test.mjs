@@ -197,12 +197,12 @@ test("http callers get the bytes of tests/vectors/answers.json", async (t) => {
   const answers = JSON.parse(readFileSync(join(ROOT, "tests/vectors/answers.json"), "utf8"));
   let current;
   const client = makeClient(t, "/nowhere/s");
-  client.acquire = async () => {
+  client.acquire = async (domain) => {
     if (current.reason) return new Decision(current.status === 200 ? [0] : [2, null, null, null, null, null, 1_000_000], current.reason);
     const d = decode(Buffer.from(current.decision, "hex").subarray(4)).slice(2);
-    return new Decision(d[0] === 3 ? [0, ...d.slice(1)] : d); // without its wait
+    return new Decision(d[0] === 3 ? [0, ...d.slice(1)] : d, null, null, null, domain); // without its wait
   };
-  const handlers = Object.fromEntries(["both", "draft", "legacy", "none"].map((headers) => [headers, limitHttp(client, "api", { headers }, (req, res) => {
+  const handlers = Object.fromEntries(["both", "draft", "legacy", "none"].map((headers) => [headers, limitHttp(client, "shop", { headers }, (req, res) => {
     res.writeHead(current.status, { "X-Own": "1" });
     res.end(current.status === 304 ? undefined : "its own");
   })]));

@@ -150,7 +150,7 @@ test("gives HTTP callers the same message, headers and body as every client", ()
   }
 });
 
-export function decided({ decision, reason, status }) {
+export function decided({ domain, decision, reason, status }) {
   if (reason) return new Decision(status === 200 ? [0] : [2, null, null, null, null, null, 1_000_000], reason);
-  return new Decision(decode(Buffer.from(decision, "hex").subarray(4)).slice(2));
+  return new Decision(decode(Buffer.from(decision, "hex").subarray(4)).slice(2), null, null, null, domain);
 }

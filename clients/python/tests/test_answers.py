@@ -29,7 +29,9 @@ class Decided:
 def decided(answer):
     if answer["reason"]:
         return Decision([0] if answer["status"] == 200 else [2, *5 * [None], 1_000_000], reason=answer["reason"])
-    return Decision(decode(bytes.fromhex(answer["decision"])[4:])[2:])
+    decision = Decision(decode(bytes.fromhex(answer["decision"])[4:])[2:])
+    decision.domain = None if decision.allowed else answer["domain"]
+    return decision
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=[answer["name"] for answer in ANSWERS])

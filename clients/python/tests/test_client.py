@@ -4,8 +4,10 @@ import asyncio
 import ctypes
 import errno
 import gc
+import json
 import logging
 import os
+import pickle
 import resource
 import socket
 import threading
@@ -718,6 +720,27 @@ def test_an_unreferenced_client_is_collected(played, make_client):
     del client
     gc.collect()
     assert not [c for c in tidegate._CLIENTS if c._path == played.path]
+
+
+REFUSED = [*LIMIT, None, None, None, {"rate": "20/s", "digest": "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3"}]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_refusal_has_domain_rule_and_digest(played, client, directory, asynchronous):
+    async def asked():
+        ac = tidegate.AsyncClient(str(directory / "s"), timeout=PATIENT)
+        return [await ac.hit("shop"), await ac.hit("shop")]
+
+    verdicts = [ALLOW, REFUSED]
+    played.script = lambda connection, message: [1, message[1], *verdicts.pop(0)]
+    allowed, refused = asyncio.run(asked()) if asynchronous else [client.hit("shop"), client.hit("shop")]
+    assert (allowed.domain, allowed.digest) == (None, None)
+    assert (refused.domain, refused.rule, refused.digest) == ("shop", "per-user", REFUSED[-1]["digest"])
+    body = json.loads(problem(refused))
+    assert (body["domain"], body["digest"]) == ("shop", refused.digest)
+    copied = pickle.loads(pickle.dumps(refused))
+    assert repr(copied) == repr(refused)
+    assert "domain='shop' rule='per-user' limit=40" in repr(refused) and repr(refused.digest) in repr(refused)
 
 
 UNMATCHED = [0, None, None, None, None, None, 0, None, ["unmatched", "domain"]]

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import time
 import msgpack
 import pytest
 from daemons import ALLOW, PATIENT, frame
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_client import SLACK
 
@@ -26,7 +27,7 @@ VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
 REPLIES = [bytes.fromhex(vector["hex"]) for vector in GOOD if vector["direction"] == "reply"]
 FIELDS = ("allowed", "verdict", "status", "rule", "limit", "window", "remaining", "reset_after", "retry_after", "wait")
-FIELDS += ("lease", "notes", "help", "extra", "degraded", "reason")
+FIELDS += ("lease", "notes", "help", "extra", "digest", "degraded", "reason")
 SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
 
 
@@ -51,13 +52,41 @@ def same(payload):
 
 sizes = st.none() | st.integers(0, 2**63 - 1) | st.integers(0, 300)
 rules = st.none() | st.text(min_size=1, max_size=40) | st.from_regex(r"[a-z-]{1,31}", fullmatch=True)
+rates = st.none() | st.text(max_size=20) | st.from_regex("[0-9]{1,9}/[0-9]{0,2}(s|min|month)", fullmatch=True)
+digests = st.text(max_size=40) | st.from_regex("[0-9a-f]{32}", fullmatch=True)
+refusals = st.fixed_dictionaries({}, optional={"rate": rates, "blocked": st.booleans(), "digest": digests})
+
+
+def is_plain(text, shortest=0, longest=31):
+    return text is None or (shortest <= len(text) <= longest and text.isascii() and text.isprintable())
 
 
 @given(st.integers(0, 4), rules, st.lists(sizes, min_size=6, max_size=6))
 def test_fast_and_full_decoder_agree(verdict, rule, numbers):
     payload = msgpack.packb([verdict, rule, *numbers, None, None, None])[1:]
-    plain = rule is None or (len(rule) < 32 and rule.isascii() and rule.isprintable())
-    assert same(payload) == plain
+    assert same(payload) == is_plain(rule)
+
+
+@given(refusals)
+@example({"rate": "1/s", "digest": 32 * "0"})
+@example({"rate": 15 * "1", "blocked": True, "digest": 32 * "f"})
+def test_fast_and_full_decoder_agree_on_refusals(extra):
+    payload = msgpack.packb([1, "per-user", 40, 2_000_000, 0, 50_000, 50_000, None, None, None, extra])[1:]
+    known = re.fullmatch("[0-9a-f]{32}", extra.get("digest", ""))
+    known = known and list(extra) in (["digest"], ["rate", "digest"], ["rate", "blocked", "digest"])
+    if "rate" in extra:
+        known = known and extra["rate"] is not None and is_plain(extra["rate"], 3, 15)
+    assert same(payload) == bool(known and extra.get("blocked", True))
+
+
+@pytest.mark.parametrize("name", ["decision_digest", "decision_digest_alone", "decision_blocked"])
+def test_fast_decoder_reads_refusals(name):
+    [vector] = [vector for vector in GOOD if vector["name"] == name]
+    payload = bytes.fromhex(vector["hex"])[7:]
+    assert same(payload)
+    for at in range(len(payload)):
+        for byte in range(256):
+            same(payload[:at] + bytes((byte,)) + payload[at + 1 :])
 
 
 @given(st.sampled_from([r for r in REPLIES if r[5] == 1]), st.integers(0, 300), st.integers(0, 255))

@@ -74,6 +74,7 @@ module Tidegate
           end
 
           report = nil # the daemon has it
+          answer.domain = domain.to_s unless answer.allowed?
           log_unmatched(domain) if answer.unmatched?
           fallback&.learn(domain, given, answer.rule)
           answer.idem = options["idem"] if idem

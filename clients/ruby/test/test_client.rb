@@ -594,6 +594,7 @@ class TestClient < Support::Case
     granting = ->(_, message) { [1, message[1], *ALLOW, 77] }
     played.script = granting
     assert_equal "#<Tidegate::Decision allow per-user>", client.acquire("api").inspect
+    assert_nil client.acquire("api").domain
     assert_equal "#<Tidegate::Decision allow unreachable>", make_client(socket: "#{@directory}/none").acquire("api").inspect
   end
 

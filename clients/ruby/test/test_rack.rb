@@ -263,11 +263,23 @@ class TestRack < RackCase
     assert_equal [[77, 2]], played.releases
   end
 
+  def test_a_refusal_has_domain_rule_and_digest
+    digest = "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3"
+    played.script = ->(_, message) { [1, message[1], *Support::LIMIT, nil, nil, nil, { "rate" => "20/s", "digest" => digest }] }
+    body = JSON.parse(call(PLAIN, domain: "shop")[2])
+    assert_equal [["per-user"], "shop", digest], body.values_at("violated-policies", "domain", "digest")
+    refused = client.hit(:shop)
+    assert_equal ["shop", "per-user", digest], [refused.domain, refused.rule, refused.digest]
+    assert_equal "#<Tidegate::Decision limit shop per-user #{digest}>", refused.inspect
+    assert_equal refused.inspect, Marshal.load(Marshal.dump(refused)).inspect
+  end
+
   # -- the answers, byte for byte as in every other language -----------------------------------------------------------
 
   JSON.parse(File.read("#{Support::VECTORS}/answers.json")).each do |answer|
     define_method("test_answer_#{answer['name']}") do
       decision = Tidegate::Decision.from(elements(answer), answer["reason"])
+      decision.domain = answer["domain"] unless decision.allowed?
       decided = Object.new
       decided.define_singleton_method(:acquire) { |*, **| decision }
       replace(decision, :wait) { 0.0 }

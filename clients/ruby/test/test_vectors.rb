@@ -108,9 +108,11 @@ class TestVectors < Support::Case
     end
   end
 
+  REFUSALS = %w[decision_digest decision_digest_alone decision_blocked].freeze
+
   # The fast path and the full decoder agree on every decision, and the fast path matches no other frame.
   def test_fast_path_and_full_decoder_agree
-    quick = GOOD.select { |vector| vector["direction"] == "reply" }.count do |vector|
+    quick = GOOD.select { |vector| vector["direction"] == "reply" }.filter_map do |vector|
       elements = Wire.decode([vector["hex"]].pack("H*").byteslice(4..))
       frame = Support.frame([elements[0], 0x1234, *elements.drop(2)])
       next unless Wire::PLAIN.match?(frame)
@@ -118,16 +120,30 @@ class TestVectors < Support::Case
       assert_equal [1, "\x12\x34".b, elements[2]], [elements[0], frame.byteslice(7, 2), frame.getbyte(9)], vector["name"]
       long = Tidegate::Decision.from(elements.drop(2))
       short = Tidegate::Decision.new(frame, elements[2], nil)
-      %i[verdict rule limit window remaining reset_after retry_after wait lease notes headers message].each do |what|
+      %i[verdict rule limit window remaining reset_after retry_after wait lease notes digest blocked? headers message].each do |what|
         long_says, short_says = [long, short].map { |decision| decision.public_send(what) }
         assert_equal([long_says], [short_says], "#{vector['name']} #{what}")
       end
+      vector["name"]
     end
-    assert_operator quick, :>, 5
+    assert_operator quick.size, :>, 5
+    assert_empty REFUSALS - quick
   end
 
-  def test_fast_path_matches_no_other_frame
-    elements = Wire.decode([ANSWERS[0]["decision"]].pack("H*").byteslice(4..))
+  def test_fast_path_matches_rates_of_3_to_15_characters
+    fits = (0..40).select do |size|
+      extra = { "rate" => "1" * size, "digest" => "0" * 32 }
+      Wire::PLAIN.match?(Support.frame([1, 0x1234, *Support::LIMIT, nil, nil, nil, extra]))
+    end
+    assert_equal [*3..15], fits
+  end
+
+  [ANSWERS[0]["decision"], *GOOD.filter_map { |one| one["hex"] if REFUSALS.include?(one["name"]) }].each.with_index do |hex, i|
+    define_method("test_fast_path_matches_no_other_frame_#{i}") { matches_no_other_frame(hex) }
+  end
+
+  def matches_no_other_frame(hex)
+    elements = Wire.decode([hex].pack("H*").byteslice(4..))
     frame = Support.frame([1, 0x1234, *elements.drop(2)])
     pattern = Wire::PLAIN
     assert pattern.match?(frame)

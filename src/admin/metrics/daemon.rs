@@ -17,19 +17,24 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         "Keys whose state differed from a fresh one at the last sweep",
         &(engine.keys() as u64),
     )?;
-    let help = "Keys dropped for lack of memory that were not yet fresh";
+    let help = "Keys dropped for lack of memory that were not yet fresh: their callers start fresh. Act if it \
+                grows: raise `memory.max`";
     sheet.counter("key_evictions", help, &scrape.totals.evictions)?;
-    sheet.gauge("memory_bytes", "Bytes that the tables have allocated", &(engine.memory_bytes() as u64))?;
+    sheet.gauge(
+        "memory_bytes",
+        "Bytes that the tables have allocated. Act if near `tidegate_memory_max_bytes`",
+        &(engine.memory_bytes() as u64),
+    )?;
     sheet.gauge(
         "memory_max_bytes",
-        "Bytes that the tables may allocate (memory.max)",
+        "Bytes that the tables may allocate (`memory.max`)",
         &(engine.memory_bytes_max() as u64),
     )?;
     held(scrape, sheet)?;
-    let help = "CPU time that all threads of the daemon have used";
+    let help = "CPU time that all threads of the daemon have used. Act if above some 10 µs per decision";
     sheet.counter("cpu_seconds", help, &Duration::from_nanos(read_cpu_nanos()).as_secs_f64())?;
     let process = scrape.admin.control.process();
-    let help = "Resident memory of the daemon; 0: unreadable";
+    let help = "Resident memory of the daemon; 0: unreadable. Act if near `MemoryMax=` of its unit";
     sheet.gauge("resident_bytes", help, &process.resident_bytes)?;
     connections(scrape, sheet)?;
     state(scrape, sheet)?;
@@ -38,89 +43,121 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     recording(scrape, sheet)?;
     sheet.infos("build", "The running version", [[("version", env!("CARGO_PKG_VERSION"))]])?;
     let started = unix_seconds(began.at, began);
-    sheet.gauge("start_time_seconds", "Start time of the daemon, in Unix time", &started)?;
+    sheet.gauge(
+        "start_time_seconds",
+        "Start time of the daemon, in Unix time. Act if it changes often",
+        &started,
+    )?;
     switches(scrape, sheet)
 }
 
 fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let held = scrape.admin.engine.held_bytes();
-    let help = "Estimated bytes held beside the tables: for all users, and for the largest user";
+    let help = "Estimated bytes held beside the tables: for all users, and for the largest user. Act if largest \
+                is near 16 MiB above its connections and leases";
     let of = [([("users", "all")], held.total), ([("users", "largest")], held.largest_user)];
     sheet.gauges("held_bytes", help, of)?;
-    let help = "Allocations refused because a user, or all users together, held too much, by kind";
+    let help = "Refusals because a user, or all users together, held too much, by kind: reports; waits: no remote \
+                check; buffers: the connection was closed; sessions: answered `busy`; leases: answered `quota`. \
+                Act if anything but reports grows: find the user in the log";
     sheet.counters_by("held_refused", help, "what", held.refused)
 }
 
 fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let server = &scrape.admin.server;
-    sheet.gauge("connections", "Connections on the applications' socket", &server.connections())?;
-    let help = "Refused connections, by the limit that was reached: connections.max or .per_user";
+    sheet.gauge(
+        "connections",
+        "Connections on the applications' socket. Act if near `connections.max`",
+        &server.connections(),
+    )?;
+    let help = "Refused connections, by the limit that was reached: `connections.max` or `.per_user`. Act if it \
+                grows: those clients go on without limits";
     sheet.counters_by("connections_refused", help, "reason", server.refused_connections())?;
-    let help = "Idle connections of sessions with many, closed to make room for others";
+    let help = "Idle connections of sessions with many, closed to make room for others. Act if it grows all the \
+                time: raise `connections`";
     sheet.counter("connections_reclaimed", help, &server.connections_reclaimed())?;
-    let help = "Frames answered by an ERROR, by its code; such requests pass unjudged";
+    let help = "Frames answered by an ERROR, by its code. Act if it grows: such requests are not judged";
     sheet.counters_by("frames_bad", help, "code", server.errors())?;
     let missed = server.missed_decisions();
     let missed = missed.map(|(client, reason, count)| ([("client", client), ("reason", reason)], count));
-    let help = "Decisions that clients made without the daemon, reported on the next connection";
+    let help = "Decisions that clients made without the daemon, reported on the next connection. Act if it grows: \
+                requests pass unlimited";
     sheet.counters("missed", help, missed)?;
-    let help = "Requests decided without their remote check, by the limit that was reached";
+    let help = "Requests decided without their remote check, by the full limit: connection: 256 requests or 64 \
+                KiB wait; user: half of its maximum; calls: 1 024 checks within 2 ms. Act if it grows: use more \
+                connections, or rules that borrow";
     sheet.counters_by("waits_declined", help, "reason", server.not_pending())?;
-    let help = "Times that the wall clock was set back by 0.1 s or more";
+    let help =
+        "Times that the wall clock was set back by 0.1 s or more. Act if it grows: check the time server";
     sheet.counter("clock_steps_back", help, &server.clock_steps_back())
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let stats = scrape.admin.snapshots.read();
-    sheet.counter("state_writes", "Writes of the tables to the state directory", &stats.writes)?;
-    let help = "Failed writes of the tables; the log has the cause";
+    sheet.counter(
+        "state_writes",
+        "Writes of the tables to the state directory. Act if it stands still for minutes",
+        &stats.writes,
+    )?;
+    let help = "Failed writes of the tables; the log has the cause. Act if it grows: a crash would give bursts \
+                again";
     sheet.counter("state_write_failures", help, &stats.failures)?;
-    let help = "Time of the last write of the tables, in Unix time; 0: never";
+    let help = "Time of the last write of the tables, in Unix time; 0: never. Act if older than some minutes";
     sheet.gauge("state_last_write_timestamp_seconds", help, &stats.last_write)?;
     sheet.gauge("state_bytes", "Size of the last written tables", &stats.bytes)?;
-    let help = "Unusable files of the state directory at the start; their content is lost";
+    let help = "Unusable files of the state directory at the start; their content is lost. Act if above 0: \
+                callers started fresh, or switches are lost";
     sheet.counters("state_bad", help, stats.bad.iter().map(|(file, count)| ([("file", &**file)], *count)))
 }
 
 fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let help = "Log lines dropped because standard error was blocked or failed";
+    let help = "Log lines dropped because standard error was blocked or failed. Act if it grows: repair the disk \
+                or the log reader";
     sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
     let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
-    let help = "Whether a helper thread runs; 0: it cannot start, or has panicked";
+    let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log; 0: it cannot \
+                start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
     let running = threads().map(|(labels, thread)| (labels, u64::from(thread.is_running)));
     sheet.gauges("thread_running", help, running.collect::<Vec<_>>())?;
-    let help = "Restarts of a helper thread after a panic";
+    let help =
+        "Restarts of a helper thread after a panic. Act if above 0: please report it; the log says where";
     sheet.counters("thread_restarts", help, threads().map(|(labels, thread)| (labels, thread.restarts)))?;
-    let help = "Whether the daemon left a crash loop, without its state and with the last proven rules";
+    let help = "1 after a crash loop, until the rules are read again: state set aside, the last proven rules in \
+                force. Act if 1: repair the rules, run `tidegate reload`, report the evidence";
     sheet.gauge("crash_loop", help, &u64::from(process.is_after_crash_loop))
 }
 
 fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let recorder = &scrape.admin.recorder;
-    let help = "Whether a recording is on (tidegate record)";
+    let help = "1 while `tidegate record` runs. Act if 1 for longer than intended";
     sheet.gauge("recording", help, &u64::from(recorder.is_on()))?;
     sheet.counter("recorded_lines", "Written lines of recordings", &recorder.lines())?;
-    let help = "Events that recordings lack because they came faster than they were written";
+    let help = "Events that recordings lack because they came faster than they were written. Act if it grows: the \
+                trace has gaps";
     sheet.counter("recorded_dropped", help, &recorder.dropped())
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let rules = scrape.admin.control.rules();
-    let help = "Whether the last reload put all rules into force";
+    let help = "1 if the last reload put all rules into force. Act if 0: `tidegate check` says why";
     sheet.gauge("rules_reload_success", help, &u64::from(rules.is_good))?;
     let last = rules.last_success.map_or(0.0, |at| unix_seconds(at, scrape.now));
     let help = "Time of the last reload that put all rules into force, in Unix time; 0: never";
     sheet.gauge("rules_last_reload_timestamp_seconds", help, &last)?;
     let domains = rules.domains.iter().take(DOMAINS_MAX);
     let domains = domains.map(|domain| [("domain", &*domain.name), ("sha", &*domain.sha)]);
-    sheet.infos("rules", "The domains in force, with the fingerprint of their files", domains)?;
+    sheet.infos(
+        "rules",
+        "The domains in force, with the fingerprint of their files. Act if hosts that should agree differ",
+        domains,
+    )?;
     let modes = scrape.in_force.each().take(RULES_MAX).flat_map(|rule| {
         Mode::ALL.map(|mode| {
             let labels = [("domain", rule.domain), ("rule", rule.name), ("mode", mode.name())];
             (labels, u64::from(rule.mode == mode))
         })
     });
-    let help = "Effective mode of a rule: 1 for that mode, 0 for the others";
+    let help = "1 for the effective mode of a rule, 0 for the others. Act if a rule is off unintentionally";
     sheet.gauges("mode", help, modes.collect::<Vec<_>>())
 }
 
@@ -140,8 +177,8 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         of("guard", "rule"),
         ([("by", "file"), ("reach", "everything")], u64::from(engine.is_off())),
     ];
-    let help = "Targets in another mode than in the files, by origin: host, fleet: an operator, on this host or for all; \
-                guard; file: the file that disables everything";
+    let help = "Targets in another mode than in the files, by origin: host, fleet: an operator, on this host or \
+                for all; guard; file: the file that disables everything. Act if above 0 after the incident";
     sheet.gauges("switches", help, series)
 }
 

@@ -16,17 +16,19 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let totals = &scrape.totals;
     sheet.histogram(
         "decision_seconds",
-        "Time from reading requests to their encoded replies; one batch in 64 is timed",
+        "Time from reading a batch of requests to its encoded replies; one batch in 64 is timed. Act if its p99 \
+         is above 1 ms: the host has no CPU left",
         &timed(&totals.spans),
     )?;
     sheet.counters(
         "unmatched",
-        "Requests that no rule matched, by reason: domain: it has no rules; rule: none matches",
+        "Requests that no rule matched, by reason: domain: it has no rules; rule: none matches. Act if domain \
+         grows: a name is misspelt, or rules are missing",
         [([("reason", "domain")], totals.unmatched_domain), ([("reason", "rule")], totals.unmatched_rule)],
     )?;
     sheet.counter(
         "panics",
-        "Panics while deciding a request; each closes its connection only",
+        "Decisions that panicked; each closed its connection only. Act if above 0: please report it",
         &totals.panics,
     )
 }
@@ -50,8 +52,8 @@ fn decisions(scrape: &Scrape, rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> f
         by_verdict(verdicts)
             .map(|(verdict, count)| ([("domain", domain), ("rule", rule), ("verdict", verdict)], count))
     });
-    let help = "Decisions by verdict, at the rule that the answer names; rule is empty where it names none, \
-                domain where none has rules";
+    let help = "Decisions by verdict, at the rule that the answer names. `rule` is empty if it names none, \
+                `domain` if that has no rules. Act if the share of limit or shed changes";
     sheet.counters("decisions", help, series)
 }
 
@@ -65,7 +67,8 @@ fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'
             ("would_refuse", rule.would_refuse),
         ]
     };
-    let help = "Checks of a rule, by outcome; a request has one for each matching rule";
+    let help = "Checks of a rule, by outcome; near: past `warn_at`; would_refuse: in shadow. A request has one \
+                for each matching rule. Act if would_refuse is high before you enforce a rule";
     sheet.counters("rule_checks", help, by_outcome(rules, of))?;
     let candidates =
         candidates.iter().filter_map(|rule| Some((&*rule.domain, candidate_of(&rule.rule)?, rule)));
@@ -73,11 +76,11 @@ fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'
         [("pass", rule.pass + rule.near + rule.over), ("refuse", rule.refuse + rule.would_refuse)]
             .map(|(outcome, count)| ([("domain", domain), ("rule", name), ("outcome", outcome)], count))
     });
-    let help = "Checks of the candidate of a rule, by outcome";
+    let help = "Checks of the candidate of a rule, by outcome. Act if it refuses more than intended";
     sheet.counters("candidate_checks", help, candidates)?;
     let guards = rules.iter().map(|rule| ([("domain", &*rule.domain), ("rule", &*rule.rule)], rule.guard));
-    let help =
-        "Times that a rule refused more than half of at least 100 callers within five minutes of a change";
+    let help = "Times that a rule refused more than half of at least 100 callers within five minutes of a change. Act if \
+         above 0: probably a mistake in the rule";
     sheet.counters("guard", help, guards)
 }
 
@@ -102,7 +105,8 @@ fn priorities(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let series = by_name.iter().flat_map(|(priority, verdicts)| {
         by_verdict(verdicts).map(|(verdict, count)| ([("priority", *priority), ("verdict", verdict)], count))
     });
-    let help = "Decisions by the priority of the request, over all domains that have priorities";
+    let help = "Decisions by the priority of the request, over all domains that have priorities. Act if the most \
+                important priority is shed";
     sheet.counters("priority", help, series)
 }
 

@@ -3,6 +3,7 @@
 
 mod daemon;
 mod decisions;
+mod fleet;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,9 +18,9 @@ use tracing::error;
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
-use super::fleet::{FleetReading, FleetRuleStatus, admitted_max, fleet_rules};
+use super::fleet::{FleetReading, FleetRuleStatus, fleet_rules};
 use crate::clock::Now;
-use crate::engine::{InForce, PoolView, ReserveView, Totals};
+use crate::engine::{InForce, PoolView, Totals};
 
 /// The state at one moment, as far as several families need it, and the daemon to read the rest from.
 struct Scrape {
@@ -71,12 +72,13 @@ impl Collector for Scrape {
         let mut sheet = Sheet(encoder);
         decisions::write(self, &mut sheet)?;
         write_work(self, &mut sheet)?;
-        write_fleet(self, &mut sheet)?;
+        fleet::write(self, &mut sheet)?;
         daemon::write(self, &mut sheet)
     }
 }
 
-/// Families of series, one after the other, in the order in which they are written.
+/// Families of series, one after the other, in the order in which they are written. A help text may end with
+/// `. Act if CONDITION`, the last column of the table in `docs/metrics.md`, which is written from these texts.
 struct Sheet<'e>(DescriptorEncoder<'e>);
 
 /// Label names and their values.
@@ -168,11 +170,15 @@ const TEXT_BYTES: usize = 128 * 1_024;
 
 fn write_work(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let leases = scrape.admin.engine.leases();
-    sheet.gauge("leases", "Leases held", &leases.live)?;
+    sheet.gauge(
+        "leases",
+        "Leases in progress. Act if it only grows: leases are not released",
+        &leases.live,
+    )?;
     sheet.counters(
         "lease_ended",
-        "Ended leases, by reason: released; expired; session: its process exited; abandoned: its client had stopped \
-         waiting",
+        "Ended leases, by reason: released; expired; session: its process exited; abandoned: its client had \
+         stopped waiting. Act if many expired: work takes longer than `expires`, or is not released",
         [
             ([("reason", "released")], leases.released),
             ([("reason", "expired")], leases.expired),
@@ -183,15 +189,20 @@ fn write_work(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let not_held = &leases.not_held;
     sheet.counters(
         "lease_not_held",
-        "RELEASE and RENEW of a lease that the session does not hold, by reason: ended; foreign: another session's; \
-         unknown: none of this daemon. They change nothing",
+        "RELEASE and RENEW of a lease that the session does not hold, by reason: ended; foreign: another \
+         session's; unknown: none of this daemon, as after a `kill -9`. They change nothing. Act if foreign is \
+         above 0: a client mixes up processes; or ended grows: released twice, or work outlasts `expires`",
         [
             ([("reason", "ended")], not_held.ended),
             ([("reason", "foreign")], not_held.foreign),
             ([("reason", "unknown")], not_held.unknown),
         ],
     )?;
-    sheet.gauge("sessions", "Sessions connected now or within the last 5 s", &leases.sessions)?;
+    sheet.gauge(
+        "sessions",
+        "Application processes connected now or within the last 5 s. Act if 0: no application asks",
+        &leases.sessions,
+    )?;
     slots(&scrape.pools, sheet)?;
     let watched: Vec<&PoolView> = scrape.pools.iter().filter(|pool| pool.configured).collect();
     shedding(&watched, sheet)
@@ -209,9 +220,10 @@ fn slots(pools: &[PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
     let series = |of: fn(&(u64, u64)) -> u64| {
         by_name.iter().map(move |(name, sums)| ([("pool", *name)], of(sums))).collect::<Vec<_>>()
     };
-    let help = "Slots of a pool; 0: unknown, and nothing is shed by them";
+    let help =
+        "Slots of a pool; 0: unknown, and nothing is shed by them. Act if 0 for a pool that should be shed";
     sheet.gauges("slots", help, series(|(slots, _)| *slots))?;
-    sheet.gauges("slots_busy", "Busy slots of a pool", series(|(_, busy)| *busy))
+    sheet.gauges("slots_busy", "Busy slots of a pool. Act if equal to its slots", series(|(_, busy)| *busy))
 }
 
 fn shedding(pools: &[&PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -219,21 +231,26 @@ fn shedding(pools: &[&PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
         let each = pool.shed_probabilities.iter();
         each.map(|(priority, chance)| ([("pool", &*pool.pool), ("priority", &**priority)], *chance))
     });
-    let help = "Probability that `workers` sheds a request of a priority";
+    let help = "Probability that `workers` sheds a request of a priority. Act if above 0 for some minutes";
     sheet.gauges("shed_chance", help, chances)?;
-    let help = "Severity of `workers`: up to 0 sheds nothing, 1 sheds all priorities that may be shed";
+    let help = "Severity of `workers`: up to 0 sheds nothing, 1 sheds all priorities that may be shed. Act if \
+                above 0";
     sheet.gauges("shed_severity", help, pools.iter().map(|pool| ([("pool", &*pool.pool)], pool.severity)))?;
     let braking = pools.iter().map(|pool| ([("pool", &*pool.pool)], u64::from(pool.braking)));
-    sheet.gauges("braking", "Whether the brake of a pool is on", braking)?;
+    sheet.gauges(
+        "braking",
+        "1 while the brake of a pool is on. Act if 1 for longer than a deployment",
+        braking,
+    )?;
     let readings = || pools.iter().flat_map(|pool| readings(pool));
     let ratios = readings()
         .map(|(pool, signal, value)| ([("pool", pool), ("signal", signal)], value.unwrap_or_default()));
-    let help = "Utilization of a pool by each signal; `workers` is the busy share of its slot-time in the last 8 s; 0 if \
-                unreadable";
+    let help = "Utilization of a pool by each signal; `workers` is the busy share of its slot-time in the last 8 \
+                s; 0 if unreadable. Act if above `bad`";
     sheet.gauges("utilization_ratio", help, ratios)?;
     let available = readings()
         .map(|(pool, signal, value)| ([("pool", pool), ("signal", signal)], u64::from(value.is_some())));
-    sheet.gauges("signal_available", "Whether a signal can be read", available)
+    sheet.gauges("signal_available", "1 if a signal can be read. Act if 0: the log says why", available)
 }
 
 /// The share of busy slots, and every signal of the rules.
@@ -247,79 +264,3 @@ fn readings(pool: &PoolView) -> impl Iterator<Item = (&str, &str, Option<f64>)> 
 const OTHER: &str = "other";
 
 const WORKERS: &str = "workers";
-
-fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let (fleet, counts) = (&*scrape.fleet.view, &scrape.fleet.view.counts);
-    let help = "Hosts that share budgets, this one included; 0: the settings name no Redis";
-    sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
-    let help = "Whether rules share a budget, permits or a reserve, and the settings name a Redis";
-    sheet.gauge("fleet_needed", help, &u64::from(fleet.is_needed))?;
-    let help = "Whether Redis answers; 0: in an outage, and if nothing is shared";
-    sheet.gauge("fleet_linked", help, &u64::from(fleet.is_linked))?;
-    let help = "Outages of Redis";
-    sheet.counter("fleet_outages", help, &fleet.outages)?;
-    let help = "Age of the last reply of Redis; 0: none yet";
-    sheet.gauge(
-        "fleet_staleness_seconds",
-        help,
-        &scrape.fleet.staleness.unwrap_or_default().as_secs_f64(),
-    )?;
-    let help = "Smoothed round trip to Redis";
-    sheet.gauge("fleet_round_trip_seconds", help, &fleet.round_trip.as_secs_f64())?;
-    let help = "Keys in the sync with Redis";
-    sheet.gauge("fleet_keys", help, &(fleet.keys as u64))?;
-    let help = "Cells in answered batches: one for each key of a batch";
-    sheet.counter("fleet_cells", help, &counts.cells)?;
-    let help = "Batches of cells, by outcome: answered; unanswered: they may have run or not; undecodable: the reply is \
-                malformed";
-    sheet.counters_by("fleet_batches", help, "outcome", fleet.batches())?;
-    let help = "Failed commands, connections and attempts to connect, by class";
-    sheet.counters_by("fleet_errors", help, "class", fleet.errors.iter().copied())?;
-    let help = "Requests that needed a remote check, by outcome: answered; late: no reply by the deadline; declined: too \
-                many were in flight, or checks were stopped";
-    sheet.counters_by("fleet_asked", help, "outcome", fleet.remote_checks())?;
-    let help = "Times that remote checks stopped for a while: five in a row were late";
-    sheet.counter("fleet_asks_stopped", help, &fleet.remote_checks.stopped)?;
-    let help = "Tokens charged below zero: admitted beyond a budget";
-    sheet.counter("fleet_excess_tokens", help, &counts.excess)?;
-    let help = "Estimated false refusals: replies with at least a tenth of the budget, for a key that had just refused";
-    sheet.counter("fleet_false_refusals", help, &counts.false_refusals)?;
-    let help = "Borrowed tokens that no host can use any more: they expired unused, or their grant was late";
-    sheet.counter("fleet_expired_tokens", help, &counts.expired)?;
-    let help = "Cells that Redis lost before their expiry; they started empty";
-    sheet.counter("fleet_cells_lost", help, &counts.lost)?;
-    let help = "Impossible numbers from Redis, cut to the possible range";
-    sheet.counter("fleet_clamped", help, &fleet.clamped)?;
-    let help = "Ignored fleet overrides: forged: the fleet secret does not authenticate the value in Redis; stale: of an older \
-                version; unreadable: no text or too long; unknown: an entry unknown to this version";
-    sheet.counters_by("fleet_overrides_rejected", help, "reason", fleet.rejected_overrides())?;
-    let help = "Version of the fleet overrides in force; 0: none";
-    sheet.gauge("fleet_overrides_version", help, &fleet.overrides.version)?;
-    let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
-        let bound = rule.bound.as_ref()?;
-        Some(([("domain", &*rule.domain), ("rule", &*rule.rule)], bound.extra))
-    });
-    let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis answers";
-    sheet.gauges("fleet_bound_tokens", help, bounds)?;
-    let help = "Budgets that all hosts together may admit at most of one; above 1 while this host or others are cut off from \
-                Redis; 0: no budget is shared";
-    sheet.gauge("fleet_admitted_max_ratio", help, &admitted_max(&scrape.fleet_rules))?;
-    reserves(scrape, sheet)
-}
-
-/// Pools whose reserve hosts keep together, or may.
-fn reserves(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let each = || scrape.pools.iter().filter_map(|pool| Some(([("pool", &*pool.pool)], pool.reserve?)));
-    let shared = each().map(|(pool, reserve)| (pool, u64::from(reserve.shared)));
-    let help = "Whether all hosts share the reserve of a pool; 0: this host alone";
-    sheet.gauges("fleet_reserve_shared", help, shared)?;
-    let stale = |reserve: ReserveView| reserve.elsewhere.map_or(0.0, |hosts| hosts.stale_s);
-    let help = "Age of the sums of other hosts for a reserve; 0: this host alone";
-    sheet.gauges("fleet_reserve_staleness_seconds", help, each().map(|(pool, of)| (pool, stale(of))))?;
-    let most = each().map(|(pool, reserve)| (pool, u64::from(reserve.noncritical_max.unwrap_or_default())));
-    let help = "Most noncritical work in progress that the reserve permits on this host; 0 also if the slots are unknown";
-    sheet.gauges("fleet_reserve_most", help, most)
-}
-
-/// As many as are counted by name.
-const RULES_MAX: usize = 512;

@@ -4,28 +4,29 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::why::find_digest;
 use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, rule};
 use crate::admin::fleet::FleetReading;
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
-use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
+use crate::engine::{BlockedKey, Digest, Engine, FleetChange, KeyError, NamedKey, RuleName, SwitchOrigin};
 
 pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
-    let body = RequestFields::of(body, &["rule", "key", "for_s", "fleet"])?;
-    let (rule, key) = rule_and_key(admin, &body)?;
+    let body = RequestFields::of(body, &["rule", "key", "digest", "for_s", "fleet"])?;
+    let (rule, key) = rule_and_named_key(admin, &body)?;
     let now = admin.clock.now();
     let until =
         body.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
     let (shown_until, mode) = (utc(until, now), mode_of(admin, &rule));
     let (digest, everywhere) = if body.flag("fleet")? {
         // Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-        let key = admin.engine.fleet_key_digest(&rule, &key)?;
+        let key = admin.engine.fleet_key_digest(&rule, key.attributes()?)?;
         let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
         let digest = blocked.format_digest();
         admin.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
         (digest, ", on all hosts")
     } else {
-        let digest = admin.engine.block_key(&rule, &key, until, by)?.format_digest();
+        let digest = admin.engine.block_key(&rule, key.named(), until, by)?.format_digest();
         let what = format!("blocked the key {digest} of {rule} until {shown_until}");
         admin.ledger.enter(&by.to_string(), &what, now);
         (digest, "")
@@ -35,13 +36,15 @@ pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value
 }
 
 pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
-    let fields = RequestFields::of(body, &["rule", "key", "fleet"])?;
+    let fields = RequestFields::of(body, &["rule", "key", "digest", "fleet"])?;
     if !fields.flag("fleet")? {
         let message = ["was not blocked", "is free"];
-        return undo(admin, by, body, "freed a key of", message, Engine::unblock_key);
+        return undo(admin, by, body, "freed a key of", message, |engine, rule, key| {
+            engine.unblock_key(rule, key)
+        });
     }
-    let (rule, key) = rule_and_key(admin, &fields)?;
-    let key = admin.engine.fleet_key_digest(&rule, &key)?;
+    let (rule, key) = rule_and_named_key(admin, &fields)?;
+    let key = admin.engine.fleet_key_digest(&rule, key.attributes()?)?;
     let change = FleetChange::Unblock(rule.clone(), key);
     let some = admin.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
@@ -55,10 +58,10 @@ pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Val
 
 pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
     let message = ["had no state", "starts fresh; leases stay"];
-    undo(admin, by, body, "reset a key of", message, Engine::reset_key)
+    undo(admin, by, body, "reset a key of", message, |engine, rule, key| engine.reset_key(rule, key))
 }
 
-type Undo = fn(&Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
+type Undo = fn(&Engine, &RuleName, NamedKey<'_>) -> Result<bool, KeyError>;
 
 fn undo(
     admin: &AdminState,
@@ -68,17 +71,17 @@ fn undo(
     message: [&str; 2],
     undo: Undo,
 ) -> VerbResult {
-    let body = RequestFields::of(body, &["rule", "key", "fleet"])?;
+    let body = RequestFields::of(body, &["rule", "key", "digest", "fleet"])?;
     if body.flag("fleet")? {
         return Err(VerbRefusal::bad("a key starts fresh on one host alone: leave `fleet` out"));
     }
-    let (rule, key) = rule_and_key(admin, &body)?;
-    let some = undo(&admin.engine, &rule, &key)?;
+    let (rule, key) = rule_and_named_key(admin, &body)?;
+    let some = undo(&admin.engine, &rule, key.named())?;
     if some {
         admin.ledger.enter(&by.to_string(), &format!("{what} {rule}"), admin.clock.now());
     }
     let [nothing, done] = message;
-    let still = still_blocked(admin, &rule, &key);
+    let still = key.attributes().map_or("", |key| still_blocked(admin, &rule, key));
     let message = format!("{rule}: this key {}{still}", if some { done } else { nothing });
     Ok(answer::done(json!({"said": message, "done": some, "warning": admin.control.keep().err()})))
 }
@@ -89,6 +92,43 @@ pub(super) fn rule_and_key<'a>(
 ) -> Result<(RuleName, AttributePairs<'a>), VerbRefusal> {
     let name = body.text("rule")?.ok_or_else(|| VerbRefusal::bad("of which rule: write `rule`"))?;
     Ok((rule(admin, name)?, body.pairs("key")?))
+}
+
+/// A key, as a body names it.
+enum RequestedKey<'a> {
+    Attributes(AttributePairs<'a>),
+    Digest(Digest),
+}
+
+impl RequestedKey<'_> {
+    fn named(&self) -> NamedKey<'_> {
+        match self {
+            RequestedKey::Attributes(attributes) => NamedKey::Attributes(attributes),
+            RequestedKey::Digest(digest) => NamedKey::Digest(*digest),
+        }
+    }
+
+    /// The digest of a key in Redis is another one, which only its values give.
+    fn attributes(&self) -> Result<&AttributePairs<'_>, VerbRefusal> {
+        match self {
+            RequestedKey::Attributes(attributes) => Ok(attributes),
+            RequestedKey::Digest(_) => Err(VerbRefusal::bad(
+                "all hosts know the key by its values: name its attributes in place of the digest",
+            )),
+        }
+    }
+}
+
+fn rule_and_named_key<'a>(
+    admin: &AdminState,
+    body: &RequestFields<'a>,
+) -> Result<(RuleName, RequestedKey<'a>), VerbRefusal> {
+    let (rule, attributes) = rule_and_key(admin, body)?;
+    match body.text("digest")? {
+        None => Ok((rule, RequestedKey::Attributes(attributes))),
+        Some(_) if !attributes.is_empty() => Err(VerbRefusal::bad("write `key` or `digest`, not both")),
+        Some(digest) => Ok((rule, RequestedKey::Digest(find_digest(admin, digest)?))),
+    }
 }
 
 /// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.

@@ -1,7 +1,7 @@
 //! `POST /why`: the decision that a request would get now from the rules in force, the state of each matching rule, and the
 //! rules that do not match with their reasons. Nothing is charged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,16 +11,19 @@ use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{
-    Caller, Cost, Descriptors, InspectedCheck, Op, Request, RuleName, SwitchOrigin, SwitchView, Target,
+    BlockedKey, Caller, Cost, Descriptors, Digest, DigestError, InspectedCheck, Op, Request, RuleName,
+    SwitchOrigin, SwitchView, Target,
 };
 use crate::rules::de::{TYPO, nearest};
 use crate::rules::words::numbers_or_unlimited;
 use crate::rules::{Domain, Rule};
+use crate::terms::counted;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WhyRequest {
-    domain: String,
+    /// May be left out with a digest.
+    domain: Option<String>,
     #[serde(default)]
     descriptors: Vec<Vec<(String, String)>>,
     /// By unit; empty: one request.
@@ -69,8 +72,12 @@ pub(crate) struct WhyCheck {
     pub(crate) at: String,
     /// The mode in force.
     pub(crate) mode: String,
-    /// Algorithm and numbers, as in the rule.
+    /// Algorithm and numbers that this key has.
     pub(crate) quota: String,
+    /// Whether they are those of an override.
+    pub(crate) is_overridden: bool,
+    /// Whether they may be those of an override, as a digest does not tell.
+    pub(crate) is_uncertain: bool,
     pub(crate) digest: String,
     pub(crate) cost: u32,
     pub(crate) unit: String,
@@ -113,19 +120,33 @@ pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -
     let request: WhyRequest = serde_json::from_value(body.clone())
         .map_err(|error| VerbRefusal::bad(format!("the request cannot be read: {error}")))?;
     let in_force = admin.engine.in_force();
-    let Some(domain) = in_force.domains().find(|domain| *domain.name() == *request.domain) else {
-        return Err(VerbRefusal::failed(in_force.describe_missing(&request.domain)));
-    };
     let now = admin.clock.now();
     let mut status = WhyStatus {
-        domain: request.domain.clone(),
+        domain: request.domain.clone().unwrap_or_default(),
         mode: admin.engine.mode().to_string(),
         overrides: switches(admin, now, |view| view.switch.target == Target::Daemon),
         ..WhyStatus::default()
     };
-    match &request.digest {
-        Some(digest) => look_up(admin, domain, digest, &mut status, now)?,
-        None => inspect(admin, domain, &request, &mut status, now)?,
+    let domain = |name: &str| {
+        let found = in_force.domains().find(|domain| *domain.name() == *name);
+        found.ok_or_else(|| VerbRefusal::failed(in_force.describe_missing(name)))
+    };
+    match (&request.domain, &request.digest) {
+        (Some(name), None) => inspect(admin, domain(name)?, &request, &mut status, now)?,
+        (Some(name), Some(digest)) => {
+            look_up(admin, domain(name)?, find_digest(admin, digest)?, &mut status, now);
+        }
+        (None, Some(digest)) => {
+            let digest = find_digest(admin, digest)?;
+            for domain in in_force.domains() {
+                look_up(admin, domain, digest, &mut status, now);
+                if !status.checks.is_empty() {
+                    domain.name().clone_into(&mut status.domain);
+                    break;
+                }
+            }
+        }
+        (None, None) => return Err(VerbRefusal::bad("of which request: write `domain`, or `digest`")),
     }
     Ok(answer::done(json!(status)))
 }
@@ -210,20 +231,22 @@ fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> Why
         refuses: check.refuses,
         blocked: check.blocked,
         retry_us: check.retry_after.map(|wait| wait.0),
-        ..of_rule(admin, domain, rule, &check.digest)
+        is_overridden: check.is_overridden,
+        is_uncertain: check.is_uncertain,
+        ..of_rule(admin, domain, rule, numbers_or_unlimited(check.quota), &check.digest)
     };
     add_sketch(admin, domain, &mut entry);
     entry
 }
 
 /// Returns what is known of a key without its state.
-fn of_rule(admin: &AdminState, domain: &Domain, rule: &Rule, digest: &str) -> WhyCheck {
+fn of_rule(admin: &AdminState, domain: &Domain, rule: &Rule, quota: String, digest: &str) -> WhyCheck {
     let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
     WhyCheck {
         rule: rule.name.to_string(),
         at: format!("{}:{}", rule.position.file, rule.position.line),
         mode: admin.engine.effective_mode(&name).unwrap_or(rule.mode).to_string(),
-        quota: numbers_or_unlimited(rule.limit.quota()),
+        quota,
         digest: digest.to_owned(),
         ..WhyCheck::default()
     }
@@ -243,34 +266,68 @@ fn add_sketch(admin: &AdminState, domain: &Domain, entry: &mut WhyCheck) -> bool
     entry.requested.or(entry.refused).or(entry.would_refuse).is_some()
 }
 
-/// Finds the rules of the domain that know a digest: by their sketches and by blocks.
-fn look_up(
-    admin: &AdminState,
-    domain: &Domain,
-    digest: &str,
-    status: &mut WhyStatus,
-    now: Now,
-) -> Result<(), VerbRefusal> {
-    let digest = digest.to_ascii_lowercase();
-    if digest.len() != DIGEST_DIGITS || !digest.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return Err(VerbRefusal::bad("a digest has 32 hexadecimal digits, as `top` and `switch` show it"));
+/// Finds the rule that knows a digest: by its states, its sketch and blocks.
+fn look_up(admin: &AdminState, domain: &Domain, key: Digest, status: &mut WhyStatus, now: Now) {
+    let blocks = [admin.engine.blocked_keys(), admin.engine.fleet_overrides().blocks].concat();
+    let digest = key.to_hex();
+    status.checks = admin.engine.inspect_key(domain.name(), key, now, |checks| {
+        checks.iter().map(|check| self::check(admin, domain, check)).collect()
+    });
+    if status.checks.is_empty() {
+        let entries = domain
+            .rules()
+            .iter()
+            .map(|rule| of_rule(admin, domain, rule, numbers_or_unlimited(rule.limit.quota()), &digest));
+        let known = |mut entry: WhyCheck| add_sketch(admin, domain, &mut entry).then_some(entry);
+        status.checks = entries.filter_map(known).collect();
+    }
+    for check in &mut status.checks {
+        let name = RuleName { domain: domain.name().into(), rule: check.rule.as_str().into() };
+        let target = Target::Rule(name.clone());
+        status.overrides.extend(switches(admin, now, |view| view.switch.target == target));
+        let block = blocks.iter().find(|block| block.rule == name && block.format_digest() == *digest);
+        status.overrides.extend(block.map(|block| {
+            format!("{name}: this key is blocked until {} by {}", utc(block.until, now), block.by)
+        }));
+    }
+}
+
+/// Reads a digest, or its first digits where only one caller or blocked key that is shown has them.
+pub(super) fn find_digest(admin: &AdminState, text: &str) -> Result<Digest, VerbRefusal> {
+    let wrong = match text.parse() {
+        Ok(digest) => return Ok(digest),
+        Err(wrong @ DigestError) => wrong,
+    };
+    let begin = text.to_ascii_lowercase();
+    if !(DIGITS_MIN..DIGITS_MAX).contains(&begin.len())
+        || !begin.bytes().all(|digit| digit.is_ascii_hexdigit())
+    {
+        return Err(VerbRefusal::bad(format!(
+            "{wrong}; its first {DIGITS_MIN} digits or more suffice for a caller that `status` shows"
+        )));
     }
     let blocks = [admin.engine.blocked_keys(), admin.engine.fleet_overrides().blocks].concat();
-    for rule in domain.rules() {
-        let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
-        let mut entry = of_rule(admin, domain, rule, &digest);
-        let block = blocks.iter().find(|block| block.rule == name && block.format_digest() == digest);
-        entry.blocked = block.is_some();
-        if add_sketch(admin, domain, &mut entry) || entry.blocked {
-            let target = Target::Rule(name.clone());
-            status.overrides.extend(switches(admin, now, |view| view.switch.target == target));
-            status.overrides.extend(block.map(|block| {
-                format!("{name}: this key is blocked until {} by {}", utc(block.until, now), block.by)
-            }));
-            status.checks.push(entry);
-        }
+    let callers = admin
+        .engine
+        .in_force()
+        .each()
+        .map(|rule| admin.engine.top_callers(rule.domain, rule.name))
+        .collect::<Vec<_>>();
+    let callers =
+        callers.iter().flat_map(|top| top.busiest.iter().chain(&top.refused).chain(&top.would_refuse));
+    let shown =
+        callers.map(|caller| caller.digest.clone()).chain(blocks.iter().map(BlockedKey::format_digest));
+    let found: BTreeSet<String> = shown.filter(|digest| digest.starts_with(&begin)).collect();
+    match found.first() {
+        Some(digest) if found.len() == 1 => Ok(digest.parse()?),
+        Some(_) => Err(VerbRefusal::bad(format!(
+            "{} begin with {begin}: write more digits",
+            counted(found.len(), "caller")
+        ))),
+        None => Err(VerbRefusal::bad(format!(
+            "no caller that `status` or `switch` shows begins with {begin}: write all 32 digits"
+        ))),
     }
-    Ok(())
 }
 
 /// Describes the switches that apply, of this host and of all.
@@ -286,7 +343,9 @@ fn switches(admin: &AdminState, now: Now, applies: impl Fn(&SwitchView) -> bool)
 /// As many as an operator reads.
 const OTHERS_MAX: usize = 100;
 
-const DIGEST_DIGITS: usize = 32;
+/// As many digits of a digest as are accepted in place of all.
+const DIGITS_MIN: usize = 8;
+const DIGITS_MAX: usize = 32;
 
 /// As in a request on the socket.
 const DESCRIPTORS_MAX: usize = 8;

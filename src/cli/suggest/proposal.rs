@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::census::CallerAttributes;
 use super::demand::{CallerShare, SufficientRate};
 use super::{Args, CliError, WholeSecondsWindow, failed, play};
+use crate::clock::Micros;
 use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::terms::{count, counted};
 use crate::trace::player::Player;
@@ -100,7 +101,7 @@ pub(super) struct Suggestions {
 
 impl Suggestions {
     pub(super) fn text(&self) -> String {
-        let span = humantime::format_duration(Duration::from_secs(self.span.as_secs()));
+        let span = Micros::from(self.span);
         let keys: Vec<String> = self.keys.iter().map(|key| shown(&key.text())).collect();
         let mut text = format!(
             "{} over {span}, the domain {}, counted by {}\n",

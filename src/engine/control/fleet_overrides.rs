@@ -91,7 +91,7 @@ impl Engine {
         attributes: &[(&str, &str)],
     ) -> Result<[u64; 2], KeyError> {
         let control = self.control.lock();
-        let found = FoundKeys::find(self, &control, rule, attributes)?;
+        let found = FoundKeys::find(self, &control, rule, attributes.into())?;
         if found.values.is_empty() {
             return Err(KeyError::SingleKey(rule.clone()));
         }

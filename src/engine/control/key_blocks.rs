@@ -28,6 +28,21 @@ pub struct BlockedKey {
     pub by: SwitchOrigin,
 }
 
+/// A key of a rule, as an operator names it.
+#[derive(Clone, Copy, Debug)]
+pub enum NamedKey<'a> {
+    /// Every attribute that the rule counts by, with its value.
+    Attributes(&'a [(&'a str, &'a str)]),
+    /// Its keyed digest, which no other rule has.
+    Digest(Digest),
+}
+
+impl<'a, A: AsRef<[(&'a str, &'a str)]> + ?Sized> From<&'a A> for NamedKey<'a> {
+    fn from(attributes: &'a A) -> NamedKey<'a> {
+        NamedKey::Attributes(attributes.as_ref())
+    }
+}
+
 /// Why a key command fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
@@ -67,8 +82,7 @@ impl BlockedKey {
     /// Formats the digest as 32 hexadecimal digits.
     #[must_use]
     pub fn format_digest(&self) -> String {
-        let [low, high] = self.key;
-        format!("{high:016x}{low:016x}")
+        Digest::from_words(self.key).to_hex().to_string()
     }
 }
 
@@ -77,16 +91,17 @@ impl Engine {
     ///
     /// # Errors
     /// The attributes do not form a key of the rule, or there is no room.
-    pub fn block_key(
+    pub fn block_key<'k>(
         &self,
         rule: &RuleName,
-        attributes: &[(&str, &str)],
+        key: impl Into<NamedKey<'k>>,
         until: Timestamp,
         by: SwitchOrigin,
     ) -> Result<BlockedKey, KeyError> {
         let mut control = self.control.lock();
-        let found = FoundKeys::find(self, &control, rule, attributes)?;
-        if found.values.is_empty() {
+        let named = key.into();
+        let found = FoundKeys::find(self, &control, rule, named)?;
+        if found.is_single {
             return Err(KeyError::SingleKey(rule.clone()));
         }
         let key = digest_words(&found.key);
@@ -95,7 +110,7 @@ impl Engine {
             return Err(KeyError::TooMany);
         }
         control.blocks.retain(|block| !is_known(block));
-        let block = BlockedKey { rule: rule.clone(), key, text: found.text(attributes), until, by };
+        let block = BlockedKey { rule: rule.clone(), key, text: found.text(named), until, by };
         control.blocks.push(block.clone());
         self.recompile_rules(&mut control);
         Ok(block)
@@ -106,9 +121,9 @@ impl Engine {
     ///
     /// # Errors
     /// The attributes do not form a key of the rule.
-    pub fn unblock_key(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
+    pub fn unblock_key<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
-        let found = FoundKeys::find(self, &control, rule, attributes)?;
+        let found = FoundKeys::find(self, &control, rule, key.into())?;
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| some |= shard.blocks.remove(digest, memory));
@@ -120,9 +135,9 @@ impl Engine {
     ///
     /// # Errors
     /// The attributes do not form a key of the rule.
-    pub fn reset_key(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
+    pub fn reset_key<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
-        let found = FoundKeys::find(self, &control, rule, attributes)?;
+        let found = FoundKeys::find(self, &control, rule, key.into())?;
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| {
@@ -141,7 +156,7 @@ impl Engine {
         rule: &RuleName,
         attributes: &[(&str, &str)],
     ) -> Result<Digest, KeyError> {
-        Ok(FoundKeys::find(self, &self.control.lock(), rule, attributes)?.key)
+        Ok(FoundKeys::find(self, &self.control.lock(), rule, attributes.into())?.key)
     }
 
     /// All keys blocked on this host, oldest block first.
@@ -166,6 +181,8 @@ pub(super) struct FoundKeys {
     domain: Arc<Domain>,
     pub(super) number: u32,
     pub(super) values: Vec<String>,
+    /// Whether the rule counts all requests together.
+    is_single: bool,
     key: Digest,
     states: Vec<Digest>,
 }
@@ -175,7 +192,7 @@ impl FoundKeys {
         engine: &Engine,
         control: &OperatorControl,
         name: &RuleName,
-        attributes: &[(&str, &str)],
+        key: NamedKey<'_>,
     ) -> Result<FoundKeys, KeyError> {
         let no_rule = || KeyError::NoRule(name.clone());
         let domain = control
@@ -189,15 +206,22 @@ impl FoundKeys {
             NamedKind::Listed(_) | NamedKind::Shedder => None,
         });
         let number = number.ok_or_else(no_rule)?;
-        let values = domain.key_named(number, attributes);
+        let values = match key {
+            NamedKey::Attributes(attributes) => domain.key_named(number, attributes),
+            NamedKey::Digest(_) => Ok(Vec::new()),
+        };
+        let is_single = domain.key_named(number, &[]).is_ok();
         let values = values.map_err(|error| KeyError::Key(name.clone(), error))?;
         // Rules in force are numbered as in the files.
         let rule_set = engine.rule_set.load();
         let compiled = rule_set.find_domain(&name.domain).ok_or_else(no_rule)?;
         let compiled_rule = compiled.rules.get(number as usize).ok_or_else(no_rule)?;
-        let key = compiled_rule.key_hash.digest(values.iter().map(String::as_str));
+        let key = match key {
+            NamedKey::Attributes(_) => compiled_rule.key_hash.digest(values.iter().map(String::as_str)),
+            NamedKey::Digest(digest) => digest,
+        };
         let states = state_digests(compiled_rule, &key);
-        Ok(FoundKeys { domain: Arc::clone(domain), number, values, key, states })
+        Ok(FoundKeys { domain: Arc::clone(domain), number, values, is_single, key, states })
     }
 
     /// Visits each digest with its shard locked.
@@ -207,10 +231,15 @@ impl FoundKeys {
         }
     }
 
+    fn rule(&self) -> &Rule {
+        let rule = self.domain.rules().get(self.number as usize);
+        rule.unwrap_or_else(|| unreachable!("a key was found in a rule of its domain"))
+    }
+
     /// The values of attributes in `show_keys`.
-    fn text(&self, attributes: &[(&str, &str)]) -> Option<Box<str>> {
-        let rule: &Rule = self.domain.rules().get(self.number as usize)?;
-        let is_shown = |name: &str| rule.show_keys.iter().any(|shown| **shown == *name);
+    fn text(&self, key: NamedKey<'_>) -> Option<Box<str>> {
+        let NamedKey::Attributes(attributes) = key else { return None };
+        let is_shown = |name: &str| self.rule().show_keys.iter().any(|shown| **shown == *name);
         let shown = attributes.iter().filter(|(name, _)| is_shown(name));
         let shown: Vec<String> = shown.map(|(name, value)| format!("{name}={value}")).collect();
         (!shown.is_empty()).then(|| shown.join(" ").into())

@@ -1,48 +1,51 @@
-//! Compares the table of docs/metrics.md with the metrics that a daemon serves: both have the same.
+//! The table of docs/metrics.md is that of the metrics which a daemon serves.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use regex::Regex;
 
 use super::daemon::Plan;
-use super::scrape::{EVERYTHING, scrape};
-
-/// By family name: its type, and its labels in order.
-type Table = BTreeMap<String, (String, Vec<String>)>;
-
-fn documented() -> Table {
-    let page = include_str!("../../../docs/metrics.md");
-    let rows = page.lines().filter(|line| line.starts_with("| `tidegate_"));
-    let rows = rows.map(|line| {
-        let cells: Vec<Vec<&str>> =
-            line.split('|').map(|cell| cell.split('`').skip(1).step_by(2).collect()).collect();
-        let kind = line.split('|').nth(3).unwrap().trim().to_owned();
-        let mut labels: Vec<String> = cells[2].iter().map(ToString::to_string).collect();
-        labels.sort();
-        (cells[1][0].to_owned(), (kind, labels))
-    });
-    rows.collect()
-}
+use super::docs::keep_part;
+use super::http::get;
+use super::open_metrics::{Family, read};
+use super::scrape::EVERYTHING;
 
 #[test]
-fn documents_every_served_metric() {
+fn docs_table_matches_served_metrics() {
     let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
-    let metrics = scrape(&daemon);
-    let served = metrics.families.iter().map(|(name, family)| {
-        assert!(!family.help.is_empty(), "{name}");
+    let page = get(&daemon, "/metrics").body;
+    let metrics = read(&page);
+    let mut table = "| name | type | labels | meaning | act if |\n|---|---|---|---|---|\n".to_owned();
+    for (name, _) in page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' ')) {
+        let family = &metrics.families[name];
         let name = match &*family.kind {
             "counter" => format!("{name}_total"),
             "info" => format!("{name}_info"),
-            _ => name.clone(),
+            _ => name.to_owned(),
         };
-        (name, (family.kind.clone(), family.labels.iter().cloned().collect()))
-    });
-    let (served, documented): (Table, Table) = (served.collect(), documented());
-    for (name, entry) in &served {
-        assert_eq!(documented.get(name), Some(entry), "{name} in docs/metrics.md");
+        let series = metrics.series.keys().filter(|series| series.starts_with(&format!("{name}{{")));
+        let labels = labels(family, &series.map(String::as_str).collect::<Vec<_>>().join("\n"));
+        let (meaning, act) = family.help.split_once(". Act if ").unwrap_or((&family.help, ""));
+        assert!(meaning.len() > 8 && !meaning.contains('|') && !act.contains('|'), "{name}: {meaning}");
+        writeln!(table, "| `{name}` | {} | {labels} | {meaning} | {act} |", family.kind).unwrap();
     }
-    assert_eq!(
-        documented.len(),
-        served.len(),
-        "{:?}",
-        documented.keys().filter(|name| !served.contains_key(*name)).collect::<Vec<_>>()
-    );
+    keep_part("docs/metrics.md", &table, "daemon admin::documented");
 }
+
+/// Describes the labels of a family; those with fixed values with their values.
+fn labels(family: &Family, series: &str) -> String {
+    let described = family.labels.iter().map(|label| {
+        if NOT_FIXED.contains(&&**label) {
+            return format!("`{label}`");
+        }
+        let value = Regex::new(&format!("[{{,]{label}=\"([^\"]*)\"")).unwrap();
+        let values: BTreeSet<&str> =
+            value.captures_iter(series).map(|found| found.extract::<1>().1[0]).collect();
+        format!("`{label}`: {}", Vec::from_iter(values).join(", "))
+    });
+    described.collect::<Vec<_>>().join("; ")
+}
+
+/// Labels whose values depend on the rules, the build or the settings.
+const NOT_FIXED: [&str; 8] = ["domain", "pool", "priority", "rule", "sha", "signal", "thread", "version"];

@@ -47,7 +47,11 @@ fn reports_largest_missed_counts_of_clients() {
     }
     until(&daemon, "what clients missed", |page| page.contains("decided by clients alone"));
     let status = get(&daemon, "/status");
-    assert!(status.body.contains(&format!("clients made {} decisions without", u64::MAX)), "{}", status.body);
+    assert!(
+        status.body.contains(&format!("clients made {} decisions without", tidegate::terms::count(u64::MAX))),
+        "{}",
+        status.body
+    );
     assert_eq!(get(&daemon, "/metrics").status, 200);
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
 }

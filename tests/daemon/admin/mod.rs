@@ -1,6 +1,6 @@
 //! The operators' interface of the real binary: its admin socket, metrics port and commands.
 
-use crate::{completions, daemon, http, redis_server, wire};
+use crate::{completions, daemon, docs, http, redis_server, wire};
 mod access;
 mod commands;
 mod dashboard;

@@ -50,7 +50,28 @@ fn why_shows_the_decision_and_charges_nothing() {
     // The digest that it shows is found again, and is that of `status`.
     let digest = check["digest"].as_str().unwrap();
     let found = why(&daemon, &format!("api --digest {digest}"));
-    assert_eq!((&found["verdict"], &found["checks"][0]["rule"]), (&Value::Null, &json!("per-user")));
+    let known = &found["checks"][0];
+    assert_eq!((&found["verdict"], &known["rule"]), (&Value::Null, &json!("per-user")));
+    assert_eq!(
+        (&known["refuses"], &known["remaining"], &known["limit"]),
+        (&json!(true), &json!(0), &json!(3))
+    );
+    assert!((1..=12_000_000).contains(&known["retry_us"].as_u64().unwrap()), "{found}");
+    // Also without its domain, and by the digits that tables show.
+    for request in [
+        format!("--digest {digest}"),
+        format!("--digest {}", &digest[..16]),
+        format!("--digest {}", &digest[..8]),
+    ] {
+        let found = why(&daemon, &request);
+        assert_eq!(
+            (&found["domain"], &found["checks"][0]["digest"]),
+            (&json!("api"), &json!(digest)),
+            "{request}"
+        );
+    }
+    let fresh = why(&daemon, "--digest 00000000000000000000000000000000");
+    assert_eq!(fresh["checks"], json!([]));
     let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
     assert_eq!(status["callers"]["refused"][0]["digest"], digest);
     let (code, out, _) = daemon.outcome("why api user=u1");
@@ -138,6 +159,54 @@ fn why_shows_blocks_and_switches() {
 }
 
 #[test]
+fn blocks_and_frees_a_caller_by_the_digest_of_a_refusal() {
+    let daemon = started();
+    let mut wire = Wire::greeted(&daemon.socket());
+    let refused = (0..4).map(|id| wire.ask(&hit(id, "u1"))).last().unwrap();
+    let digest = refused[12]["digest"].as_str().unwrap().to_owned();
+    let run = |command: &str| daemon.outcome(&command.replace("DIGEST", &digest));
+    assert_eq!(run("reset per-user --digest DIGEST").0, Some(0));
+    assert_eq!(wire.ask(&hit(5, "u1"))[2], 0, "it starts fresh");
+    assert_eq!(run("block per-user --digest DIGEST --for 1h").0, Some(0));
+    assert_eq!(wire.ask(&hit(6, "u1"))[12]["blocked"], true);
+    assert_eq!(wire.ask(&hit(7, "u2"))[2], 0, "no other");
+    assert_eq!(run("unblock per-user --digest DIGEST").0, Some(0));
+    assert_eq!(wire.ask(&hit(8, "u1"))[2], 0);
+    for (command, expected, words) in [
+        ("block per-user --digest DIGEST --for 1h --fleet", 1, "name its attributes"),
+        ("block per-user user=u1 --digest DIGEST --for 1h", 2, "cannot be used with"),
+        ("block per-user --digest 0123456789ab --for 1h", 1, "write all 32 digits"),
+    ] {
+        let (code, _, err) = run(command);
+        assert!(code == Some(expected) && err.contains(words), "{command}: {code:?} {err}");
+    }
+}
+
+#[test]
+fn why_shows_the_numbers_of_an_override() {
+    let rules = "domain: api\nlimits:\n  - name: per-user\n    key: [user]\n    rate: 5/min\n    overrides: [{match: {user: big}, rate: 50/min}]\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    Wire::greeted(&daemon.socket()).ask(&hit(1, "big"));
+    let by_request = why(&daemon, "api user=big")["checks"][0].take();
+    let by_digest =
+        why(&daemon, &format!("--digest {}", by_request["digest"].as_str().unwrap()))["checks"][0].take();
+    assert_eq!((&by_request["is_overridden"], &by_request["remaining"]), (&json!(true), &json!(49)));
+    assert!(by_request["quota"].as_str().unwrap().contains("50/min"), "{by_request}");
+    // Both numbers make states of one kind.
+    assert_eq!(by_digest["is_uncertain"], true, "{by_digest}");
+}
+
+#[test]
+fn commands_for_a_hung_daemon_are_not_carried_out_later() {
+    let daemon = started();
+    daemon.process.signal(libc::SIGSTOP);
+    let (code, _, err) = daemon.outcome("block per-user user=u1 --for 1h");
+    assert!(code == Some(1) && err.contains("does not answer in time"), "{code:?} {err}");
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(why(&daemon, "api user=u1")["overrides"], json!([]));
+}
+
+#[test]
 fn why_refuses_wrong_input_with_help() {
     let daemon = started();
     for (request, code, words) in [
@@ -208,4 +277,10 @@ fn refusals_carry_the_rate_as_written_and_blocks() {
     assert_eq!(code, Some(0));
     let extra = wire.ask(&hit(1, "u3"))[12].take();
     assert_eq!((&extra["rate"], &extra["blocked"]), (&json!("5/min"), &json!(true)));
+    let reply = wire.ask(&hit(2, "u3"));
+    assert_eq!(
+        (&reply[6], &reply[7]),
+        (&json!(0), &reply[8]),
+        "whatever it has left, it waits for the end of the block"
+    );
 }

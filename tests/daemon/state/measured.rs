@@ -1,4 +1,4 @@
-//! Measures the figures of `docs/failure-modes.md`: run with `cargo test --release --test daemon state:: --
+//! Measures the figures of `docs/performance.md`: run with `cargo test --release --test daemon state:: --
 //! --ignored measured --nocapture`.
 
 use std::fs;

@@ -82,7 +82,7 @@ fn strict_stops_at_first_unreadable_line() {
     let output = files.replay(&["access.log", "--format", "combined", "--strict", "--rules", "api.yaml"]);
     assert_eq!(output.status.code(), Some(1));
     let output_text = output_text(&output);
-    assert!(output_text.starts_with("1 line over 0s: 1 allowed, 0 limited\nrule"), "{output_text}");
+    assert!(output_text.starts_with("1 line over 0 s: 1 allowed, 0 limited\nrule"), "{output_text}");
     assert!(
         output_text.ends_with(
             "access.log: line 2: the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`\n"

@@ -34,7 +34,7 @@ fn compare_prints_both_results_and_changes() {
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "other"]);
     assert!(output.status.success());
     let expected = "\
-10 lines over 12s
+10 lines over 12 s
 1 reload passed over: two rule sets are compared
 rules: 7 allowed, 1 limited
 other: 3 allowed, 5 limited
@@ -74,7 +74,7 @@ fn groups_newly_allowed_requests_by_refusing_rule() {
     let lines = (4..14).map(|line| format!("  line {line}: refused → allowed (per-user)\n"));
     let expected = format!(
         "\
-20 lines over 0s
+20 lines over 0 s
 rules: 3 allowed, 17 limited
 other: 15 allowed, 5 limited
 12 requests changed: 0 allowed → refused, 12 refused → allowed; the first:

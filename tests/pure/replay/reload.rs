@@ -30,7 +30,7 @@ fn reload_applies_to_later_lines_with_paths_relative_to_trace() {
     assert_eq!(verdicts, ["\"allow\"", "\"allow\"", "\"allow\"", "\"limit\"", "\"allow\""]);
     // Counts and callers continue under the same name, and a removed rule keeps its row.
     let expected = "\
-7 lines over 1s: 4 allowed, 1 limited
+7 lines over 1 s: 4 allowed, 1 limited
 rule             passed  refused  would refuse  callers
 api/per-user          4        1             0        2
 api/per-address       0        0             0        0
@@ -83,7 +83,7 @@ fn reload_paths_of_piped_trace_start_at_current_directory() {
     let trace = [reload("0", "tight.yaml"), hit("0", "u1"), hit("0", "u1")].concat();
     let output = files.replay_input(&trace, &["-", "--rules", "api.yaml"]);
     assert!(
-        output_text(&output).starts_with("3 lines over 0s: 1 allowed, 1 limited\n"),
+        output_text(&output).starts_with("3 lines over 0 s: 1 allowed, 1 limited\n"),
         "{}",
         output_text(&output)
     );

@@ -170,7 +170,7 @@ fn rejects_unwritable_path_before_replay() {
 fn reports_empty_and_interrupted_traces() {
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", "")]);
     let (page, _) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
-    assert!(page.contains("no request was replayed") && page.contains("0 lines over 0s"), "{page}");
+    assert!(page.contains("no request was replayed") && page.contains("0 lines over 0 s"), "{page}");
     assert!(
         !page.contains("NaN") && !page.contains("inf\"") && !page.contains("class=\"of-rule\""),
         "{page}"

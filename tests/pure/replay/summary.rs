@@ -22,7 +22,7 @@ fn prints_row_for_every_rule() {
     assert!(output.status.success());
     assert!(output.stdout.is_empty());
     let expected = "\
-9 lines over 1m 1s: 7 allowed, 1 limited
+9 lines over 1m 2s: 7 allowed, 1 limited
 1 request for a domain without rules
 1 request that no rule matched
 rule             passed  refused  would refuse  callers
@@ -45,7 +45,7 @@ fn prints_rules_in_file_order_with_separated_columns() {
     let trace: String = (0..1_234).map(|user| hit("1732186800.25", &format!("u{user}"))).collect();
     let output = files.replay_input(&trace, &["-", "--rules", "rules"]);
     let expected = "\
-1 234 lines over 0s: 1 234 allowed, 0 limited
+1 234 lines over 0 s: 1 234 allowed, 0 limited
 rule       passed  refused  would refuse  callers
 web/pages       0        0             0        0
 api/z       1 234        0             0    1 234
@@ -70,7 +70,7 @@ fn counts_no_charge_or_ineffective_op_as_request() {
     let output = replay(RULES, trace, &["--decisions", "-"]);
     assert_eq!(String::from_utf8(output.stdout.clone()).unwrap().lines().count(), 1);
     let expected = "\
-10 lines over 4s: 1 allowed, 0 limited
+10 lines over 4 s: 1 allowed, 0 limited
 1 charge matched no rule
 rule             passed  refused  would refuse  callers
 api/per-user          1        0             0        1
@@ -105,7 +105,7 @@ fn empty_trace_succeeds() {
     let output = replay(RULES, "\n\n", &[]);
     assert!(output.status.success());
     assert!(
-        output_text(&output).starts_with("0 lines over 0s: 0 allowed, 0 limited\nrule"),
+        output_text(&output).starts_with("0 lines over 0 s: 0 allowed, 0 limited\nrule"),
         "{}",
         output_text(&output)
     );

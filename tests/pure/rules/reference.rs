@@ -1,7 +1,6 @@
 //! The field table in the docs and the schema for editors agree with the reader, and the examples with them.
 
 use std::fs;
-use std::path::PathBuf;
 
 use regex::Regex;
 use serde_json::{Value, json};
@@ -9,21 +8,7 @@ use tidegate::rules::schema;
 use tidegate::rules::source::Source;
 use tidegate::rules::yaml::{self, ScalarKind, YamlNode};
 
-fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-/// Compares a file with its expected text; `UPDATE_DOCS=1` writes it.
-fn keep(name: &str, expected: &str) {
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(path(name), expected).unwrap();
-    }
-    let found = fs::read_to_string(path(name)).unwrap_or_default();
-    assert!(
-        found == expected,
-        "{name} is out of date: UPDATE_DOCS=1 cargo test --test pure rules::reference rewrites it"
-    );
-}
+use crate::docs::{keep, keep_part, path};
 
 /// The name of a field, its type, its meaning, and its positions with their defaults.
 type FieldRow = (String, String, String, Vec<(String, String)>);
@@ -106,15 +91,12 @@ fn phrase(of: &Value) -> String {
 
 #[test]
 fn docs_table_matches_parser() {
-    let docs = fs::read_to_string(path("docs/rules.md")).unwrap();
-    let (before, rest) = docs.split_once(START).expect("the docs have a mark before the table");
-    let (_, after) = rest.split_once(END).expect("the docs have a mark behind the table");
-    keep("docs/rules.md", &format!("{before}{START}\n{}{END}{after}", field_table()));
+    keep_part("docs/rules.md", &field_table(), TEST);
 }
 
 #[test]
 fn schema_matches_parser() {
-    keep("config/rules.schema.json", &format!("{:#}\n", schema()));
+    keep("config/rules.schema.json", &format!("{:#}\n", schema()), TEST);
 }
 
 #[test]
@@ -340,6 +322,5 @@ fn has_type(value: &Value, of: &Value) -> bool {
     }
 }
 
-const START: &str = "<!-- Every field: written by the tests, from the fields that the daemon reads. -->";
-const END: &str = "<!-- The end of the table. -->";
+const TEST: &str = "pure rules::reference";
 const MODELINE: &str = "# yaml-language-server: $schema=../rules.schema.json\n";

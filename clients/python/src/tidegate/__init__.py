@@ -44,6 +44,7 @@ from .protocol import (
     OnFailure,
     Outcome,
     Verdict,
+    decode,
     encode,
     encode_name,
     raised_here,
@@ -65,7 +66,7 @@ FIELDS = ("X-Ratelimit-Limit", "X-Ratelimit-Remaining", "Retry-After", "X-Rateli
 KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)]  # of the elements of a decision
 VERDICTS: tuple[Verdict, ...] = ("allow", "limit", "shed", "wait", "deny")
 STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
-SHOWN = ("rule", "limit", "remaining", "retry_after", "lease", "reason")
+SHOWN = ("domain", "rule", "limit", "remaining", "retry_after", "lease", "digest", "reason")
 ABANDONED_MAX, LOGGED_MAX = 512, 100
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; jitter shortens a pause (s) to 50 to 100 %
@@ -89,7 +90,7 @@ class Decision:
     `allowed`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
     `remaining`, `reset_after` of the binding rule. `retry_after` (None: never), `wait` (sleep before the start),
     `lease`, `notes` as (kind, rule), `help`. `degraded`: made without the daemon, for `reason`; of a refusal by the
-    client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`.
+    client, `reason` is `invalid`, `quota`, `not_allowed` or `forbidden`. Of other refusals, `domain` and `digest`.
     """
 
     allowed: bool
@@ -102,6 +103,7 @@ class Decision:
     window: float | None
     reset_after: float | None
     retry_after: float | None
+    domain: str | None = None
     reason: str | None = None
     _asked: Any = None  # client, connection number and id of the request
     _read: Any = None  # match of the reply's bytes, until a field is first read
@@ -119,9 +121,10 @@ class Decision:
 
         def __getattr__(self, name: str) -> Any:
             if name[0] != "_" and (read := self._read) is not None:
-                verdict, rule, *numbers = read.groups()
+                verdict, rule, *numbers, extra, _ = read.groups()
                 fields = [None if n == b"\xc0" else int.from_bytes(n[1:] or n, "big") for n in numbers]
-                self._fill(verdict[0], rule.decode() or None, *fields, None, None, None)
+                more = decode(b"\x91" + extra)[0] if len(extra) > 1 else None
+                self._fill(verdict[0], rule.decode() or None, *fields, None, None, more)
                 self._read = None
             return object.__getattribute__(self, name)
 
@@ -134,6 +137,7 @@ class Decision:
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
         self.extra, self.degraded = extra or {}, self.reason is not None and self.reason not in REFUSALS.values()
         self.help: str | None = str(self.extra.get("help") or "") or None
+        self.digest: str | None = str(self.extra.get("digest") or "") or None
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -389,16 +393,15 @@ class Client:
             elements = request(domain, attributes, cost, given.priority, given.options())
         except Fault as fault:
             return self._refuse(fault)
-        report: Map = {}
-        answer: Any = None
+        report, answer = {}, None  # type: Map, Any
         try:
             if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # else a value might become its digest
                 with self._lock:
                     report, self._report = self._report, {}
                 elements = add_report(elements, given, report)
             answer = self._converse(op, elements, DECISION)
-            if answer.__class__ is Decision and answer._read is None:
-                self._log_unmatched(domain, answer)
+            if answer.__class__ is Decision and not (answer.allowed and answer._read):
+                self._name_domain(domain, answer)
             if answer.__class__ is Decision and given is DEFAULTS and self._fallback is None:
                 return answer
             return self._conclude(answer, Request(op, attributes, cost, elements), given, report)
@@ -408,8 +411,10 @@ class Client:
                 self._report_later({"abandoned": [list(answer._asked[1:])]})
             raise
 
-    def _log_unmatched(self, domain: str, decision: Decision) -> None:
-        if ("unmatched", "domain") in decision.notes:
+    def _name_domain(self, domain: str, decision: Decision) -> None:
+        """Sets the domain of a refusal; logs a domain that does not exist."""
+        decision.domain = None if decision.allowed else domain
+        if decision._read is None and ("unmatched", "domain") in decision.notes:
             self._log(f'the rules have no domain "{domain}"; its requests are not limited', once=True)
 
     def _conclude(self, answer: Any, asked: Request, given: Options, report: Map) -> Decision:

@@ -193,8 +193,8 @@ class _Core(Client):
                     report, self._report = self._report, {}
                 elements = add_report(elements, given, report)
             answer = await self._ask(op, elements, DECISION)
-            if isinstance(answer, Decision) and answer._read is None:
-                self._log_unmatched(domain, answer)
+            if isinstance(answer, Decision):
+                self._name_domain(domain, answer)
         except BaseException:
             self._report_later(report)
             raise

@@ -52,7 +52,7 @@ def problem(decision: Decision) -> bytes:
     if _is_named(decision) and decision.verdict == "limit":
         window = _thousandths(decision.window or 0)
         answer |= {"violated-policies": [decision.rule], "limit": decision.limit, "window": window}
-        answer |= {"digest": str(decision.extra["digest"])} if decision.extra.get("digest") else {}
+        answer |= {"domain": decision.domain, "digest": decision.digest} if decision.digest else {}
     if not decision.allowed and decision.retry_after is not None:
         answer["retry_after"] = _thousandths(decision.retry_after)
     if decision.help:

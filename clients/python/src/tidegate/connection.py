@@ -212,11 +212,13 @@ def _await_readable(fd: int, seconds: float) -> None:
 
 @functools.lru_cache(256)
 def match_decision(first: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Matches a decision from its verdict on: nil or a short ASCII rule with this first byte, no notes, all, extra."""
+    """Matches most decisions from the verdict on: nil or short ASCII as rule, with this first byte; no notes."""
     text = re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0) if 0xA0 < first < 0xC0 else b"(?!)"
     rule = b"\\xc0()" if first == 0xC0 else text
     number = rb"([\0-\x7f]|\xc0|\xcc.|\xcd..|\xce....|\xcf[\0-\x7f].......)"
-    return re.compile(rb"([\0-\4])" + rule + 6 * number + b"\xc0\xc0\xc0", re.DOTALL).fullmatch
+    rate = rb"\xa4rate(?:%b)" % b"|".join(bytes((0xA0 + size,)) + b"[ -~]{%d}" % size for size in range(3, 16))
+    extra = rb"(\xc0|(?:\x81|(?:\x82|(?P<long>\x83))%b(?(long)\xa7blocked\xc3))\xa6digest\xd9\x20[0-9a-f]{32})" % rate
+    return re.compile(rb"([\0-\4])" + rule + 6 * number + b"\xc0\xc0" + extra, re.DOTALL).fullmatch
 
 
 def _numbered(asked: int) -> tuple[int, int, bytes, Callable[..., bytes]]:

@@ -63,10 +63,12 @@ module Tidegate
 
       "(?:(?=[\\xa0-\\x#{(0xa0 | middle).to_s(16)}])#{rule[low, middle]}|#{rule[middle + 1, high]})"
     end
-    # Matches the most common decision (every field, a short ASCII name, no notes, an id of two bytes), which is decoded
-    # only when a field is read.
+    rated = "(?:\\x82|(?<blocked>\\x83))\\xa4rate#{rule[3, 15]}(?(<blocked>)\\xa7blocked\\xc3)"
+    extra = "(?:\\xc0|(?:\\x81|#{rated})\\xa6digest\\xd9\\x20[0-9a-f]{32})"
+    # Matches the most common decision (every field, a short ASCII name, no notes, an id of two bytes; of a refusal also
+    # rate, blocked and digest), which is decoded only when a field is read.
     plain = "\\A\0\0\0.\\x9d\\x01\\xcd..[\0-\\x04](?:#{rule[1, 31]}|\\xc0)" \
-            "#{'(?:\xce....|[\0-\x7f\xc0]|\xcc.|\xcd..|\xcf.{8})' * 6}\\xc0\\xc0\\xc0\\z"
+            "#{'(?:\xce....|[\0-\x7f\xc0]|\xcc.|\xcd..|\xcf.{8})' * 6}\\xc0\\xc0#{extra}\\z"
     PLAIN = Regexp.new(plain.b, Regexp::MULTILINE | Regexp::NOENCODING)
     # Start of a frame: room for its size, number of elements, operation, room for its id (nil: no reply).
     HEADS = [0, 5, 4, 5, 5, 5, 3, 5, 2].each_with_index.map do |count, operation|
@@ -287,6 +289,8 @@ module Tidegate
     OUTCOMES = { "ok" => 0, "error" => 1, "dropped" => 2 }.freeze
     # @return [String, nil] `unreachable`, `timeout`, `invalid` and so on; nil of a decision by the daemon
     attr_reader :reason
+    # @return [String, nil] of a refusal by the daemon, for `tidegate why`
+    attr_accessor :domain
     attr_writer :idem
 
     # `given`: the elements after the id, or a whole frame that is `PLAIN`.
@@ -325,7 +329,7 @@ module Tidegate
     def no_rule? = note?("rule")
     def help = extra["help"]&.to_s
     def unit = extra["unit"]&.to_s || "requests"
-    # The caller's key of the rule that refuses, for `tidegate why --digest`.
+    # The caller's key of the rule that refuses, for `tidegate why DOMAIN --digest HEX`; nil if the rule is hidden.
     def digest = extra["digest"]&.to_s
     def hidden? = extra["hide"] == true
     # True if an operator or the rule itself blocks the caller for a time.
@@ -388,10 +392,11 @@ module Tidegate
     def reference = lease || @reference || @idem
     # Converts microseconds to seconds, rounded up to milliseconds.
     def self.number(time) = (up = -(-time / 1_000)).modulo(1_000).zero? ? up / 1_000 : up.fdiv(1_000)
-    def inspect = "#<#{self.class} #{[verdict, *rule, *reason].join(' ')}>" # without lease and session, secrets
+    # Without the lease, a secret.
+    def inspect = "#<#{self.class} #{[verdict, *domain, *rule, *digest, *reason].join(' ')}>"
     # A copy has all fields but the connection: only the original can release the lease.
-    def marshal_dump = [given, @verdict, @reason, @idem]
-    def marshal_load(dumped) = (@given, @verdict, @reason, @idem = dumped)
+    def marshal_dump = [given, @verdict, @reason, @idem, @domain]
+    def marshal_load(dumped) = (@given, @verdict, @reason, @idem, @domain = dumped)
 
     private
 

@@ -229,7 +229,7 @@ module Tidegate
       if decision.named? && decision.verdict == "limit"
         window = Decision.number(((decision.window || 0) * 1_000_000).round)
         answer.update("violated-policies" => [decision.rule], "limit" => decision.limit, "window" => window)
-        answer["digest"] = decision.digest if decision.digest
+        answer.update("domain" => decision.domain, "digest" => decision.digest) if decision.digest
       end
       if !decision.allowed? && decision.retry_after
         answer["retry_after"] = Decision.number((decision.retry_after * 1_000_000).round)

@@ -1,0 +1,28 @@
+//! Files that are written from the sources: the tests compare them, and with `UPDATE_DOCS=1` write them.
+
+use std::fs;
+use std::path::PathBuf;
+
+pub(crate) fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Compares a file with its expected text.
+pub(crate) fn keep(name: &str, expected: &str, test: &str) {
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path(name), expected).unwrap();
+    }
+    let found = fs::read_to_string(path(name)).unwrap_or_default();
+    assert!(found == expected, "{name} is out of date: UPDATE_DOCS=1 cargo test --test {test} rewrites it");
+}
+
+/// The same with the generated part of a page, between its marks.
+pub(crate) fn keep_part(name: &str, part: &str, test: &str) {
+    let page = fs::read_to_string(path(name)).unwrap();
+    let mark = format!("<!-- generated: UPDATE_DOCS=1 cargo test --test {test} -->\n");
+    let (before, rest) = page.split_once(&mark).unwrap_or_else(|| panic!("{name} has no {mark}"));
+    let (_, after) = rest.split_once(END).unwrap_or_else(|| panic!("{name} has no {END}"));
+    keep(name, &format!("{before}{mark}{part}{END}{after}"), test);
+}
+
+const END: &str = "<!-- end -->\n";
