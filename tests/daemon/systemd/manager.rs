@@ -23,7 +23,7 @@ fn runs_and_restarts_under_systemd() {
         assert_eq!(fact(name), *expected, "{name} in\n{output_text}");
     }
     assert!(fact("outsider").contains("Permission denied (os error 13)"), "{output_text}");
-    assert!(fact("peer").starts_with("allow  no rule"), "{output_text}");
+    assert!(fact("peer").starts_with("allow  NOT LIMITED: no domain"), "{output_text}");
     for name in ["other_peer", "narrow_peer"] {
         assert!(fact(name).contains("not open to user"), "{name} in\n{output_text}");
     }
