@@ -221,7 +221,7 @@ fn unlimited(decision: &DecisionReply<'_>) -> &'static str {
             "NOT LIMITED: no domain of this name has rules; `tidegate why DOMAIN` names those that have"
         }
         Some(_) => "not limited: no rule matches; `tidegate why DOMAIN KEY=VALUE` says why not",
-        None => "no rule with a limit matches",
+        None => "no enforced rule with a limit matches",
     }
 }
 

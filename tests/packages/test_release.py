@@ -221,7 +221,7 @@ def test_the_image_is_small_and_lives(tmp_path: Path) -> None:
     try:
         assert eventually(live, 60), (tmp_path / "log").read_text()
         assert "mode shadow" in run(*inside, "/usr/bin/tidegate", "status", **own)
-        assert "no rule" in run(*inside, "/usr/bin/tidegate", "hit", "api", "user=u1", **own)
+        assert "NOT LIMITED" in run(*inside, "/usr/bin/tidegate", "hit", "api", "user=u1", **own)
     finally:
         # Signals only the daemon: buildah would end it by SIGKILL.
         of_its_session = ["pgrep", "-s", str(daemon.pid), "-x", "tidegate"]
