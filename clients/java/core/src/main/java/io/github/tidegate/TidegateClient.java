@@ -527,11 +527,13 @@ public final class TidegateClient implements AutoCloseable {
     private Object exchange(Connection.Operation operation) {
         long began = System.nanoTime();
         boolean repeated = false;
+        Fault full = null; // the cause, also if the last attempt had too little time
         for (;;) {
             Object answer = connection().ask(operation);
             if (answer instanceof Fault fault && !fault.kept) {
                 boolean inTime = System.nanoTime() < operation.deadline();
                 if (fault.full && inTime) { // until the daemon has room
+                    full = fault;
                     boolean interrupted = Thread.interrupted();
                     LockSupport.parkNanos(this, RETRY_CONNECT);
                     if (interrupted) {
@@ -543,7 +545,7 @@ public final class TidegateClient implements AutoCloseable {
                     if (fault.full) {
                         settle(fault, began);
                     }
-                    return fault;
+                    return full != null && fault.reason == Reason.TIMEOUT ? full : fault;
                 }
             } else if (answer != null) {
                 if (answer instanceof Fault fault && !fault.reason.isRefusal()) {

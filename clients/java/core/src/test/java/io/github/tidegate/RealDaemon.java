@@ -54,9 +54,11 @@ public final class RealDaemon implements AutoCloseable {
     }
 
     public void stop(String signal) throws Exception {
-        if (process.isAlive()) {
-            signal(signal);
-        }
+        signal(signal);
+        await();
+    }
+
+    private void await() throws InterruptedException {
         if (!process.waitFor(30, TimeUnit.SECONDS)) {
             throw new AssertionError("the daemon does not end");
         }
@@ -65,6 +67,6 @@ public final class RealDaemon implements AutoCloseable {
     @Override
     public void close() throws Exception {
         process.destroyForcibly();
-        stop("KILL");
+        await();
     }
 }

@@ -5,6 +5,7 @@ import io.github.tidegate.Guard;
 import io.github.tidegate.GuardOptions;
 import io.github.tidegate.Outcome;
 import io.github.tidegate.TidegateClient;
+import jakarta.servlet.AsyncContext;
 import jakarta.servlet.AsyncEvent;
 import jakarta.servlet.AsyncListener;
 import jakarta.servlet.FilterChain;
@@ -12,6 +13,7 @@ import jakarta.servlet.ServletException;
 import jakarta.servlet.ServletRequest;
 import jakarta.servlet.http.HttpFilter;
 import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletRequestWrapper;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.util.Collections;
@@ -19,7 +21,8 @@ import java.util.List;
 
 /**
  * Limits a servlet application. A refused request is answered with its status, limit headers and application/problem+json; an
- * allowed one gets limit headers, and its lease ends with its response, also of an asynchronous one.
+ * allowed one gets limit headers, and its lease ends with its response, also of an asynchronous one. (An asynchronous response
+ * without a body gets no limit headers.)
  */
 public class TidegateFilter extends HttpFilter {
     private static final long serialVersionUID = 1;
@@ -45,6 +48,9 @@ public class TidegateFilter extends HttpFilter {
             throws IOException, ServletException {
         if (request.getAttribute(DECISION) != null) { // a forward, an asynchronous dispatch, an error page
             chain.doFilter(request, response);
+            if (response instanceof LimitedResponse limited && !request.isAsyncStarted()) {
+                limited.addFields();
+            }
             return;
         }
         Guard.Seen seen = new Guard.Seen(request.getMethod(), Guard.path(request.getRequestURI()), request.getRemoteAddr(),
@@ -85,7 +91,7 @@ public class TidegateFilter extends HttpFilter {
         boolean asynchronous = false;
         try {
             decision.awaitStart();
-            chain.doFilter(request, response);
+            chain.doFilter(new LimitedRequest(request, response), response);
             asynchronous = request.isAsyncStarted();
             outcome = outcome(response);
             if (asynchronous) {
@@ -111,6 +117,21 @@ public class TidegateFilter extends HttpFilter {
     private Outcome outcome(HttpServletResponse response) {
         int status = response.getStatus();
         return guard.outcome(status, status < 400 ? Outcome.OK : Outcome.ERROR);
+    }
+
+    /** A request whose asynchronous response is the limited one, too. */
+    private static final class LimitedRequest extends HttpServletRequestWrapper {
+        private final LimitedResponse response;
+
+        LimitedRequest(HttpServletRequest request, LimitedResponse response) {
+            super(request);
+            this.response = response;
+        }
+
+        @Override
+        public AsyncContext startAsync() {
+            return startAsync(this, response);
+        }
     }
 
     /** Releases the lease of an asynchronous response. */

@@ -2,11 +2,9 @@ package io.github.tidegate.servlet;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.gson.JsonObject;
-import io.github.tidegate.Decision;
 import io.github.tidegate.GuardOptions;
 import io.github.tidegate.OnFailure;
 import io.github.tidegate.PlayedDaemon;
@@ -20,6 +18,7 @@ import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.File;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -27,10 +26,12 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import org.apache.catalina.Context;
+import org.apache.catalina.Wrapper;
 import org.apache.catalina.startup.Tomcat;
 import org.apache.tomcat.util.descriptor.web.FilterDef;
 import org.apache.tomcat.util.descriptor.web.FilterMap;
@@ -40,7 +41,6 @@ import org.junit.jupiter.api.Test;
 class TidegateFilterTest extends Support {
     private final HttpClient http = HttpClient.newHttpClient();
     private final List<String> entered = new ArrayList<>();
-    private Tomcat tomcat;
 
     /** The application: its path says what it does. */
     private final class Application extends HttpServlet {
@@ -71,7 +71,11 @@ class TidegateFilterTest extends Support {
                 case "/async" -> {
                     AsyncContext context = request.startAsync();
                     context.start(() -> {
-                        ((HttpServletResponse) context.getResponse()).setStatus(201);
+                        try {
+                            context.getResponse().getWriter().write("later");
+                        } catch (IOException error) {
+                            throw new UncheckedIOException(error);
+                        }
                         context.complete();
                     });
                 }
@@ -89,13 +93,14 @@ class TidegateFilterTest extends Support {
     }
 
     private String start(TidegateClient client, GuardOptions<HttpServletRequest> options) throws Exception {
-        tomcat = new Tomcat();
+        Tomcat tomcat = new Tomcat();
         tomcat.setBaseDir(folder().toString());
         tomcat.setPort(0);
         tomcat.getConnector().setProperty("address", "127.0.0.1");
         Context context = tomcat.addContext("", new File(".").getAbsolutePath());
-        Tomcat.addServlet(context, "application", new Application()).setAsyncSupported(true);
-        context.addServletMappingDecoded("/*", "application");
+        Wrapper application = Tomcat.addServlet(context, "application", new Application());
+        application.setAsyncSupported(true);
+        application.addMapping("/*");
         FilterDef filter = new FilterDef();
         filter.setFilterName("tidegate");
         filter.setFilter(new TidegateFilter(client, "api", options));
@@ -132,6 +137,7 @@ class TidegateFilterTest extends Support {
     void answersEachRefusalAsEveryClientAndEachAllowedRequestWithItsHeaders() throws Exception {
         PlayedDaemon daemon = played();
         TidegateClient client = client(daemon.path);
+        Map<String, String> urls = new HashMap<>(); // by style
         for (JsonObject row : Vectors.read("answers.json")) {
             String name = Vectors.text(row, "name"), body = Vectors.text(row, "body"), frame = Vectors.text(row, "decision");
             int status = row.get("status").getAsInt();
@@ -145,8 +151,10 @@ class TidegateFilterTest extends Support {
                 return message.get(1) == null ? null : reply;
             };
             String style = Vectors.text(row, "style");
-            String url = start(client, new GuardOptions<HttpServletRequest>().headers(GuardOptions.Headers.valueOf(style.toUpperCase())));
-            HttpResponse<byte[]> response = get(url + "/");
+            if (!urls.containsKey(style)) {
+                urls.put(style, start(client, new GuardOptions<HttpServletRequest>().headers(GuardOptions.Headers.valueOf(style.toUpperCase()))));
+            }
+            HttpResponse<byte[]> response = get(urls.get(style) + "/");
             assertEquals(status, response.statusCode(), name);
             row.getAsJsonArray("headers").forEach(field -> {
                 String key = field.getAsJsonArray().get(0).getAsString();
@@ -157,7 +165,6 @@ class TidegateFilterTest extends Support {
             if (body != null) {
                 assertEquals(body, new String(response.body(), "UTF-8"), name);
             }
-            tomcat.stop();
         }
     }
 
@@ -227,8 +234,6 @@ class TidegateFilterTest extends Support {
         }
         assertEquals(List.of(200, 200, 429), statuses);
         assertTrue(new String(last.body()).contains("\"domain\":\"api\""));
-        Decision none = TidegateFilter.decision(new jakarta.servlet.http.HttpServletRequestWrapper(new org.apache.catalina.connector.Request(null, null)));
-        assertNull(none);
         assertFalse(lines.isEmpty());
     }
 }
