@@ -35,7 +35,7 @@ final class Connection {
     private static final int IN_FLIGHT_MAX = 256; // requests written and not answered, which the daemon keeps for one connection
     private static final int WAITING_MAX = 8_192; // waiting requests; further ones fail immediately
     private static final int UNPROVED_MAX = 512, BATCH_BYTES = 32_768, PATH_BYTES_MAX = 107;
-    private static final long GRACE = 5_000_000, GLANCE = 100_000; // ns: for the reading caller, when another one is late
+    private static final long GLANCE = 100_000; // ns, between checks whether the reading caller has looked
     private static final int WELCOME = 0, DECISION = 1, DONE = 2, ERROR = 3, GOODBYE = 4; // kinds of replies
     private static final int BUSY = 8;
     private static final List<Integer> KEPT_OPEN = List.of(5, 6, 7, 10, 11); // errors after which the connection stays open
@@ -60,7 +60,9 @@ final class Connection {
         volatile long deadline;
         volatile Object answer; // a Decision, the Boolean of a DONE, or a Fault
         boolean sent; // the kernel may have it
-        boolean queued;
+        volatile boolean written; // the kernel has it
+        boolean queued, extended;
+        volatile boolean cancelled; // its caller no longer waits
 
         Waiting(long id, Operation operation) {
             this.id = id;
@@ -88,6 +90,7 @@ final class Connection {
     private boolean writing, welcome;
     // Of the writing thread, and of the reading one.
     private ByteBuffer out, in;
+    private final List<Waiting> batch = new ArrayList<>(); // in `out`
 
     /** Opens nothing: the first request does. {@code info} is that of HELLO. */
     Connection(TidegateClient client, Path path, long number, Map<String, Object> info) {
@@ -190,34 +193,19 @@ final class Connection {
         lock.lock();
         try {
             for (Waiting one : waiting.values()) {
-                LockSupport.unpark(one.thread);
-                return;
+                if (!one.cancelled) {
+                    LockSupport.unpark(one.thread);
+                    return;
+                }
             }
         } finally {
             lock.unlock();
         }
     }
 
-    /** Reads once more, so that a reply in the socket counts; else ends the request, and the connection if it was sent. */
+    /** Ends a request whose deadline has passed, and the connection if the daemon did not answer in time. */
     private void expire(Waiting asked) {
-        if (open && reading.compareAndSet(false, true)) {
-            try {
-                pull();
-            } finally {
-                reading.set(false);
-            }
-        } else if (open) { // another caller reads: wait until it has looked
-            long seen = looks, until = System.nanoTime() + Math.min(GRACE, client.timeoutNanos / 4);
-            selector.wakeup();
-            boolean interrupted = false;
-            while (asked.answer == null && looks == seen && !closed && System.nanoTime() < until) {
-                LockSupport.parkNanos(this, GLANCE);
-                interrupted |= Thread.interrupted();
-            }
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
-        }
+        boolean looked = look(asked);
         lock.lock();
         try {
             if (asked.answer != null || asked.deadline > System.nanoTime()) {
@@ -227,11 +215,47 @@ final class Connection {
                 waiting.remove(asked.id);
                 asked.answer = new Fault(Reason.TIMEOUT, "too many requests wait");
                 return;
+            } else if (!asked.written && !asked.extended) { // another thread is about to write it
+                asked.extended = true;
+                asked.deadline = System.nanoTime() + client.timeoutNanos / 4;
+                return;
+            } else if (!looked) { // this process is late, not the daemon; a late grant is released
+                asked.cancelled = true;
+                asked.answer = new Fault(Reason.TIMEOUT, "this process is busy");
             }
         } finally {
             lock.unlock();
         }
-        end(new Fault(Reason.TIMEOUT, "the daemon did not answer in time"), false);
+        if (looked) {
+            end(new Fault(Reason.TIMEOUT, "the daemon did not answer in time"), false);
+        } else if (asked.operation.op == Request.ACQUIRE) {
+            client.reportAbandoned(List.of(new Which(number, asked.id)));
+        }
+    }
+
+    /** Reads once more, so that a reply in the socket counts. False: the caller that reads has not had the time to. */
+    private boolean look(Waiting asked) {
+        if (!open) {
+            return true;
+        } else if (reading.compareAndSet(false, true)) {
+            try {
+                pull();
+            } finally {
+                reading.set(false);
+            }
+            return true;
+        }
+        long seen = looks, until = System.nanoTime() + client.timeoutNanos / 4;
+        boolean interrupted = false;
+        selector.wakeup();
+        while (asked.answer == null && looks == seen && !closed && System.nanoTime() < until) {
+            LockSupport.parkNanos(this, GLANCE);
+            interrupted |= Thread.interrupted();
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        return looks != seen || closed;
     }
 
     /** Writes all unsent frames, unless another thread writes; opens the socket before the first. */
@@ -292,15 +316,20 @@ final class Connection {
 
     /** Writes what is in the buffer and all unsent frames, as the writing thread. */
     private void write() {
-        List<Waiting> batch = new ArrayList<>();
         boolean fresh = false;
         try {
-            while (out.hasRemaining() || (fresh = fill(batch))) {
+            while (out.hasRemaining() || (fresh = fill())) {
                 channel.write(out);
                 if (out.hasRemaining()) { // the socket is full: the reading caller goes on
                     channel.keyFor(selector).interestOps(SelectionKey.OP_READ | SelectionKey.OP_WRITE);
                     selector.wakeup();
                     return;
+                }
+                // Time lost in this process is not the daemon's: it gets a quarter of the timeout at least.
+                long least = System.nanoTime() + client.timeoutNanos / 4;
+                for (Waiting one : batch) {
+                    one.deadline = Math.max(one.deadline, least);
+                    one.written = true;
                 }
                 batch.clear();
             }
@@ -325,7 +354,7 @@ final class Connection {
     }
 
     /** Takes unsent frames into the buffer; false and no longer writing if there are none. */
-    private boolean fill(List<Waiting> batch) {
+    private boolean fill() {
         lock.lock();
         try {
             if (closed || unsent.isEmpty()) {
@@ -333,14 +362,11 @@ final class Connection {
                 return false;
             }
             out.clear();
-            // Time lost in this process is not the daemon's: it gets a quarter of the timeout at least.
-            long least = System.nanoTime() + client.timeoutNanos / 4;
             while (!unsent.isEmpty() && unsent.peek().bytes.length <= out.remaining()) {
                 Frame frame = unsent.remove();
                 out.put(frame.bytes);
                 if (frame.of != null) {
                     frame.of.sent = true;
-                    frame.of.deadline = Math.max(frame.of.deadline, least);
                     batch.add(frame.of);
                 }
             }
@@ -369,9 +395,10 @@ final class Connection {
     private void pull() {
         boolean ended = false;
         try {
-            int read;
-            do {
-                read = channel.read(in);
+            boolean more = true;
+            while (more && !ended && !closed) {
+                ended = channel.read(in) < 0;
+                more = !in.hasRemaining();
                 in.flip();
                 while (!closed && in.remaining() >= 4) {
                     int length = in.getInt(in.position());
@@ -385,8 +412,7 @@ final class Connection {
                     reply(MessagePack.decode(payload));
                 }
                 in.compact();
-            } while (read > 0 && !closed);
-            ended = read < 0;
+            }
         } catch (IOException error) {
             ended = true;
         } catch (Fault fault) {
@@ -471,7 +497,11 @@ final class Connection {
         } finally {
             lock.unlock();
         }
-        answer(asked, answer);
+        if (!asked.cancelled) {
+            answer(asked, answer);
+        } else if (answer instanceof Decision late) {
+            late.release(Outcome.DROPPED);
+        }
     }
 
     private static void answer(Waiting asked, Object answer) {
@@ -508,7 +538,7 @@ final class Connection {
             // A daemon that closed before the first request was written has no room.
             cause.full |= hungUp && !welcome && waiting.values().stream().anyMatch(one -> !one.sent && !one.queued);
             unproved.forEach(one -> abandoned.add(one.which));
-            all = List.copyOf(waiting.values());
+            all = waiting.values().stream().filter(one -> !one.cancelled).toList();
             for (Waiting one : all) {
                 boolean again = hungUp && welcome && (leaving || !one.sent);
                 boolean unread = again || cause.full;

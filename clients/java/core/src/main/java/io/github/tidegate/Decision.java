@@ -223,8 +223,8 @@ public record Decision(
             body.append(",\"violated-policies\":[").append(json(rule)).append("],\"limit\":").append(limit);
             body.append(",\"window\":").append(thousandths(window == null ? Duration.ZERO : window));
             if (digest != null) {
-                body.append(",\"digest\":").append(json(digest));
                 body.append(domain == null ? "" : ",\"domain\":" + json(domain));
+                body.append(",\"digest\":").append(json(digest));
             }
         }
         if (!allowed() && retryAfter != null) {
