@@ -125,7 +125,7 @@ test-go: test-binary
 test-node: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage node clients/node/test/run
 
-# Not a stage of `make test`: it needs a JDK 17, Maven and 130 MB of packages.
+# Not a stage of `make test`: it needs a JDK 17, Maven and 90 MB of packages.
 test-java: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage java clients/java/test/run
 

@@ -75,7 +75,7 @@ final class Connection {
     final long number;
     private final Path path;
     private final ReentrantLock lock = new ReentrantLock();
-    private final AtomicBoolean reading = new AtomicBoolean();
+    final AtomicBoolean reading = new AtomicBoolean();
     private volatile boolean open, closed, leaving;
     private volatile long looks; // times that the socket was read until nothing was left
     private volatile SocketChannel channel;

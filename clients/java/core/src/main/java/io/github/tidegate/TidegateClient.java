@@ -37,7 +37,7 @@ public final class TidegateClient implements AutoCloseable {
     private final Breaker breaker = new Breaker();
     private final ReentrantLock lock = new ReentrantLock();
     // Under the lock.
-    private volatile Connection connection;
+    volatile Connection connection; // read without it, too
     private byte[] session;
     private long connections; // of this session, in total
     private final Map<Reason, Long> missed = new EnumMap<>(Reason.class), refused = new EnumMap<>(Reason.class);
