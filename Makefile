@@ -33,7 +33,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages release migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node php)
+.PHONY: help demo test quick lint bench pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -125,6 +125,10 @@ test-go: test-binary
 test-node: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage node clients/node/test/run
 
+# Not a stage of `make test`: it needs a JDK 17, Maven and 90 MB of packages.
+test-java: test-binary
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage java clients/java/test/run
+
 # Not a stage of `make test`: it needs php-fpm, nginx and PHPUnit.
 test-php: test-binary
 	@scripts/setup php
@@ -203,7 +207,7 @@ nightly-restarts:
 	KILLS=$${KILLS:-100} $(PYTEST) -q -s \
 	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py tests/python/test_pictures.py -m "not simulated"
 
-nightly-clients: test-node test-php
+nightly-clients: test-node test-java test-php
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
 	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use parking_lot::Mutex;
+use strum::VariantArray;
 use tracing::warn;
 
 use super::connections::ConnectionRefusal;
@@ -20,7 +21,7 @@ pub struct ServerCounters {
     refused: [AtomicU64; REFUSALS.len()],
     reclaimed: AtomicU64,
     errors: [AtomicU64; Code::ALL.len()],
-    missed: [[AtomicU64; MissReason::ALL.len()]; ClientKind::ALL.len()],
+    missed: [[AtomicU64; MissReason::ALL.len()]; ClientKind::VARIANTS.len()],
     not_pending: [AtomicU64; NOT_PENDING.len()],
     clock_steps_back: AtomicU64,
     /// The first users of each domain of the rules.
@@ -41,7 +42,10 @@ pub(super) enum NotPending {
 }
 
 /// The client library, if known. Unknown names are not stored, as they are arbitrary text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum ClientKind {
     #[default]
     Other,
@@ -50,33 +54,15 @@ pub(super) enum ClientKind {
     Ruby,
     Go,
     Node,
+    Java,
+    Php,
 }
 
 impl ClientKind {
-    const ALL: [ClientKind; 6] = [
-        ClientKind::Other,
-        ClientKind::Cli,
-        ClientKind::Python,
-        ClientKind::Ruby,
-        ClientKind::Go,
-        ClientKind::Node,
-    ];
-
     /// Parses the client of HELLO, such as `python/0.1.0`.
     pub(super) fn parse(client: Option<&str>) -> ClientKind {
         let name = client.and_then(|client| client.split('/').next()).unwrap_or_default();
-        ClientKind::ALL.into_iter().find(|client| client.name() == name).unwrap_or_default()
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            ClientKind::Other => "other",
-            ClientKind::Cli => "cli",
-            ClientKind::Python => "python",
-            ClientKind::Ruby => "ruby",
-            ClientKind::Go => "go",
-            ClientKind::Node => "node",
-        }
+        name.parse().unwrap_or_default()
     }
 }
 
@@ -107,9 +93,9 @@ impl ServerCounters {
 
     /// Returns the decisions that clients made without the daemon, by client library and reason.
     pub fn missed_decisions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        ClientKind::ALL.into_iter().zip(&self.missed).flat_map(|(client, counts)| {
+        ClientKind::VARIANTS.iter().zip(&self.missed).flat_map(|(client, counts)| {
             let each = MissReason::ALL.into_iter().zip(counts);
-            each.map(move |(reason, count)| (client.name(), reason.name(), count.load(Ordering::Relaxed)))
+            each.map(move |(reason, count)| (client.into(), reason.name(), count.load(Ordering::Relaxed)))
         })
     }
 
@@ -188,7 +174,7 @@ impl ServerCounters {
     }
 
     pub(super) fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
-        let counts = ClientKind::ALL.iter().zip(&self.missed).find(|(known, _)| **known == client);
+        let counts = ClientKind::VARIANTS.iter().zip(&self.missed).find(|(known, _)| **known == client);
         let Some((_, counts)) = counts else { return };
         for (reason, count) in MissReason::ALL.into_iter().zip(counts) {
             add(count, missed.count(reason));
@@ -284,6 +270,6 @@ mod tests {
         telemetry.add_missed(ClientKind::Ruby, &missed);
         let found: Vec<_> = telemetry.missed_decisions().filter(|(.., count)| *count > 0).collect();
         assert_eq!(found, [("ruby", "timeout", u64::MAX)]);
-        assert_eq!(telemetry.missed_decisions().count(), ClientKind::ALL.len() * MissReason::ALL.len());
+        assert_eq!(telemetry.missed_decisions().count(), ClientKind::VARIANTS.len() * MissReason::ALL.len());
     }
 }

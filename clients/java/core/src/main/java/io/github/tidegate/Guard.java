@@ -1,0 +1,209 @@
+package io.github.tidegate;
+
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+import java.util.function.Predicate;
+import java.util.function.Supplier;
+
+/**
+ * Common part of filters and interceptors: attributes of a request, options of the check, response to a refusal.
+ *
+ * @param <R> the framework's request, which the application's functions get
+ */
+public final class Guard<R> {
+    /**
+     * A request as a filter sees it; absent parts are null.
+     *
+     * @param path decoded, as {@link #path} returns it
+     * @param peer address of the peer; null or empty for a Unix socket
+     * @param header value of a header, by its name in small letters
+     */
+    public record Seen(String method, String path, String peer, Function<String, String> header) {}
+
+    private final TidegateClient client;
+    private final String domain;
+    private final GuardOptions<R> options;
+
+    /**
+     * Makes a guard.
+     *
+     * @throws IllegalArgumentException if the domain is not a name
+     */
+    public Guard(TidegateClient client, String domain, GuardOptions<R> options) {
+        if (!Request.isName(domain)) {
+            throw new IllegalArgumentException("the domain " + domain + " is not a name");
+        }
+        this.client = java.util.Objects.requireNonNull(client, "client");
+        this.domain = domain;
+        this.options = options;
+    }
+
+    /** Returns the decision; null if the request is exempt. */
+    public Decision judge(R request, Seen seen) {
+        long began = System.nanoTime();
+        Decision decision = decide(request, seen);
+        if (decision != null && options.instrument != null) {
+            call("instrument", () -> {
+                options.instrument.decided(decision, Duration.ofNanos(System.nanoTime() - began));
+                return null;
+            });
+        }
+        return decision;
+    }
+
+    /** Returns the response to a refusal, with limit headers; null if {@code onRefused} threw: the request passes. */
+    public GuardOptions.Refusal refusal(R request, Decision decision) {
+        GuardOptions.Refusal own;
+        try {
+            own = options.onRefused.apply(request, decision);
+        } catch (RuntimeException error) {
+            failed("onRefused", error);
+            return null;
+        }
+        if (own == null) {
+            Map<String, String> headers = new LinkedHashMap<>();
+            headers.put("Content-Type", "application/problem+json");
+            headers.put("Cache-Control", "no-store");
+            own = new GuardOptions.Refusal(decision.status(), headers, decision.problem().getBytes(StandardCharsets.UTF_8));
+        }
+        Map<String, String> all = new LinkedHashMap<>(own.headers());
+        all.putAll(fields(decision, own.status(), name -> own(all, name)));
+        return new GuardOptions.Refusal(own.status(), all, own.body());
+    }
+
+    private static boolean own(Map<String, String> headers, String name) {
+        return headers.keySet().stream().anyMatch(name::equalsIgnoreCase);
+    }
+
+    /** Returns the limit headers to add to a response that has some of its own. */
+    public Map<String, String> fields(Decision decision, int status, Predicate<String> own) {
+        Map<String, String> fields = new LinkedHashMap<>();
+        if (status < 300 || status >= 400) { // clients would delay following a redirect
+            decision.headers().forEach((name, value) -> {
+                boolean legacy = name.startsWith("X-"), draft = name.startsWith("RateLimit");
+                boolean omitted = switch (options.headers) {
+                    case BOTH -> false;
+                    case DRAFT -> legacy;
+                    case LEGACY -> draft;
+                    case NONE -> legacy || draft;
+                };
+                if (!omitted && !own.test(name)) {
+                    fields.put(name, value);
+                }
+            });
+        }
+        return fields;
+    }
+
+    /** Returns the outcome of a status; {@code usual} unless the application says otherwise. */
+    public Outcome outcome(int status, Outcome usual) {
+        Outcome own = call("outcome", () -> options.outcome.apply(status));
+        return own == null ? usual : own;
+    }
+
+    /** Allows a request whose function threw. Logs the line, but no message, which may contain personal data. */
+    public Decision failed(String name, RuntimeException error) {
+        log(name, error, ": such requests are not limited");
+        return client.degrade(Reason.CALLBACK, OnFailure.ALLOW, domain);
+    }
+
+    private <T> T call(String name, Supplier<T> function) {
+        try {
+            return function.get();
+        } catch (RuntimeException error) {
+            log(name, error, "");
+            return null;
+        }
+    }
+
+    private void log(String name, RuntimeException error, String effect) {
+        StackTraceElement[] places = error.getStackTrace();
+        client.log(name + " threw " + error.getClass().getSimpleName() + (places.length > 0 ? " at " + places[0] : "") + effect, true);
+    }
+
+    private Decision decide(R request, Seen seen) {
+        String[] name = {"exempt"};
+        try {
+            if (options.exempt.test(request)) {
+                return null;
+            }
+            name[0] = "user";
+            Map<String, Object> attributes = new LinkedHashMap<>();
+            attributes.put("method", seen.method());
+            attributes.put("path", seen.path());
+            attributes.put("ip", address(seen));
+            attributes.put("user", options.user.apply(request));
+            attributes.put("user_agent", seen.header().apply("user-agent"));
+            name[0] = "attributes";
+            options.named.forEach((key, value) -> attributes.put(key, value.apply(request)));
+            Map<String, ?> further = options.attributes.apply(request);
+            attributes.putAll(further == null ? Map.of() : further);
+            name[0] = "descriptors";
+            List<? extends Map<String, ?>> descriptors = options.descriptors.apply(request);
+            name[0] = "cost";
+            Cost cost = options.cost.apply(request);
+            name[0] = "priority";
+            String priority = options.priority.apply(request);
+            name[0] = "onFailure";
+            OnFailure onFailure = onFailure(request, seen.path());
+            Double queued = options.proxies.queued(seen.peer(), seen.header().apply("x-request-start"), System.currentTimeMillis());
+            CallOptions given;
+            try {
+                given = new CallOptions(cost == null ? Cost.ONE : cost, descriptors == null ? List.of() : descriptors, priority, null,
+                        queued == null ? null : Duration.ofNanos((long) (queued * 1e6)), null, onFailure, options.fallback);
+            } catch (IllegalArgumentException | NullPointerException invalid) { // a function returned something invalid
+                return client.refuse(Fault.invalid(String.valueOf(invalid.getMessage())), domain);
+            }
+            return client.acquire(domain, attributes, given);
+        } catch (RuntimeException error) {
+            return failed(name[0], error);
+        }
+    }
+
+    private OnFailure onFailure(R request, String path) {
+        for (Map.Entry<String, OnFailure> one : options.onFailureOf.entrySet()) {
+            if (path.startsWith(one.getKey())) {
+                return one.getValue();
+            }
+        }
+        return options.onFailure.apply(request);
+    }
+
+    private String address(Seen seen) {
+        String forwarded = seen.header().apply("x-forwarded-for");
+        if (forwarded != null && options.proxies.none()) {
+            client.log("X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy", true);
+        }
+        return options.proxies.caller(seen.peer(), forwarded);
+    }
+
+    /** Returns the path of a URL: decoded once, without query, parameters of segments, dot segments and repeated slashes. */
+    public static String path(String url) {
+        String raw = url.replaceFirst("^(?i)[a-z][a-z0-9+.-]*://[^/?#]*", "").replaceFirst("(?s)[?#].*$", "").replaceAll(";[^/]*", "");
+        byte[] from = raw.getBytes(StandardCharsets.UTF_8), to = new byte[from.length];
+        int size = 0;
+        for (int i = 0; i < from.length; i++, size++) {
+            boolean escaped = from[i] == '%' && i + 2 < from.length && Character.digit(from[i + 1], 16) >= 0
+                    && Character.digit(from[i + 2], 16) >= 0;
+            to[size] = escaped ? (byte) (Character.digit(from[i + 1], 16) << 4 | Character.digit(from[i + 2], 16)) : from[i];
+            i += escaped ? 2 : 0;
+        }
+        String text = new String(to, 0, size, StandardCharsets.UTF_8);
+        Deque<String> kept = new ArrayDeque<>();
+        for (String segment : text.split("/")) {
+            if (segment.equals("..")) {
+                kept.pollLast();
+            } else if (!segment.isEmpty() && !segment.equals(".")) {
+                kept.add(segment);
+            }
+        }
+        boolean slash = !kept.isEmpty() && (text.endsWith("/") || text.endsWith("/.") || text.endsWith("/.."));
+        return "/" + String.join("/", kept) + (slash ? "/" : "");
+    }
+}

@@ -1,0 +1,224 @@
+package io.github.tidegate;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.math.BigInteger;
+import java.net.SocketException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** A hostile, absent, full or silent daemon. */
+class FaultsTest extends Support {
+    private static List<Object> changed(List<?> message, int at, Object value) {
+        List<Object> reply = PlayedDaemon.decision(message, PlayedDaemon.ALLOW);
+        reply.set(at, value);
+        return reply;
+    }
+
+    private static Arguments fault(String name, Reason reason, PlayedDaemon.Script script) {
+        return Arguments.of(name, reason, script);
+    }
+
+    static Stream<Arguments> hostile() {
+        return Stream.of(
+            fault("silence", Reason.TIMEOUT, (s, m) -> null),
+            fault("half a frame", Reason.TIMEOUT, (s, m) -> {
+                byte[] frame = PlayedDaemon.frame(PlayedDaemon.decision(m, PlayedDaemon.ALLOW));
+                return Arrays.copyOf(frame, frame.length - 1);
+            }),
+            fault("wrong id", Reason.PROTOCOL, (s, m) -> changed(m, 1, (Long) m.get(1) + 1)),
+            fault("huge id", Reason.PROTOCOL, (s, m) -> changed(m, 1, BigInteger.ONE.shiftLeft(64).subtract(BigInteger.ONE))),
+            fault("nil id", Reason.PROTOCOL, (s, m) -> changed(m, 1, null)),
+            fault("oversize", Reason.PROTOCOL, (s, m) -> new byte[] {0, 0, 0x40, 1, 0, 0, 0}),
+            fault("gigabytes", Reason.PROTOCOL, (s, m) -> new byte[] {-1, -1, -1, -1, 0}),
+            fault("empty", Reason.PROTOCOL, (s, m) -> new byte[4]),
+            fault("empty array", Reason.PROTOCOL, (s, m) -> PlayedDaemon.frame(new byte[] {(byte) 0x90})),
+            fault("garbage", Reason.PROTOCOL, (s, m) -> PlayedDaemon.frame(new byte[] {(byte) 0xc1})),
+            fault("unknown verdict", Reason.PROTOCOL, (s, m) -> List.of(1, m.get(1), 5)),
+            fault("unknown kind", Reason.PROTOCOL, (s, m) -> List.of(9, m.get(1))),
+            fault("negative time", Reason.PROTOCOL, (s, m) -> changed(m, 5, -2)),
+            fault("rule of another type", Reason.PROTOCOL, (s, m) -> changed(m, 3, 7)),
+            fault("notes of another type", Reason.PROTOCOL, (s, m) -> changed(m, 10, "near")),
+            fault("done for a judgement", Reason.PROTOCOL, (s, m) -> List.of(2, m.get(1), true)),
+            fault("error that closes", Reason.PROTOCOL, (s, m) -> Arrays.asList(3, null, 1, "malformed")),
+            fault("flood of errors", Reason.PROTOCOL, (s, m) -> {
+                byte[] one = PlayedDaemon.frame(Arrays.asList(3, null, 6, "x".repeat(9_000)));
+                byte[] all = new byte[one.length * 20];
+                for (int i = 0; i < 20; i++) {
+                    System.arraycopy(one, 0, all, i * one.length, one.length);
+                }
+                return all;
+            }),
+            fault("internal error", Reason.PROTOCOL, (s, m) -> List.of(3, m.get(1), 10, "internal")),
+            fault("closed", Reason.UNREACHABLE, (s, m) -> {
+                s.close();
+                return null;
+            }));
+    }
+
+    @ParameterizedTest(name = "{0}")
+    @MethodSource("hostile")
+    void survivesAHostileDaemon(String name, Reason reason, PlayedDaemon.Script script) throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.script = script;
+        TidegateClient client = reason == Reason.TIMEOUT ? client(daemon.path, 50) : client(daemon.path);
+        int connections = name.equals("internal error") ? 1 : 0;
+        Decision d = client.acquire("api", USER, CallOptions.NONE.onFailure(OnFailure.REFUSE));
+        assertEquals(List.of(reason, false, 503, true), List.of(d.reason(), d.allowed(), d.status(), d.degraded()));
+        assertEquals(new Stats(Map.of(reason, 1L), Map.of(), connections, false), client.stats());
+        daemon.script = (socket, message) -> PlayedDaemon.decision(message, PlayedDaemon.ALLOW);
+        until(() -> client.hit("api", USER).reason() == null); // a busy machine may be late again
+        Map<?, ?> options = daemon.of(3).stream().filter(message -> message.size() > 6).map(message -> (Map<?, ?>) message.get(6))
+                .findFirst().orElseThrow();
+        assertTrue((Long) ((Map<?, ?>) options.get("missed")).get(reason.toString()) >= 1);
+        assertEquals(connections == 1 ? List.of() : List.of(List.of(1L, 1L)), options.get("abandoned"));
+    }
+
+    @Test
+    void endsACallOfASilentDaemonInTime() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.silent = true;
+        List<Long> times = new ArrayList<>();
+        for (int i = 0; i < 3; i++) {
+            TidegateClient client = client(daemon.path, 20);
+            long began = System.nanoTime();
+            assertEquals(Reason.TIMEOUT, hit(client));
+            times.add((System.nanoTime() - began) / 1_000_000);
+        }
+        // The shortest, since this machine may delay a thread.
+        assertTrue(Collections.min(times) >= 20 && Collections.min(times) < 200, times.toString());
+    }
+
+    @Test
+    void opensTheBreakerAfterThreeFailuresThatDoNotOverlapAndProbesOncePerPause() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.silent = true;
+        TidegateClient client = client(daemon.path, 10);
+        List<Thread> callers = Stream.generate(() -> new Thread(() -> hit(client))).limit(50).toList();
+        callers.forEach(Thread::start);
+        for (Thread caller : callers) {
+            caller.join();
+        }
+        until(() -> hit(client) == Reason.BREAKER);
+        List<Double> pauses = new ArrayList<>();
+        for (long began = System.nanoTime(); pauses.size() < 3;) {
+            int probes = daemon.of(8).size();
+            List<Reason> answers = hits(client, 3);
+            if (!answers.contains(Reason.TIMEOUT)) {
+                assertEquals(Collections.nCopies(3, Reason.BREAKER), answers);
+                Thread.sleep(1);
+                continue;
+            }
+            assertEquals(1, Collections.frequency(answers, Reason.TIMEOUT));
+            until(() -> daemon.of(8).size() == probes + 1);
+            pauses.add((System.nanoTime() - began) / 1e6);
+            began = System.nanoTime();
+        }
+        assertTrue(pauses.get(1) >= 95 && pauses.get(2) >= 195, pauses.toString());
+        daemon.silent = false;
+        until(() -> hit(client) == null);
+        assertFalse(client.stats().breakerOpen());
+        assertTrue(lines.get(0).contains("did not answer in time; requests are not limited"), lines.toString());
+        assertTrue(lines.get(lines.size() - 1).matches(".*answers again; \\d+ requests so far.*"));
+        assertEquals(2, lines.size());
+    }
+
+    @Test
+    void doesNoIoWhileTheBreakerIsOpen() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.close();
+        TidegateClient client = client(daemon.path);
+        assertEquals(Reason.UNREACHABLE, hit(client));
+        daemon.listen();
+        long began = System.nanoTime();
+        List<Reason> answers = hits(client, 50);
+        boolean check = client.check();
+        client.signal("lag", 0.5);
+        if (System.nanoTime() - began < 50_000_000) { // the shortest pause
+            assertEquals(Collections.nCopies(50, Reason.BREAKER), answers);
+            assertFalse(check);
+            assertEquals(0, daemon.accepted.get());
+        }
+        until(() -> hit(client) == null);
+    }
+
+    @Test
+    void stopsAtOnceWhenNothingListensAndLogsTheFirstFailureWithItsRemedy() {
+        TidegateClient client = opened(options(folder().resolve("s")).fallback(Fallback.of("2/h")).build());
+        assertEquals(Reason.FALLBACK, hit(client));
+        assertTrue(client.stats().breakerOpen());
+        Decision second = client.hit("api", USER), third = client.hit("api", USER);
+        assertEquals(List.of(true, false, 429, true, 2L), List.of(second.allowed(), third.allowed(), third.status(), third.degraded(), third.limit()));
+        assertTrue(third.retryAfter().toSeconds() > 1_700 && third.retryAfter().toSeconds() <= 1_800);
+        assertTrue(client.hit("api", Map.of("user", "u2")).allowed());
+        assertNull(client.hit("api", Map.of("user", "u2"), CallOptions.NONE.cost(3)).retryAfter());
+        assertEquals(1, client.stats().missed().get(Reason.UNREACHABLE));
+        assertEquals(1, lines.size());
+        assertTrue(lines.get(0).matches("tidegate: no daemon at .*: start it with `tidegate serve`, or set TIDEGATE_SOCKET; "
+                + "requests are limited by the fallback"), lines.get(0));
+        assertEquals(Reason.UNREACHABLE, hit(client(Path.of("/" + "x".repeat(120)))));
+    }
+
+    @Test
+    void appliesAFallbackByTheRuleThatBoundBefore() throws Exception {
+        PlayedDaemon daemon = played();
+        TidegateClient client = opened(options(daemon.path).fallback(Fallback.of(Map.of("per-user", "1/h", "*", "100/s"))).build());
+        assertNull(hit(client));
+        daemon.close();
+        assertEquals(Reason.FALLBACK, hit(client)); // finds the connection closed
+        assertEquals(List.of(1L, 100L), List.of(client.hit("api", Map.of("user", "u2")).limit(), client.hit("api", Map.of("org", "o")).limit()));
+    }
+
+    @Test
+    void waitsForRoomInAFullDaemonUntilTheDeadline() throws Exception {
+        PlayedDaemon daemon = played();
+        PlayedDaemon.Script busy = (socket, message) -> {
+            PlayedDaemon.write(socket, PlayedDaemon.frame(Arrays.asList(3, null, 8, "busy")));
+            socket.close();
+            return null;
+        };
+        daemon.script = (socket, message) -> daemon.accepted.get() < 4 ? busy.answer(socket, message) : PlayedDaemon.decision(message, PlayedDaemon.ALLOW);
+        TidegateClient client = client(daemon.path);
+        assertEquals(Arrays.asList(null, null), Arrays.asList(hit(client), hit(client)));
+        daemon.script = busy;
+        assertEquals(Reason.PROTOCOL, hit(client(daemon.path, 30)));
+    }
+
+    @Test
+    void triesAFullBacklogUntilTheDeadline() throws Exception {
+        Path path = folder().resolve("s");
+        ServerSocketChannel server = opened(ServerSocketChannel.open(StandardProtocolFamily.UNIX));
+        server.bind(UnixDomainSocketAddress.of(path), 1); // accepts nothing
+        for (boolean connected = true; connected;) {
+            SocketChannel filler = opened(SocketChannel.open(StandardProtocolFamily.UNIX));
+            filler.configureBlocking(false);
+            try {
+                connected = filler.connect(UnixDomainSocketAddress.of(path));
+            } catch (SocketException full) {
+                connected = false;
+            }
+        }
+        TidegateClient client = client(path, 40);
+        long began = System.nanoTime();
+        assertEquals(Reason.UNREACHABLE, hit(client));
+        assertTrue(System.nanoTime() - began >= 39_000_000);
+        assertTrue(lines.get(0).contains("takes no connections: it is stopped or overloaded"), lines.toString());
+        server.close();
+    }
+}

@@ -1,0 +1,126 @@
+package io.github.tidegate;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+
+/** Attributes and options of a filter, paths and addresses. */
+class GuardTest extends Support {
+    private static Guard.Seen seen(String... headers) {
+        Map<String, String> all = new HashMap<>();
+        for (int i = 0; i < headers.length; i += 2) {
+            all.put(headers[i], headers[i + 1]);
+        }
+        return new Guard.Seen("GET", "/items", "10.0.0.1", all::get);
+    }
+
+    @Test
+    void normalizesPaths() {
+        assertEquals(List.of("/", "/a/b", "/a/b/", "/b", "/a b", "/é", "/login", "/a%2", "/x", "/"),
+                List.of("", "/a//b?c#d", "/a/./b/", "/a/../b", "/a%20b", "/%C3%A9", "/login;jsessionid=1", "/a%2", "http://host/x", "/..")
+                        .stream().map(Guard::path).toList());
+    }
+
+    @Test
+    void findsTheCallerBehindTrustedProxies() {
+        Proxies networks = new Proxies(List.of("10.0.0.0/8", "2001:db8::/32"), 0), two = new Proxies(List.of(), 2);
+        assertEquals("1.2.3.4", networks.caller("10.0.0.1", "9.9.9.9, 1.2.3.4, 10.1.1.1"));
+        assertEquals("1.2.3.4", networks.caller("10.0.0.1", "\"1.2.3.4:5678\""));
+        assertEquals("2001:db9::1", networks.caller("2001:db8::7", "[2001:db9:0:0:0:0:0:1]:443"));
+        assertEquals("8.8.8.8", networks.caller("8.8.8.8", "1.2.3.4")); // no proxy
+        assertEquals("10.0.0.1", networks.caller("10.0.0.1", "evil, unknown"));
+        assertEquals("1.2.3.4", networks.caller("", "1.2.3.4")); // a Unix socket
+        assertEquals("1.2.3.4", networks.caller("::ffff:10.0.0.1", "::ffff:1.2.3.4"));
+        assertEquals("1.2.3.4", two.caller("7.7.7.7", "9.9.9.9, 1.2.3.4, 5.5.5.5"));
+        assertEquals("10.0.0.1", Proxies.NONE.caller("10.0.0.1", "1.2.3.4"));
+        assertEquals(List.of("::1", "::", "1::", "1:0:0:2::3", "fe80::1", "1.2.3.4", "localhost"),
+                List.of("0:0:0:0:0:0:0:1", "::", "1:0:0:0:0:0:0:0", "1:0:0:2:0:0:0:3", "fe80:0:0:0:0:0:0:1%2", "::ffff:102:304", "localhost")
+                        .stream().map(Proxies::plain).toList());
+        for (String wrong : List.of("10.0.0.0/33", "localhost", "1.2.3", "10.0.0.0/x", "")) {
+            assertThrows(IllegalArgumentException.class, () -> new Proxies(List.of(wrong), 0), wrong);
+        }
+        assertThrows(IllegalArgumentException.class, () -> new Proxies(List.of(), -1));
+    }
+
+    @Test
+    void readsTheTimeInTheProxysQueue() {
+        Proxies one = new Proxies(List.of(), 1), network = new Proxies(List.of("10.0.0.0/8"), 0);
+        double now = 1_700_000_000_500.0;
+        for (String start : List.of("t=1700000000.25", "1700000000250", "1700000000250000")) {
+            assertEquals(250, one.queued("10.0.0.1", start, now), 0.001);
+        }
+        assertNull(one.queued("10.0.0.1", "1700000001000", now));
+        assertNull(one.queued("10.0.0.1", "t=1600000000", now));
+        assertNull(one.queued("10.0.0.1", "soon", now));
+        assertNull(network.queued("8.8.8.8", "1700000000250", now));
+        assertNull(Proxies.NONE.queued("10.0.0.1", "1700000000250", now));
+    }
+
+    @Test
+    void sendsAttributesOfTheRequestAndOfTheApplication() throws Exception {
+        PlayedDaemon daemon = played();
+        List<Decision> instrumented = new ArrayList<>();
+        GuardOptions<String> options = new GuardOptions<String>().user(name -> name).attribute("org", name -> "o1")
+                .attributes(name -> Map.of("plan", "free")).descriptors(name -> List.of(Map.of("region", "eu"))).cost(name -> Cost.of(2))
+                .priority(name -> "low").trustedProxies("10.0.0.0/8").exempt(name -> name.equals("health"))
+                .instrument((decision, took) -> instrumented.add(decision));
+        Guard<String> guard = new Guard<>(client(daemon.path), "api", options);
+        assertNull(guard.judge("health", seen()));
+        Decision d = guard.judge("ann", seen("user-agent", "curl", "x-forwarded-for", "1.2.3.4", "x-request-start", "t=1600000000"));
+        assertEquals(List.of(d), instrumented);
+        assertEquals(List.of(3L - 2, 1L, "api", List.of(List.of("method", "GET", "path", "/items", "ip", "1.2.3.4", "user", "ann", "user_agent", "curl",
+                "org", "o1", "plan", "free"), List.of("region", "eu")), 2L, "low"), daemon.last(1));
+    }
+
+    @Test
+    void allowsRequestsWhoseFunctionThrowsAndLogsTheLineOnce() throws Exception {
+        PlayedDaemon daemon = played();
+        TidegateClient client = client(daemon.path);
+        Guard<String> guard = new Guard<>(client, "api", new GuardOptions<String>().user(name -> {
+            throw new IllegalStateException("secret");
+        }));
+        for (int i = 0; i < 2; i++) {
+            Decision d = guard.judge("ann", seen());
+            assertTrue(d.allowed() && d.reason() == Reason.CALLBACK);
+        }
+        assertEquals(1, lines.size());
+        assertTrue(lines.get(0).matches("tidegate: user threw IllegalStateException at .*GuardTest.java:\\d+\\): such requests are not limited"), lines.get(0));
+        assertEquals(Map.of(Reason.CALLBACK, 2L), client.stats().missed());
+        assertThrows(IllegalArgumentException.class, () -> new Guard<>(client, "a/b", new GuardOptions<>()));
+        assertThrows(IllegalArgumentException.class, () -> new GuardOptions<String>().attribute("a:b", name -> ""));
+    }
+
+    @Test
+    void refusesInvalidInputOfAFunctionAndFailsAsAsked() {
+        TidegateClient client = client(folder().resolve("s"));
+        Guard<String> negative = new Guard<>(client, "api", new GuardOptions<String>().cost(name -> Cost.of(-1)));
+        assertEquals(Reason.INVALID, negative.judge("ann", seen()).reason());
+        Map<String, OnFailure> paths = Map.of("/items", OnFailure.REFUSE);
+        assertEquals(503, new Guard<>(client, "api", new GuardOptions<String>().onFailure(paths)).judge("ann", seen()).status());
+        assertEquals(200, new Guard<>(client, "api", new GuardOptions<String>()).judge("ann", seen("x-forwarded-for", "1.1.1.1")).status());
+        assertTrue(lines.stream().anyMatch(line -> line.contains("trustedProxies is not set")));
+    }
+
+    @Test
+    void readsRatesOfAFallback() {
+        for (String wrong : List.of("20", "0/s", "20/fortnight", "20/s burst 0", "99999999999/s", "1/367day")) {
+            assertThrows(IllegalArgumentException.class, () -> Fallback.of(wrong), wrong);
+        }
+        assertThrows(IllegalArgumentException.class, () -> Fallback.of(Map.of()));
+        Fallback fallback = Fallback.of("10/s burst 2");
+        Request request = new Request(Request.HIT, "api", List.of(List.of("user", "u1")), Cost.ONE, null, Map.of());
+        Request peek = new Request(Request.PEEK, "api", List.of(List.of("user", "u1")), Cost.ONE, null, Map.of());
+        assertEquals(List.of(1L, 0L, 0L), List.of(fallback.decide(request, 0).remaining(), fallback.decide(request, 0).remaining(),
+                fallback.decide(request, 0).remaining()));
+        assertEquals(100, fallback.decide(request, 0).retryAfter().toMillis());
+        assertTrue(!fallback.decide(peek, 99_000_000).allowed() && fallback.decide(peek, 100_000_000).allowed());
+        assertEquals(2, fallback.decide(peek, 10_000_000_000L).remaining());
+    }
+}
