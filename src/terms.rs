@@ -1,6 +1,7 @@
 //! TERMS: enums that the wire, the engine and the rules share, and counts in texts. This file names no room.
 
 use std::fmt;
+use std::io;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -201,6 +202,13 @@ pub fn count(number: u64) -> String {
 pub fn counted(number: impl TryInto<u64>, noun: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// Formats an error of the system without its number: `No such file or directory`.
+#[must_use]
+pub fn without_number(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error ").map_or_else(|| text.clone(), |(words, _)| words.to_owned())
 }
 
 #[cfg(test)]

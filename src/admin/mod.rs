@@ -215,6 +215,12 @@ pub struct RulesRecord {
     pub is_good: bool,
     /// The domains in force.
     pub domains: Vec<DomainInForce>,
+    /// Domains whose files have errors, in force by their last good rules.
+    pub kept: Vec<Box<str>>,
+    /// Domains whose files have errors, without limits.
+    pub without: Vec<Box<str>>,
+    /// The file and line of the first error of the last reading.
+    pub first_error: Option<String>,
 }
 
 /// One domain in force.

@@ -15,6 +15,7 @@ use crate::clock::Timestamp;
 use crate::engine::SwitchOrigin;
 use crate::record::{RecordReceiver, RecordingKey, RecordingWriter};
 use crate::rules::check_name;
+use crate::terms::{count, counted};
 
 /// One recording.
 struct LiveRecording {
@@ -110,7 +111,8 @@ impl LiveRecording {
             self.finish();
         }
         let (lines, dropped) = (self.writer.written().lines, self.reel.dropped());
-        let what = format!("recorded {lines} lines, {dropped} dropped: {}", ended.text());
+        let what =
+            format!("recorded {}, {} dropped: {}", counted(lines, "line"), count(dropped), ended.text());
         self.admin.ledger.enter(&self.by, &what, self.admin.clock.now());
     }
 

@@ -1,6 +1,8 @@
 //! Status of the daemon as JSON, for `tidegate status`, `tidegate top`, the page at `/` and scripts. Callers are digests,
 //! except attributes that a rule names in `show_keys`.
 
+mod rule_files;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,17 +11,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
+use super::AdminState;
 use super::fleet::{FleetReading, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, everything_everywhere, switches};
-use super::{AdminState, RulesRecord};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
     Engine, InForce, LeaseTotals, Mode, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
 };
 use crate::fleet::link::NodeState;
-use crate::rules::{NamedItem, NamedKind};
+use crate::rules::{NamedItem, NamedKind, Rule};
 use crate::state::SnapshotStatus;
 use crate::terms::{count, counted};
+pub(crate) use rule_files::RuleFilesStatus;
 
 /// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
@@ -57,26 +60,6 @@ pub(crate) struct DaemonStatus {
     pub(crate) callers: TopCallers,
     pub(crate) switches: SwitchesStatus,
     pub(crate) warnings: Vec<String>,
-}
-
-/// The rules in force and the results of reloads, in Unix time.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct RuleFilesStatus {
-    pub(crate) path: String,
-    pub(crate) good: bool,
-    pub(crate) last_success: Option<f64>,
-    pub(crate) last_failure: Option<f64>,
-    pub(crate) domains: Vec<DomainStatus>,
-}
-
-/// A domain and the number of its rules.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct DomainStatus {
-    pub(crate) name: String,
-    pub(crate) sha: String,
-    pub(crate) rules: u64,
 }
 
 /// Connections to the socket.
@@ -202,7 +185,8 @@ impl DaemonStatus {
 
     /// Warns of decisions that clients made alone, unless they are few.
     pub(crate) fn missed_warning(&self) -> Option<String> {
-        let why = &self.missed.iter().max_by_key(|missed| missed.count)?.reason;
+        // A client's breaker opens after other failures.
+        let why = &self.missed.iter().max_by_key(|missed| (missed.reason != "breaker", missed.count))?.reason;
         self.misses_many().then(|| {
             format!(
                 "clients made {} without the daemon, which made {}; the most common reason is `{why}`: see `missed` \
@@ -228,32 +212,6 @@ pub fn log_status(admin: &AdminState) {
     info!(%status, "status");
 }
 
-impl RuleFilesStatus {
-    fn new(record: &RulesRecord, in_force: &InForce, now: Now) -> RuleFilesStatus {
-        let when = |at: Option<Timestamp>| at.map(|at| unix_seconds(at, now));
-        let mut by_domain: HashMap<&str, u64> = HashMap::new();
-        // Parts of pools and entries of lists are no rules, as `check` and the start line count them.
-        limits(in_force).for_each(|rule| *by_domain.entry(rule.domain).or_default() += 1);
-        let domains = record.domains.iter().map(|domain| DomainStatus {
-            name: domain.name.to_string(),
-            sha: domain.sha.clone(),
-            rules: by_domain.get(&*domain.name).copied().unwrap_or_default(),
-        });
-        RuleFilesStatus {
-            path: record.path.clone(),
-            good: record.is_good,
-            last_success: when(record.last_success),
-            last_failure: when(record.last_failure),
-            domains: domains.collect(),
-        }
-    }
-
-    /// Returns the number of rules in force.
-    pub(crate) fn count(&self) -> u64 {
-        self.domains.iter().map(|domain| domain.rules).sum()
-    }
-}
-
 /// Returns the counts of each rule in force, and of all others together.
 fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
     let known: HashMap<(&str, &str), &RuleTotals> =
@@ -275,7 +233,11 @@ fn limits(in_force: &InForce) -> impl Iterator<Item = NamedItem<'_>> {
 fn top_callers(engine: &Engine, in_force: &InForce) -> TopCallers {
     let mut all = TopCallers::default();
     for rule in limits(in_force).take(RULES_MAX) {
-        let top = engine.top_callers(rule.domain, rule.name);
+        let mut top = engine.top_callers(rule.domain, rule.name);
+        if let NamedKind::Rule(_, Rule { unit: Some(unit), .. }) = rule.kind {
+            let all = top.busiest.iter_mut().chain(&mut top.refused).chain(&mut top.would_refuse);
+            all.for_each(|caller| caller.unit = Some(unit.clone()));
+        }
         all.busiest.extend(top.busiest);
         all.refused.extend(top.refused);
         all.would_refuse.extend(top.would_refuse);
@@ -305,7 +267,7 @@ const RULES_MAX: usize = 512;
 /// Returns the warnings of a status that has none yet.
 fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> Vec<String> {
     let mut warnings = admin.control.unready();
-    warnings.extend(admin.ledger.warnings(admin.clock.now()));
+    warnings.extend(admin.ledger.warnings(&admin.engine, admin.clock.now()));
     let mut warn = |holds: bool, text: &dyn Fn() -> String| {
         if holds {
             warnings.push(text());
@@ -334,7 +296,8 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
         let mut names = status.unknown_domains.iter();
         let missing = names.next().map(|name| admin.engine.in_force().describe_missing(name));
         let more = names.len();
-        let more = if more > 0 { format!(", and {more} more such domains") } else { String::new() };
+        let other = counted(more, "other unknown domain");
+        let more = if more > 0 { format!(", and {other}") } else { String::new() };
         let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
         format!("not limited: {}; {missing}{more}", counted(count, "request"))
     });
@@ -431,7 +394,7 @@ fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
         (_, false, _) => Some(format!(
             "this host shares with no other host, and `scope: fleet` is in {}: it needs `redis` with a `url` and \
              `fleet_secret_files` in the settings; the log of the start says what is wrong with them",
-            counted(rules as u64, "rule"),
+            counted(rules, "rule"),
         )),
         (_, true, false) => {
             let why = fleet.view.nodes.iter().filter_map(|node| match &node.state {
@@ -442,7 +405,7 @@ fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
             let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
             Some(format!(
                 "Redis does not answer ({why}): `on_redis_down` holds for {}, with {}; see `tidegate fleet`",
-                counted(rules as u64, "rule"),
+                counted(rules, "rule"),
                 counted(fleet.view.hosts, "host"),
             ))
         }

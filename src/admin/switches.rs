@@ -98,11 +98,17 @@ impl ChangeLedger {
         alarms.push_back((now.at, alarm.clone()));
     }
 
-    /// Returns warnings: the reports of the guard in the last hour.
+    /// Returns warnings: the reports of the guard in the last hour, of rules that have not changed since.
     #[must_use]
-    pub fn warnings(&self, now: Now) -> Vec<String> {
+    pub fn warnings(&self, engine: &Engine, now: Now) -> Vec<String> {
         let alarms = self.alarms.lock();
-        let recent = alarms.iter().filter(|(at, _)| now.at.since(*at) < SHOWN_FOR);
+        let stands = |alarm: &Alarm| match alarm.shadow_until {
+            Some(until) => now.at < until,
+            None => engine.effective_mode(&alarm.rule) == Some(Mode::Enforce),
+        };
+        let recent = alarms.iter().filter(|(at, alarm)| {
+            now.at.since(*at) < SHOWN_FOR && engine.is_alarm_of_rule(&alarm.rule) && stands(alarm)
+        });
         recent.map(|(at, alarm)| format!("{} {}", utc(*at, now), warning(alarm))).collect()
     }
 
@@ -203,7 +209,7 @@ pub(super) fn switches(admin: &AdminState) -> SwitchesStatus {
             switches: [switches, fleet.switches].concat(),
             blocks: [blocks, fleet.blocks].concat(),
         },
-        warnings: admin.ledger.warnings(now),
+        warnings: admin.ledger.warnings(&admin.engine, now),
         changes: admin.ledger.changes(),
     }
 }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::client::{connect, default_socket};
+use super::client::{connect, default_socket, in_words, unheard};
 use crate::admin::ServedSocket;
 use crate::daemon::settings::{SETTINGS_FILE, Settings, default_admin_socket};
+use crate::terms::without_number;
 
 /// Where the admin socket is, for every command that asks there
 #[derive(Clone, Debug, clap::Args)]
@@ -62,13 +63,14 @@ pub(super) struct AdminResponse {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminFailure {
-    #[error("{}: {source}{}", path.display(), help(source))]
+    #[error("{}: {}", path.display(), unanswered(path, source))]
     Io { path: PathBuf, source: io::Error },
     #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
     NotUnderstood { path: PathBuf },
     #[error(
-        "{}: there is no socket: {source}\nhelp: start the daemon (tidegate serve), or name its socket: --socket PATH",
-        path.display()
+        "{}: there is no socket: {}\nhelp: start the daemon (tidegate serve), or name its socket: --socket PATH",
+        path.display(),
+        without_number(source)
     )]
     NoSocket { path: PathBuf, source: io::Error },
     #[error(
@@ -254,20 +256,22 @@ fn instead_of(socket: &Path, serves: &str) -> String {
     format!("{serves}, not {path}")
 }
 
-/// Returns the help for an error, empty if there is none.
-fn help(error: &io::Error) -> &'static str {
+/// Describes an error, with its help.
+fn unanswered(path: &Path, error: &io::Error) -> String {
+    let reason = without_number(error);
     match error.kind() {
-        io::ErrorKind::NotFound => {
-            " — is the daemon running? Its admin socket is `NAME.admin.sock` beside its socket `NAME.sock`, or \
+        io::ErrorKind::NotFound => format!(
+            "{reason} — is the daemon running? Its admin socket is `NAME.admin.sock` beside its socket `NAME.sock`, or \
              where `admin.socket` of its settings says: --admin PATH"
-        }
-        io::ErrorKind::ConnectionRefused => " — no daemon listens there: start the daemon (tidegate serve)",
+        ),
+        io::ErrorKind::ConnectionRefused => unheard(path).to_owned(),
         io::ErrorKind::PermissionDenied
         | io::ErrorKind::UnexpectedEof
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionReset => " — only root and the daemon's own user may use it: try sudo",
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => " — the daemon does not answer in time",
-        _ => "",
+        | io::ErrorKind::ConnectionReset => {
+            format!("{reason} — only root and the daemon's own user may use it: try sudo")
+        }
+        _ => in_words(error),
     }
 }
 

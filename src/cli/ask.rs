@@ -9,13 +9,16 @@ use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, retry_unread};
 use super::completions::domains;
-use super::{CliError, CliResult, FormatArgs, OutputFormat, usage};
+use super::explain::cost;
+use super::{CliError, CliResult, FormatArgs, OutputFormat, span, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
+use crate::engine::UNIT_REQUESTS;
 use crate::protocol::{
     CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteKind, PAIRS_MAX,
     RequestFrame, RequestOptions, Verdict, WireReply,
 };
+use crate::terms::count;
 
 /// The arguments of every command that asks one request
 #[derive(Clone, Debug, clap::Args)]
@@ -26,9 +29,9 @@ pub(super) struct RequestArgs {
     /// Attributes of the request, in order; an empty value counts as absent
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
     pub(super) attributes: Vec<(String, String)>,
-    /// Its cost, in requests
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    cost: u64,
+    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
+    #[arg(long, value_name = "[UNIT=]N", value_parser = unit_cost, allow_hyphen_values = true)]
+    cost: Vec<(&'static str, u64)>,
     /// Its priority, by a name of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
@@ -36,7 +39,7 @@ pub(super) struct RequestArgs {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// How long to wait for an answer
-    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "1s", value_parser = span)]
     pub(super) timeout: Duration,
     /// The decision when the daemon does not answer
     #[arg(long, value_enum, default_value_t)]
@@ -90,7 +93,11 @@ impl RequestArgs {
 
     pub(super) fn check(&self, id: u64) -> CheckRequest<'_> {
         CheckRequest {
-            cost: CostField::Requests(self.cost),
+            cost: match self.cost.as_slice() {
+                [] => CostField::Requests(1),
+                [(UNIT_REQUESTS, number)] => CostField::Requests(*number),
+                costs => CostField::Units(costs.into()),
+            },
             priority: self.priority.as_deref(),
             ..CheckRequest::new(id, &self.domain)
         }
@@ -171,10 +178,17 @@ pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
+/// Parses `3` or `tokens=3`. The unit is leaked: a process has one request.
+fn unit_cost(text: &str) -> Result<(&'static str, u64), String> {
+    cost(text).map(|(unit, number)| (&*unit.leak(), number.into()))
+}
+
 pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{}", decision.verdict.name())?;
     match (decision.rule, decision.limit, decision.remaining) {
-        (Some(rule), Some(limit), Some(remaining)) => write!(out, "  {rule}: {remaining} of {limit} left")?,
+        (Some(rule), Some(limit), Some(remaining)) => {
+            write!(out, "  {rule}: {} of {} left", count(remaining), count(limit))?;
+        }
         (Some(rule), ..) => write!(out, "  {rule}")?,
         _ => write!(out, "  {}", unlimited(decision))?,
     }
@@ -206,8 +220,12 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
         writeln!(out, "note   {rule}: {meaning}")?;
     }
     for entry in decision.all.unwrap_or_default() {
-        let LimitEntry { rule, limit, window_us, remaining, .. } = entry;
-        writeln!(out, "limit  {rule}: {remaining} of {limit} left, refilled in {}", Micros(*window_us))?;
+        let LimitEntry { rule, limit, remaining, reset_us, .. } = *entry;
+        write!(out, "rule   {rule}: {} of {} left", count(remaining), count(limit))?;
+        match reset_us {
+            0 => writeln!(out, ", full")?,
+            reset => writeln!(out, ", full in {}", Micros(reset))?,
+        }
     }
     Ok(())
 }

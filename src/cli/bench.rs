@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::CliResult;
 use super::ask::attribute;
 use super::client::{Client, ClientFailure, default_socket};
 use super::completions::domains;
+use super::{CliResult, span};
 use crate::clock::read_boot_nanos;
 use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, encode_request};
+use crate::terms::{count, counted};
 
 /// Measures the throughput and response times of a running daemon
 ///
@@ -34,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     in_flight: u16,
     /// How long
-    #[arg(long, short = 't', default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, short = 't', default_value = "5s", value_parser = span)]
     time: Duration,
     /// The number of different values of `{}`
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -77,8 +78,10 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 fn print(args: &Args, all: &Histogram<u64>, seconds: f64, out: &mut dyn Write) -> io::Result<()> {
     #[allow(clippy::cast_precision_loss, reason = "for people, to three digits")]
     let rate = all.len() as f64 / seconds;
-    writeln!(out, "{} answers, {rate:.0} a second", all.len())?;
-    writeln!(out, "{} connections × {} in flight", args.connections, args.in_flight)?;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and rounded")]
+    let rate = count(rate.round() as u64);
+    writeln!(out, "{}, {rate} a second", counted(all.len(), "answer"))?;
+    writeln!(out, "{} × {} in flight", counted(args.connections, "connection"), args.in_flight)?;
     for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
         #[allow(clippy::cast_precision_loss, reason = "for people, to a tenth of a microsecond")]
         let micros = all.value_at_quantile(quantile) as f64 / 1_000.0;

@@ -11,15 +11,17 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::admin_client::AdminClient;
+use super::client::default_socket;
 use super::describe::{self, conditions_or_none, object, position};
+use super::running::RunningDaemon;
 use super::{CliResult, FormatArgs, OutputFormat};
 use crate::admin::DaemonStatus;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::fleet_alone;
 use crate::daemon::settings::{MEMORY_BYTES, SETTINGS_FILE, Settings};
 use crate::daemon::settings_file::holds_settings;
-use crate::rules::source::Source;
-use crate::rules::{self, Domain, ListedEntry, Loaded, Prioritize, Problem, Rule, Scopes};
+use crate::rules::source::{Source, about_file};
+use crate::rules::{self, Domain, ListedEntry, Loaded, Prioritize, Problem, Rule, Scopes, Severity};
 use crate::terms::counted;
 use block::{BlockSettings, slowest_override};
 
@@ -29,7 +31,8 @@ use block::{BlockSettings, slowest_override};
 pub struct Args {
     /// A directory of rules, one file of rules, or a settings file with the rules that it names
     pub path: Option<PathBuf>,
-    /// The settings to start from when no PATH is given; without it /etc/tidegate/tidegate.yaml if there is one
+    /// The settings to start from when no PATH is given [default: those of the running daemon, else
+    /// /etc/tidegate/tidegate.yaml, if it exists]
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub config: Option<PathBuf>,
     /// Print bounds for this number of hosts; default: the number that the running daemon counts
@@ -60,7 +63,7 @@ pub enum Color {
 
 const EXAMPLES: &str = "\
 Examples:
-  tidegate check                       the installed settings and rules
+  tidegate check                       those of the running daemon, else the installed ones
   tidegate check config/rules          a directory, in CI: exit code 1 stops the build
   tidegate check --hosts 12 rules      the bound of twelve hosts together
   tidegate check --format json rules/api.yaml
@@ -74,7 +77,7 @@ without limits for that domain, and says so.";
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let read = RulesRead::of(args.path.as_deref(), args.config.as_deref());
+    let read = RulesRead::of(args.path.as_deref(), args.config.as_deref(), &default_socket());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
     let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
     match args.format.chosen() {
@@ -134,7 +137,11 @@ fn print(
         writeln!(out)?;
     }
     for name in &read.failed {
-        writeln!(out, "domain {name}: left out for its errors; the daemon starts without limits for it")?;
+        writeln!(
+            out,
+            "domain {name}: left out for its errors; a daemon keeps its last good rules, and has no limits for it \
+             where it has none"
+        )?;
     }
     writeln!(out, "{}", summary(read))
 }
@@ -223,17 +230,21 @@ pub(super) struct RulesRead {
 }
 
 impl RulesRead {
-    /// Reads a path of rules or settings; without one, the settings in `config`, else the installed ones.
-    pub(super) fn of(path: Option<&Path>, config: Option<&Path>) -> RulesRead {
-        match path {
-            Some(path) if Source::read_anywhere(path).is_ok_and(|source| holds_settings(&source)) => {
-                RulesRead::of_settings(Some(path))
+    /// Reads a path of rules or settings; without one, the settings in `config`, else those of the daemon that serves
+    /// `socket`, else the installed ones.
+    pub(super) fn of(path: Option<&Path>, config: Option<&Path>, socket: &Path) -> RulesRead {
+        match (path, config) {
+            (Some(path), _) if Source::read_anywhere(path).is_ok_and(|source| holds_settings(&source)) => {
+                RulesRead::of_settings(Some(path), None)
             }
-            Some(path) => RulesRead::nothing().with_rules(path, &Scopes::default()),
-            None => {
+            (Some(path), _) => RulesRead::nothing().with_rules(path, &Scopes::default()),
+            (None, Some(config)) => RulesRead::of_settings(Some(config), None),
+            (None, None) => {
                 let installed = Path::new(SETTINGS_FILE);
-                let installed = installed.exists().then_some(installed);
-                RulesRead::of_settings(config.or(installed))
+                let installed = installed.exists().then(|| installed.to_owned());
+                let (config, rules) = RunningDaemon::find(socket)
+                    .map_or((installed, None), |running| (running.config, running.rules));
+                RulesRead::of_settings(config.as_deref(), rules.as_deref())
             }
         }
     }
@@ -242,16 +253,21 @@ impl RulesRead {
         RulesRead { memory_bytes_max: MEMORY_BYTES, ..RulesRead::default() }
     }
 
-    fn of_settings(path: Option<&Path>) -> RulesRead {
+    /// Reads settings, and the rules that they name or `rules`.
+    fn of_settings(path: Option<&Path>, rules: Option<&Path>) -> RulesRead {
         let read = RulesRead { settings: path.map(Path::to_owned), ..RulesRead::nothing() };
         match Settings::load(path) {
             Ok((settings, problems)) => {
                 let memory_bytes_max = settings.memory_max_bytes;
                 let read = RulesRead { problems, memory_bytes_max, ..read };
-                let mut read = read.with_rules(&settings.rules, &settings.scopes());
+                let mut read = read.with_rules(rules.unwrap_or(&settings.rules), &settings.scopes());
                 // A domain left out for errors may have the rules that the settings expect.
                 if read.count(true) == 0 {
                     read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
+                }
+                if let Err(wrong) = settings.socket.group_number() {
+                    let problem = about_file(path.unwrap_or(Path::new(SETTINGS_FILE)), wrong);
+                    read.problems.push(Problem { severity: Severity::Warning, ..problem });
                 }
                 match &settings.redis {
                     Some(redis) => {

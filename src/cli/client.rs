@@ -1,6 +1,7 @@
 //! A blocking connection to the daemon, for one request after another.
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,10 +9,12 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio_util::codec::{Decoder, LengthDelimitedCodec};
 
+use super::doctor::reach;
 use crate::protocol::{
     Code, DescriptorList, FRAME_BYTES_MAX, Fault, HelloFrame, ReplyScratch, RequestFrame, TooLarge,
     WireReply, decode_reply, encode_request,
 };
+use crate::terms::without_number;
 
 /// A connection after a successful HELLO.
 #[derive(Debug)]
@@ -24,13 +27,15 @@ pub(super) struct Client {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientFailure {
-    #[error("{}: {source}{}", path.display(), help(source))]
+    #[error("{}", unreached(path, source))]
     Connect { path: PathBuf, source: io::Error },
-    #[error("the connection to the daemon failed: {source}{}", help(source))]
+    #[error("the connection to the daemon failed: {}", in_words(source))]
     Io {
         #[from]
         source: io::Error,
     },
+    #[error("this is the admin socket: name the daemon's socket, NAME.sock beside NAME.admin.sock")]
+    AdminSocket,
     /// The daemon shuts down and did not read this request.
     #[error("the daemon is leaving, and none has taken its place")]
     Leaving,
@@ -40,6 +45,16 @@ pub(super) enum ClientFailure {
     Fault(#[from] Fault),
     #[error("{0}")]
     TooLarge(#[from] TooLarge),
+}
+
+impl ClientFailure {
+    /// Returns the kind of a failure of the connection.
+    pub(super) fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            ClientFailure::Connect { source, .. } | ClientFailure::Io { source } => Some(source.kind()),
+            _ => None,
+        }
+    }
 }
 
 impl Client {
@@ -106,6 +121,10 @@ impl Client {
     pub(super) fn receive<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Result<T, ClientFailure> {
         let mut part = [0; READ_BYTES];
         loop {
+            // As a length, these letters are more than a frame may have.
+            if self.buffer.starts_with(b"HTTP") {
+                return Err(ClientFailure::AdminSocket);
+            }
             if let Some(payload) = self.codec.decode(&mut self.buffer)? {
                 return Ok(look(&payload));
             }
@@ -154,16 +173,40 @@ pub(super) fn default_socket() -> PathBuf {
     own.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("/run/tidegate/tidegate.sock"))
 }
 
-/// Returns the help for an error, empty if there is none.
-fn help(error: &io::Error) -> &'static str {
+/// Describes a failure to connect, with its help.
+fn unreached(path: &Path, error: &io::Error) -> String {
+    let shown = path.display();
     match error.kind() {
-        io::ErrorKind::NotFound => {
-            " — is the daemon running? (tidegate serve; --socket or TIDEGATE_SOCKET say where)"
+        io::ErrorKind::NotFound => format!(
+            "{shown}: there is no such file — is the daemon running? (tidegate serve; --socket or TIDEGATE_SOCKET say where)"
+        ),
+        io::ErrorKind::ConnectionRefused => format!("{shown}: {}", unheard(path)),
+        io::ErrorKind::PermissionDenied => {
+            let obstacle = reach::socket(path, &reach::User::of_this_process());
+            let help = obstacle.help.map(|help| format!("\nhelp: {help}")).unwrap_or_default();
+            format!("{}{help}", obstacle.message)
         }
-        io::ErrorKind::ConnectionRefused => " — no daemon listens there: start the daemon (tidegate serve)",
-        io::ErrorKind::PermissionDenied => " — this user is not in the group of the socket",
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => " — the daemon does not answer in time",
-        _ => "",
+        _ => format!("{shown}: {}", in_words(error)),
+    }
+}
+
+/// Describes a path that refuses connections.
+pub(super) fn unheard(path: &Path) -> &'static str {
+    let is_socket = path.metadata().is_ok_and(|found| found.file_type().is_socket());
+    match is_socket {
+        true => "no daemon listens there: start the daemon (tidegate serve)",
+        false => "this is not a socket: name the daemon's socket, --socket PATH",
+    }
+}
+
+/// Describes an error of a connection.
+pub(super) fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "the daemon does not answer in time: tidegate doctor says more".to_owned()
+        }
+        io::ErrorKind::UnexpectedEof => "the daemon closed it".to_owned(),
+        _ => without_number(error),
     }
 }
 

@@ -57,9 +57,11 @@ pub(super) fn domains() -> ArgValueCandidates {
     })
 }
 
-/// Completes a rule of the daemon, with or without its domain.
+/// Completes a rule of the daemon that counts keys, with or without its domain.
 pub(super) fn rules() -> ArgValueCompleter {
-    ArgValueCompleter::new(rules_from)
+    ArgValueCompleter::new(|word: &OsStr| {
+        rules_from(word, |kind| !["exempt", "deny", "shed"].contains(&kind))
+    })
 }
 
 /// Completes the words of `switch`: a rule of the daemon, or a mode.
@@ -67,15 +69,16 @@ pub(super) fn rules_and_modes() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
         let modes = Mode::ALL.map(Mode::name).into_iter();
         let modes = modes.filter(|mode| mode.starts_with(&*word.to_string_lossy()));
-        rules_from(word).into_iter().chain(modes.map(CompletionCandidate::new)).collect()
+        rules_from(word, |_| true).into_iter().chain(modes.map(CompletionCandidate::new)).collect()
     })
 }
 
 /// Returns the rules whose names with the domain begin with a word; if there are none, those whose names do.
-fn rules_from(word: &OsStr) -> Vec<CompletionCandidate> {
+fn rules_from(word: &OsStr, is_wanted: impl Fn(&str) -> bool) -> Vec<CompletionCandidate> {
     let (word, domains) = (word.to_string_lossy(), rules_in_force());
     let of = |name: &dyn Fn(&str, &str) -> String| {
         let rules = domains.iter().flat_map(|domain| domain.rules.iter().map(move |rule| (domain, rule)));
+        let rules = rules.filter(|(_, rule)| is_wanted(&rule.kind));
         let named = rules.map(|(domain, rule)| (name(&domain.name, &rule.name), rule));
         let begun = named.filter(|(name, _)| name.starts_with(&*word));
         let candidate = |(name, rule): (String, &ListedRule)| {

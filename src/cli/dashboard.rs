@@ -185,7 +185,12 @@ fn no_answer(failure: &AdminFailure) -> ProxyAnswer {
             }
             body {
                 h1 { "The daemon does not answer" }
-                p id="why" { (failure) "." }
+                p id="why" {
+                    @for (number, line) in failure.to_string().lines().enumerate() {
+                        @if number > 0 { br; }
+                        (line)
+                    }
+                }
                 p { "This page tries again every 5 s." }
             }
         }

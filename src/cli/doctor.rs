@@ -3,9 +3,8 @@
 mod daemon;
 mod files;
 mod machine;
-mod reach;
+pub(super) mod reach;
 mod redis;
-mod running;
 
 use std::fmt;
 use std::io::Write;
@@ -15,9 +14,9 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 
+use super::running::RunningDaemon;
 use super::{CliResult, FormatArgs};
 use crate::daemon::settings::{SETTINGS_FILE, Settings};
-use running::RunningDaemon;
 
 /// Reports faults of this host with help for each
 #[derive(Clone, Debug, clap::Args)]
@@ -60,8 +59,11 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         }
         let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
         let (wrongs, warnings) = (count(FindingSeverity::Wrong), count(FindingSeverity::Warning));
-        let end = if wrong { "each line of help says what to do" } else { "all is well" };
-        writeln!(out, "\n{wrongs} wrong, {warnings} to look at: {end}")?;
+        match (wrongs, warnings) {
+            (0, 0) => writeln!(out, "\nall is well")?,
+            (0, _) => writeln!(out, "\nnothing wrong, {warnings} to look at")?,
+            _ => writeln!(out, "\n{wrongs} wrong, {warnings} to look at: each line of help says what to do")?,
+        }
     }
     out.flush()?;
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -94,7 +96,10 @@ fn examine(args: &Args) -> Vec<Finding> {
         settings.rules = daemon.rules.clone().unwrap_or(settings.rules);
     }
     settings.admin_socket = args.admin.clone().or(settings.admin_socket);
-    findings.push(files::rules(&settings.rules, &settings.scopes()));
+    // Without settings and a daemon, nothing says that rules should be there.
+    if named.is_some() || running.is_some() || settings.rules.exists() {
+        findings.push(files::rules(&settings.rules, &settings.scopes()));
+    }
     let of_daemon = running.as_ref().and_then(RunningDaemon::user);
     findings.extend(of_daemon.and_then(|user| reach::rules(&settings.rules, &user)));
     let user = match &args.as_user {
@@ -115,7 +120,7 @@ fn examine(args: &Args) -> Vec<Finding> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum FindingSeverity {
+pub(super) enum FindingSeverity {
     Well,
     /// It works, but not as well as it could.
     Warning,
@@ -126,16 +131,20 @@ enum FindingSeverity {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
+pub(super) struct Finding {
     severity: FindingSeverity,
     /// The subject, in one or two words.
     what: &'static str,
-    message: String,
+    pub(super) message: String,
     #[serde(rename = "mend")]
-    help: Option<String>,
+    pub(super) help: Option<String>,
 }
 
 impl Finding {
+    fn is_well(&self) -> bool {
+        self.severity == FindingSeverity::Well
+    }
+
     fn well(what: &'static str, message: impl Into<String>) -> Finding {
         Finding { severity: FindingSeverity::Well, what, message: message.into(), help: None }
     }

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
 use super::ask::attribute;
 use super::check::RulesRead;
+use super::client::default_socket;
 use super::completions::domains;
 use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, fleet, usage};
 use crate::admin::{DaemonStatus, FleetKeyStatus};
@@ -42,11 +43,12 @@ pub(super) struct Args {
     /// A directory of rules, one file of rules, or a settings file with the rules that it names
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
-    /// The settings to start from when no rules are given; without it /etc/tidegate/tidegate.yaml if there is one
+    /// The settings to start from when no rules are given [default: those of the running daemon, else
+    /// /etc/tidegate/tidegate.yaml, if it exists]
     #[arg(long, value_name = "FILE", conflicts_with = "rules")]
     config: Option<PathBuf>,
     /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
-    #[arg(long, value_name = "[UNIT=]N", value_parser = cost)]
+    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true)]
     cost: Vec<(String, u32)>,
     /// Its priority, by a name of the rules
     #[arg(long, value_name = "NAME")]
@@ -86,7 +88,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     if let Some(reason) = refused_by_the_socket(&RequestFrame::Hit(judge), &descriptors) {
         return Err(usage(reason));
     }
-    let read = RulesRead::of(args.rules.as_deref(), args.config.as_deref());
+    let socket = args.admin.socket.clone().unwrap_or_else(default_socket);
+    let read = RulesRead::of(args.rules.as_deref(), args.config.as_deref(), &socket);
     let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
         return Err(no_domain(&args.domain, &read));
     };
@@ -132,7 +135,10 @@ fn no_domain(name: &str, read: &RulesRead) -> CliError {
     let known: Vec<_> = read.domains.iter().map(|domain| shown(domain.name())).collect();
     let reason = match (read.failed.iter().any(|failed| **failed == *name), known.as_slice()) {
         (true, _) => format!("the rules of the domain {} have errors: it has no limits", shown(name)),
-        (false, []) => format!("no domain {} in {}: there is none", shown(name), read.read_from()),
+        (false, []) => {
+            let help = "start the daemon of the rules, or name them: --rules PATH";
+            format!("no domain {} in {}: there is none\nhelp: {help}", shown(name), read.read_from())
+        }
         (false, known) => {
             format!("no domain {} in {}: there is {}", shown(name), read.read_from(), known.join(", "))
         }

@@ -15,6 +15,7 @@ use crate::admin::{
     FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
     ReserveStatus, admitted_max,
 };
+use crate::clock::Micros;
 use crate::engine::ReserveView;
 use crate::terms::{count, counted};
 use crate::trace::summary::TextTable;
@@ -104,10 +105,12 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
         (false, Some(age)) => format!("Redis DOWN for {age}"),
         (false, None) => "Redis DOWN, no reply yet".to_owned(),
     };
+    // Before the first reply it is an assumption.
+    let trip = fleet.stale_s.map(|_| format!(", round trip {}", Micros(fleet.round_trip_us)));
     format!(
-        "{}, {redis}, round trip {} us, {}, {} cells/s",
+        "{}, {redis}{}, {}, {} cells/s",
         counted(fleet.hosts, "host"),
-        count(fleet.round_trip_us),
+        trip.unwrap_or_default(),
         counted(fleet.keys, "key"),
         count(fleet.cells_per_s)
     )
@@ -154,7 +157,7 @@ fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
         vec![
             node.url.clone(),
             node.state.clone(),
-            dash(node.round_trip_us.map(|micros| format!("{} us", count(micros)))),
+            dash(node.round_trip_us.map(|micros| Micros(micros).to_string())),
             count(node.connections),
             node.why.clone().unwrap_or_default(),
         ]

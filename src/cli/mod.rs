@@ -15,6 +15,7 @@ mod fleet;
 mod generate;
 mod record;
 pub mod replay;
+mod running;
 mod signals;
 mod status;
 mod suggest;
@@ -26,6 +27,7 @@ mod why;
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -116,8 +118,9 @@ pub fn run() -> ExitCode {
     if completions::answered() {
         return ExitCode::SUCCESS;
     }
-    let parsed =
-        grouped(Arguments::command()).try_get_matches().and_then(|found| Arguments::from_arg_matches(&found));
+    let parsed = unwrapped(grouped(Arguments::command()))
+        .try_get_matches()
+        .and_then(|found| Arguments::from_arg_matches(&found));
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -229,6 +232,27 @@ impl From<OutputFormat> for FormatArgs {
     fn from(format: OutputFormat) -> FormatArgs {
         FormatArgs { format, json: false }
     }
+}
+
+/// Parses a span such as `30s` or `1h 30m`.
+fn span(text: &str) -> Result<Duration, String> {
+    let help = "write a number and a unit, such as 500ms, 30s, 15m, 1h or 1d";
+    humantime::parse_duration(text).map_err(|_| help.to_owned())
+}
+
+/// Joins the lines of each paragraph of the help below the options, so that only the width of the terminal breaks them.
+/// Indented lines, such as examples, stay.
+fn unwrapped(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(unwrapped);
+    let Some(help) = command.get_after_help().map(ToString::to_string) else { return command };
+    let mut text = String::new();
+    for line in help.lines() {
+        let begins = line.is_empty() || line.starts_with(' ') || line.starts_with("Exit codes:");
+        let apart = if begins || text.ends_with('\n') || text.ends_with(":") { "\n" } else { " " };
+        text += if text.is_empty() { "" } else { apart };
+        text += line;
+    }
+    command.after_help(text)
 }
 
 /// Returns a failure: exit code 1.

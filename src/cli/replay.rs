@@ -21,7 +21,7 @@ use crate::trace::summary::PlayedCounts;
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
 ///
 /// A trace is JSON lines in order of time: {"t": 0.5, "op": "hit", "domain": "api", "descriptors": [["user", "u1"]]};
-/// or an access log, with --format combined. The summary goes to standard error.
+/// or an access log, with --trace-format combined. The summary goes to standard error.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "OTHER_RULES")]
     compare: Option<PathBuf>,
     /// The format of the trace
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long = "trace-format", alias = "format", value_enum, default_value_t)]
     format: TraceFormat,
     /// The domain of the requests of an access log [default: the only one in the rules]
     #[arg(long, value_name = "NAME")]
@@ -45,7 +45,8 @@ pub(super) struct Args {
     /// Write one JSON line for each hit, acquire and peek, as decided by --rules; - for standard output
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
-    /// Write a page with charts: the refusals of each rule over time, the spread of its callers, and its most refused callers
+    /// Write a page with charts: the refusals of each rule over time, the spread of its callers, and its most refused callers;
+    /// it replaces the file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// Another key for keyed hashes than the fixed one
@@ -59,7 +60,7 @@ Examples:
   tidegate replay - --rules config/rules --decisions - < trace.jsonl | jq -c 'select(.verdict != \"allow\")'
   tidegate replay trace.jsonl --rules config/rules --compare stricter-rules
   tidegate replay trace.jsonl --rules config/rules --report replay.html
-  zcat access.log.*.gz | tidegate replay - --format combined --rules config/rules
+  zcat access.log.*.gz | tidegate replay - --trace-format combined --rules config/rules
 
 Exit codes: 0 replayed; 1 a bad line, with its number, or rules with errors; 2 wrong usage.";
 
@@ -88,11 +89,14 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
     let mut stage = ReplayStage::new(player(rules), other.map(player), decisions, &directory(&args.trace));
     let (played, counts) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
-    let summary = stage.summary(counts.clone());
+    let (summary, has_lines) = (stage.summary(counts.clone()), counts.lines > 0);
     let written = report.map(|file| write_report(args, file, &mut stage, counts, played.as_ref().err()));
     drop(stage);
     sink.map_or(Ok(()), |mut sink| sink.flush())?;
-    log::plainly(&summary);
+    // Without a line before a bad one, the error says all.
+    if played.is_ok() || has_lines {
+        log::plainly(&summary);
+    }
     if let (Some(Err(error)), Some(path)) = (written, &args.report) {
         return Err(at(path, error));
     }
@@ -163,10 +167,12 @@ fn domain(
     match (args.format, &args.domain) {
         (TraceFormat::Jsonl, None) if !args.strict => return Ok(None),
         (TraceFormat::Jsonl, None) => {
-            return Err("--strict is for --format combined: any other trace is read strictly".into());
+            return Err("--strict is for --trace-format combined: any other trace is read strictly".into());
         }
         (TraceFormat::Jsonl, Some(_)) => {
-            return Err("--domain is for --format combined: the lines of any other trace name theirs".into());
+            return Err(
+                "--domain is for --trace-format combined: the lines of any other trace name theirs".into()
+            );
         }
         (TraceFormat::Combined, _) => {}
     }

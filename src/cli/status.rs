@@ -10,7 +10,7 @@ use super::admin_client::AdminArgs;
 use super::fleet::{age, dash, in_a_line, reserve_scope};
 use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
-use crate::engine::{Caller, PoolView, ReserveView, RuleTotals, TopCallers};
+use crate::engine::{Caller, PoolView, ReserveView, RuleTotals, TopCallers, UNIT_REQUESTS};
 use crate::page;
 use crate::terms::{count, counted};
 use crate::trace::summary::TextTable;
@@ -46,6 +46,12 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 fn text(status: &DaemonStatus) -> String {
     let mut text = String::new();
     head(status, &mut text);
+    if !status.warnings.is_empty() {
+        text.push('\n');
+    }
+    for warning in &status.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
     let pools = Some(pools(&status.pools)).filter(|pools| pools.len() > 0).map(|pools| pools.to_string());
     let callers = callers_shown(&status.callers).chain(refused_many(status));
     for table in [rules(&status.counts), pools].into_iter().flatten().chain(callers) {
@@ -55,27 +61,20 @@ fn text(status: &DaemonStatus) -> String {
     if !held.is_empty() {
         let _ = write!(text, "\n{}\n", held.join("\n"));
     }
-    if !status.warnings.is_empty() {
-        text.push('\n');
-    }
-    for warning in &status.warnings {
-        let _ = writeln!(text, "warning: {warning}");
-    }
     text
 }
 
 fn head(status: &DaemonStatus, text: &mut String) {
     let DaemonStatus { rules, decisions, memory, .. } = status;
     let uptime = page::span(std::time::Duration::from_secs(status.uptime_s));
-    let good = if rules.good { "" } else { ", NOT all rules of the files" };
     let domains = counted(rules.domains.len() as u64, "domain");
-    let in_force = count(rules.count());
+    let (in_force, left_out) = (count(rules.count()), rules.left_out());
     let _ = write!(
         text,
         "tidegate {}, mode {}, up {uptime}\n\
-         rules        {in_force} in {domains} in force{good} ({})\n\
+         rules        {in_force} in {domains} in force ({}){left_out}\n\
          decisions    {} allowed, {} limited, {} waited, {} denied, {} shed\n\
-         connections  {} of {}, {}\n\
+         connections  {}, from {}; {}\n\
          memory       {} KiB of {} KiB, {}\n",
         status.version,
         status.mode,
@@ -126,7 +125,7 @@ fn rules(rules: &[RuleStatus]) -> Option<String> {
 pub(super) fn callers_shown(top: &TopCallers) -> impl Iterator<Item = String> {
     let [refused, busiest] =
         [callers("refused callers", &top.refused), callers("busiest callers", &top.busiest)];
-    let none = (busiest.len() == 0).then(|| "busiest callers: no caller stands out\n".to_owned());
+    let none = (busiest.len() == 0).then(|| "busiest callers: no caller stands out".to_owned());
     let tables =
         [refused, busiest].into_iter().filter(|table| table.len() > 0).map(|table| table.to_string());
     tables.chain(none)
@@ -150,9 +149,18 @@ fn refused_many(status: &DaemonStatus) -> Option<String> {
 }
 
 pub(super) fn pools(pools: &[PoolView]) -> TextTable {
-    let mut table =
-        TextTable::new(&["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"]);
-    for pool in pools {
+    let mut table = TextTable::new(&[
+        "pool",
+        "busy",
+        "slots",
+        "used",
+        "severity",
+        "brake",
+        "other work at most",
+        "unreadable signals",
+    ]);
+    // Other pools come from clients, and nothing is shed there.
+    for pool in pools.iter().filter(|pool| pool.configured) {
         let unreadable = pool.signals.iter().filter(|signal| !signal.readable);
         table.push(vec![
             pool.pool.to_string(),
@@ -175,10 +183,17 @@ fn reserve(reserve: &ReserveView) -> String {
 }
 
 pub(super) fn callers(heading: &str, callers: &[Caller]) -> TextTable {
-    let mut table = TextTable::new(&[heading, "units at least", "up to more", "rule"]);
+    let mut table = TextTable::new(&[heading, "about", "or up to", "unit", "rule"]);
     for caller in callers.iter().take(CALLERS_SHOWN) {
         let rule = name(&caller.domain, &caller.rule);
-        table.push(vec![printable(caller.name()), count(caller.count), count(caller.error), rule]);
+        let most = count(caller.count.saturating_add(caller.error));
+        table.push(vec![
+            printable(caller.name()),
+            count(caller.count),
+            most,
+            printable(caller.unit.as_deref().unwrap_or(UNIT_REQUESTS)),
+            rule,
+        ]);
     }
     table
 }

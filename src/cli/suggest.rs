@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, usage};
+use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, span, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
 use crate::trace::event::{Action, EventConsumer, TraceEvent, TraceFailure};
@@ -205,7 +205,7 @@ impl fmt::Display for WholeSecondsWindow {
 
 /// Parses `1s`, `15m` or `15min`, `1h`, `1d` or `1day`.
 fn parse_window(text: &str) -> Result<WholeSecondsWindow, String> {
-    let span = humantime::parse_duration(text).ok();
+    let span = span(text).ok();
     let seconds = span.filter(|span| span.subsec_nanos() == 0).map(|span| span.as_secs());
     match seconds {
         Some(seconds) if (1..=WINDOW_SECONDS_MAX).contains(&seconds) => Ok(WholeSecondsWindow { seconds }),
@@ -219,7 +219,9 @@ fn choose_windows(
     span: Duration,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<WholeSecondsWindow>, String> {
-    let long = humantime::format_duration(Duration::from_secs(span.as_secs()));
+    // A recording of 10 s has its first and last line a little less apart.
+    let span = Duration::from_secs((span + HALF_A_SECOND).as_secs());
+    let long = humantime::format_duration(span);
     let times = |window: &WholeSecondsWindow| span.as_nanos() / u128::from(window.nanos());
     if let Some(longer) = charged_request.iter().find(|window| times(window) == 0) {
         return Err(format!(
@@ -251,6 +253,8 @@ fn choose_windows(
     }
     Ok(enough)
 }
+
+const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
 /// The most common windows in rules.
 const USUAL_SECONDS: [u64; 3] = [1, 60, 3_600];

@@ -240,9 +240,8 @@ impl TopRates<'_> {
             let _ = writeln!(text, "{line}");
         }
         let [rules, pools, ..] = self.tables(sort);
-        let _ = write!(text, "\n{}\n", rules.rows);
-        let pools = (pools.rows.len() > 0).then(|| pools.rows.to_string());
-        for table in pools.into_iter().chain(callers_shown(&self.callers)) {
+        let tables = [rules, pools].into_iter().filter(|table| table.rows.len() > 0);
+        for table in tables.map(|table| table.rows.to_string()).chain(callers_shown(&self.callers)) {
             let _ = write!(text, "\n{table}\n");
         }
         text
@@ -293,8 +292,8 @@ impl TopRates<'_> {
                 sorted: sort.number(),
             },
             other(pools(&self.pools), &[6, 4, 3, 7, 2], &[(5, Color::Red), (7, Color::Yellow)]),
-            other(callers("refused callers", &self.callers.refused), &[2, 3], &[(1, Color::Red)]),
-            other(callers("busiest callers", &self.callers.busiest), &[2, 3], &[]),
+            other(callers("refused callers", &self.callers.refused), &[2, 4], &[(1, Color::Red)]),
+            other(callers("busiest callers", &self.callers.busiest), &[2, 4], &[]),
         ]
     }
 

@@ -12,7 +12,7 @@ use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::completions::{rules, rules_and_modes};
 use super::status::held;
-use super::{CliResult, usage};
+use super::{CliResult, span, usage};
 use crate::admin::SwitchesStatus;
 use crate::daemon::log;
 
@@ -42,11 +42,11 @@ pub(super) struct SwitchArgs {
 const SWITCH_HELP: &str = "\
 Examples:
   tidegate switch                                lists switches and blocks, with their users
-  tidegate switch per-user shadow --for 30m      refuses no request; metrics show would-be refusals
+  tidegate switch api/per-user shadow --for 30m  refuses no request; metrics show would-be refusals
   tidegate switch web/workers disabled           not checked at all
-  tidegate switch per-user --clear               back to the mode of its file
+  tidegate switch api/per-user --clear           back to the mode of its file
   tidegate switch --all disabled --for 1h        everything is allowed
-  tidegate switch per-user shadow --fleet        on all hosts that share a Redis, within two seconds
+  tidegate switch api/per-user shadow --fleet    on all hosts that share a Redis, within two seconds
 
 A switch applies from the next decision on, across reloads, and across restarts if there is a state directory. It never
 makes a rule stricter than `mode` of the settings. Of a switch of all hosts and one of this host, the later applies.
@@ -104,24 +104,24 @@ pub(super) struct KeyArgs {
 
 const BLOCK_HELP: &str = "\
 Examples:
-  tidegate block per-user user=u1 --for 1h
-  tidegate unblock per-user user=u1
+  tidegate block api/per-user user=u1 --for 1h
+  tidegate unblock api/per-user user=u1
   tidegate block api/per-user --digest 8aeccb51a7d1 --for 1h     a caller that `status` shows
-  tidegate block per-user user=u1 --for 1h --fleet     on all hosts that share a Redis
+  tidegate block api/per-user user=u1 --for 1h --fleet     on all hosts that share a Redis
 
 The key is refused with the exact wait, whatever it has left, as far as the rule enforces.
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
 const UNBLOCK_HELP: &str = "\
 Examples:
-  tidegate unblock per-user user=u1
-  tidegate unblock per-user user=u1 --fleet     a block of all hosts
+  tidegate unblock api/per-user user=u1
+  tidegate unblock api/per-user user=u1 --fleet     a block of all hosts
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
 pub(super) const RESET_HELP: &str = "\
 Example:
-  tidegate reset per-user user=u1
+  tidegate reset api/per-user user=u1
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
@@ -245,7 +245,7 @@ fn carry_out(admin: &AdminArgs, path: &str, parameters: &Value, out: &mut dyn Wr
 
 /// Parses a span and rounds it up to whole seconds, at least one.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
-    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let span = span(text)?;
     match span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)) {
         0 => Err("--for takes at least one second".to_owned()),
         seconds => Ok(seconds),

@@ -32,6 +32,8 @@ pub(super) struct RulesInForce {
     proof: ProvenRules,
     /// Whether the settings name a Redis, so that hosts can share a budget.
     has_redis: bool,
+    /// The domains with errors, at the last reading.
+    failing: Vec<Box<str>>,
 }
 
 impl RulesInForce {
@@ -57,6 +59,7 @@ impl RulesInForce {
             last_good,
             proof,
             has_redis,
+            failing: Vec::new(),
         };
         if rules.begin_after_crash_loop() {
             return rules;
@@ -70,7 +73,10 @@ impl RulesInForce {
         for domain in &domains {
             info!(domain = domain.name(), rules = domain.rules().len(), "this domain has limits");
         }
-        rules.tell_sum("the rules were read");
+        rules.tell_sum(match &reading.halt {
+            Some(_) => "the rules could not be read",
+            None => "the rules were read",
+        });
         rules
     }
 
@@ -89,7 +95,7 @@ impl RulesInForce {
         }
         self.library.begin_with(texts);
         self.retired.push(self.engine.install_rules(self.library.domains()));
-        self.note(true);
+        self.note(&Reading::default());
         error!(
             "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: fix those and reload"
         );
@@ -145,17 +151,37 @@ impl RulesInForce {
 
     /// Reads the rules again. Logs and returns the changes and problems.
     pub(super) fn reload(&mut self) -> ReloadResult {
+        let failing = std::mem::take(&mut self.failing);
         let reading = self.read();
         self.tell_failures(&reading);
-        for line in reading.difference.lines() {
+        let is_fixed = |name: &&str| {
+            reading.halt.is_none()
+                && !self.failing.iter().any(|failing| **failing == **name)
+                && self.domains().iter().any(|domain| domain.name() == *name)
+        };
+        let fixed = failing
+            .iter()
+            .map(|name| &**name)
+            .filter(is_fixed)
+            .map(|name| format!("{name}: its errors are fixed"));
+        let changes: Vec<String> = fixed.chain(reading.difference.lines()).collect();
+        for line in &changes {
             info!("{line}");
         }
-        self.tell_sum(match &reading.halt {
-            Some(_) => "the rules that were in force stay",
-            None if reading.difference.is_empty() => "the rules were read again: nothing changed",
-            None => "the rules were read again and are in force",
-        });
-        ReloadResult { changes: reading.difference.lines().collect(), problems: report_lines(&reading) }
+        let outdated = counted(reading.kept.len() + reading.without.len(), "domain");
+        let sum = match &reading.halt {
+            Some(_) => "the rules that were in force stay".to_owned(),
+            None if !self.failing.is_empty() => {
+                format!("the rules were read again: {outdated} left out for errors")
+            }
+            None if changes.is_empty() => "the rules were read again: nothing changed".to_owned(),
+            None => "the rules were read again and are in force".to_owned(),
+        };
+        self.tell_sum(&sum);
+        if reading.halt.is_some() {
+            self.failing = failing;
+        }
+        ReloadResult { changes, problems: report_lines(&reading) }
     }
 
     fn tell_failures(&self, reading: &Reading) {
@@ -204,11 +230,13 @@ impl RulesInForce {
         }
         self.proof.files_are_read();
         self.let_go();
-        self.note(reading.is_good());
+        self.failing = [reading.kept.as_slice(), reading.without.as_slice()].concat();
+        self.note(&reading);
         reading
     }
 
-    fn note(&self, is_good: bool) {
+    fn note(&self, reading: &Reading) {
+        let is_good = reading.is_good();
         let now = Some(self.clock.now().at);
         let domains = self.library.fingerprints();
         let domains =
@@ -218,6 +246,9 @@ impl RulesInForce {
         let when = if is_good { &mut record.last_success } else { &mut record.last_failure };
         *when = now;
         (record.is_good, record.domains) = (is_good, domains);
+        (record.kept, record.without) = (reading.kept.clone(), reading.without.clone());
+        let first = reading.problems.iter().find(|problem| problem.is_error());
+        record.first_error = first.map(|error| format!("{}:{}", error.position.file, error.position.line));
     }
 
     fn tell_sum(&self, message: &str) {
@@ -270,13 +301,13 @@ fn log_reading(reading: &Reading, path: &Path) {
         error!("and {more} more problems: `tidegate check {}` shows them all", path.display());
     }
     for domain in &reading.without {
-        error!(%domain, "its rules have errors: this domain has NO LIMITS until they are fixed");
+        error!(%domain, "the rules of this domain have errors: it has NO LIMITS until they are fixed");
     }
     for domain in &reading.recalled {
-        error!(%domain, "its rules have errors: it has YESTERDAY'S, the last that were good, until they are fixed");
+        error!(%domain, "the rules of this domain have errors: it has YESTERDAY'S, the last that were good, until they are fixed");
     }
     for domain in reading.kept.iter().filter(|domain| !reading.recalled.contains(domain)) {
-        error!(%domain, "its rules have errors: it keeps its last good rules until they are fixed");
+        error!(%domain, "the rules of this domain have errors: it keeps its last good rules until they are fixed");
     }
     match &reading.halt {
         Some(NotApplied::Unlisted) => {

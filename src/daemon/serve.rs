@@ -27,6 +27,7 @@ use crate::rules::{Library, Problem};
 use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, ThreadHealth};
 use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
 use crate::sys;
+use crate::terms::without_number;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
 #[derive(Clone, Debug, clap::Args)]
@@ -134,6 +135,8 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     if let Some(rules) = &args.rules {
         settings.rules.clone_from(rules);
     }
+    // Texts name the path to commands that run elsewhere.
+    settings.rules = std::path::absolute(&settings.rules).unwrap_or(settings.rules);
     if let Some(threads) = args.threads {
         settings.threads = usize::from(threads);
     }
@@ -377,17 +380,10 @@ fn make_directory_of(socket: &Path) -> Result<(), ServeFailure> {
 }
 
 fn group_of(settings: &Settings) -> Result<Option<u32>, ServeFailure> {
-    let Some(name) = &settings.socket.group else { return Ok(None) };
-    if let Ok(number) = name.parse() {
-        return Ok(Some(number));
-    }
-    // Reads the file only: a group of a directory service may be unknown at boot, when the socket is made.
-    let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
-    let found = groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    });
-    found.map(Some).ok_or_else(|| ServeFailure::Group(name.clone()))
+    settings
+        .socket
+        .group_number()
+        .map_err(|wrong| ServeFailure::Group(wrong.message, wrong.help.unwrap_or_default()))
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -400,12 +396,14 @@ enum ServeFailure {
     Admin(BindError),
     #[error("{0}")]
     Passed(#[from] passed_socket::Unusable),
-    #[error("{}: cannot make the directory of the socket: {source}", path.display())]
-    Directory { path: PathBuf, source: std::io::Error },
     #[error(
-        "there is no group `{0}` in {GROUPS_FILE}: create it (groupadd --system {0}) or correct socket.group"
+        "{}: cannot make the directory of the socket: {}\nhelp: name a socket in another directory: --socket PATH",
+        path.display(),
+        without_number(source)
     )]
-    Group(String),
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error("{0}\nhelp: {1}")]
+    Group(String, String),
     #[error("cannot start a single decision thread: {0}; help: raise TasksMax of the unit, or `ulimit -u`")]
     Threads(std::io::Error),
     #[error("cannot start: {0}")]
@@ -432,5 +430,3 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 const EXIT_PANICKED: u8 = 101;
 
 const WRITE_EVERY_MILLIS: u64 = WRITE_EVERY.as_secs() * 1_000;
-
-const GROUPS_FILE: &str = "/etc/group";

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -56,6 +57,28 @@ pub struct Socket {
     pub mode: u32,
     /// Its group; `None`: the daemon's own.
     pub group: Option<String>,
+}
+
+impl Socket {
+    /// Returns the number of its group, if one is named.
+    pub(crate) fn group_number(&self) -> Result<Option<u32>, ValueProblem> {
+        let Some(name) = &self.group else { return Ok(None) };
+        if let Ok(number) = name.parse() {
+            return Ok(Some(number));
+        }
+        // Reads the file only: a group of a directory service may be unknown at boot, when the socket is made.
+        let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
+        let found = groups.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+        });
+        found.map(Some).ok_or_else(|| {
+            let message =
+                format!("there is no group `{name}` in {GROUPS_FILE}: the daemon does not start here");
+            let help = format!("create it (groupadd --system {name}), or correct `socket.group`");
+            ValueProblem::new(message, help)
+        })
+    }
 }
 
 /// The settings of one domain.
@@ -120,9 +143,16 @@ impl Settings {
     /// # Errors
     /// The file cannot be read, or has errors; the problems include warnings.
     pub fn load(path: Option<&Path>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
-        let environment = Environment::of_this_process();
+        Settings::load_in(path, &Environment::of_this_process())
+    }
+
+    /// Reads the file in the environment of a process.
+    pub(crate) fn load_in(
+        path: Option<&Path>,
+        environment: &Environment,
+    ) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
         match path.map(Source::read_anywhere).transpose() {
-            Ok(source) => Settings::read(source.as_ref(), &environment),
+            Ok(source) => Settings::read(source.as_ref(), environment),
             Err(unreadable) => Err(vec![*unreadable.problem]),
         }
     }
@@ -208,11 +238,28 @@ impl Environment {
     /// Reads the environment of this process.
     #[must_use]
     pub fn of_this_process() -> Environment {
+        Environment::of(|name| std::env::var_os(name), rustix::process::geteuid().is_root())
+    }
+
+    /// Reads the environment of another process, which its user and root may see.
+    pub(crate) fn of_process(pid: u32) -> Option<Environment> {
+        let file = format!("/proc/{pid}/environ");
+        let is_root = std::fs::metadata(&file).ok()?.uid() == 0;
+        let bytes = std::fs::read(file).ok()?;
+        let value = |entry: &[u8], name: &str| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(OsStr::from_bytes(value).to_owned())
+        };
+        let variable = |name: &str| bytes.split(|byte| *byte == 0).find_map(|entry| value(entry, name));
+        Some(Environment::of(variable, is_root))
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Environment {
         Environment {
-            socket: std::env::var_os(SOCKET_VARIABLE),
-            state_directory: std::env::var_os("STATE_DIRECTORY"),
-            runtime_directory: std::env::var_os("XDG_RUNTIME_DIR"),
-            is_root: rustix::process::geteuid().is_root(),
+            socket: variable(SOCKET_VARIABLE),
+            state_directory: variable("STATE_DIRECTORY"),
+            runtime_directory: variable("XDG_RUNTIME_DIR"),
+            is_root,
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
@@ -287,5 +334,7 @@ const CONNECTIONS: u32 = 4_096;
 
 /// A leak of one user leaves room for three others.
 const CONNECTIONS_PER_USER: u32 = 1_024;
+
+const GROUPS_FILE: &str = "/etc/group";
 
 const SOCKET_VARIABLE: &str = "TIDEGATE_SOCKET";

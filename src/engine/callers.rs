@@ -54,6 +54,8 @@ pub struct Caller {
     pub count: u64,
     /// The largest possible undercount.
     pub error: u64,
+    /// The unit of the rule; `None`: requests.
+    pub unit: Option<Box<str>>,
 }
 
 impl CallerSketch {
@@ -80,6 +82,7 @@ impl CallerSketch {
             text,
             count: count - error,
             error,
+            unit: None,
         };
         let of = |ranking| stand_out(sketches.top(ranking).into_iter().map(caller));
         TopCallers {

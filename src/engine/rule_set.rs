@@ -460,7 +460,8 @@ impl InForce {
         let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
         match known.len() {
             0 => format!("no domain {}, and there is no other", shown(name)),
-            1..=DOMAINS_SHOWN => format!("no domain {}; there are: {}{near}", shown(name), known.join(", ")),
+            1 => format!("no domain {}; there is only {}", shown(name), known.join(", ")),
+            2..=DOMAINS_SHOWN => format!("no domain {}; there are {}{near}", shown(name), known.join(", ")),
             more => format!("no domain {} among {more}{near}", shown(name)),
         }
     }

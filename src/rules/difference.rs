@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::facts::{Fact, facts, shed_facts};
+use super::facts::{Fact, facts, listed_facts, shed_facts};
 use super::problem::on_one_line;
 use super::shed::Shed;
-use super::{Domain, Rule};
+use super::{Domain, ListedEntry, Rule};
 use crate::terms::counted;
 
 /// The changes by domain, one line each, in the order of the new rules; removed domains come last.
@@ -55,6 +55,7 @@ impl Difference {
 #[derive(Clone, Copy)]
 enum DomainPart<'d> {
     Rule(&'d Rule),
+    Listed(&'d ListedEntry),
     Shed(&'d Shed),
 }
 
@@ -64,14 +65,18 @@ impl<'d> DomainPart<'d> {
         let name = domain.name();
         let rules = domain.rules().iter();
         let rules = rules.map(move |rule| (format!("{name}/{}", rule.name), DomainPart::Rule(rule)));
+        let lists = domain.lists().iter();
+        let lists = lists.map(move |listed| (format!("{name}/{}", listed.name), DomainPart::Listed(listed)));
         let sheds = domain.sheds().iter();
         rules
+            .chain(lists)
             .chain(sheds.map(move |shed| (format!("{name}: the pool {}", shed.pool), DomainPart::Shed(shed))))
     }
 
     fn facts(self, domain: &Domain) -> Vec<Fact> {
         match self {
             DomainPart::Rule(rule) => facts(rule),
+            DomainPart::Listed(listed) => listed_facts(listed),
             DomainPart::Shed(shed) => shed_facts(shed, domain.priorities()),
         }
     }

@@ -1,10 +1,11 @@
 //! The fields of a rule or a `shed` entry as text, for comparisons, checks and queries.
 
-use humantime::format_duration;
-
 use super::percent::Percent;
 use super::shed::{CallerGrouping, Listen, Shed, SignalRule, SignalSource};
-use super::{Allowance, Condition, Guard, KeyPart, Limit, OverTreatment, Pattern, RefusedCost, Rule};
+use super::words::span;
+use super::{
+    Allowance, Condition, Guard, KeyPart, Limit, ListedEntry, OverTreatment, Pattern, RefusedCost, Rule,
+};
 use crate::limit::Quota;
 
 /// A field and its text. Fields without a value are left out.
@@ -16,7 +17,7 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     let key: Vec<_> = rule.key.iter().map(key_part).collect();
     let mut facts = vec![("match", conditions(&rule.conditions)), ("key", format!("[{}]", key.join(", ")))];
     facts.extend(limit(rule, &rule.limit));
-    facts.extend(rule.expires.map(|lasts| ("expires", format_duration(lasts).to_string())));
+    facts.extend(rule.expires.map(|lasts| ("expires", span(lasts))));
     facts.push(("mode", rule.mode.to_string()));
     if let Some(fleet) = &rule.fleet {
         facts.push(("scope", <&str>::from(rule.scope()).to_owned()));
@@ -37,6 +38,18 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     facts
 }
 
+/// Lists the fields of an entry of `deny` or `exempt`.
+pub(super) fn listed_facts(listed: &ListedEntry) -> Vec<Fact> {
+    let mut facts = vec![
+        ("list", <&str>::from(listed.kind).to_owned()),
+        ("match", conditions(&listed.conditions)),
+        ("mode", listed.mode.to_string()),
+    ];
+    facts.extend(listed.help.as_ref().map(|help| ("help", help.to_string())));
+    facts.retain(|(_, text)| !text.is_empty());
+    facts
+}
+
 /// Lists the fields of a limit without its overrides.
 fn limit(rule: &Rule, limit: &Limit) -> Vec<Fact> {
     let mut facts = match limit.allowance(0) {
@@ -44,9 +57,9 @@ fn limit(rule: &Rule, limit: &Limit) -> Vec<Fact> {
         None => vec![(if rule.expires.is_some() { "max" } else { "rate" }, "unlimited".to_owned())],
     };
     facts.extend((limit.refused == RefusedCost::Counted).then(|| ("refused", "counted".to_owned())));
-    facts.extend(limit.block.map(|lasts| ("block", format_duration(lasts).to_string())));
+    facts.extend(limit.block.map(|lasts| ("block", span(lasts))));
     if let Some(lasts) = limit.soft_for {
-        facts.push(("over for", format_duration(lasts).to_string()));
+        facts.push(("over for", span(lasts)));
     }
     facts
 }
@@ -73,11 +86,11 @@ fn of_quota(quota: &Quota) -> Vec<Fact> {
         Quota::TokenBucket(quota) => facts.push(("burst", quota.burst().to_string())),
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
         Quota::FixedWindow(quota) => facts.push(("window", quota.describe_windows())),
-        Quota::SlidingLog(_) => facts.push(("window", format_duration(quota.window().into()).to_string())),
+        Quota::SlidingLog(_) => facts.push(("window", span(quota.window().into()))),
         Quota::Concurrency(_) => {}
         Quota::FleetBudget(quota) => return of_quota(&quota.local_quota()),
         Quota::SlidingWindow(sliding) => {
-            facts.push(("window", format_duration(quota.window().into()).to_string()));
+            facts.push(("window", span(quota.window().into())));
             facts.push(("buckets", sliding.buckets().to_string()));
         }
     }
@@ -153,14 +166,14 @@ pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
     let mut facts = Vec::new();
     facts.extend(shed.slots.map(|slots| ("slots", slots.to_string())));
     let CallerGrouping { by, rotate } = &shed.callers;
-    facts.push(("callers", format!("{{by: [{}], rotate: {}}}", by.join(", "), format_duration(*rotate))));
+    facts.push(("callers", format!("{{by: [{}], rotate: {}}}", by.join(", "), span(*rotate))));
     if let Some(own) = &shed.queue_age {
-        let [others, critical] = [own.others, own.critical].map(format_duration);
+        let [others, critical] = [own.others, own.critical].map(span);
         facts.push(("queue_age", format!("{{others: {others}, critical: {critical}, mode: {}}}", own.mode)));
     }
     if let Some(own) = &shed.workers {
         let ([good, bad], [after, full]) =
-            ([own.good, own.bad].map(Percent), [own.after, own.full].map(format_duration));
+            ([own.good, own.bad].map(Percent), [own.after, own.full].map(span));
         let mut text = format!("good: {good}, bad: {bad}, after: {after}, full: {full}");
         text.push_str(&format!(", leak: {}", leak(own.leak)));
         text.push_str(if own.shed_critical { ", shed_critical: true" } else { "" });

@@ -21,6 +21,7 @@ const HINTS: &[(&str, &str, &str)] = &[
     ("an entry of `exempt`", "help", "leave it out: exempt requests are never refused"),
     ("", "over", "write `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`"),
     ("a rules file", "domain", "write `domain: NAME`, the name the application asks by"),
+    ("a rules file", "rules", "did you mean `limits`, or `concurrency` for work in progress?"),
     ("", "limits", "start each rule with a dash: `- name: …`"),
     ("", "concurrency", "start each rule with a dash: `- name: …`"),
     ("", "shed", "start each entry with a dash: `- pool: …`"),

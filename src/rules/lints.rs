@@ -85,11 +85,19 @@ impl Lints<'_> {
             let named = conditions.iter().map(|condition| &*condition.attribute);
             for name in named.chain(key.iter().map(|part| &*part.attribute)) {
                 self.comparisons_left = self.comparisons_left.saturating_sub(meant.len());
-                if self.comparisons_left == 0 || uses.get(name).is_some_and(|uses| *uses > 1) {
+                if self.comparisons_left == 0 {
                     continue;
                 }
-                let Some(near) = suspect_name(name, meant.iter().copied()) else { continue };
-                let message = format!("{} is probably misspelled: no other rule uses it", shown(name));
+                // A copied rule copies its mistakes.
+                let is_alone = uses.get(name).is_none_or(|uses| *uses < 2);
+                let near = match is_alone {
+                    true => suspect_name(name, meant.iter().copied()),
+                    false => suspect_name(name, []).filter(|near| !name.starts_with(near)),
+                };
+                let Some(near) = near else { continue };
+                let why =
+                    if is_alone { "no other rule uses it" } else { "the middlewares send another name" };
+                let message = format!("{} is probably misspelled: {why}", shown(name));
                 self.warn(&position.file, at, message, format!("write {near}, if that is meant"));
             }
         }
@@ -120,8 +128,12 @@ impl Lints<'_> {
             let most = u64::from(rate.count()) + u64::from(bucket.burst());
             let period = text.split_once('/').map_or("day", |(_, period)| period);
             let message = format!("a token bucket of {rate} lets up to {most} through in one {period}");
-            let help =
-                "a `burst` below the rate narrows that; `algorithm: fixed_window` counts by the calendar";
+            let help = match bucket.burst() {
+                0 | 1 => "`algorithm: fixed_window` counts by the calendar",
+                _ => {
+                    "a `burst` below the rate narrows that; `algorithm: fixed_window` counts by the calendar"
+                }
+            };
             self.warn(file, at, message, help);
         }
         let rates = quotas().filter_map(|quota| match quota {

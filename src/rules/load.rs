@@ -12,6 +12,7 @@ use super::meaning::{self, DefaultScope, name_of};
 use super::problem::{Problem, Severity, ValueProblem, shown};
 use super::source::{Report, Source, about_file};
 use super::{Domain, DomainTexts, Position, Scopes, yaml};
+use crate::terms::without_number;
 
 /// The domains that were read, and the problems of the others.
 #[derive(Debug, Default)]
@@ -132,11 +133,15 @@ impl FileReading<'_> {
             Ok(_) => self.file(path),
             Err(error) => {
                 self.loaded.unlisted = true;
+                let is_file =
+                    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
                 let help = match error.kind() {
+                    std::io::ErrorKind::NotFound if is_file => "check the path: there is no such file",
                     std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
                     _ => "let the user who runs this read it",
                 };
-                self.report(Severity::Error, path, format!("cannot read the rules: {error}"), help);
+                let message = format!("cannot read the rules: {}", without_number(&error));
+                self.report(Severity::Error, path, message, help);
             }
         }
     }
@@ -154,7 +159,7 @@ impl FileReading<'_> {
         });
         let mut files = listed.unwrap_or_else(|error| {
             self.loaded.unlisted = true;
-            let message = format!("cannot list the directory: {error}");
+            let message = format!("cannot list the directory: {}", without_number(&error));
             self.report(Severity::Error, directory, message, "let the user who runs this read it");
             Vec::new()
         });

@@ -32,6 +32,16 @@ fn suspect_pattern(attribute: &str, pattern: &Pattern) -> Option<(String, String
         );
         return Some((message, format!("write {capitals}")));
     }
+    let methods: Vec<&str> = capitals.split([',', '|', ' ']).filter(|part| !part.is_empty()).collect();
+    if attribute == "`method`" && methods.len() > 1 && methods.iter().all(|part| METHODS.contains(part)) {
+        let message = format!("{attribute} is never {value}: a request has one method");
+        return Some((message, format!("write a list: [{}]", methods.join(", "))));
+    }
+    let is_relative = text.starts_with(|first: char| first.is_alphanumeric()) && !text.contains(':');
+    if attribute == "`path`" && is_relative {
+        let message = format!("{attribute} is never {value}: paths start with a slash");
+        return Some((message, "write it with a `/` before it".to_owned()));
+    }
     if is_regular_expression(&text) {
         let message = format!("{value} looks like a regular expression, but is compared as text");
         return Some((message, "`*` stands for any characters, also none: `/v1/*`".to_owned()));
@@ -55,9 +65,12 @@ fn is_regular_expression(text: &str) -> bool {
 }
 
 /// Returns the attribute that is probably meant by a name: one that middlewares send, or another of the domain.
-pub(super) fn suspect_name<'k>(name: &str, others: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(super) fn suspect_name<'k>(name: &str, others: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     if SENT.contains(&name) {
         return None;
+    }
+    if let Some(sent) = SENT.into_iter().find(|sent| sent.eq_ignore_ascii_case(name)) {
+        return Some(sent);
     }
     let known = SENT.into_iter().chain(others).filter(|known| known.len() >= LETTERS_MIN && *known != name);
     nearest(name, known, LETTERS_MIN)

@@ -1,5 +1,7 @@
 //! Descriptions of limits for people: numbers, key and bounds.
 
+use std::time::Duration;
+
 use crate::limit::{Quota, Rate, TickScale, fixed_window};
 use crate::rules::percent::Percent;
 use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, OverTreatment, Rule};
@@ -41,6 +43,14 @@ fn key_part(part: &KeyPart) -> String {
     text
 }
 
+/// Formats a span as rules write it: `1h 15min`.
+pub(crate) fn span(lasts: Duration) -> String {
+    let text = humantime::format_duration(lasts).to_string();
+    let parts =
+        text.split(' ').map(|part| part.strip_suffix('m').map_or(part.to_owned(), |n| format!("{n}min")));
+    parts.collect::<Vec<_>>().join(" ")
+}
+
 /// Describes a mode; empty for enforcement.
 pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
@@ -67,9 +77,7 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             local => bound(&local, 1),
         },
         Quota::LeakyBucket(quota) => {
-            let apart = humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(
-                quota.bucket().rate(),
-            )));
+            let apart = span(Duration::from_nanos(interval_nanos(quota.bucket().rate())));
             let (start, waiting) = ("work starts at least", times(quota.queue()));
             match hosts {
                 1 => format!("{start} {apart} apart, {waiting} may wait"),
@@ -89,7 +97,7 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
         Quota::SlidingWindow(sliding) => {
             let (count, any) = (times(sliding.count()), period(&quota.format_rate()));
             let nanos = sliding.window_nanos() / u64::from(sliding.buckets());
-            let bucket = humantime::format_duration(std::time::Duration::from_nanos(nanos));
+            let bucket = span(Duration::from_nanos(nanos));
             format!(
                 "an estimate of at most {count} in any {any}, off by at most what came in the oldest {bucket} of it; \
                  at worst {}",
@@ -156,7 +164,7 @@ pub(crate) fn beyond(over: &OverTreatment, lasts: Option<std::time::Duration>, h
         OverTreatment::Soft(larger) => {
             let lasts = lasts.map_or_else(
                 || "without end".to_owned(),
-                |lasts| format!("for {} at a stretch", humantime::format_duration(lasts)),
+                |lasts| format!("for {} at a stretch", span(lasts)),
             );
             Some(format!("soft, {lasts}, marked: {}", bound(larger, hosts)))
         }
@@ -167,7 +175,7 @@ pub(crate) fn beyond(over: &OverTreatment, lasts: Option<std::time::Duration>, h
 }
 
 pub(crate) fn expires(lasts: std::time::Duration) -> String {
-    format!("a lease that is neither renewed nor released ends after {}", humantime::format_duration(lasts))
+    format!("a lease that is neither renewed nor released ends after {}", span(lasts))
 }
 
 /// Describes the precision of a bucket's rate; `None` for windows, which count whole units.
@@ -283,7 +291,7 @@ mod tests {
             (
                 "rate: 20/h, algorithm: sliding_window, buckets: 10",
                 1,
-                "an estimate of at most 20 in any hour, off by at most what came in the oldest 6m of it; at worst 40",
+                "an estimate of at most 20 in any hour, off by at most what came in the oldest 6min of it; at worst 40",
             ),
         ];
         for (fields, hosts, expected) in table {

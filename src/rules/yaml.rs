@@ -245,7 +245,8 @@ fn problem(source: &Source, error: &Error) -> Problem {
 }
 
 /// Help by a part of the message.
-const HELPS: [(&str, &str); 7] = [
+const HELPS: [(&str, &str); 8] = [
+    ("did not find expected key", "check the indentation of this line and of the line above it"),
     ("second document", "remove the `---`, or put the rest into another file"),
     ("too much", "split the file: several files may add to one domain; write less with aliases"),
     ("alias", "write patterns in quotes, such as \"*.example.com\"; an alias needs its `&anchor` before it"),

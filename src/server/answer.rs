@@ -358,7 +358,7 @@ impl SeenDomains {
             shared.telemetry.add_domain_user(domain, user);
         } else if shared.telemetry.add_unknown_domain(domain) {
             let message = shared.engine.in_force().describe_missing(domain);
-            warn!(user, "{message}: its requests are not limited");
+            warn!(user, "not limited: {message}");
         }
         self.0.push(domain.into());
     }

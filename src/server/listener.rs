@@ -18,6 +18,8 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
+use crate::terms::without_number;
+
 /// A socket that listens at a path.
 #[derive(Debug)]
 pub struct Listener {
@@ -47,7 +49,7 @@ pub enum BindError {
     InUse { path: PathBuf },
     #[error("{path}: something that is not a socket is in the way")]
     NotASocket { path: PathBuf },
-    #[error("{path}: {doing}: {source}")]
+    #[error("{path}: {doing}: {}{}", without_number(source), help(source))]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
 }
 
@@ -196,6 +198,15 @@ fn ensure_not_listening(path: &Path) -> Result<(), BindError> {
             Ok(())
         }
         Err(error) => Err(failed(error)),
+    }
+}
+
+fn help(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound | io::ErrorKind::ReadOnlyFilesystem => {
+            "\nhelp: name a path in a directory that this user may write: --socket PATH, or `socket.path` of the settings"
+        }
+        _ => "",
     }
 }
 

@@ -7,6 +7,7 @@ mod process;
 mod random;
 mod readiness;
 mod scheduler;
+mod signals;
 mod startup;
 
 pub use abort::{CRASH_RECORD_BYTES, encode_crash_record, record_aborts};
@@ -15,4 +16,5 @@ pub use process::{peer_pid, peer_pidfd, pidfd_open};
 pub use random::random_bytes;
 pub use readiness::{ProcessExit, register_socket};
 pub use scheduler::{SHORT_SLICE, lower_priority, read_slice, request_short_slice};
+pub use signals::exit_at_second_signal;
 pub use startup::{ignore_file_size_signal, return_freed_memory};

@@ -147,6 +147,8 @@ impl TraceFailure {
 pub(crate) enum TraceLineError {
     #[error("not a line of a trace: {}", json_error(.0))]
     Json(serde_json::Error),
+    #[error("a line of an access log\nhelp: --trace-format combined")]
+    AccessLog,
     #[error(transparent)]
     NotPlayed(super::player::NotPlayed),
     #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::recording::LINE_BYTES_MAX >> 10)]

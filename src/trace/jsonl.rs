@@ -2,6 +2,7 @@
 
 use arrayvec::ArrayVec;
 
+use super::access_line::AccessLine;
 use super::event::{
     Action, EventConsumer, IdDigest, Ids, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
 };
@@ -31,7 +32,10 @@ impl Jsonl {
     ) -> Result<(), TraceFailure> {
         let bad = |wrong| TraceFailure::Line { number, wrong };
         let line: JsonLine<'_> =
-            serde_json::from_slice(text).map_err(|error| bad(TraceLineError::Json(error)))?;
+            serde_json::from_slice(text).map_err(|error| match AccessLine::default().read(text) {
+                Ok(()) => bad(TraceLineError::AccessLog),
+                Err(_) => bad(TraceLineError::Json(error)),
+            })?;
         let at = self.time(line.t.0.get()).map_err(bad)?;
         let op = line.op.as_deref().unwrap_or("hit");
         match op {

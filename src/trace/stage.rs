@@ -24,6 +24,7 @@ pub(crate) struct ReplayStage<'w> {
     decisions: Option<Decisions<'w>>,
     /// The directory from which paths in the trace are resolved.
     directory: PathBuf,
+    charges: u64,
     charges_unmatched: u64,
     /// `reload` events are skipped.
     keeps_rules: bool,
@@ -48,6 +49,7 @@ impl<'w> ReplayStage<'w> {
             changes: Changes::default(),
             decisions,
             directory: directory.to_owned(),
+            charges: 0,
             charges_unmatched: 0,
             keeps_rules: other_is_there,
             reloads_passed_over: 0,
@@ -148,8 +150,8 @@ impl<'w> ReplayStage<'w> {
         let options = || unmatched.iter().map(|name| format!(" --clear {name}"));
         (!unmatched.is_empty()).then(|| {
             format!(
-                "rules match on values of {}, which this trace has as hashes: they match no hash\n\
-                 help: record it with `tidegate record{}`",
+                "rules look at values of {}, which this trace has as hashes: no condition matches them, and addresses of \
+                 one prefix count apart\nhelp: record it with `tidegate record --for 10m{}`, and the other attributes to clear",
                 unmatched.join(", "),
                 options().collect::<String>()
             )
@@ -157,7 +159,10 @@ impl<'w> ReplayStage<'w> {
     }
 
     fn with_remarks(&self, mut played: PlayedCounts) -> PlayedCounts {
+        // The trace was recorded under rules that refused these requests.
+        let uncharged = if self.charges > 0 { self.changes.allowed() } else { 0 };
         for (number, noun, what) in [
+            (uncharged, "request", "allowed by the other rules alone: a charge after it is not in the trace"),
             (self.charges_unmatched, "charge", "matched no rule"),
             (self.player.beyond_quota, "request", "passed unjudged: the session held too many leases"),
             (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
@@ -180,7 +185,10 @@ impl EventConsumer for ReplayStage<'_> {
         match &event.action {
             Action::Judge(request, by) => self.judge(event, request, by)?,
             Action::Reload(path) => self.reload(event.line, path),
-            Action::Charge(..) => self.charges_unmatched += u64::from(!self.apply(event)?),
+            Action::Charge(..) => {
+                self.charges += 1;
+                self.charges_unmatched += u64::from(!self.apply(event)?);
+            }
             // A lease that was not granted or has ended needs no end.
             _ => drop(self.apply(event)?),
         }

@@ -115,6 +115,11 @@ struct ComparisonChange {
 }
 
 impl Changes {
+    /// Returns the number of requests that only the second set allows.
+    pub(super) fn allowed(&self) -> u64 {
+        self.allowed
+    }
+
     /// Counts the request if the decisions of the two sets differ.
     pub(super) fn note(&mut self, line: u64, first: Option<&Decision<'_>>, other: Option<&Decision<'_>>) {
         let refused = is_granted(first);

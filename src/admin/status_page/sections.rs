@@ -5,7 +5,7 @@ use maud::{Markup, Render, html};
 use crate::admin::health::{Health, HealthCheck};
 use crate::admin::history::{PoolStep, RateHistory, RuleHistory};
 use crate::admin::status::{DaemonStatus, FleetStatusPart, RuleStatus};
-use crate::engine::{Caller, PoolView};
+use crate::engine::{Caller, PoolView, UNIT_REQUESTS};
 use crate::page::{
     ChartLine, bytes, count, draw_lines, frame, largest, legend, name, percent, prose, rate, rule_name, span,
     table,
@@ -246,11 +246,12 @@ fn ranking(caption: &str, callers: &[Caller]) -> Markup {
         html! {
             th scope="row" { (caller_name) }
             td.name { (name(&format!("{}/{}", caller.domain, caller.rule))) }
+            td { (name(caller.unit.as_deref().unwrap_or(UNIT_REQUESTS))) }
             td.number { (count(caller.count)) }
-            td.number { (count(caller.error)) }
+            td.number { (count(caller.count.saturating_add(caller.error))) }
         }
     });
-    table("", caption, &["Caller", "Rule"], &["Units, at least", "Up to so many more"], rows)
+    table("", caption, &["Caller", "Rule", "Unit"], &["About", "Or up to"], rows)
 }
 
 /// Shows active switches and blocks with their origin, and the latest changes.
@@ -286,6 +287,7 @@ fn overrides_table(
     let caption = match (rows.len(), rows.len().saturating_sub(ROWS_SHOWN)) {
         (0, _) => return html! {},
         (_, 0) => caption.to_owned(),
+        (_, left) if headings.contains(&"When") => format!("{caption}; {left} more: `GET /switches`"),
         (_, left) => format!("{caption}; {left} more: `tidegate switch`"),
     };
     let row = |row: Vec<Markup>| {
@@ -320,7 +322,13 @@ fn fleet(part: &FleetStatusPart) -> [(&'static str, String); 9] {
         ("this host", format!("`{}`", fleet.host)),
         ("Redis", if fleet.linked { "✔ up" } else { "✖ down" }.to_owned()),
         ("last reply", fleet.stale_s.map_or_else(|| "never".to_owned(), |age| format!("{age:.1} s ago"))),
-        ("round trip", format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3)),
+        (
+            "round trip",
+            match fleet.stale_s {
+                None => "not measured yet".to_owned(),
+                Some(_) => format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3),
+            },
+        ),
         ("hosts", format!("{} alive, {} counted", count(fleet.alive), count(fleet.hosts))),
         ("rules that share", count(part.rules)),
         ("keys in sync", count(fleet.keys)),

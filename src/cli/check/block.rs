@@ -125,7 +125,10 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) 
                 line(&format!("{hosts} hosts"), says);
             }
         }
-        _ => line("bound", bounds(&rule.limit, settings)),
+        _ => {
+            let refunded = rule.refund_on.map_or("", |_| "; a refunded request does not count");
+            line("bound", format!("{}{refunded}", bounds(&rule.limit, settings)));
+        }
     }
     line("expires", rule.expires.map(expires).unwrap_or_default());
     let allowance = rule.limit.allowance(0);

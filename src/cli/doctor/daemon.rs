@@ -1,31 +1,38 @@
 //! Checks the daemon: whether it answers, its status, and its limit on open files.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::admin_client::{AdminClient, AdminFailure};
 use super::super::client::Client;
+use super::super::running::{self, RunningDaemon};
 use super::Finding;
-use super::running::{self, RunningDaemon};
 use crate::admin::{DaemonStatus, MissedStatus};
 use crate::daemon::process_limits;
 use crate::daemon::settings::Settings;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
 use crate::terms::counted;
 
-/// Runs all checks; those of the status only if the admin socket answers.
+/// Runs all checks: of a daemon that does not answer only that, and of one whose admin socket does not, no status.
 pub(super) fn all(settings: &Settings, running: Option<&RunningDaemon>) -> Vec<Finding> {
     let socket = &settings.socket.path;
-    let mut findings = vec![answers(socket)];
-    findings.extend(operators(&AdminClient::of_settings(settings), settings));
-    if running.is_none() {
-        findings.extend(running::sockets().into_iter().filter(|(_, other)| other != socket).map(elsewhere));
+    let answer = answers(socket, running);
+    let is_well = answer.as_ref().is_some_and(Finding::is_well);
+    let mut findings: Vec<Finding> = answer.into_iter().collect();
+    if is_well {
+        findings.extend(operators(&AdminClient::of_settings(settings), settings));
+        findings.push(open_files(running, settings.connections.max));
     }
-    findings.push(open_files(running, settings.connections.max));
+    if running.is_none() {
+        let others = running::sockets(socket).into_iter().filter(|(_, other)| other != socket);
+        findings.extend(others.map(elsewhere));
+    }
     findings
 }
 
-fn answers(socket: &Path) -> Finding {
+/// Asks the daemon; `None` if there is no socket, which the check of the socket reports.
+fn answers(socket: &Path, running: Option<&RunningDaemon>) -> Option<Finding> {
     const WHAT: &str = "daemon";
     let answer = Client::connect(socket, PATIENCE).and_then(|mut client| {
         let id = client.next_id();
@@ -33,18 +40,51 @@ fn answers(socket: &Path) -> Finding {
             matches!(reply, WireReply::Done { ok: true, .. })
         })
     });
-    match answer {
-        Ok(true) => Finding::well(WHAT, "it answers"),
-        Ok(false) => Finding::wrong(
-            WHAT,
-            "it answers, but not as tidegate",
-            "find the process that listens there: ss -xlp",
+    let failure = match answer {
+        Ok(true) => return Some(Finding::well(WHAT, "it answers")),
+        Ok(false) => {
+            let help = "find the process that listens there: ss -xlp";
+            return Some(Finding::wrong(WHAT, "it answers, but not as tidegate", help));
+        }
+        Err(failure) => failure,
+    };
+    Some(match (failure.kind(), running) {
+        (Some(ErrorKind::NotFound), _) => return None,
+        (Some(ErrorKind::PermissionDenied), _) => {
+            Finding::unseen(WHAT, "this user may not ask it", "run this as root or as the daemon's user")
+        }
+        (Some(ErrorKind::ConnectionRefused), _) => {
+            let message = "no process listens at its socket: the daemon that made it has ended";
+            Finding::wrong(WHAT, message, start_help(socket))
+        }
+        (Some(ErrorKind::WouldBlock | ErrorKind::TimedOut), Some(RunningDaemon { pid, .. })) => {
+            let message = format!("it does not answer: process {pid} is {}", state(*pid));
+            Finding::wrong(WHAT, message, format!("kill -CONT {pid} if it is stopped, else restart it"))
+        }
+        _ => Finding::wrong(WHAT, format!("it does not answer: {failure}"), "see its log"),
+    })
+}
+
+/// Returns the state of a process, as the kernel names it.
+fn state(pid: u32) -> &'static str {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    match stat.rsplit(") ").next().and_then(|fields| fields.chars().next()) {
+        Some('T' | 't') => "stopped (state T)",
+        Some('D') => "waiting for a disk (state D)",
+        Some('Z') => "dead, and its parent does not notice (state Z)",
+        Some('R' | 'S') => "running",
+        _ => "in an unknown state",
+    }
+}
+
+/// Returns the commands that start the daemon on this host.
+pub(super) fn start_help(socket: &Path) -> String {
+    let by_hand = format!("tidegate serve --socket {}", socket.display());
+    match Path::new("/run/systemd/system").exists() {
+        true => format!(
+            "systemctl start tidegate.socket tidegate, and journalctl -u tidegate; by hand: {by_hand}"
         ),
-        Err(failure) => Finding::wrong(
-            WHAT,
-            format!("it does not answer: {failure}"),
-            "systemctl status tidegate; journalctl -u tidegate; by hand: tidegate serve",
-        ),
+        false => format!("start it with its rules: {by_hand} --rules DIR"),
     }
 }
 
@@ -68,7 +108,7 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
                     let (message, help) = message.split_once("\nhelp: ").unwrap_or((&message, ""));
                     Finding::wrong(WHAT, message, help)
                 }
-                AdminFailure::Io { source, .. } if !root && source.kind() != std::io::ErrorKind::NotFound => {
+                AdminFailure::Io { source, .. } if !root && source.kind() != ErrorKind::NotFound => {
                     Finding::unseen(WHAT, message, "run this as root or as the daemon's user")
                 }
                 _ => Finding::warning(
@@ -98,14 +138,15 @@ fn missed(missed: &MissedStatus) -> Finding {
     let message = format!("clients of {} made {decisions} without it: {}", missed.client, missed.reason);
     let help = match &*missed.reason {
         "unreachable" => {
-            "see that it ran all the time and that their user can connect: journalctl -u tidegate; tidegate doctor --as USER"
+            "see by its log that it ran all the time, and that their user can connect: tidegate doctor --as USER"
         }
-        "timeout" | "breaker" => {
+        "breaker" => {
+            "a client's breaker opens after several failures and then asks nothing for a while: mend the other reasons"
+        }
+        "timeout" => {
             "see whether it was slow or the host busy: tidegate top; tidegate bench; or give the clients a longer timeout"
         }
-        _ => {
-            "see the log of the clients and of the daemon: journalctl -u tidegate; are the versions those of one release?"
-        }
+        _ => "see the log of the clients and of the daemon: are the versions those of one release?",
     };
     Finding::warning("clients", message, help)
 }
@@ -118,14 +159,16 @@ fn of_status(status: &DaemonStatus, reasons: &[&str]) -> Vec<Finding> {
         mode => Some(Finding::warning(
             "mode",
             format!("{mode}: no request is refused"),
-            "when that was not meant: `mode: enforce` in the settings, then systemctl restart tidegate",
+            "when that was not meant: `mode: enforce` in the settings, then restart the daemon",
         )),
     };
     let missed = status.missed_warning();
     let is_new = |warning: &&String| !reasons.contains(&&***warning) && Some(*warning) != missed.as_ref();
-    let warnings = status.warnings.iter().filter(is_new).map(|warning| {
-        Finding::warning("daemon says", warning.as_str(), "tidegate status and the log say more")
-    });
+    let warnings = status
+        .warnings
+        .iter()
+        .filter(is_new)
+        .map(|warning| Finding { help: None, ..Finding::warning("daemon says", warning.as_str(), "") });
     mode.into_iter().chain(warnings).collect()
 }
 

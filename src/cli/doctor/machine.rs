@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -62,17 +62,14 @@ fn clocks() -> Finding {
     let clock = Clock::start();
     let unix_nanos = i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos());
     let seconds = unix_nanos / 1_000_000_000;
+    let since = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+    let says = humantime::format_rfc3339_seconds(since);
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
-        return Finding::well(
-            WHAT,
-            format!("the wall clock says {seconds} s since 1970; rates use the time since boot"),
-        );
+        return Finding::well(WHAT, format!("the wall clock says {says}; rates use the time since boot"));
     }
     Finding::wrong(
         WHAT,
-        format!(
-            "the wall clock says {seconds} s since 1970: windows that are aligned to it fall at wrong times"
-        ),
+        format!("the wall clock says {says}: windows that are aligned to it fall at wrong times"),
         "set it: timedatectl set-ntp true",
     )
 }

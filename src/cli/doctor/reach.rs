@@ -6,9 +6,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::Finding;
+use super::daemon::start_help;
+use crate::terms::without_number;
 
 /// Checks whether a user can connect to the socket, and names the obstacle.
-pub(super) fn socket(path: &Path, user: &User) -> Finding {
+pub(in crate::cli) fn socket(path: &Path, user: &User) -> Finding {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut above: Vec<&Path> = absolute.ancestors().skip(1).collect();
     above.reverse();
@@ -16,14 +18,16 @@ pub(super) fn socket(path: &Path, user: &User) -> Finding {
         match std::fs::metadata(directory) {
             Ok(found) if may(&found, user, SEARCH) => {}
             Ok(found) => return closed(directory, &found, user),
-            Err(error) => return missing(directory, &error),
+            Err(error) => return missing(directory, &error, &absolute),
         }
     }
     match std::fs::symlink_metadata(&absolute) {
-        Err(error) => missing(&absolute, &error),
+        Err(error) => missing(&absolute, &error, &absolute),
         Ok(found) if !found.file_type().is_socket() => {
             let message = format!("{} is not a socket", absolute.display());
-            Finding::wrong(WHAT, message, "remove it, and start the daemon again: it makes its own")
+            let help =
+                "name the daemon's socket: --socket PATH; or remove the file, and start the daemon again";
+            Finding::wrong(WHAT, message, help)
         }
         // Connecting requires write permission.
         Ok(found) if may(&found, user, WRITE) => {
@@ -70,9 +74,12 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
         "let its group write: SocketMode=0660 in tidegate.socket, or socket.mode of the settings".to_owned()
     } else if found.gid() == 0 {
         // Users should not have to join the root group.
-        "give it a group of its own: groupadd --system tidegate, SocketGroup=tidegate in tidegate.socket or \
-         socket.group of the settings"
-            .to_owned()
+        format!(
+            "give it a group of its own: groupadd --system tidegate; usermod -aG tidegate {name}; \
+             SocketGroup=tidegate in tidegate.socket, or `socket: {{group: tidegate}}` in the settings \
+             (tidegate serve --config FILE); restart the daemon and the processes of {name}; then: \
+             tidegate doctor --as {name}"
+        )
     } else {
         format!(
             "usermod -aG {group} {name}, then restart the processes of {name}: a process keeps its groups"
@@ -84,21 +91,23 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
 fn closed(directory: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, shown) = (&user.name, directory.display());
     let message = format!("{name} cannot look into {shown}, which has {}", described(found));
-    Finding::wrong(WHAT, message, format!("chmod o+x {shown}, or put the socket elsewhere"))
+    Finding::wrong(
+        WHAT,
+        message,
+        format!("chmod o+x {shown}, or put the socket elsewhere: tidegate serve --socket PATH"),
+    )
 }
 
-fn missing(path: &Path, error: &std::io::Error) -> Finding {
-    let message = format!("{}: {error}", path.display());
+fn missing(path: &Path, error: &std::io::Error, socket: &Path) -> Finding {
+    let message = format!("{}: {}", path.display(), without_number(error));
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             Finding::unseen(WHAT, message, "run this as root, which sees the whole path")
         }
-        _ => Finding::wrong(
-            WHAT,
-            message,
-            "start the daemon (systemctl start tidegate.socket tidegate; by hand: tidegate serve), \
-             or say where its socket is: --socket PATH",
-        ),
+        _ => {
+            let help = format!("{}; or say where its socket is: --socket PATH", start_help(socket));
+            Finding::wrong(WHAT, message, help)
+        }
     }
 }
 
@@ -131,14 +140,14 @@ const WRITE: u32 = 2;
 
 /// A user whose access to files is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub(in crate::cli) struct User {
     pub(super) name: String,
     pub(super) uid: u32,
     pub(super) gids: Vec<u32>,
 }
 
 impl User {
-    pub(super) fn of_this_process() -> User {
+    pub(in crate::cli) fn of_this_process() -> User {
         let uid = rustix::process::geteuid().as_raw();
         let mut gids: Vec<u32> = rustix::process::getgroups()
             .map(|groups| groups.into_iter().map(rustix::process::Gid::as_raw).collect())
@@ -150,7 +159,7 @@ impl User {
     }
 
     /// Reads the user of a process from `/proc/PID/status`.
-    pub(super) fn of_process(status: &str) -> Option<User> {
+    pub(in crate::cli) fn of_process(status: &str) -> Option<User> {
         let numbers = |field: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(field))?;
             line.split_whitespace().map(|number| number.parse::<u32>().ok()).collect::<Option<Vec<_>>>()

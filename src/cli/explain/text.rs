@@ -57,7 +57,8 @@ pub(super) fn print(
     }
     sheds(explained.domain, out)?;
     let judging = explained.rules.iter().filter(|finding| finding.stands.is_ok()).count();
-    writeln!(out, "{} of {} apply", judging, counted(explained.domain.rules().len(), "rule"))
+    let apply = if judging == 1 { "applies" } else { "apply" };
+    writeln!(out, "{judging} of {} {apply}", counted(explained.domain.rules().len(), "rule"))
 }
 
 /// Prints the shedding rules, which apply to requests that no limit refused, in the pool of the process.

@@ -145,18 +145,25 @@ impl Census {
             return domain.callers(remarks);
         }
         let mut keys: Vec<CallerAttributes> = Vec::new();
+        let mut even = Vec::new();
         for text in named {
-            let key = domain.key(text)?;
-            if !keys.contains(&key) {
-                keys.push(key);
+            match domain.key(text)? {
+                Ok(key) if keys.contains(&key) => {}
+                Ok(key) => keys.push(key),
+                Err(no_spread) => even.push(no_spread),
             }
         }
+        if keys.is_empty() {
+            return Err(even.join("\n"));
+        }
+        remarks.extend(even);
         Ok(keys)
     }
 }
 
 impl DomainCensus {
-    fn key(&self, text: &str) -> Result<CallerAttributes, String> {
+    /// Reads a key. The outer error is a name that no request has, the inner one that all its values are the same.
+    fn key(&self, text: &str) -> Result<Result<CallerAttributes, String>, String> {
         let names: Vec<&str> = text.split(',').map(str::trim).collect();
         for name in &names {
             if !self.attributes.contains_key(*name) {
@@ -169,13 +176,13 @@ impl DomainCensus {
         }
         let of = |name: &&str| self.attributes.get(*name).map_or(0, Attribute::distinct);
         if names.iter().all(|name| of(name) < 2) {
-            return Err(format!(
+            return Ok(Err(format!(
                 "every request has the same {}: one caller has no spread to choose a limit from; count by another \
                  attribute, or write `key: []` with what stands behind in mind",
                 shown(text)
-            ));
+            )));
         }
-        Ok(CallerAttributes { attributes: names.into_iter().map(Into::into).collect() })
+        Ok(Ok(CallerAttributes { attributes: names.into_iter().map(Into::into).collect() }))
     }
 
     /// Returns every attribute that looks like a caller. Reports the omitted ones as remarks.

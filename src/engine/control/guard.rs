@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::{OperatorControl, RuleName};
 use crate::clock::Timestamp;
+use crate::engine::Engine;
 use crate::engine::rule_set::CompiledRuleSet;
 use crate::engine::sync::{AtomicU32, Ordering};
 use crate::rules::{Guard, Mode, Rule};
@@ -73,6 +74,8 @@ impl CallerSample {
 pub(in crate::engine) struct Guards {
     watched: Vec<GuardedRule>,
     alarms_by_rule: Vec<(RuleName, u64)>,
+    /// Rules that raised an alarm and have not changed since.
+    alarmed: Vec<RuleName>,
 }
 
 #[derive(Debug)]
@@ -128,6 +131,8 @@ impl Guards {
             !is_most && after < WATCH_DURATION
         });
         for alarm in &alarms {
+            self.alarmed.retain(|rule| *rule != alarm.rule);
+            self.alarmed.push(alarm.rule.clone());
             let has_room = self.alarms_by_rule.len() < WATCHED_MAX;
             match self.alarms_by_rule.iter_mut().find(|(rule, _)| *rule == alarm.rule) {
                 Some((_, count)) => *count += 1,
@@ -139,10 +144,25 @@ impl Guards {
     }
 }
 
+impl Engine {
+    /// Whether this rule raised an alarm of the guard and has not changed since.
+    #[must_use]
+    pub fn is_alarm_of_rule(&self, rule: &RuleName) -> bool {
+        self.control.lock().guards.alarmed.contains(rule)
+    }
+}
+
 impl OperatorControl {
     /// Starts to watch enforced rules with a key that are new or changed. Unchanged rules remain watched. The
     /// first rules after the start are not a change. `mode`: that of the whole daemon.
     pub(super) fn watch_changed_rules(&mut self, before: &CompiledRuleSet, mode: Mode, is_first: bool) {
+        let domains = &self.configured_domains;
+        self.guards.alarmed.retain(|name| {
+            let domain = domains.iter().find(|domain| *domain.name() == *name.domain);
+            let rule = domain.and_then(|domain| domain.rules().iter().find(|rule| rule.name == name.rule));
+            let old = before.rules_by_name(&name.domain).get(&*name.rule).map(|(old, _)| *old);
+            rule.zip(old).is_some_and(|(rule, old)| has_same_limits(old, rule))
+        });
         let mut watched = std::mem::take(&mut self.guards.watched);
         let mut still_watched = Vec::new();
         for domain in &self.configured_domains {

@@ -281,7 +281,8 @@ fn header<'t, K: OverrideReader>(
     report: &mut Report<'_>,
 ) -> Option<Columns> {
     let wanted: Vec<&str> = key.iter().map(|part| &*part.attribute).chain([K::COLUMN]).collect();
-    let example = format!("the first line names the columns: {}", wanted.join(","));
+    let example =
+        format!("the first line names the columns: {}, and `burst` if it differs", wanted.join(","));
     match table.next(cells) {
         None => {
             report.error(Span::START, "the table is empty", example);

@@ -269,8 +269,9 @@ fn hashes_values_of_attributes_that_are_not_clear() {
     assert!(hashed[1].starts_with("hash:") && hashed[3].starts_with("hash:"), "{hashed:?}");
     // A replay names the attributes that its rules match on; a key counts hashes as well as values.
     let (_, _, err) = replay(&daemon, &daemon.plan.path("--domainapp"));
-    let warning = "rules match on values of path, which this trace has as hashes: they match no hash\n\
-                   help: record it with `tidegate record --clear path`\n";
+    let warning = "rules look at values of path, which this trace has as hashes: no condition matches them, and \
+                   addresses of one prefix count apart\n\
+                   help: record it with `tidegate record --for 10m --clear path`, and the other attributes to clear\n";
     assert!(err.contains(warning), "{err}");
     // An option of the previous version.
     let kept = traced("--keep path,method");

@@ -96,7 +96,7 @@ fn keeps_old_limits_until_broken_file_is_fixed() {
     replace(&file, &version(10).replace("1/h", "1/hr"));
     daemon.await_log(&["ERROR", "api.yaml:3:41: error: unknown unit `hr`"]);
     daemon.await_log(&["ERROR", "domain=api", "it keeps its last good rules"]);
-    daemon.await_log(&["nothing changed", "domains=2", "rules=2"]);
+    daemon.await_log(&["read again: 1 domain left out for errors", "domains=2", "rules=2"]);
     assert_eq!(limit(&daemon), Some(5));
     // Its domain cannot be read; another domain changes meanwhile.
     replace(&file, "\u{1}");
@@ -105,6 +105,7 @@ fn keeps_old_limits_until_broken_file_is_fixed() {
     daemon.await_log(&["web/per-user: burst 7 → 8"]);
     assert_eq!(limit(&daemon), Some(5));
     replace(&file, &version(20));
+    daemon.await_log(&["api: its errors are fixed"]);
     daemon.await_log(&["api/per-user: burst 5 → 20"]);
     await_limit(&daemon, Some(20));
     // A file without a domain: no rules are replaced while it exists.

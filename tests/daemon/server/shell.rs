@@ -64,6 +64,11 @@ fn peek_charges_nothing_and_prints_json() {
         assert_eq!(printed["all"][0][0], "per-user");
         assert_eq!(printed["degraded"], false);
     }
+    let output = run(&socket, &["peek", "api", "user=u1", "--all"]);
+    let printed = text(&output.stdout);
+    assert!(printed.ends_with("rule   per-user: 5 of 5 left, full\n"), "{printed}");
+    let none = run(&socket, &["peek", "api", "user=u1", "--cost", "tokens=9"]);
+    assert!(text(&none.stdout).starts_with("allow  not limited"), "no rule counts tokens: {none:?}");
     run(&socket, &["hit", "api", "user=u1", "--cost", "5"]);
     let output = run(&socket, &["peek", "api", "user=u1"]);
     assert_eq!(output.status.code(), Some(75), "{output:?}");
@@ -110,6 +115,19 @@ fn allows_without_daemon_unless_on_failure_refuse() {
     let output = run(&socket, &["hit", "api", "user=u1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(text(&output.stderr).contains("start the daemon"), "{output:?}");
+    // A file that is no socket.
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::write(&socket, "").unwrap();
+    let output = run(&socket, &["hit", "api", "user=u1"]);
+    assert!(text(&output.stderr).contains("this is not a socket"), "{output:?}");
+}
+
+#[test]
+fn names_the_admin_socket_that_was_taken_for_the_socket() {
+    let daemon = daemon();
+    let admin = daemon.socket().with_file_name("t.admin.sock");
+    let output = run(&admin, &["hit", "api", "user=u1"]);
+    assert!(text(&output.stderr).contains("this is the admin socket"), "{output:?}");
 }
 
 #[test]
@@ -209,7 +227,7 @@ fn bench_peeks_by_default() {
             ["2 connections × 7 in flight", "p50", "p99", "max"].iter().all(|word| printed.contains(word)),
             "{printed}"
         );
-        printed.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        printed.split_once(" answers").unwrap().0.replace(' ', "").parse::<u64>().unwrap()
     };
     assert!(answers(&[]) >= 14);
     let peeked = run(&socket, &["peek", "api", "user=u1"]);

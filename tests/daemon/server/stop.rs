@@ -105,6 +105,15 @@ fn second_signal_exits_at_once() {
 }
 
 #[test]
+fn echo_of_a_signal_counts_once() {
+    let mut daemon = daemon();
+    // GNU `timeout` signals its child, and then its process group.
+    (0..5).for_each(|_| daemon.process.signal(libc::SIGTERM));
+    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    assert!(daemon.log().contains("drained") && !daemon.socket().exists(), "{}", daemon.log());
+}
+
+#[test]
 fn interrupt_drains_and_waits_briefly_for_clients_that_do_not_read() {
     let mut daemon = daemon();
     let mut idle = daemon.greeted();

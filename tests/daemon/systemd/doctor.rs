@@ -54,7 +54,7 @@ fn doctor_examines_the_daemon_that_runs() {
         .unwrap();
     daemon.fail("reload", 1);
     let text = finding(&examined(""), "readiness");
-    let help = format!("tidegate check {rules} shows the errors; then: tidegate reload");
+    let help = format!("tidegate check {rules}` shows why");
     assert!(text.starts_with("WRONG") && text.contains(&help), "{text}");
     // A socket that no daemon serves.
     let text = output_text(&examined("--socket /nonexistent/t.sock"));
@@ -97,7 +97,7 @@ fn doctor_explains_missing_access_of_user() {
     let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
     let is_root = rustix::process::geteuid().is_root();
     // No advice to join the group of root.
-    let help = if is_root { "socket.group" } else { "usermod -aG" };
+    let help = if is_root { "groupadd --system tidegate" } else { "usermod -aG" };
     assert!(text.contains("mode 0660") && text.contains(help) && !text.contains("-aG root"), "{text}");
     // Not even the group may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o600)).unwrap();
@@ -137,13 +137,26 @@ fn doctor_reports_broken_rules_and_stopped_daemon() {
     // A stopped daemon, and one that has exited.
     daemon.process.signal(libc::SIGSTOP);
     let text = finding(&daemon.doctor(&[]), "daemon");
-    assert!(text.starts_with("WRONG") && text.contains("does not answer"), "{text}");
+    let pid = daemon.process.id();
+    let help = format!("kill -CONT {pid}");
+    assert!(
+        text.starts_with("WRONG") && text.contains("stopped (state T)") && text.contains(&help),
+        "{text}"
+    );
     daemon.process.signal(libc::SIGCONT);
-    daemon.process.signal(libc::SIGTERM);
+    daemon.process.signal(libc::SIGKILL);
     daemon.process.exit_code();
     let output = daemon.doctor(&[]);
-    assert!(finding(&output, "daemon").contains("is the daemon running?"), "{}", output_text(&output));
-    assert!(finding(&output, "socket").contains("systemctl start"), "{}", output_text(&output));
+    let text = finding(&output, "daemon");
+    assert!(
+        text.starts_with("WRONG") && text.contains("has ended") && text.contains("tidegate serve"),
+        "{text}"
+    );
+    assert!(!output_text(&output).contains("admin socket"), "one finding: {}", output_text(&output));
+    fs::remove_file(daemon.socket()).unwrap();
+    let output = daemon.doctor(&[]);
+    assert!(finding(&output, "socket").contains("tidegate serve --socket"), "{}", output_text(&output));
+    assert!(!output_text(&output).contains("WRONG  daemon: "), "one finding: {}", output_text(&output));
     assert_eq!(output.status.code(), Some(1));
 }
 

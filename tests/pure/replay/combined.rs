@@ -124,8 +124,8 @@ fn requires_domain_unless_only_one() {
         assert!(output_text.contains(expected), "{arguments:?}: {output_text}");
     }
     for (argument, expected) in [
-        ("--strict", "--strict is for --format combined"),
-        ("--domain=api", "--domain is for --format combined"),
+        ("--strict", "--strict is for --trace-format combined"),
+        ("--domain=api", "--domain is for --trace-format combined"),
     ] {
         let output = files.replay(&["-", "--rules", "one.yaml", argument]);
         assert_eq!(output.status.code(), Some(2));

@@ -59,10 +59,13 @@ fn alarms_once_when_changed_rule_refuses_most_callers() {
     };
     assert_eq!(alarms(&bench), [expected]);
     assert_eq!(told(&bench), 1);
+    assert!(bench.engine.is_alarm_of_rule(&name("a")), "until the rule changes");
     come(&mut bench, 6 * S, 200, 200);
     pass(&bench, 6 * S, 300);
     assert!(alarms(&bench).is_empty() && told(&bench) == 1);
     assert!(bench.ask(7 * S, Ask::hit("user=u1", 1)).starts_with("limit"), "it is told, and goes on");
+    bench.reload(GOOD);
+    assert!(!bench.engine.is_alarm_of_rule(&name("a")), "the rule has changed");
 }
 
 #[test]

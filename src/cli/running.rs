@@ -1,22 +1,23 @@
 //! The daemon that runs, as its process shows it: its settings and rules, by its command line, and its user.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
 
-use super::super::client::connect;
-use super::super::{Arguments, Command};
-use super::reach::User;
+use super::client::connect;
+use super::doctor::reach::User;
+use super::{Arguments, Command};
 use crate::daemon::serve;
-use crate::daemon::settings::Settings;
+use crate::daemon::settings::{Environment, SETTINGS_FILE, Settings};
 use crate::sys;
 
 /// A running daemon.
 #[derive(Debug)]
 pub(super) struct RunningDaemon {
     pub(super) pid: u32,
-    /// The settings file of its command line.
+    /// The settings file of its command line, else the installed one.
     pub(super) config: Option<PathBuf>,
     /// The rules of its command line.
     pub(super) rules: Option<PathBuf>,
@@ -36,30 +37,39 @@ impl RunningDaemon {
     }
 }
 
-/// Returns the sockets of all daemons of this host, each with its process.
-pub(super) fn sockets() -> Vec<(u32, PathBuf)> {
+/// Returns the sockets of all daemons of this host, each with its process; the nearest to a path first.
+pub(super) fn sockets(near: &Path) -> Vec<(u32, PathBuf)> {
     let socket = |pid| {
         let args = arguments(pid)?;
-        let settings =
-            || Settings::load(args.config.as_deref()).ok().map(|(settings, _)| settings.socket.path);
-        Some((pid, args.socket.or_else(settings)?))
+        let environment = Environment::of_process(pid).unwrap_or_default();
+        let settings = || Settings::load_in(args.config.as_deref(), &environment).ok();
+        let written = || settings().map(|(settings, _)| settings.socket.path);
+        Some((pid, absolute(pid, args.socket.or_else(written)?)?))
     };
-    daemons().filter_map(socket).collect()
+    let near = std::path::absolute(near).unwrap_or_default();
+    let alike = |path: &Path| near.components().zip(path.components()).take_while(|(a, b)| a == b).count();
+    let mut sockets: Vec<_> = daemons().filter_map(socket).collect();
+    sockets.sort_by_key(|(_, path)| Reverse(alike(path)));
+    sockets
+}
+
+/// Makes a path of a process absolute. A relative one needs its directory, which only its user and root may see.
+fn absolute(pid: u32, path: PathBuf) -> Option<PathBuf> {
+    if path.is_absolute() {
+        return Some(path);
+    }
+    Some(std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?.join(path))
 }
 
 /// Returns the arguments of a daemon, with absolute paths.
 fn arguments(pid: u32) -> Option<serve::Args> {
-    // Relative paths are relative to its directory, which only its user and root may see.
-    let directory = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
-    let absolute = |path: Option<PathBuf>| match &directory {
-        Some(directory) => path.map(|path| directory.join(path)),
-        None => path.filter(|path| path.is_absolute()),
-    };
     match Arguments::try_parse_from(command_line(pid)).ok()?.command {
         Command::Serve(mut args) => {
             for path in [&mut args.config, &mut args.rules, &mut args.socket] {
-                *path = absolute(path.take());
+                *path = path.take().and_then(|path| absolute(pid, path));
             }
+            let installed = Path::new(SETTINGS_FILE);
+            args.config = args.config.or_else(|| installed.exists().then(|| installed.to_owned()));
             Some(args)
         }
         _ => None,
