@@ -174,14 +174,14 @@ fn healthz(_: &AdminState) -> HttpAnswer {
 
 /// Whether work should be sent here: the reasons against it, a line each.
 fn readyz(admin: &AdminState) -> HttpAnswer {
-    let mut reasons = Vec::new();
     let rules = admin.control.rules();
-    reasons.extend((!rules.is_good).then(|| errors_in_rules(&rules.path)));
+    let errors = (!rules.is_good).then(|| errors_in_rules(&rules.path));
+    let mut reasons: Vec<String> = errors.iter().filter(|_| rules.lacks_limits).cloned().collect();
     reasons.extend(admin.control.unready());
     if reasons.is_empty() {
         // Work may be sent here all the same.
         let fleet = FleetReading::take(admin, admin.clock.now().at);
-        let notes = [fleet.forged_warning(), everything_everywhere(admin)];
+        let notes = [errors, fleet.forged_warning(), everything_everywhere(admin)];
         let notes: String = notes.into_iter().flatten().map(|note| format!("note: {note}\n")).collect();
         return answer::text(StatusCode::OK, format!("ready\n{notes}"));
     }

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
-use super::fleet::{FleetReading, FleetSummary, fleet_rules};
+use super::fleet::{FleetReading, FleetRuleStatus, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, everything_everywhere, switches};
 use super::{AdminState, RulesRecord};
-use crate::clock::{Now, Timestamp};
+use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
     Engine, InForce, LeaseTotals, Mode, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
 };
 use crate::fleet::link::NodeState;
 use crate::rules::{NamedItem, NamedKind};
-use crate::state::SnapshotStatus;
+use crate::state::{SnapshotStatus, StateFile};
 use crate::terms::{count, counted};
 
 /// Counts by name.
@@ -140,7 +140,7 @@ impl DaemonStatus {
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
         let missed = server.missed_decisions().filter(|(.., count)| *count > 0);
         let shared_domains = server.shared_domains().into_iter();
-        let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new()).len() as u64;
+        let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new());
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: unix_seconds(began.at, began),
@@ -178,13 +178,16 @@ impl DaemonStatus {
                 evictions: totals.evictions,
             },
             state: admin.snapshots.read(),
-            fleet: (fleet.is_set || fleet_rules > 0)
-                .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
+            fleet: (fleet.is_set || !fleet_rules.is_empty()).then(|| FleetStatusPart {
+                summary: FleetSummary::from(&fleet),
+                rules: fleet_rules.len() as u64,
+            }),
             callers: top_callers(engine, &in_force),
             switches: switches(admin),
             warnings: Vec::new(),
         };
         status.warnings = warnings(admin, &status, &fleet);
+        status.warnings.extend(outdated(&fleet_rules));
         status
     }
 }
@@ -319,9 +322,7 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     match admin.engine.mode() {
         Mode::Enforce => {}
         _ if admin.engine.is_off() => {
-            warn(true, &|| {
-                "everything is allowed: a file `disable` is there; `tidegate switch` says which".to_owned()
-            });
+            warn(true, &|| status.switches.off_line().unwrap_or_default());
         }
         mode => warn(true, &|| {
             format!(
@@ -340,11 +341,20 @@ fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> 
     });
     for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
         warn(true, &|| {
-            format!(
+            match *file == *StateFile::Overrides.name() {
+            true => "the fleet overrides kept on this host are of another fleet secret: they hold again once Redis answers, \
+                     unless the secret of this host is wrong"
+                .to_owned(),
+            false => format!(
                 "`{file}` of the state directory was unusable at the start, so its content is lost: the log has the cause"
-            )
+            ),
+        }
         });
     }
+    warn(status.state.switches_unkept.is_some(), &|| {
+        let why = status.state.switches_unkept.as_deref().unwrap_or_default();
+        format!("switches and blocks are not on disk: {why}")
+    });
     warn(memory.evictions > 0, &|| {
         format!("dropped while they mattered: {}; raise memory.max", counted(memory.evictions, "key"))
     });
@@ -418,27 +428,47 @@ const NAMES_SHOWN: usize = 3;
 
 fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
     let rules = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
-    match (rules, fleet.is_set, fleet.view.is_linked) {
+    let rules = counted(rules, "rule");
+    if let Some(why) = fleet.failure.as_ref().filter(|_| fleet.view.is_needed) {
+        return Some(format!(
+            "this host shares with no other host, and limits {rules} with `scope: fleet` alone: {why}; correct that, \
+             then systemctl restart tidegate"
+        ));
+    }
+    match (status.fleet.as_ref().map_or(0, |fleet| fleet.rules), fleet.is_set, fleet.view.is_linked) {
         (0, ..) | (_, true, true) => None,
         (_, false, _) => Some(format!(
-            "this host shares with no other host, and `scope: fleet` is in {}: it needs `redis` with a `url` and \
-             `fleet_secret_files` in the settings; the log of the start says what is wrong with them",
-            counted(rules as u64, "rule"),
+            "this host shares with no other host, and `scope: fleet` is in {rules}: it needs `redis` with a `url` and \
+             `fleet_secret_files` in the settings, and a restart"
         )),
         (_, true, false) => {
-            let why = fleet.view.nodes.iter().filter_map(|node| match &node.state {
-                NodeState::Down(error) => Some(error.to_string()),
-                NodeState::Starting | NodeState::Up => None,
-            });
-            let why: Vec<String> = why.collect();
-            let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
+            let nodes = &fleet.view.nodes;
+            let why: Vec<String> =
+                nodes.iter().filter_map(|node| node.state.fault()).map(ToString::to_string).collect();
+            let is_refusing = nodes.iter().any(|node| matches!(node.state, NodeState::Refusing(_)));
+            let what = if is_refusing { "Redis refuses commands" } else { "Redis does not answer" };
+            let why = match (why.is_empty(), fleet.staleness) {
+                (false, _) => why.join("; "),
+                (true, Some(age)) => format!("the last reply came {} ago", Micros::from(age)),
+                (true, None) => "no answer yet".to_owned(),
+            };
             Some(format!(
-                "Redis does not answer ({why}): `on_redis_down` holds for {}, with {}; see `tidegate fleet`",
-                counted(rules as u64, "rule"),
+                "{what} ({why}): `on_redis_down` holds for {rules}, with {}; see `tidegate fleet`",
                 counted(fleet.view.hosts, "host"),
             ))
         }
     }
+}
+
+/// Warns of rules whose numbers on this host do not hold, since another host has newer ones.
+fn outdated(rules: &[FleetRuleStatus]) -> impl Iterator<Item = String> + '_ {
+    rules.iter().filter(|rule| rule.newer_elsewhere).map(|rule| {
+        format!(
+            "another host has newer numbers for {}/{} than {} here, and they hold on all hosts: compare \
+             `tidegate_rules_info` or the files, and reload",
+            rule.domain, rule.rule, rule.rate
+        )
+    })
 }
 
 fn of_pools(pools: &[PoolView]) -> Vec<String> {
@@ -446,9 +476,22 @@ fn of_pools(pools: &[PoolView]) -> Vec<String> {
     for pool in pools.iter().filter(|pool| pool.configured) {
         let name = &pool.pool;
         if pool.slots.is_none() {
+            let what = match pool.severity > 0.0 {
+                true => {
+                    "workers refuse by the last known load, less and less, and brake and reserve do nothing"
+                }
+                false => "workers, brake and reserve do nothing",
+            };
             warnings.push(format!(
-                "pool {name}: its slots are unknown, so workers, brake and reserve do nothing: \
-                 let its processes say them, or write `slots` in the rules"
+                "pool {name}: its slots are unknown, so {what}: let its processes say them, or write `slots` in the rules"
+            ));
+        }
+        if pool.braking {
+            warnings.push(format!("pool {name} is full: the brake is on; see `tidegate top`"));
+        } else if pool.severity > 0.0 && pool.slots.is_some() {
+            warnings.push(format!(
+                "pool {name} is full: workers shed requests (s {:.2}); see `tidegate top`",
+                pool.severity
             ));
         }
         for signal in pool.signals.iter().filter(|signal| !signal.readable) {

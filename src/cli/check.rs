@@ -253,6 +253,7 @@ impl RulesRead {
                 if read.count(true) == 0 {
                     read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
                 }
+                read.problems.extend(settings.missing_files());
                 match &settings.redis {
                     Some(redis) => {
                         let file = redis.fleet_secret_file.as_deref();

@@ -89,7 +89,7 @@ impl RulesInForce {
         }
         self.library.begin_with(texts);
         self.retired.push(self.engine.install_rules(self.library.domains()));
-        self.note(true);
+        self.note(&Reading::default());
         error!(
             "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: fix those and reload"
         );
@@ -204,17 +204,23 @@ impl RulesInForce {
         }
         self.proof.files_are_read();
         self.let_go();
-        self.note(reading.is_good());
+        self.note(&reading);
         reading
     }
 
-    fn note(&self, is_good: bool) {
+    fn note(&self, reading: &Reading) {
+        let is_good = reading.is_good();
         let now = Some(self.clock.now().at);
         let domains = self.library.fingerprints();
         let domains =
             domains.map(|(name, content)| DomainInForce { name: name.into(), sha: content.to_string() });
-        let domains = domains.collect();
+        let domains: Vec<_> = domains.collect();
         let mut record = self.record.lock();
+        // A reading that is not applied leaves every domain as it was, and the first one leaves none.
+        record.lacks_limits = match reading.halt {
+            Some(_) => record.lacks_limits || domains.is_empty(),
+            None => !reading.without.is_empty() || !reading.homeless.is_empty(),
+        };
         let when = if is_good { &mut record.last_success } else { &mut record.last_failure };
         *when = now;
         (record.is_good, record.domains) = (is_good, domains);

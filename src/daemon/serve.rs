@@ -159,7 +159,8 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let rules = start_rules(settings, &mut taken, every);
     process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
-    let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
+    let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
+    let fleet = joined.ok().flatten().and_then(|joined| joined.talk(&engine, &clock, &helpers));
     let _readings = take_readings(&engine, &clock, &helpers);
     let _switches = watch_switches(&switches, settings, &helpers);
     let keeper = taken.keep(every, &helpers);
@@ -182,6 +183,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             server: Arc::clone(&options.telemetry),
             snapshots: state,
             fleet: fleet.as_ref().map(FleetHandle::counters),
+            fleet_failure,
             control: Arc::new(Daemon {
                 record,
                 reload_signal,

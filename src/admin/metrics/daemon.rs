@@ -73,7 +73,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let stats = scrape.admin.snapshots.read();
     sheet.counter("state_writes", "Writes of the tables to the state directory", &stats.writes)?;
-    let help = "Failed writes of the tables; the log has the cause";
+    let help = "Failed writes of the tables, of switches and blocks; the log has the cause";
     sheet.counter("state_write_failures", help, &stats.failures)?;
     let help = "Time of the last write of the tables, in Unix time; 0: never";
     sheet.gauge("state_last_write_timestamp_seconds", help, &stats.last_write)?;
@@ -141,7 +141,7 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         ([("by", "file"), ("reach", "everything")], u64::from(engine.is_off())),
     ];
     let help = "Targets in another mode than in the files, by origin: host, fleet: an operator, on this host or for all; \
-                guard; file: the file that disables everything";
+                guard; file: the file `disable`";
     sheet.gauges("switches", help, series)
 }
 

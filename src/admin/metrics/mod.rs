@@ -250,9 +250,12 @@ const WORKERS: &str = "workers";
 
 fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let (fleet, counts) = (&*scrape.fleet.view, &scrape.fleet.view.counts);
-    let help = "Hosts that share budgets, this one included; 0: the settings name no Redis";
+    let help = "Hosts with heartbeats in Redis, this one included, the most of the last 30 s; 0: this host cannot use a Redis";
     sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
-    let help = "Whether rules share a budget, permits or a reserve, and the settings name a Redis";
+    let help =
+        "Hosts with another fleet secret than this one, or an older version: they share budgets of their own";
+    sheet.gauge("fleet_other_secret_hosts", help, &u64::from(fleet.unlike))?;
+    let help = "Whether rules share a budget, permits or a reserve, and the settings name a Redis, also one that cannot be used";
     sheet.gauge("fleet_needed", help, &u64::from(fleet.is_needed))?;
     let help = "Whether Redis answers; 0: in an outage, and if nothing is shared";
     sheet.gauge("fleet_linked", help, &u64::from(fleet.is_linked))?;
@@ -302,7 +305,7 @@ fn write_fleet(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis answers";
     sheet.gauges("fleet_bound_tokens", help, bounds)?;
     let help = "Budgets that all hosts together may admit at most of one; above 1 while this host or others are cut off from \
-                Redis; 0: no budget is shared";
+                Redis, or have another fleet secret; 0: no budget is shared";
     sheet.gauge("fleet_admitted_max_ratio", help, &admitted_max(&scrape.fleet_rules))?;
     reserves(scrape, sheet)
 }

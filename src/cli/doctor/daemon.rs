@@ -122,11 +122,34 @@ fn of_status(status: &DaemonStatus, reasons: &[&str]) -> Vec<Finding> {
         )),
     };
     let missed = status.missed_warning();
-    let is_new = |warning: &&String| !reasons.contains(&&***warning) && Some(*warning) != missed.as_ref();
+    let off = off(status);
+    // What limits nothing, or refuses most callers, is wrong.
+    let is_said = |warning: &str| off.iter().any(|found| found.message == warning);
+    let is_new = |warning: &&String| {
+        !reasons.contains(&&***warning) && Some(*warning) != missed.as_ref() && !is_said(warning)
+    };
     let warnings = status.warnings.iter().filter(is_new).map(|warning| {
-        Finding::warning("daemon says", warning.as_str(), "tidegate status and the log say more")
+        let finding =
+            if status.switches.warnings.contains(warning) { Finding::wrong } else { Finding::warning };
+        finding("daemon says", warning.clone(), "tidegate status and the log say more".to_owned())
     });
-    mode.into_iter().chain(warnings).collect()
+    let mode = mode.filter(|_| off.is_empty());
+    mode.into_iter().chain(off.iter().cloned()).chain(warnings).collect()
+}
+
+/// Returns findings on what switches everything off, each with the command that ends it.
+fn off(status: &DaemonStatus) -> Vec<Finding> {
+    let path = status.switches.off_by.as_deref().unwrap_or("the file `disable`");
+    let file = status.switches.off_line().map(|line| Finding::wrong("mode", line, format!("rm {path}")));
+    let switches = status.switches.held.switches.iter();
+    let switches =
+        switches.filter(|switch| switch.rule.is_none() && switch.is_last != Some(false)).map(|switch| {
+            let (hosts, option) =
+                if switch.fleet { ("on all hosts", " --fleet") } else { ("on this host", "") };
+            let message = format!("everything is switched to {} {hosts}: no request is refused", switch.mode);
+            Finding::wrong("mode", message, format!("tidegate switch --all --clear{option}"))
+        });
+    file.into_iter().chain(switches).collect()
 }
 
 /// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.

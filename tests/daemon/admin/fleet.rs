@@ -84,13 +84,13 @@ fn reports_fleet_state_with_and_without_redis() {
     assert!(metrics.of("tidegate_fleet_round_trip_seconds") > 0.0);
 
     let out = daemon.run("fleet");
-    for words in ["1 hosts, Redis up", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"] {
+    for words in ["1 host, Redis up", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"] {
         assert!(out.contains(words), "{words}: {out}");
     }
     assert!(!out.contains("per-user"), "a rule of this host: {out}");
     let printed: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
     assert_eq!(printed["rules"][0]["rule"], "per-tenant");
-    assert!(daemon.run("status").contains("fleet        1 hosts, Redis up"));
+    assert!(daemon.run("status").contains("fleet        1 host, Redis up"));
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
     assert!(!warnings.contains("Redis"), "{warnings}");
 

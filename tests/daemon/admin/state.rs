@@ -23,7 +23,7 @@ fn bad(daemon: &Daemon, file: &str) -> f64 {
 
 /// A file of the state directory, its text, and words of the log about it.
 const UNUSABLE: [(&str, &str, &[&str]); 4] = [
-    ("tables", "no such file", &["ERROR", "of no use: it is not a tidegate snapshot"]),
+    ("tables", "no such file", &["ERROR", "cannot be used: it is not a tidegate snapshot"]),
     ("switches", "{\"version\":1", &["WARN", "switches.bad", "cut short or damaged", "set aside"]),
     ("rules", "no such file", &["WARN", "damaged"]),
     ("fleet-overrides", "no document", &["ERROR", "fleet-overrides"]),
