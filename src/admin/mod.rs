@@ -14,6 +14,7 @@ mod status;
 mod status_page;
 mod switches;
 mod verbs;
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::Arc;

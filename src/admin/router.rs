@@ -13,9 +13,10 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{self, HttpAnswer};
 use super::fleet::{FleetPage, FleetReading};
-use super::status::{DaemonStatus, errors_in_rules};
+use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
 use super::verbs::{self, VerbResult};
+use super::warnings::errors_in_rules;
 use super::{AdminState, ServedSocket, metrics, recording, status_page};
 use crate::engine::{RuleName, SwitchOrigin, SwitchView, Target};
 use crate::rules::{NamedItem, NamedKind, facts};

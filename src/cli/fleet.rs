@@ -318,7 +318,7 @@ pub(in crate::cli) fn dash(text: Option<String>) -> String {
 /// Formats a number with one decimal, or none if it is whole or large.
 fn decimal(number: f64) -> String {
     if number >= 100.0 {
-        return count(number.round() as u64);
+        return format!("{number:.0}");
     }
     let text = format!("{number:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)

@@ -141,9 +141,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
-    sys::return_freed_memory(MAPPED_BYTES_MIN);
-    process_limits::forbid_core_dumps();
-    sys::ignore_file_size_signal();
+    prepare_process();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
     let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
@@ -215,6 +213,12 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     served?;
     end(&helpers, fleet, keeper, &manager);
     Ok(())
+}
+
+fn prepare_process() {
+    sys::return_freed_memory(MAPPED_BYTES_MIN);
+    process_limits::forbid_core_dumps();
+    sys::ignore_file_size_signal();
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.

@@ -233,7 +233,7 @@ const CLOCK: &str = "redis clock";
 const HOSTS: &str = "hosts";
 
 /// The file with the required rights.
-const ACL: &str = "config/redis-acl.conf (packaged: /usr/share/doc/tidegate/examples)";
+const ACL: &str = "config/redis-acl.conf";
 
 /// Policies that evict no cells in use: cells with little time left are idle.
 const KEEPING: [&str; 2] = ["noeviction", "volatile-ttl"];

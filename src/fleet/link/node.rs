@@ -258,12 +258,12 @@ impl Backoff {
 struct ServerLog {
     url: String,
     logged: Option<Option<LinkError>>,
-    throttle: LogThrottle,
+    throttle: LinkLogThrottle,
 }
 
 impl ServerLog {
     fn new(url: String) -> ServerLog {
-        ServerLog { url, logged: None, throttle: LogThrottle::default() }
+        ServerLog { url, logged: None, throttle: LinkLogThrottle::default() }
     }
 
     /// Logs a state unless it is the last one logged.
@@ -291,13 +291,13 @@ impl ServerLog {
 
 /// Admits some lines of the log per minute.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::fleet) struct LogThrottle {
+pub(in crate::fleet) struct LinkLogThrottle {
     since: Timestamp,
     lines: u32,
     suppressed: u64,
 }
 
-impl LogThrottle {
+impl LinkLogThrottle {
     /// Returns the number of suppressed lines before this one, if there are any; `None`: suppress this one as well.
     pub(in crate::fleet) fn admit(&mut self, now: Timestamp) -> Option<Option<u64>> {
         if self.lines == 0 || now.since(self.since) >= LINES_PERIOD {

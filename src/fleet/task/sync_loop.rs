@@ -7,7 +7,7 @@ use crate::engine::{Engine, FleetStatus};
 use crate::fleet::command::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::heartbeat::Heartbeat;
-use crate::fleet::link::{LogThrottle, NodeId, RedisLink};
+use crate::fleet::link::{LinkLogThrottle, NodeId, RedisLink};
 use crate::fleet::member::HostMember;
 use crate::fleet::remote_checks::WaitingRequest;
 use crate::fleet::reply::{Received, ScriptReply};
@@ -41,7 +41,7 @@ pub(super) struct SyncLoop {
     view: FleetView,
     /// When the last outage began, and the throttle of its lines in the log.
     outage: Option<Timestamp>,
-    throttle: LogThrottle,
+    throttle: LinkLogThrottle,
     /// When storing the identity was last tried, and whether it is stored.
     kept_at: Timestamp,
     is_kept: Arc<AtomicBool>,
@@ -88,7 +88,7 @@ impl SyncLoop {
             published: Now::default(),
             published_cells: 0,
             outage: None,
-            throttle: LogThrottle::default(),
+            throttle: LinkLogThrottle::default(),
             kept_at: Timestamp::ORIGIN,
             is_kept: Arc::default(),
         }

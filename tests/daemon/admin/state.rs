@@ -46,7 +46,10 @@ fn sets_unusable_files_aside_and_reports_them() {
         assert_eq!(fs::read_to_string(&aside).unwrap(), text);
         let status = get(&daemon, "/status").json();
         assert_eq!(status["state"]["bad"][file], 1);
-        let expected = format!("`{file}` of the state directory was unusable at the start");
+        let expected = match file {
+            "fleet-overrides" => "the fleet overrides kept on this host are damaged".to_owned(),
+            _ => format!("`{file}` of the state directory was unusable at the start"),
+        };
         assert!(status["warnings"].to_string().contains(&expected), "{status:#}");
         // `doctor` reads the status and the files.
         let (_, output, _) = outcome_of(&daemon.doctor(&[]));
