@@ -195,6 +195,11 @@ impl DaemonStatus {
         Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()
     }
 
+    /// Warns of errors in the rules files.
+    pub(crate) fn errors_in_rules(&self) -> Option<String> {
+        (!self.rules.good).then(|| warnings::errors_in_rules(&self.rules.path))
+    }
+
     /// Whether clients made more decisions without the daemon than restarts and slow moments explain.
     pub(crate) fn misses_many(&self) -> bool {
         self.missed_in_all() > self.decisions.sum() / MISSED_PER_DECISIONS

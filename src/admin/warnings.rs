@@ -10,7 +10,7 @@ use super::switches::everything_everywhere;
 use crate::clock::Micros;
 use crate::engine::{Mode, PoolView};
 use crate::fleet::link::NodeState;
-use crate::state::StateFile;
+use crate::state::{SnapshotStatus, StateFile};
 use crate::terms::counted;
 
 /// Returns the warnings of a status that has none yet.
@@ -47,18 +47,6 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
         let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
         format!("not limited: {}; {missing}{more}", counted(count, "request"))
     });
-    for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
-        warn(true, &|| {
-            match *file == *StateFile::Overrides.name() {
-            true => "the fleet overrides kept on this host are damaged or of another fleet secret: they hold again once \
-                     Redis answers, unless the secret of this host is wrong"
-                .to_owned(),
-            false => format!(
-                "`{file}` of the state directory was unusable at the start, so its content is lost: the log has the cause"
-            ),
-        }
-        });
-    }
     warn(status.state.switches_unkept.is_some(), &|| {
         let why = status.state.switches_unkept.as_deref().unwrap_or_default();
         format!("switches and blocks are not on disk: {why}")
@@ -73,6 +61,7 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
     warn(refused > 0, &|| {
         format!("not let in: {}; raise connections.max or .per_user", counted(refused, "connection"))
     });
+    warnings.extend(of_state(&status.state));
     warnings.extend(status.missed_warning());
     let in_force = admin.engine.in_force();
     warnings.extend(unmet_rules(status, limits(&in_force).map(|rule| (rule.domain, rule.name))));
@@ -82,6 +71,19 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
     warnings.extend(everything_everywhere(admin));
     warnings.extend(of_pools(&status.pools));
     warnings
+}
+
+/// Warns of files of the state directory that the start could not use.
+fn of_state(state: &SnapshotStatus) -> impl Iterator<Item = String> + '_ {
+    let bad = state.bad.iter().filter(|(_, count)| **count > 0);
+    bad.map(|(file, _)| match *file == *StateFile::Overrides.name() {
+        true => "the fleet overrides kept on this host are damaged or of another fleet secret: they hold again once Redis \
+                 answers, unless the secret of this host is wrong"
+            .to_owned(),
+        false => format!(
+            "`{file}` of the state directory was unusable at the start, so its content is lost: the log has the cause"
+        ),
+    })
 }
 
 /// Warns of rules with errors in the files of this path.

@@ -80,11 +80,16 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
         }
     };
     let mut findings = vec![Finding::well(WHAT, "it answers")];
-    let reasons: Vec<&str> = if ready.status == READY { Vec::new() } else { ready.body.lines().collect() };
+    let status = admin.get_json::<DaemonStatus>("/status").ok();
+    let mut reasons: Vec<&str> =
+        if ready.status == READY { Vec::new() } else { ready.body.lines().collect() };
+    // While good rules of before hold, the daemon is ready all the same.
+    let errors = status.as_ref().and_then(DaemonStatus::errors_in_rules);
+    reasons.extend(errors.as_deref().filter(|_| reasons.is_empty()));
     for reason in &reasons {
         findings.push(Finding::wrong("readiness", *reason, "fix that, and it is ready: tidegate status"));
     }
-    if let Ok(status) = admin.get_json::<DaemonStatus>("/status") {
+    if let Some(status) = status {
         findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
         findings.extend(of_status(&status, &reasons));
         findings.extend(shared_domains(&status, settings));

@@ -172,7 +172,7 @@ fn keeps_keys_of_status_and_fleet() {
         (&status, "/rules", "domains good last_failure last_success path"),
         (&status, "/rules/domains/0", "name rules sha"),
         (&status, "/state", "bad bytes failures last_write switches_unkept writes"),
-        (&status, "/switches", "blocks changes mode off switches warnings"),
+        (&status, "/switches", "blocks changes mode off off_by switches warnings"),
         (&status, "/switches/blocks/0", "by fleet key rule text until"),
         (&status, "/switches/switches/0", "by fleet holds is_last mode rule said until written"),
         (

@@ -53,7 +53,7 @@ fn doctor_examines_the_daemon_that_runs() {
     fs::write(daemon.plan.path("rules/api.yaml"), "domain: api\nlimits: [{name: a, key: [], rat: 1/s}]\n")
         .unwrap();
     daemon.fail("reload", 1);
-    let text = finding(&examined(""), "reload");
+    let text = finding(&examined(""), "readiness");
     let help = format!("tidegate check {rules} shows the errors; then: tidegate reload");
     assert!(text.starts_with("WRONG") && text.contains(&help), "{text}");
     // A socket that no daemon serves.
