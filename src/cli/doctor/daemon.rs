@@ -87,7 +87,13 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
     let errors = status.as_ref().and_then(DaemonStatus::errors_in_rules);
     reasons.extend(errors.as_deref().filter(|_| reasons.is_empty()));
     for reason in &reasons {
-        findings.push(Finding::wrong("readiness", *reason, "fix that, and it is ready: tidegate status"));
+        let help = match errors.as_deref() == Some(*reason) {
+            true => {
+                format!("tidegate check {} shows the errors; then: tidegate reload", settings.rules.display())
+            }
+            false => "fix that, and it is ready: tidegate status".to_owned(),
+        };
+        findings.push(Finding::wrong("readiness", *reason, help));
     }
     if let Some(status) = status {
         findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
