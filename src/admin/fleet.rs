@@ -12,7 +12,7 @@ use super::switches::{ActiveSwitchesStatus, fleet_overrides};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{Engine, PermitTotals, ReserveView};
 use crate::fleet::counters::{FleetCounters, FleetView};
-use crate::fleet::link::{NodeState, NodeStatus};
+use crate::fleet::link::{FailureClass, NodeState, NodeStatus};
 use crate::fleet::tally::BudgetCounters;
 use crate::rules::{FleetBound, NamedItem, NamedKind};
 use crate::terms::counted;
@@ -20,8 +20,10 @@ use crate::terms::counted;
 /// The sync state of this host at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct FleetReading {
-    /// Whether the settings name a Redis.
+    /// Whether the settings name a Redis that the daemon can use.
     pub(super) is_set: bool,
+    /// Why it cannot.
+    pub(super) failure: Option<Arc<str>>,
     /// Without a Redis all is zero, and every name is present.
     pub(super) view: Arc<FleetView>,
     /// Age of the last reply; `None` before the first.
@@ -31,9 +33,15 @@ pub(super) struct FleetReading {
 impl FleetReading {
     pub(super) fn take(admin: &AdminState, now: Timestamp) -> FleetReading {
         let fleet = admin.fleet.as_deref();
+        let failure = admin.fleet_failure.clone();
+        let alone = || {
+            let is_needed = failure.is_some() && shares(&admin.engine);
+            Arc::new(FleetView { is_needed, ..FleetView::new() })
+        };
         FleetReading {
             is_set: fleet.is_some(),
-            view: fleet.map_or_else(|| Arc::new(FleetView::new()), FleetCounters::read),
+            view: fleet.map_or_else(alone, FleetCounters::read),
+            failure: failure.clone(),
             staleness: fleet.and_then(|fleet| fleet.staleness(now)),
         }
     }
@@ -48,10 +56,18 @@ impl FleetReading {
         (self.view.unlike > 0).then(|| {
             format!(
                 "another fleet secret than this one ({1}), or an older version, on {0}: this host shares no budget with the hosts of \
-                 another secret; give all hosts the same file in `fleet_secret_files`",
+                 another secret; give all hosts the same file in `fleet_secret_files`, and restart tidegate there",
                 counted(self.view.unlike, "host"),
                 self.secret().as_deref().unwrap_or("none")
             )
+        })
+    }
+
+    /// Returns a warning that a change of the fleet overrides does not reach the hosts with another fleet secret.
+    pub(super) fn unreached_warning(&self) -> Option<String> {
+        let hosts = counted(self.view.unlike, "host");
+        (self.view.unlike > 0).then(|| {
+            format!("{hosts} with another fleet secret, or an older version: this does not hold there")
         })
     }
 
@@ -59,10 +75,17 @@ impl FleetReading {
     pub(super) fn forged_warning(&self) -> Option<String> {
         self.view.overrides.is_forged.then(|| {
             "FORGED fleet overrides in Redis are ignored: the fleet secret of this host does not authenticate them; find out who writes to \
-             `tg:{tm}:overrides`"
+             `tg:{tm}:overrides`, or give this host the fleet secret of the others"
                 .to_owned()
         })
     }
+}
+
+/// Whether a rule or a reserve is meant for all hosts.
+fn shares(engine: &Engine) -> bool {
+    let is_of_fleet =
+        |rule: NamedItem<'_>| matches!(rule.kind, NamedKind::Rule(_, limit) if limit.fleet.is_some());
+    engine.in_force().each().any(is_of_fleet) || engine.has_fleet_reserve()
 }
 
 /// Returns the rules in force that share a budget, in their order. `sums`: permits of this host in each concurrency
@@ -107,10 +130,14 @@ pub(super) fn fleet_rules(
                 extra: bound.extra.into(),
                 quiet_permille: bound.quiet.into(),
             }),
-            admitted_max: Some(settings.admitted_max(fleet.hosts, fleet.cut_off()))
-                .filter(|max| max.is_finite()),
+            // The hosts of another secret share a budget of their own.
+            admitted_max: Some(
+                settings.admitted_max(fleet.hosts, fleet.cut_off()) + f64::from(fleet.unlike.min(1)),
+            )
+            .filter(|max| max.is_finite()),
             places,
             version: (counts.version > 0).then_some(counts.version),
+            newer_elsewhere: counts.is_outdated,
             keys: counts.keys,
             cells: counts.cells,
             cells_per_s: counts.cells_per_second,
@@ -206,6 +233,8 @@ pub(crate) struct FleetRuleStatus {
     /// Permits of a concurrency rule.
     pub(crate) places: Option<PermitsStatus>,
     pub(crate) version: Option<u64>,
+    /// Whether another host has newer numbers, which hold for all hosts.
+    pub(crate) newer_elsewhere: bool,
     pub(crate) keys: u64,
     pub(crate) cells: u64,
     pub(crate) cells_per_s: u64,
@@ -300,6 +329,8 @@ impl From<&NodeStatus> for RedisNodeStatus {
             NodeState::Starting => ("starting", None),
             NodeState::Up => ("up", None),
             NodeState::Down(error) => ("down", Some(error)),
+            NodeState::Refusing(error) if error.class == FailureClass::Oom => ("full", Some(error)),
+            NodeState::Refusing(error) => ("refuses", Some(error)),
         };
         RedisNodeStatus {
             url: node.url.to_string(),

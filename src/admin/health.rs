@@ -94,9 +94,7 @@ fn mode(status: &DaemonStatus) -> HealthCheck {
         false => (CheckState::Note, format!("{switches}, {blocks} by hand")),
     };
     match &*status.mode {
-        _ if status.switches.off => {
-            check(CheckState::Bad, "everything is allowed", "a file `disable` is there")
-        }
+        _ if status.switches.off => check(CheckState::Bad, "everything is allowed", "by a file `disable`"),
         "enforce" => check(sign, "enforce", more),
         "disabled" => check(CheckState::Bad, "disabled: nothing is refused", more),
         other => check(CheckState::Note, format!("{other}: nothing is refused"), more),

@@ -1,10 +1,11 @@
 //! History of the last ten minutes: a small ring that the operators' thread fills from the same counters that a
 //! scrape reads. Decisions do not touch it, and it is not kept across restarts.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tracing::info;
 
 use super::AdminState;
 use super::status::RuleStatus;
@@ -97,6 +98,20 @@ impl RateHistory {
     }
 }
 
+/// Logs the pools whose brake is on and was not at the last step, and the other way round.
+fn log_brakes(before: &mut BTreeSet<Box<str>>, admin: &AdminState) {
+    let pools = admin.engine.pools(admin.clock.now());
+    let braking = pools.iter().filter(|pool| pool.configured && pool.braking);
+    let braking: BTreeSet<Box<str>> = braking.map(|pool| (&*pool.pool).into()).collect();
+    for pool in braking.difference(before) {
+        info!(%pool, "the pool is full: its brake is on");
+    }
+    for pool in before.difference(&braking) {
+        info!(%pool, "the brake of the pool is off again");
+    }
+    *before = braking;
+}
+
 impl History {
     /// Records a step every five seconds, forever.
     pub(super) async fn keep(admin: &AdminState) {
@@ -105,9 +120,11 @@ impl History {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // The first one comes at once.
         ticks.tick().await;
+        let mut braking = BTreeSet::new();
         loop {
             ticks.tick().await;
             admin.history.note(HistorySample::take(admin));
+            log_brakes(&mut braking, admin);
         }
     }
 

@@ -14,6 +14,7 @@ mod status;
 mod status_page;
 mod switches;
 mod verbs;
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,8 +57,10 @@ pub struct AdminState {
     pub server: Arc<ServerCounters>,
     /// The counters of the snapshots.
     pub snapshots: Arc<SnapshotStats>,
-    /// The counters of the sync task; `None`: the settings name no Redis.
+    /// The counters of the sync task; `None`: the settings name no Redis, or the daemon cannot use it.
     pub fleet: Option<Arc<FleetCounters>>,
+    /// Why the daemon cannot use the Redis of its settings.
+    pub fleet_failure: Option<Arc<str>>,
     /// The rest of the daemon, as far as operators may read or change it.
     pub control: Arc<dyn DaemonControl>,
     /// The latest changes by operators and by the guard.
@@ -148,6 +151,9 @@ pub trait DaemonControl: Send + Sync {
     /// Why it is not: it holds all the same, until then.
     fn keep(&self) -> Result<(), String>;
 
+    /// Returns the path of the file that disables everything, if there is one.
+    fn disable_file(&self) -> Option<String>;
+
     /// Changes the fleet overrides, and waits until the change is in Redis. Whether it changes anything.
     ///
     /// # Errors
@@ -213,6 +219,8 @@ pub struct RulesRecord {
     pub last_failure: Option<Timestamp>,
     /// Whether the last reading was a success.
     pub is_good: bool,
+    /// Whether a domain has no limits because its files have errors and it never had good rules.
+    pub lacks_limits: bool,
     /// The domains in force.
     pub domains: Vec<DomainInForce>,
     /// Domains whose files have errors, in force by their last good rules.

@@ -13,9 +13,10 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{self, HttpAnswer};
 use super::fleet::{FleetPage, FleetReading};
-use super::status::{DaemonStatus, errors_in_rules};
+use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
 use super::verbs::{self, VerbResult};
+use super::warnings::errors_in_rules;
 use super::{AdminState, ServedSocket, metrics, recording, status_page};
 use crate::engine::{RuleName, SwitchOrigin, SwitchView, Target};
 use crate::rules::{NamedItem, NamedKind, facts};
@@ -174,14 +175,14 @@ fn healthz(_: &AdminState) -> HttpAnswer {
 
 /// Whether work should be sent here: the reasons against it, a line each.
 fn readyz(admin: &AdminState) -> HttpAnswer {
-    let mut reasons = Vec::new();
     let rules = admin.control.rules();
-    reasons.extend((!rules.is_good).then(|| errors_in_rules(&rules.path)));
+    let errors = (!rules.is_good).then(|| errors_in_rules(&rules.path));
+    let mut reasons: Vec<String> = errors.iter().filter(|_| rules.lacks_limits).cloned().collect();
     reasons.extend(admin.control.unready());
     if reasons.is_empty() {
         // Work may be sent here all the same.
         let fleet = FleetReading::take(admin, admin.clock.now().at);
-        let notes = [fleet.forged_warning(), everything_everywhere(admin)];
+        let notes = [errors, fleet.forged_warning(), everything_everywhere(admin)];
         let notes: String = notes.into_iter().flatten().map(|note| format!("note: {note}\n")).collect();
         return answer::text(StatusCode::OK, format!("ready\n{notes}"));
     }

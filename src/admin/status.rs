@@ -13,12 +13,10 @@ use tracing::info;
 
 use super::AdminState;
 use super::fleet::{FleetReading, FleetSummary, fleet_rules};
-use super::switches::{SwitchesStatus, everything_everywhere, switches};
+use super::switches::{SwitchesStatus, switches};
+use super::warnings;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{
-    Engine, InForce, LeaseTotals, Mode, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
-};
-use crate::fleet::link::NodeState;
+use crate::engine::{Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
 use crate::rules::{NamedItem, NamedKind, Rule};
 use crate::state::SnapshotStatus;
 use crate::terms::{count, counted};
@@ -123,7 +121,7 @@ impl DaemonStatus {
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
         let missed = server.missed_decisions().filter(|(.., count)| *count > 0);
         let shared_domains = server.shared_domains().into_iter();
-        let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new()).len() as u64;
+        let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new());
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: unix_seconds(began.at, began),
@@ -161,13 +159,16 @@ impl DaemonStatus {
                 evictions: totals.evictions,
             },
             state: admin.snapshots.read(),
-            fleet: (fleet.is_set || fleet_rules > 0)
-                .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
+            fleet: (fleet.is_set || !fleet_rules.is_empty()).then(|| FleetStatusPart {
+                summary: FleetSummary::from(&fleet),
+                rules: fleet_rules.len() as u64,
+            }),
             callers: top_callers(engine, &in_force),
             switches: switches(admin),
             warnings: Vec::new(),
         };
-        status.warnings = warnings(admin, &status, &fleet);
+        status.warnings = warnings::warnings(admin, &status, &fleet);
+        status.warnings.extend(warnings::outdated(&fleet_rules));
         status
     }
 }
@@ -176,6 +177,11 @@ impl DaemonStatus {
     /// Returns the age of a moment in Unix time, in whole seconds.
     pub(super) fn age(&self, at: f64) -> Duration {
         Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()
+    }
+
+    /// Warns of errors in the rules files.
+    pub(crate) fn errors_in_rules(&self) -> Option<String> {
+        (!self.rules.good).then(|| warnings::errors_in_rules(&self.rules.path))
     }
 
     /// Whether clients made more decisions without the daemon than restarts and slow moments explain.
@@ -225,7 +231,7 @@ fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
 }
 
 /// Returns the rules in force, without lists and shedders.
-fn limits(in_force: &InForce) -> impl Iterator<Item = NamedItem<'_>> {
+pub(super) fn limits(in_force: &InForce) -> impl Iterator<Item = NamedItem<'_>> {
     in_force.each().filter(|rule| matches!(rule.kind, NamedKind::Rule(..)))
 }
 
@@ -264,204 +270,5 @@ const CALLERS_SHOWN: usize = 20;
 /// Rules after these share one sketch.
 const RULES_MAX: usize = 512;
 
-/// Returns the warnings of a status that has none yet.
-fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> Vec<String> {
-    let mut warnings = admin.control.unready();
-    warnings.extend(admin.ledger.warnings(&admin.engine, admin.clock.now()));
-    let mut warn = |holds: bool, text: &dyn Fn() -> String| {
-        if holds {
-            warnings.push(text());
-        }
-    };
-    let DaemonStatus { rules, unmatched, memory, panics, .. } = status;
-    warn(!rules.good, &|| errors_in_rules(&rules.path));
-    warn(admin.engine.in_force().domains().len() == 0, &|| {
-        format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
-    });
-    match admin.engine.mode() {
-        Mode::Enforce => {}
-        _ if admin.engine.is_off() => {
-            warn(true, &|| {
-                "everything is allowed: a file `disable` is there; `tidegate switch` says which".to_owned()
-            });
-        }
-        mode => warn(true, &|| {
-            format!(
-                "nothing is refused: everything is in {mode}, by `mode` of the settings or `tidegate switch --all`"
-            )
-        }),
-    }
-    warn(unmatched.domain > 0, &|| {
-        let count = unmatched.domain;
-        let mut names = status.unknown_domains.iter();
-        let missing = names.next().map(|name| admin.engine.in_force().describe_missing(name));
-        let more = names.len();
-        let other = counted(more, "other unknown domain");
-        let more = if more > 0 { format!(", and {other}") } else { String::new() };
-        let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
-        format!("not limited: {}; {missing}{more}", counted(count, "request"))
-    });
-    let decided = status.decisions.sum();
-    warn(unmatched.rule > decided / 2, &|| {
-        format!(
-            "no rule matched most requests, {} of {}: `tidegate why DOMAIN KEY=VALUE` says why not",
-            count(unmatched.rule),
-            count(decided)
-        )
-    });
-    for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
-        warn(true, &|| {
-            format!(
-                "`{file}` of the state directory was unusable at the start, so its content is lost: the log has the cause"
-            )
-        });
-    }
-    warn(memory.evictions > 0, &|| {
-        format!("dropped while they mattered: {}; raise memory.max", counted(memory.evictions, "key"))
-    });
-    warn(*panics > 0, &|| {
-        format!("{} panicked: the log says where; please report it", counted(*panics, "decision"))
-    });
-    let refused: u64 = status.connections.refused.values().sum();
-    warn(refused > 0, &|| {
-        format!("not let in: {}; raise connections.max or .per_user", counted(refused, "connection"))
-    });
-    warnings.extend(status.missed_warning());
-    let in_force = admin.engine.in_force();
-    warnings.extend(unmet_rules(status, limits(&in_force).map(|rule| (rule.domain, rule.name))));
-    warnings.extend(of_fleet(status, fleet));
-    warnings.extend(fleet.secret_warning());
-    warnings.extend(fleet.forged_warning());
-    warnings.extend(everything_everywhere(admin));
-    warnings.extend(of_pools(&status.pools));
-    warnings
-}
-
-/// Warns of rules with errors in the files of this path.
-pub(super) fn errors_in_rules(path: &str) -> String {
-    format!(
-        "the rules have errors, and some of the files are not in force: `tidegate check {path}` shows why; \
-         when they are mended: `tidegate reload`"
-    )
-}
-
 /// One missed decision in as many is no warning: clients restart, and hosts have slow moments.
 const MISSED_PER_DECISIONS: u64 = 1_000;
-
-/// Names the limits that met no request, while another one of their domain met many.
-fn unmet_rules<'r>(
-    status: &DaemonStatus,
-    limits: impl Iterator<Item = (&'r str, &'r str)>,
-) -> Option<String> {
-    let is_new = |since: Duration| since < UNMET_FOR;
-    if is_new(Duration::from_secs(status.uptime_s)) || is_new(status.age(status.rules.last_success?)) {
-        return None;
-    }
-    let mut met: HashMap<(&str, &str), u64> = HashMap::new();
-    let mut most: HashMap<&str, u64> = HashMap::new();
-    for RuleStatus { totals, .. } in &status.counts {
-        let requests = totals.outcomes().iter().sum();
-        met.insert((&totals.domain, &totals.rule), requests);
-        let most = most.entry(&totals.domain).or_default();
-        *most = requests.max(*most);
-    }
-    let is_unmet = |(domain, rule): &(&str, &str)| {
-        met.get(&(*domain, *rule)) == Some(&0) && most.get(domain).is_some_and(|most| *most >= UNMET_REQUESTS)
-    };
-    let unmet: Vec<String> =
-        limits.filter(is_unmet).map(|(domain, rule)| format!("`{domain}/{rule}`")).collect();
-    let (shown, more) = unmet.split_at(unmet.len().min(NAMES_SHOWN));
-    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-    (!shown.is_empty()).then(|| {
-        format!(
-            "no request has met {}{more}, while thousands met other rules of the domain: `tidegate why` shows which \
-             rules a request meets",
-            shown.join(", ")
-        )
-    })
-}
-
-/// A rule without a request for this time, while this many met another one, may be a mistake.
-const UNMET_FOR: Duration = Duration::from_hours(1);
-const UNMET_REQUESTS: u64 = 10_000;
-
-const NAMES_SHOWN: usize = 3;
-
-fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
-    let rules = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
-    match (rules, fleet.is_set, fleet.view.is_linked) {
-        (0, ..) | (_, true, true) => None,
-        (_, false, _) => Some(format!(
-            "this host shares with no other host, and `scope: fleet` is in {}: it needs `redis` with a `url` and \
-             `fleet_secret_files` in the settings; the log of the start says what is wrong with them",
-            counted(rules, "rule"),
-        )),
-        (_, true, false) => {
-            let why = fleet.view.nodes.iter().filter_map(|node| match &node.state {
-                NodeState::Down(error) => Some(error.to_string()),
-                NodeState::Starting | NodeState::Up => None,
-            });
-            let why: Vec<String> = why.collect();
-            let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
-            Some(format!(
-                "Redis does not answer ({why}): `on_redis_down` holds for {}, with {}; see `tidegate fleet`",
-                counted(rules, "rule"),
-                counted(fleet.view.hosts, "host"),
-            ))
-        }
-    }
-}
-
-fn of_pools(pools: &[PoolView]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for pool in pools.iter().filter(|pool| pool.configured) {
-        let name = &pool.pool;
-        if pool.slots.is_none() {
-            warnings.push(format!(
-                "pool {name}: its slots are unknown, so workers, brake and reserve do nothing: \
-                 let its processes say them, or write `slots` in the rules"
-            ));
-        }
-        for signal in pool.signals.iter().filter(|signal| !signal.readable) {
-            warnings
-                .push(format!("pool {name}: the signal {} cannot be read: the log says why", signal.name));
-        }
-    }
-    warnings
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::unmet_rules;
-    use crate::admin::health::tests::status_with;
-
-    #[test]
-    fn warns_of_rule_without_request_only_beside_busy_rule_after_an_hour() {
-        let counts = |busiest: u64| {
-            json!([
-                {"domain": "api", "rule": "a", "mode": "enforce", "pass": busiest},
-                {"domain": "api", "rule": "b", "mode": "enforce"},
-                {"domain": "api", "rule": "deny", "mode": "enforce"},
-                {"domain": "other", "rule": "c", "mode": "enforce"},
-            ])
-        };
-        let limits = [("api", "a"), ("api", "b"), ("other", "c")];
-        let warning = |busiest: u64, uptime_s: u64, reload: u64| {
-            let changes = [
-                ("/counts", counts(busiest)),
-                ("/uptime_s", json!(uptime_s)),
-                ("/rules/last_success", json!(reload)),
-            ];
-            unmet_rules(&status_with(&changes), limits.into_iter())
-        };
-        let found = warning(10_000, 3_600, 1_000).unwrap();
-        assert!(found.starts_with("no request has met `api/b`, while"), "{found}");
-        for quiet in
-            [warning(9_999, 3_600, 1_000), warning(10_000, 3_599, 1_000), warning(10_000, 3_600, 1_001)]
-        {
-            assert_eq!(quiet, None);
-        }
-    }
-}

@@ -149,6 +149,8 @@ pub(crate) struct SwitchesStatus {
     pub(crate) mode: String,
     /// Whether a file `disable` allows everything.
     pub(crate) off: bool,
+    /// Its path.
+    pub(crate) off_by: Option<String>,
     #[serde(flatten)]
     pub(crate) held: ActiveSwitchesStatus,
     pub(crate) warnings: Vec<String>,
@@ -205,6 +207,7 @@ pub(super) fn switches(admin: &AdminState) -> SwitchesStatus {
     SwitchesStatus {
         mode: admin.engine.mode().name().to_owned(),
         off: admin.engine.is_off(),
+        off_by: admin.control.disable_file(),
         held: ActiveSwitchesStatus {
             switches: [switches, fleet.switches].concat(),
             blocks: [blocks, fleet.blocks].concat(),
@@ -232,6 +235,14 @@ pub(super) fn everything_everywhere(admin: &AdminState) -> Option<String> {
     Some(format!(
         "everything is {mode} on all hosts until {until}: `tidegate switch --all --clear --fleet` ends it"
     ))
+}
+
+impl SwitchesStatus {
+    /// Returns the line that says that a file allows everything, if one does.
+    pub(crate) fn off_line(&self) -> Option<String> {
+        let path = self.off_by.as_deref().unwrap_or("disable");
+        self.off.then(|| format!("EVERYTHING IS ALLOWED: the file {path} is there"))
+    }
 }
 
 impl SwitchStatus {

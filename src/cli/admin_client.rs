@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::{connect, default_socket, in_words, unheard};
+use super::running::RunningDaemon;
 use crate::admin::ServedSocket;
 use crate::daemon::settings::{SETTINGS_FILE, Settings, default_admin_socket};
 use crate::terms::without_number;
@@ -19,7 +20,7 @@ use crate::terms::without_number;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct AdminArgs {
     /// The daemon's admin socket, whatever socket it serves [default: NAME.admin.sock beside the daemon's socket
-    /// NAME.sock, else that of the installed settings]
+    /// NAME.sock, else that of its settings, else admin.sock beside the socket]
     #[arg(long, value_name = "PATH")]
     pub(super) admin: Option<PathBuf>,
 
@@ -29,23 +30,51 @@ pub(super) struct AdminArgs {
 }
 
 impl AdminArgs {
+    /// Returns these, or `other` if these name nothing.
+    pub(super) fn or<'a>(&'a self, other: &'a AdminArgs) -> &'a AdminArgs {
+        if self.admin.is_none() && self.socket.is_none() { other } else { self }
+    }
+
     pub(super) fn client(&self) -> AdminClient {
         if let Some(path) = &self.admin {
-            return AdminClient { path: path.clone(), else_at: None, socket: None, patience: PATIENCE };
+            return AdminClient { paths: vec![path.clone()], ..AdminClient::default() };
         }
+        let socket = self.socket.clone().unwrap_or_else(default_socket);
+        let mut client = AdminClient::of(socket.clone());
         let installed = Path::new(SETTINGS_FILE);
-        let settings = installed.exists().then(|| Settings::load(Some(installed)).ok()).flatten();
-        let else_at = settings.map(|(settings, _)| settings.admin_socket());
-        AdminClient::of(self.socket.clone().unwrap_or_else(default_socket), else_at)
+        match installed.exists().then(|| Settings::load(Some(installed))) {
+            Some(Ok((settings, _))) => client.paths.push(settings.admin_socket()),
+            // A settings file with an error takes no command away.
+            Some(Err(problems)) => {
+                client.settings_error =
+                    problems.iter().find(|found| found.is_error()).map(ToString::to_string);
+            }
+            None => {}
+        }
+        client.paths.push(socket.with_file_name(PACKAGED_NAME));
+        client.paths.dedup();
+        if !client.paths.iter().any(|path| path.exists()) {
+            client.paths.extend(running_admin_socket(&socket));
+        }
+        client
     }
+}
+
+/// Returns the admin socket of the running daemon that serves a socket, by the settings of its command line.
+fn running_admin_socket(socket: &Path) -> Option<PathBuf> {
+    let config = RunningDaemon::find(socket)?.config?;
+    let (mut settings, _) = Settings::load(Some(&config)).ok()?;
+    settings.listen_at(socket, true);
+    Some(settings.admin_socket())
 }
 
 /// A client of one admin socket.
 #[derive(Clone, Debug)]
 pub(super) struct AdminClient {
-    path: PathBuf,
-    /// Fallback, used if no process listens at `path`.
-    else_at: Option<PathBuf>,
+    /// The candidates: the first at which a process listens is used. There is at least one.
+    paths: Vec<PathBuf>,
+    /// The first error of the installed settings, which may name another path.
+    settings_error: Option<String>,
     /// The socket that the daemon must serve; `None` accepts any daemon.
     socket: Option<PathBuf>,
     /// How long to wait for a page.
@@ -59,12 +88,16 @@ pub(super) struct AdminResponse {
     /// Names are in lower case.
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: String,
+    /// The admin socket that answered.
+    from: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminFailure {
     #[error("{}: {}", path.display(), unanswered(path, source))]
     Io { path: PathBuf, source: io::Error },
+    #[error("{absent}\nhelp: correct the settings, which may say where the admin socket is: {settings}")]
+    Settings { absent: Box<AdminFailure>, settings: String },
     #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
     NotUnderstood { path: PathBuf },
     #[error(
@@ -83,15 +116,25 @@ pub(super) enum AdminFailure {
     Refused(String),
 }
 
+impl Default for AdminClient {
+    fn default() -> AdminClient {
+        AdminClient { paths: Vec::new(), settings_error: None, socket: None, patience: PATIENCE }
+    }
+}
+
 impl AdminClient {
-    /// Returns a client for the daemon that serves a socket: at the admin socket beside it or at `else_at`.
-    pub(super) fn of(socket: PathBuf, else_at: Option<PathBuf>) -> AdminClient {
-        AdminClient { path: default_admin_socket(&socket), else_at, socket: Some(socket), patience: PATIENCE }
+    /// Returns a client for the daemon that serves a socket, at the admin socket beside it.
+    pub(super) fn of(socket: PathBuf) -> AdminClient {
+        let paths = vec![default_admin_socket(&socket)];
+        AdminClient { paths, socket: Some(socket), ..AdminClient::default() }
     }
 
     pub(super) fn of_settings(settings: &Settings) -> AdminClient {
-        let socket = Some(settings.socket.path.clone());
-        AdminClient { path: settings.admin_socket(), else_at: None, socket, patience: PATIENCE }
+        let socket = &settings.socket.path;
+        // Settings with an error count as the defaults, and may have named the socket so.
+        let packaged = settings.admin_socket.is_none().then(|| socket.with_file_name(PACKAGED_NAME));
+        let paths = std::iter::once(settings.admin_socket()).chain(packaged).collect();
+        AdminClient { paths, socket: Some(socket.clone()), ..AdminClient::default() }
     }
 
     pub(super) fn within(self, patience: Duration) -> AdminClient {
@@ -151,7 +194,7 @@ impl AdminClient {
     }
 
     fn understood<T: DeserializeOwned>(&self, answered: &AdminResponse) -> Result<T, AdminFailure> {
-        let failed = |_| AdminFailure::NotUnderstood { path: self.path.clone() };
+        let failed = |_| AdminFailure::NotUnderstood { path: answered.from.clone() };
         let value: Value = serde_json::from_str(&answered.body).map_err(failed)?;
         match value.get("error").and_then(Value::as_str) {
             Some(error) => Err(AdminFailure::Refused(error.to_owned())),
@@ -187,21 +230,27 @@ impl AdminClient {
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
         };
-        match (connect(&self.path, patience), &self.else_at) {
-            (Ok(stream), _) => Ok((stream, &self.path)),
-            (Err(error), Some(path)) if is_absent(&error) => {
-                let stream = connect(path, patience);
-                // If neither socket listens, report the first one.
-                let failure = |_| AdminFailure::Io { path: self.path.clone(), source: error };
-                stream.map(|stream| (stream, &**path)).map_err(failure)
+        let mut absent = None;
+        for path in &self.paths {
+            match connect(path, patience) {
+                Ok(stream) => return Ok((stream, path)),
+                // If no candidate listens, report the first one.
+                Err(source) if is_absent(&source) => {
+                    absent.get_or_insert(AdminFailure::Io { path: path.clone(), source });
+                }
+                Err(source) => return Err(AdminFailure::Io { path: path.clone(), source }),
             }
-            (Err(source), _) => Err(AdminFailure::Io { path: self.path.clone(), source }),
         }
+        let absent = absent.unwrap_or_else(|| AdminFailure::Refused("no admin socket is named".to_owned()));
+        Err(match self.settings_error.clone() {
+            Some(settings) => AdminFailure::Settings { absent: Box::new(absent), settings },
+            None => absent,
+        })
     }
 
     fn answered(&self, admin: &Path, answer: &[u8]) -> Result<AdminResponse, AdminFailure> {
         let not_understood = || AdminFailure::NotUnderstood { path: admin.to_owned() };
-        let answered = answered(&String::from_utf8_lossy(answer)).ok_or_else(not_understood)?;
+        let answered = answered(admin, &String::from_utf8_lossy(answer)).ok_or_else(not_understood)?;
         let Some(socket) = self.socket.clone().filter(|_| answered.status == MISDIRECTED) else {
             return Ok(answered);
         };
@@ -239,12 +288,12 @@ fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize>
 }
 
 /// Splits a response into status, headers and body. Without a length, the body ends with the connection.
-fn answered(answer: &str) -> Option<AdminResponse> {
+fn answered(from: &Path, answer: &str) -> Option<AdminResponse> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
     let headers = head.lines().skip(1).filter_map(|line| line.split_once(':'));
     let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
-    Some(AdminResponse { status, headers: headers.collect(), body: body.to_owned() })
+    Some(AdminResponse { status, headers: headers.collect(), body: body.to_owned(), from: from.to_owned() })
 }
 
 /// Describes the socket that the daemon serves instead of this one.
@@ -274,6 +323,9 @@ fn unanswered(path: &Path, error: &io::Error) -> String {
         _ => in_words(error),
     }
 }
+
+/// The admin socket of the packaged settings.
+const PACKAGED_NAME: &str = "admin.sock";
 
 /// HTTP 421: the daemon serves another socket.
 const MISDIRECTED: u16 = 421;

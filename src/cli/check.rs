@@ -269,6 +269,7 @@ impl RulesRead {
                     let problem = about_file(path.unwrap_or(Path::new(SETTINGS_FILE)), wrong);
                     read.problems.push(Problem { severity: Severity::Warning, ..problem });
                 }
+                read.problems.extend(settings.missing_files());
                 match &settings.redis {
                     Some(redis) => {
                         let file = redis.fleet_secret_file.as_deref();

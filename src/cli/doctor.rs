@@ -101,7 +101,7 @@ fn examine(args: &Args) -> Vec<Finding> {
         findings.push(files::rules(&settings.rules, &settings.scopes()));
     }
     let of_daemon = running.as_ref().and_then(RunningDaemon::user);
-    findings.extend(of_daemon.and_then(|user| reach::rules(&settings.rules, &user)));
+    findings.extend(of_daemon.as_ref().and_then(|user| reach::rules(&settings.rules, user)));
     let user = match &args.as_user {
         Some(name) => reach::User::named(name),
         None => Ok(reach::User::of_this_process()),
@@ -111,8 +111,8 @@ fn examine(args: &Args) -> Vec<Finding> {
         Err(finding) => findings.push(finding),
     }
     findings.extend(daemon::all(&settings, running.as_ref()));
-    findings.extend(redis::all(&settings));
-    findings.extend(files::state(&settings));
+    findings.extend(redis::all(&settings, of_daemon.as_ref()));
+    findings.extend(files::state(&settings, of_daemon.as_ref()));
     findings.extend(machine::all());
     findings.extend(machine::units(Path::new("/")));
     findings

@@ -22,7 +22,7 @@ use crate::trace::summary::TextTable;
 
 /// Shows the fleet budgets, permits and hosts as this host knows them
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = HELP, args_conflicts_with_subcommands = true)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[command(subcommand)]
     show: Option<Show>,
@@ -61,8 +61,10 @@ Examples:
   tidegate fleet show per-tenant tenant=t1
   tidegate fleet show exports org=o1
 
-`over` counts tokens charged below zero: admitted beyond a budget. `bound` is the most that the counted hosts may admit
-beyond it while Redis answers. `held` and `in use` count this host's permits of a concurrency rule, and those in use. All
+`over` counts tokens charged below zero, of all keys since the start: admitted beyond a budget. `bound` is the most that
+the counted hosts may admit beyond it for one key in any span while Redis answers; tokens that `ask` admits in an outage
+or without its answer count in `over` beside a bound of +0. `version … elsewhere`: another host has newer numbers, which
+hold for all hosts. `connected` counts connections since the start. `held` and `in use` count this host's permits of a concurrency rule, and those in use. All
 are sums over the keys that this host syncs.
 Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget; 2 wrong usage.";
 
@@ -70,7 +72,9 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let shown = match &args.show {
         None => shown(args.admin.client().get_json("/fleet")?, args.format, page),
         Some(Show::Show(FleetKeyArgs { key, format })) => {
-            shown(key.admin.client().post("/fleet/key", &json!(key))?, *format, of_key)
+            let client = key.admin.or(&args.admin).client();
+            let format = if args.format.is_json() { args.format } else { *format };
+            shown(client.post("/fleet/key", &json!(key))?, format, of_key)
         }
     };
     write!(out, "{}", shown?)?;
@@ -131,7 +135,7 @@ fn page(fleet: &FleetPage) -> String {
     parts.extend(nodes(&fleet.nodes));
     parts.extend(rules(&fleet.rules));
     parts.extend(reserves(&fleet.reserves));
-    let held = held(false, &fleet.overrides);
+    let held = held(None, &fleet.overrides);
     parts.extend((!held.is_empty()).then(|| held.join("\n")));
     parts.extend(counts(fleet));
     parts.join("\n\n") + "\n"
@@ -141,9 +145,10 @@ fn page(fleet: &FleetPage) -> String {
 fn partition(fleet: &FleetPage) -> Option<String> {
     let FleetSummary { linked, hosts, alive, .. } = fleet.summary;
     let most = admitted_max(&fleet.rules);
-    let who = match linked {
-        true => format!("Redis misses {} of {hosts} hosts: if they still run", hosts.saturating_sub(alive)),
-        false => "this host does not reach Redis: if the others do".to_owned(),
+    let who = match (linked, hosts.saturating_sub(alive)) {
+        (true, 0) => "hosts of another fleet secret share budgets of their own".to_owned(),
+        (true, missed) => format!("Redis misses {missed} of {}: if they still run", counted(hosts, "host")),
+        (false, _) => "this host does not reach Redis: if the others do".to_owned(),
     };
     let bound = match most.is_finite() {
         true => format!("at most {most:.2} times a budget"),
@@ -157,12 +162,15 @@ fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
         vec![
             node.url.clone(),
             node.state.clone(),
-            dash(node.round_trip_us.map(|micros| Micros(micros).to_string())),
+            // Of a server that is down they would be those of before.
+            dash(
+                node.round_trip_us.filter(|_| node.state != "down").map(|micros| Micros(micros).to_string()),
+            ),
             count(node.connections),
             node.why.clone().unwrap_or_default(),
         ]
     });
-    TextTable::of_rows(&["redis", "state", "there and back", "connections", "why"], rows)
+    TextTable::of_rows(&["redis", "state", "there and back", "connected", "why"], rows)
 }
 
 fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
@@ -173,7 +181,9 @@ fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
             if rule.shared { &rule.mode } else { "this host alone" }.to_owned(),
             bound.on_miss,
             rule.on_redis_down.clone(),
-            dash(rule.version.map(count)),
+            dash(rule.version.map(|version| {
+                format!("{}{}", count(version), if rule.newer_elsewhere { " elsewhere" } else { "" })
+            })),
             count(rule.limit),
             format!("+{}", count(bound.extra)),
             dash(rule.places.as_ref().map(|places| count(places.held))),
@@ -307,8 +317,11 @@ pub(in crate::cli) fn dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// Formats a number with one decimal, or none if it is whole.
+/// Formats a number with one decimal, or none if it is whole or large.
 fn decimal(number: f64) -> String {
+    if number >= 100.0 {
+        return format!("{number:.0}");
+    }
     let text = format!("{number:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
 }

@@ -15,17 +15,17 @@ use crate::sys;
 
 /// A running daemon.
 #[derive(Debug)]
-pub(super) struct RunningDaemon {
+pub(in crate::cli) struct RunningDaemon {
     pub(super) pid: u32,
     /// The settings file of its command line, else the installed one.
-    pub(super) config: Option<PathBuf>,
+    pub(in crate::cli) config: Option<PathBuf>,
     /// The rules of its command line.
     pub(super) rules: Option<PathBuf>,
 }
 
 impl RunningDaemon {
     /// Finds the daemon that serves a socket. Its paths are empty if this user may not see them.
-    pub(super) fn find(socket: &Path) -> Option<RunningDaemon> {
+    pub(in crate::cli) fn find(socket: &Path) -> Option<RunningDaemon> {
         let pid = daemon_pid(socket)?;
         // It may have another version.
         let (config, rules) = arguments(pid).map_or((None, None), |args| (args.config, args.rules));

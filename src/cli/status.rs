@@ -57,7 +57,7 @@ fn text(status: &DaemonStatus) -> String {
     for table in [rules(&status.counts), pools].into_iter().flatten().chain(callers) {
         let _ = write!(text, "\n{table}\n");
     }
-    let held = held(status.switches.off, &status.switches.held);
+    let held = held(None, &status.switches.held);
     if !held.is_empty() {
         let _ = write!(text, "\n{}\n", held.join("\n"));
     }
@@ -204,11 +204,8 @@ fn printable(text: &str) -> String {
 }
 
 /// Returns the active switches and blocks, one line each.
-pub(super) fn held(off: bool, held: &ActiveSwitchesStatus) -> Vec<String> {
-    let mut lines = Vec::new();
-    if off {
-        lines.push("EVERYTHING IS ALLOWED: a file called `disable` says so".to_owned());
-    }
+pub(super) fn held(off: Option<String>, held: &ActiveSwitchesStatus) -> Vec<String> {
+    let mut lines: Vec<String> = off.into_iter().collect();
     let until = |until: &Option<String>| until.as_ref().map(|at| format!(" until {at}")).unwrap_or_default();
     let on_all_hosts = |fleet: bool| if fleet { " on all hosts" } else { "" };
     for switch in &held.switches {

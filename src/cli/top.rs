@@ -266,7 +266,7 @@ impl TopRates<'_> {
     fn conditions(&self) -> impl Iterator<Item = String> {
         let DaemonStatus { switches, warnings, .. } = self.status;
         let warnings = warnings.iter().take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}"));
-        held(switches.off, &switches.held).into_iter().chain(warnings)
+        held(switches.off_line(), &switches.held).into_iter().chain(warnings)
     }
 
     /// Returns the tables of rules, pools, refused callers and busiest callers.

@@ -181,7 +181,7 @@ impl SwitchArgs {
 
     fn list(&self, out: &mut dyn Write) -> CliResult {
         let found: SwitchesStatus = self.admin.client().get_json("/switches")?;
-        let held = held(found.off, &found.held);
+        let held = held(found.off_line(), &found.held);
         if held.is_empty() {
             writeln!(out, "nothing is switched and no key is blocked by hand")?;
         }

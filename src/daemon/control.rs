@@ -56,6 +56,10 @@ impl DaemonControl for Daemon {
         self.switches.keep()
     }
 
+    fn disable_file(&self) -> Option<String> {
+        self.switches.disable_file().map(|path| path.display().to_string())
+    }
+
     fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String> {
         let alone = "this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings";
         self.fleet.as_ref().ok_or(alone)?.change(change)

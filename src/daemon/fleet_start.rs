@@ -7,6 +7,7 @@ use tracing::{error, info, warn};
 
 use super::fleet_secret::{FleetSecret, fleet_secret};
 use super::helpers::Helpers;
+use super::redis_settings::RedisSettings;
 use super::restart::RestoredState;
 use super::rules_in_force::log_problem;
 use super::settings::Settings;
@@ -26,30 +27,41 @@ pub(super) struct FleetStart {
     plan: SyncPlan,
 }
 
-/// Joins the fleet of the settings, before there are rules. `None`: none, or joining failed (logged).
-pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Option<FleetStart> {
-    let redis = settings.redis.as_ref()?;
+/// Joins the fleet of the settings, before there are rules. `None`: the settings name no Redis.
+///
+/// # Errors
+/// Why this daemon cannot join (logged): until it is started again, fleet rules limit on this host alone.
+pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Result<Option<FleetStart>, String> {
+    let Some(redis) = &settings.redis else { return Ok(None) };
+    join_redis(redis, settings.hosts_at_least, taken).map(Some).inspect_err(|why| {
+        error!(
+            "{why}: rules of the fleet limit on this host alone until that is fixed and the daemon restarted"
+        );
+    })
+}
+
+fn join_redis(
+    redis: &RedisSettings,
+    hosts_at_least: u32,
+    taken: &mut RestoredState,
+) -> Result<FleetStart, String> {
     let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();
     problem.iter().for_each(log_problem);
-    let Some(secret) = secret else {
-        error!(
-            "no fleet secret: rules of the fleet limit on this host alone until `fleet_secret_files` names one"
-        );
-        return None;
+    let why = || match &problem {
+        Some(problem) => format!("{}: {}", problem.position.file, problem.message),
+        None => "no fleet secret: `fleet_secret_files` names none".to_owned(),
     };
+    let secret = secret.ok_or_else(why)?;
     let link = redis.link.clone();
-    if let Err(wrong) = link.check() {
-        error!("{wrong}: rules of the fleet limit on this host alone until `redis` is fixed in the settings");
-        return None;
-    }
+    link.check().map_err(|wrong| format!("`redis` of the settings: {wrong}"))?;
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
     let fleet_status = taken.engine.join_fleet(hash_key(&secret));
-    fleet_status.set_hosts_at_least(settings.hosts_at_least);
+    fleet_status.set_hosts_at_least(hosts_at_least);
     let overrides_key = OverridesKey::of_secret(secret.bytes());
     restore_overrides(&overrides_key, taken);
     let secret = SecretDigest::of_secret(secret.bytes());
-    Some(FleetStart { fleet_status, plan: SyncPlan { link, identity, marks, secret, overrides_key, keep } })
+    Ok(FleetStart { fleet_status, plan: SyncPlan { link, identity, marks, secret, overrides_key, keep } })
 }
 
 impl FleetStart {
@@ -81,23 +93,25 @@ fn restore_overrides(key: &OverridesKey, taken: &mut RestoredState) {
 
 /// Returns the identity and epoch of this host. An identity is reused only if its new epoch is stored before
 /// the first command: a repeated sequence number would be taken for a command that was answered.
-fn identity(taken: &mut RestoredState, marks: &[Vec<u8>]) -> Option<(Identity, Option<StoreIdentity>)> {
-    let drawn = sys::random_bytes().inspect_err(|error| {
-        error!(%error, "no random numbers: rules of the fleet limit on this host alone");
-    });
-    let random = drawn.ok()?;
-    let Some(file) = taken.fleet_identity() else { return Some((Identity::fresh(marks, random), None)) };
+fn identity(
+    taken: &mut RestoredState,
+    marks: &[Vec<u8>],
+) -> Result<(Identity, Option<StoreIdentity>), String> {
+    let random = sys::random_bytes().map_err(|error| format!("no random numbers: {error}"))?;
+    let Some(file) = taken.fleet_identity() else { return Ok((Identity::fresh(marks, random), None)) };
     let kept = file.read();
     let identity = Identity::next(kept.as_deref(), marks, random);
     if kept.is_some() && identity.is_new() {
         info!("the stored identity of this host is of another machine, or damaged: it gets a new one");
     }
+    let path = file.path();
     let keep: StoreIdentity = Arc::new(move |bytes| file.write(bytes));
     match keep(&identity.to_bytes()) {
-        Ok(()) => Some((identity, Some(keep))),
+        Ok(()) => Ok((identity, Some(keep))),
         Err(error) => {
-            warn!(%error, "the identity of this host cannot be stored: it has a new one after each restart");
-            Some((Identity::fresh(marks, random), None))
+            let help = "make its directory, writable for the daemon's user: the identity is stored within a minute then";
+            warn!(path = %path.display(), %error, help, "the identity of this host cannot be stored, so a restart would count as another host");
+            Ok((Identity::fresh(marks, random), Some(keep)))
         }
     }
 }

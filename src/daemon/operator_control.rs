@@ -27,6 +27,9 @@ pub(super) struct SwitchesStore {
     file: Option<PathBuf>,
     fleet_file: Option<SmallFile>,
     written: Mutex<SwitchesSnapshot>,
+    /// The file that disables everything.
+    disable_file: Mutex<Option<PathBuf>>,
+    record: Arc<SnapshotStats>,
 }
 
 /// The content of the file, and the offset of the wall clock at the time: the file has Unix times.
@@ -51,7 +54,7 @@ impl SwitchesStore {
         clock: &Arc<Clock>,
         ledger: &Arc<ChangeLedger>,
         (file, fleet_file): (Option<PathBuf>, Option<SmallFile>),
-        record: &SnapshotStats,
+        record: &Arc<SnapshotStats>,
     ) -> SwitchesStore {
         let overrides = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
         for switch in &overrides.switches {
@@ -73,7 +76,14 @@ impl SwitchesStore {
                 utc: clock.now().utc_offset_nanos,
                 document: Arc::default(),
             }),
+            disable_file: Mutex::default(),
+            record: Arc::clone(record),
         }
+    }
+
+    /// Returns the path of the file that disables everything, if there is one.
+    pub(super) fn disable_file(&self) -> Option<PathBuf> {
+        self.disable_file.lock().clone()
     }
 
     /// Writes the switches and blocks if they differ from the file, or if the wall clock was stepped since.
@@ -81,6 +91,13 @@ impl SwitchesStore {
     /// # Errors
     /// The reason why they are not stored, with its help.
     pub(super) fn keep(&self) -> Result<(), String> {
+        let kept = self.write();
+        let failure = kept.as_ref().err().filter(|_| self.file.is_some());
+        self.record.tried_switches(failure.map(String::as_str));
+        kept
+    }
+
+    fn write(&self) -> Result<(), String> {
         let mut written = self.written.lock();
         self.keep_overrides(&mut written)?;
         let (overrides, now) = (self.engine.operator_overrides(), self.clock.now());
@@ -145,6 +162,7 @@ impl SwitchesStore {
 
     fn look_for_file(&self, files: &mut DisableFiles) {
         let found = files.look();
+        *self.disable_file.lock() = found.map(Path::to_owned);
         if found.is_some() == self.engine.is_off() {
             return;
         }

@@ -10,7 +10,7 @@ use tracing::{debug, error, info, warn};
 
 use super::helpers::Helpers;
 use super::last_good::{AfterCrashLoop, LastGood, ProvenRules};
-use crate::clock::Clock;
+use crate::clock::{Clock, Micros};
 use crate::engine::{Engine, EngineOptions, HashKey};
 use crate::rules::Mode;
 use crate::state::{
@@ -88,7 +88,7 @@ impl RestorePlan<'_> {
         let bytes_max = file_bytes_max(self.memory_max_bytes);
         match read_tables(&directory.path_of(StateFile::Tables), directory.key(), &engine, here, bytes_max) {
             Ok(back) => {
-                let (entries, passed) = (back.entries, humantime::format_duration(whole_millis(back.passed)));
+                let (entries, passed) = (back.entries, Micros::from(back.passed));
                 let sessions = engine.leases().sessions;
                 info!(entries, sessions, after = %passed, "restored the state of the last daemon");
                 if !back.is_final {
@@ -160,7 +160,8 @@ impl RestoredState {
         let Some(directory) = &self.directory else { return };
         let path = directory.path_of(StateFile::Overrides);
         let moved = set_aside(&path);
-        let help = "fleet overrides hold again once Redis answers; see `tidegate switch`";
+        let help =
+            "they hold again once Redis answers, unless this host has a wrong secret; see `tidegate fleet`";
         error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
 
@@ -233,10 +234,10 @@ fn tables_aside(directory: &Directory, useless: &SnapshotError) {
     match moved {
         Ok(aside) => {
             let aside = aside.display();
-            error!(%path, %aside, "the tables are of no use: {useless}; they are set aside: {BEGINS_ANEW}");
+            error!(%path, %aside, "the snapshot cannot be used: {useless}; it is set aside: {BEGINS_ANEW}");
         }
         Err(error) => {
-            error!(%path, "the tables are of no use: {useless}: {BEGINS_ANEW}. They cannot be set aside: {error}");
+            error!(%path, "the snapshot cannot be used: {useless}: {BEGINS_ANEW}. It cannot be set aside: {error}");
         }
     }
 }
@@ -247,8 +248,4 @@ const BEGINS_ANEW: &str =
 fn split(random: [u8; 24]) -> ([u8; 16], [u8; 8]) {
     let (key, rest) = random.split_first_chunk().unwrap_or((&[0; 16], &[]));
     (*key, rest.first_chunk().copied().unwrap_or_default())
-}
-
-fn whole_millis(span: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }

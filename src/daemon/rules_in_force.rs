@@ -241,8 +241,13 @@ impl RulesInForce {
         let domains = self.library.fingerprints();
         let domains =
             domains.map(|(name, content)| DomainInForce { name: name.into(), sha: content.to_string() });
-        let domains = domains.collect();
+        let domains: Vec<_> = domains.collect();
         let mut record = self.record.lock();
+        // A reading that is not applied leaves every domain as it was, and the first one leaves none.
+        record.lacks_limits = match reading.halt {
+            Some(_) => record.lacks_limits || domains.is_empty(),
+            None => !reading.without.is_empty() || !reading.homeless.is_empty(),
+        };
         let when = if is_good { &mut record.last_success } else { &mut record.last_failure };
         *when = now;
         (record.is_good, record.domains) = (is_good, domains);

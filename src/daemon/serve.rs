@@ -144,9 +144,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
-    sys::return_freed_memory(MAPPED_BYTES_MIN);
-    process_limits::forbid_core_dumps();
-    sys::ignore_file_size_signal();
+    prepare_process();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
     let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
@@ -162,7 +160,8 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let rules = start_rules(settings, &mut taken, every);
     process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
-    let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
+    let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
+    let fleet = joined.ok().flatten().and_then(|joined| joined.talk(&engine, &clock, &helpers));
     let _readings = take_readings(&engine, &clock, &helpers);
     let _switches = watch_switches(&switches, settings, &helpers);
     let keeper = taken.keep(every, &helpers);
@@ -185,6 +184,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             server: Arc::clone(&options.telemetry),
             snapshots: state,
             fleet: fleet.as_ref().map(FleetHandle::counters),
+            fleet_failure,
             control: Arc::new(Daemon {
                 record,
                 reload_signal,
@@ -216,6 +216,12 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     served?;
     end(&helpers, fleet, keeper, &manager);
     Ok(())
+}
+
+fn prepare_process() {
+    sys::return_freed_memory(MAPPED_BYTES_MIN);
+    process_limits::forbid_core_dumps();
+    sys::ignore_file_size_signal();
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.

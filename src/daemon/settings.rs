@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::redis_settings::RedisSettings;
 use super::settings_file;
 use crate::rules::source::{Source, about_file};
-use crate::rules::{Domain, Mode, Problem, Scope, Scopes, ValueProblem};
+use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Severity, ValueProblem};
 use crate::server::{ConnectionLimits, PoolLimits};
 
 /// The settings of the daemon. Every value has a default that works.
@@ -198,6 +198,26 @@ impl Settings {
     ) -> impl Iterator<Item = &'s Problem> {
         let is_known = |name: &str| known.iter().any(|domain| domain.name() == name);
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
+    }
+
+    /// Returns warnings of files and directories that the settings name and that are missing.
+    pub(crate) fn missing_files(&self) -> Vec<Problem> {
+        let password = self.redis.as_ref().and_then(|redis| redis.link.password_file.as_deref());
+        let ca = self.redis.as_ref().and_then(|redis| redis.link.ca_file.as_deref());
+        let named = [
+            (password, "without the password Redis refuses this host: write it there"),
+            (ca, "without the authorities there is no TLS to Redis: write them there"),
+            (
+                self.state.as_deref(),
+                "without it a restart forgets every count: make it, for the daemon's user alone",
+            ),
+        ];
+        let missing = named.into_iter().filter_map(|(path, help)| {
+            let error = path?.metadata().err()?;
+            let problem = about_file(path?, ValueProblem::new(error.to_string(), help));
+            Some(Problem { severity: Severity::Warning, ..problem })
+        });
+        missing.collect()
     }
 
     /// Returns the scopes of limits whose rules set none.

@@ -139,6 +139,7 @@ impl FleetView {
         let mut budgets: HashMap<u64, BudgetCounters> = self.tallies.iter().copied().collect();
         for (budget, version) in &self.versions {
             let counters = budgets.entry(*budget).or_default();
+            counters.is_outdated = counters.version > *version;
             counters.version = counters.version.max(*version);
         }
         budgets

@@ -25,6 +25,8 @@ pub struct BudgetCounters {
     pub replied_at: Option<Timestamp>,
     /// The version of the budget's numbers in the last reply.
     pub version: u64,
+    /// Whether that version is newer than the numbers of this host: another host has others, which hold for all.
+    pub is_outdated: bool,
 }
 
 impl BudgetCounters {
@@ -33,6 +35,7 @@ impl BudgetCounters {
     pub fn plus(self, other: &BudgetCounters) -> BudgetCounters {
         BudgetCounters {
             version: self.version.max(other.version),
+            is_outdated: self.is_outdated || other.is_outdated,
             keys: self.keys + other.keys,
             cells: self.cells + other.cells,
             cells_per_second: self.cells_per_second + other.cells_per_second,

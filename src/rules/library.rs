@@ -61,6 +61,8 @@ pub struct Reading {
     pub without: Vec<Box<str>>,
     /// Domains of `kept` whose rules come from an earlier process.
     pub recalled: Vec<Box<str>>,
+    /// Files without a domain, which may be without limits, of a reading that was applied.
+    pub homeless: Vec<Arc<str>>,
     /// The reason if no domain was swapped.
     pub halt: Option<NotApplied>,
     /// Changes from the previous rules to the new ones.
@@ -166,7 +168,7 @@ impl Library {
         let halt = match (unlisted, settled, homeless.is_empty()) {
             (true, ..) => Some(NotApplied::Unlisted),
             (false, false, _) if self.begun => Some(NotApplied::Unsettled),
-            (false, true, false) if self.begun => Some(NotApplied::Homeless(homeless)),
+            (false, true, false) if self.begun => Some(NotApplied::Homeless(homeless.clone())),
             _ => None,
         };
         if halt.is_some() {
@@ -186,7 +188,7 @@ impl Library {
         let difference = Difference::between(&shared(&self.good), &shared(&good));
         (self.good, self.begun) = (good, true);
         self.remembered = Vec::new();
-        Reading { problems, kept, without, recalled, halt, difference }
+        Reading { problems, kept, without, recalled, homeless, halt, difference }
     }
 
     /// Restores wanted domains of an earlier process, unless a reading was applied; returns their names.

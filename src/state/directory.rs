@@ -170,8 +170,10 @@ pub struct SnapshotStats(Mutex<SnapshotStatus>);
 pub struct SnapshotStatus {
     /// Snapshots written.
     pub writes: u64,
-    /// Failed writes.
+    /// Failed writes of the snapshot, and failures to write switches.
     pub failures: u64,
+    /// Why the switches and blocks are not on disk, if they are not.
+    pub switches_unkept: Option<String>,
     /// Unix time of the last snapshot in seconds; 0 if there is none.
     pub last_write: u64,
     /// Size of the last snapshot in bytes.
@@ -183,7 +185,7 @@ pub struct SnapshotStatus {
 impl Default for SnapshotStatus {
     fn default() -> SnapshotStatus {
         let bad = StateFile::ALL.map(|file| (file.name().to_owned(), 0)).into();
-        SnapshotStatus { writes: 0, failures: 0, last_write: 0, bytes: 0, bad }
+        SnapshotStatus { writes: 0, failures: 0, switches_unkept: None, last_write: 0, bytes: 0, bad }
     }
 }
 
@@ -260,6 +262,14 @@ impl SnapshotStats {
     /// Updates the statistics.
     pub(super) fn update(&self, update: impl FnOnce(&mut SnapshotStatus)) {
         update(&mut self.0.lock());
+    }
+
+    /// Records an attempt to write switches and blocks. Counts a failure once for as long as it lasts.
+    pub fn tried_switches(&self, failure: Option<&str>) {
+        self.update(|status| {
+            status.failures += u64::from(failure.is_some() && status.switches_unkept.is_none());
+            status.switches_unkept = failure.map(str::to_owned);
+        });
     }
 
     /// Counts a file that was unusable at the start.

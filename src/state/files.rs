@@ -152,6 +152,12 @@ impl SmallFile {
         Some(bytes)
     }
 
+    /// Returns its path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.path.lock().clone()
+    }
+
     /// Whether the file exists; `false` if that is unknown.
     #[must_use]
     pub fn exists(&self) -> bool {

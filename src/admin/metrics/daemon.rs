@@ -99,8 +99,8 @@ fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         "Writes of the tables to the state directory. Act if it stands still for minutes",
         &stats.writes,
     )?;
-    let help = "Failed writes of the tables; the log has the cause. Act if it grows: a crash would give bursts \
-                again";
+    let help = "Failed writes of the tables, of switches and blocks; the log has the cause. Act if it grows: a crash would \
+                give bursts again";
     sheet.counter("state_write_failures", help, &stats.failures)?;
     let help = "Time of the last write of the tables, in Unix time; 0: never. Act if older than some minutes";
     sheet.gauge("state_last_write_timestamp_seconds", help, &stats.last_write)?;
@@ -177,8 +177,8 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         of("guard", "rule"),
         ([("by", "file"), ("reach", "everything")], u64::from(engine.is_off())),
     ];
-    let help = "Targets in another mode than in the files, by origin: host, fleet: an operator, on this host or \
-                for all; guard; file: the file that disables everything. Act if above 0 after the incident";
+    let help = "Targets in another mode than in the files, by origin: host, fleet: an operator, on this host or for all; \
+                guard; file: the file `disable`. Act if above 0 after the incident";
     sheet.gauges("switches", help, series)
 }
 

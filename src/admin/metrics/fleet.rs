@@ -10,10 +10,13 @@ use crate::fleet::counters::FleetView;
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let fleet = &*scrape.fleet.view;
     let help = "Hosts that share budgets, this one included: the most of the last half minute, at least \
-                `fleet.hosts_at_least`; 0: the settings name no Redis. Act if it differs from your number of \
+                `fleet.hosts_at_least`; 0: this host cannot use a Redis. Act if it differs from your number of \
                 hosts";
     sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
-    let help = "1 if rules share a budget, permits or a reserve, and the settings name a Redis. Act if 1 while \
+    let help = "Hosts with another fleet secret than this one, or an older version: they share budgets of their \
+                own. Act if above 0: give all hosts the same file";
+    sheet.gauge("fleet_other_secret_hosts", help, &u64::from(fleet.unlike))?;
+    let help = "1 if rules share a budget, permits or a reserve, and the settings name a Redis, also one that cannot be used. Act if 1 while \
                 `tidegate_fleet_linked` is 0";
     sheet.gauge("fleet_needed", help, &u64::from(fleet.is_needed))?;
     let help = "1 while Redis answers; 0: in an outage, and if nothing is shared. Act if 0 for longer than a \
@@ -49,7 +52,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
                 Redis answers. Act if above your tolerance: set `max_over`, or `on_miss: refuse`";
     sheet.gauges("fleet_bound_tokens", help, bounds)?;
     let help = "Budgets that all hosts together may admit at most of one; above 1 while this host or others are \
-                cut off from Redis; inf with `on_redis_down: allow`; 0: no budget is shared. Act if above 1 for \
+                cut off from Redis, or have another fleet secret; inf with `on_redis_down: allow`; 0: no budget is shared. Act if above 1 for \
                 longer than a deployment";
     sheet.gauge("fleet_admitted_max_ratio", help, &admitted_max(&scrape.fleet_rules))?;
     reserves(scrape, sheet)

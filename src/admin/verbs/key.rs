@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::why::find_digest;
-use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, rule};
+use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, keep, rule};
 use crate::admin::fleet::FleetReading;
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
@@ -32,7 +32,7 @@ pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value
         (digest, "")
     };
     let message = format!("{rule}: this key is refused until {shown_until}{everywhere}{mode}");
-    Ok(answer::done(json!({"said": message, "key": digest, "warning": admin.control.keep().err()})))
+    Ok(answer::done(json!({"said": message, "key": digest, "warning": keep(admin, !everywhere.is_empty())})))
 }
 
 pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
@@ -53,7 +53,7 @@ pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Val
     }
     let message = if some { "is unblocked on all hosts" } else { "was not blocked on all hosts" };
     let message = format!("{rule}: this key {message}");
-    Ok(answer::done(json!({"said": message, "done": some, "warning": admin.control.keep().err()})))
+    Ok(answer::done(json!({"said": message, "done": some, "warning": keep(admin, true)})))
 }
 
 pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
@@ -83,7 +83,7 @@ fn undo(
     let [nothing, done] = message;
     let still = key.attributes().map_or("", |key| still_blocked(admin, &rule, key));
     let message = format!("{rule}: this key {}{still}", if some { done } else { nothing });
-    Ok(answer::done(json!({"said": message, "done": some, "warning": admin.control.keep().err()})))
+    Ok(answer::done(json!({"said": message, "done": some, "warning": keep(admin, false)})))
 }
 
 pub(super) fn rule_and_key<'a>(

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
+use super::fleet::FleetReading;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
 pub(crate) use key::{FleetKeyKind, FleetKeyStatus};
@@ -141,6 +142,14 @@ impl<'a> RequestFields<'a> {
             Some(_) => Err(wrong()),
         }
     }
+}
+
+/// Stores switches and blocks. Returns the warning of a change: that it would be lost, or that it does not reach all hosts.
+fn keep(admin: &AdminState, is_fleet: bool) -> Option<String> {
+    let fleet = FleetReading::take(admin, admin.clock.now().at);
+    let unreached = fleet.unreached_warning().filter(|_| is_fleet);
+    let warnings: Vec<String> = unreached.into_iter().chain(admin.control.keep().err()).collect();
+    (!warnings.is_empty()).then(|| warnings.join("; "))
 }
 
 /// The rule of a name.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{RequestFields, VerbRefusal, VerbResult, rule};
+use super::{RequestFields, VerbRefusal, VerbResult, keep, rule};
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
@@ -39,7 +39,7 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Valu
             ));
         }
     };
-    Ok(answer::done(json!({"said": outcome, "warning": admin.control.keep().err()})))
+    Ok(answer::done(json!({"said": outcome, "warning": keep(admin, is_fleet)})))
 }
 
 fn set(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
@@ -71,7 +71,7 @@ fn is_back(switch: &Switch) -> bool {
 /// Each host, this one included, records the switch when it syncs it.
 fn set_everywhere(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
     if switch.target == Target::Daemon && !is_back(switch) && switch.until.is_none() {
-        let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
+        let message = "everything is switched on all hosts for a time only. help: say for how long: `--for 30m`, or `for_s` over HTTP";
         return Err(VerbRefusal::bad(message));
     }
     let view = admin.engine.preview_switch(switch)?;
@@ -131,7 +131,14 @@ fn milder(view: &SwitchView, body: Mode) -> String {
 
 fn clear(admin: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> String {
     let everywhere = admin.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
-    let still = everywhere.map(|view| format!("; all hosts are switched to {}", view.switch.mode));
+    let words = match target {
+        Target::Daemon => "--all".to_owned(),
+        Target::Rule(rule) => rule.to_string(),
+    };
+    let still = everywhere.map(|view| {
+        let mode = view.switch.mode;
+        format!("; it is switched to {mode} on all hosts: `tidegate switch {words} --clear --fleet`")
+    });
     let still = still.unwrap_or_default();
     if !admin.engine.clear_switch(target) {
         return format!("{target}: was not switched{still}");

@@ -120,11 +120,22 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
         }
     };
     let mut findings = vec![Finding::well(WHAT, "it answers")];
-    let reasons: Vec<&str> = if ready.status == READY { Vec::new() } else { ready.body.lines().collect() };
+    let status = admin.get_json::<DaemonStatus>("/status").ok();
+    let mut reasons: Vec<&str> =
+        if ready.status == READY { Vec::new() } else { ready.body.lines().collect() };
+    // While good rules of before hold, the daemon is ready all the same.
+    let errors = status.as_ref().and_then(DaemonStatus::errors_in_rules);
+    reasons.extend(errors.as_deref().filter(|_| reasons.is_empty()));
     for reason in &reasons {
-        findings.push(Finding::wrong("readiness", *reason, "fix that, and it is ready: tidegate status"));
+        let help = match errors.as_deref() == Some(*reason) {
+            true => {
+                format!("tidegate check {} shows the errors; then: tidegate reload", settings.rules.display())
+            }
+            false => "fix that, and it is ready: tidegate status".to_owned(),
+        };
+        findings.push(Finding::wrong("readiness", *reason, help));
     }
-    if let Ok(status) = admin.get_json::<DaemonStatus>("/status") {
+    if let Some(status) = status {
         findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
         findings.extend(of_status(&status, &reasons));
         findings.extend(shared_domains(&status, settings));
@@ -163,13 +174,34 @@ fn of_status(status: &DaemonStatus, reasons: &[&str]) -> Vec<Finding> {
         )),
     };
     let missed = status.missed_warning();
-    let is_new = |warning: &&String| !reasons.contains(&&***warning) && Some(*warning) != missed.as_ref();
-    let warnings = status
-        .warnings
-        .iter()
-        .filter(is_new)
-        .map(|warning| Finding { help: None, ..Finding::warning("daemon says", warning.as_str(), "") });
-    mode.into_iter().chain(warnings).collect()
+    let off = off(status);
+    // What limits nothing, or refuses most callers, is wrong.
+    let is_said = |warning: &str| off.iter().any(|found| found.message == warning);
+    let is_new = |warning: &&String| {
+        !reasons.contains(&&***warning) && Some(*warning) != missed.as_ref() && !is_said(warning)
+    };
+    let warnings = status.warnings.iter().filter(is_new).map(|warning| {
+        let finding =
+            if status.switches.warnings.contains(warning) { Finding::wrong } else { Finding::warning };
+        Finding { help: None, ..finding("daemon says", warning.clone(), String::new()) }
+    });
+    let mode = mode.filter(|_| off.is_empty());
+    mode.into_iter().chain(off.iter().cloned()).chain(warnings).collect()
+}
+
+/// Returns findings on what switches everything off, each with the command that ends it.
+fn off(status: &DaemonStatus) -> Vec<Finding> {
+    let path = status.switches.off_by.as_deref().unwrap_or("the file `disable`");
+    let file = status.switches.off_line().map(|line| Finding::wrong("mode", line, format!("rm {path}")));
+    let switches = status.switches.held.switches.iter();
+    let switches =
+        switches.filter(|switch| switch.rule.is_none() && switch.is_last != Some(false)).map(|switch| {
+            let (hosts, option) =
+                if switch.fleet { ("on all hosts", " --fleet") } else { ("on this host", "") };
+            let message = format!("everything is switched to {} {hosts}: no request is refused", switch.mode);
+            Finding::wrong("mode", message, format!("tidegate switch --all --clear{option}"))
+        });
+    file.into_iter().chain(switches).collect()
 }
 
 /// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::Finding;
+use super::reach::User;
 use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
@@ -51,14 +52,14 @@ pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
 }
 
 /// Checks the state directory and the files that were set aside there.
-pub(super) fn state(settings: &Settings) -> Vec<Finding> {
+pub(super) fn state(settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding> {
     // systemd passes the directory to the daemon, but not to this command.
     let packaged = Path::new(STATE_DIRECTORY);
     let Some(path) = settings.state.as_deref().or_else(|| packaged.exists().then_some(packaged)) else {
         let help = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
         return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", help)];
     };
-    let found = std::iter::once(directory(path, settings.memory_max_bytes));
+    let found = std::iter::once(directory(path, settings.memory_max_bytes, of_daemon));
     found.chain(set_aside(path)).chain(evidence(path)).collect()
 }
 
@@ -86,7 +87,7 @@ fn evidence(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
 }
 
 /// Checks that the directory exists, is private to its owner, and has space for the tables twice.
-fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
+fn directory(path: &Path, memory_max_bytes: u64, of_daemon: Option<&User>) -> Finding {
     let shown = path.display();
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => found,
@@ -98,7 +99,8 @@ fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
             );
         }
         Err(error) => {
-            let help = format!("install -d -m 0700 -o tidegate -g tidegate {shown}");
+            let user = of_daemon.map_or("tidegate", |user| &user.name);
+            let help = format!("install -d -m 0700 -o {user} {shown}");
             return Finding::wrong(STATE, format!("{shown}: {error}: a restart forgets every count"), help);
         }
     };
@@ -114,6 +116,11 @@ fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
         Ok(system) => {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
             let message = format!("{shown} has {} MiB free", free >> 20);
+            if free < FREE_BYTES_MIN {
+                let message =
+                    format!("{shown} is full: switches, blocks and counts are lost at the next start");
+                return Finding::wrong(STATE, message, "make room there");
+            }
             if free < needed {
                 let help = format!("make room for twice `memory.max`, {} MiB", needed >> 20);
                 return Finding::warning(STATE, message, help);
@@ -137,6 +144,9 @@ pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
 }
 
 const STATE: &str = "state";
+
+/// Switches and blocks take less.
+const FREE_BYTES_MIN: u64 = 64 << 10;
 
 /// The state directory of the packaged unit.
 const STATE_DIRECTORY: &str = "/var/lib/tidegate";

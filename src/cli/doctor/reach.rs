@@ -67,6 +67,15 @@ pub(super) fn rules(path: &Path, user: &User) -> Option<Finding> {
     })
 }
 
+/// Checks whether the daemon's user can read a file that is read at the start; returns the obstacle.
+pub(super) fn file(what: &'static str, path: &Path, user: &User) -> Option<Finding> {
+    let found = std::fs::metadata(path).ok().filter(|found| !may(found, user, READ))?;
+    let (name, shown) = (&user.name, path.display());
+    let message =
+        format!("the daemon runs as {name}, which cannot read {shown}: it has {}", described(&found));
+    Some(Finding::wrong(what, message, format!("chown {name} {shown}; then: systemctl restart tidegate")))
+}
+
 fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, group) = (&user.name, group_name(found.gid()));
     let message = format!("{name} cannot ask: {} has {}", path.display(), described(found));

@@ -1,12 +1,13 @@
 //! Checks the shared Redis: connection, user, eviction policy; and the fleet secret.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::admin_client::AdminClient;
 use super::Finding;
 use super::files::of_problem;
-use crate::admin::FleetSummary;
+use super::reach::{self, User};
+use crate::admin::{FleetPage, FleetSummary, RedisNodeStatus};
 use crate::clock::Clock;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::RedisSettings;
@@ -16,9 +17,12 @@ use crate::fleet::rights::Rights;
 use crate::terms::counted;
 
 /// Runs all checks; none if the settings have no Redis.
-pub(super) fn all(settings: &Settings) -> Vec<Finding> {
+pub(super) fn all(settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding> {
     let Some(redis) = &settings.redis else { return Vec::new() };
-    let mut findings: Vec<Finding> = redis.fleet_secret_file.iter().map(|file| secret(file)).collect();
+    let by_daemon = |what, file: &Path| of_daemon.and_then(|user| reach::file(what, file, user));
+    let secret = |file: &PathBuf| by_daemon(SECRET, file).unwrap_or_else(|| secret(file));
+    let mut findings: Vec<Finding> = redis.fleet_secret_file.iter().map(secret).collect();
+    findings.extend(redis.link.password_file.as_deref().and_then(|file| by_daemon(WHAT, file)));
     let looked = match look(redis) {
         Ok(looked) => looked,
         Err(message) => {
@@ -28,9 +32,10 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     };
     let clock = Clock::start();
     let now_us = (i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos())) / 1_000;
-    let fleet = AdminClient::of_settings(settings).get_json::<FleetSummary>("/fleet").ok();
-    let host_count = fleet.as_ref().map(|fleet| fleet.hosts);
-    findings.extend(fleet.as_ref().and_then(other_secrets));
+    let fleet = AdminClient::of_settings(settings).get_json::<FleetPage>("/fleet").ok();
+    let host_count = fleet.as_ref().map(|fleet| fleet.summary.hosts);
+    findings.extend(fleet.as_ref().and_then(|fleet| other_secrets(&fleet.summary)));
+    findings.extend(fleet.iter().flat_map(|fleet| &fleet.nodes).filter_map(refusing));
     for (url, looked) in looked {
         match looked {
             Ok(rights) => findings.extend(of_rights(&url, &rights, now_us, redis, host_count)),
@@ -77,13 +82,24 @@ fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
         let mut looked = Vec::new();
         for NodeStatus { id, url, state, .. } in link.nodes() {
             let result = match state {
-                NodeState::Down(error) => Err(error),
+                NodeState::Down(error) | NodeState::Refusing(error) => Err(error),
                 NodeState::Up | NodeState::Starting => Rights::ask(&link, id).await,
             };
             looked.push((url, result));
         }
         Ok(looked)
     })
+}
+
+/// Reports a server that refuses commands of the daemon, although it accepts connections.
+fn refusing(node: &RedisNodeStatus) -> Option<Finding> {
+    let help = match &*node.state {
+        "full" => "raise maxmemory: redis-cli CONFIG SET maxmemory 1gb, and CONFIG REWRITE",
+        "refuses" => "look at Redis' own log",
+        _ => return None,
+    };
+    let why = node.why.as_deref().unwrap_or_default();
+    Some(Finding::wrong(WHAT, format!("{} refuses commands of the daemon: {why}", node.url), help))
 }
 
 fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
@@ -135,8 +151,7 @@ fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
 fn policy(url: &Url, rights: &Rights) -> Finding {
     let Some(policy) = rights.policy.as_deref() else {
         let message = format!("{url} does not let this user see its maxmemory-policy");
-        let help =
-            "redis-cli INFO memory as another user says it: noeviction or volatile-ttl; or grant +info";
+        let help = "run `redis-cli INFO memory` as another user: it should be noeviction or volatile-ttl; or grant +info";
         return Finding::unseen(POLICY, message, help);
     };
     let bound = match rights.memory_bytes_max {
@@ -207,7 +222,7 @@ fn hosts(with_heartbeat: u64, host_count: Option<u64>) -> Finding {
 fn other_secrets(fleet: &FleetSummary) -> Option<Finding> {
     let hosts = fleet.secret.other_hosts;
     let message = format!("another fleet secret, or an older version, on {}", counted(hosts, "host"));
-    let help = "give all hosts the same file in `fleet_secret_files`";
+    let help = "give all hosts the same file in `fleet_secret_files`, then systemctl restart tidegate";
     (hosts > 0).then(|| Finding::wrong(SECRET, message, help))
 }
 

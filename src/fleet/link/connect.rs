@@ -107,11 +107,11 @@ fn read_password(path: &Path) -> Result<Password, LinkError> {
     };
     // Non-blocking, so that a named pipe reads as empty.
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
-    let file = file.map_err(|error| wrong(&error.kind().to_string()))?;
+    let file = file.map_err(|error| wrong(&error.to_string()))?;
     let mut password = Vec::new();
     file.take(PASSWORD_BYTES_MAX + 2)
         .read_to_end(&mut password)
-        .map_err(|error| wrong(&error.kind().to_string()))?;
+        .map_err(|error| wrong(&error.to_string()))?;
     // Editors append a newline.
     let end = password.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     password.truncate(end);

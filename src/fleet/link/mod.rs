@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use failure::{FailureClass, LinkError};
+pub(super) use node::LinkLogThrottle;
 pub use node::{NodeState, NodeStatus};
 pub use nodes::NodeId;
 pub use reply_parser::ReplyParser;

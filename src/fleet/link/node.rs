@@ -26,6 +26,19 @@ pub enum NodeState {
     Up,
     /// No connection, with the reason why the last one or the last attempt failed.
     Down(LinkError),
+    /// Connected, but the server refuses commands, with the reason: it is full, for example.
+    Refusing(LinkError),
+}
+
+impl NodeState {
+    /// Returns why the server runs no commands, if it does not.
+    #[must_use]
+    pub fn fault(&self) -> Option<&LinkError> {
+        match self {
+            NodeState::Starting | NodeState::Up => None,
+            NodeState::Down(error) | NodeState::Refusing(error) => Some(error),
+        }
+    }
 }
 
 /// The status of one server.
@@ -107,7 +120,7 @@ fn refusal(state: &NodeState) -> Option<LinkError> {
         NodeState::Down(error) if error.class == FailureClass::Timeout => {
             Some(LinkError::new(FailureClass::Down, "not connected: the server did not reply in time"))
         }
-        NodeState::Down(error) => Some(error.clone().of_unsent()),
+        NodeState::Down(error) | NodeState::Refusing(error) => Some(error.clone().of_unsent()),
     }
 }
 
@@ -245,14 +258,12 @@ impl Backoff {
 struct ServerLog {
     url: String,
     logged: Option<Option<LinkError>>,
-    since: Timestamp,
-    lines: u32,
-    suppressed: u64,
+    throttle: LinkLogThrottle,
 }
 
 impl ServerLog {
     fn new(url: String) -> ServerLog {
-        ServerLog { url, logged: None, since: Timestamp::ORIGIN, lines: 0, suppressed: 0 }
+        ServerLog { url, logged: None, throttle: LinkLogThrottle::default() }
     }
 
     /// Logs a state unless it is the last one logged.
@@ -260,32 +271,44 @@ impl ServerLog {
         let news = match state {
             NodeState::Starting => return,
             NodeState::Up => None,
-            NodeState::Down(error) => Some(error.clone().of_unsent()),
+            NodeState::Down(error) | NodeState::Refusing(error) => Some(error.clone().of_unsent()),
         };
         if self.logged.as_ref() == Some(&news) {
             return;
         }
-        if !self.admit(Timestamp::from_nanos(read_boot_nanos())) {
-            self.suppressed += 1;
-            return;
-        }
-        let (redis, unsaid) = (&*self.url, std::mem::take(&mut self.suppressed));
+        let Some(suppressed) = self.throttle.admit(Timestamp::from_nanos(read_boot_nanos())) else { return };
+        let redis = &*self.url;
         match &news {
-            None => tracing::info!(redis, unsaid, "connected to Redis"),
+            None => tracing::info!(redis, suppressed, "connected to Redis"),
             Some(error) => {
                 let class = error.class.name();
-                tracing::warn!(redis, class, unsaid, "no connection to Redis: {error}; probing goes on");
+                tracing::warn!(redis, class, suppressed, "no connection to Redis: {error}; probing goes on");
             }
         }
         self.logged = Some(news);
     }
+}
 
-    fn admit(&mut self, now: Timestamp) -> bool {
+/// Admits some lines of the log per minute.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::fleet) struct LinkLogThrottle {
+    since: Timestamp,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl LinkLogThrottle {
+    /// Returns the number of suppressed lines before this one, if there are any; `None`: suppress this one as well.
+    pub(in crate::fleet) fn admit(&mut self, now: Timestamp) -> Option<Option<u64>> {
         if self.lines == 0 || now.since(self.since) >= LINES_PERIOD {
             (self.since, self.lines) = (now, 0);
         }
+        if self.lines >= LINES_MAX {
+            self.suppressed += 1;
+            return None;
+        }
         self.lines += 1;
-        self.lines <= LINES_MAX
+        Some(Some(std::mem::take(&mut self.suppressed)).filter(|suppressed| *suppressed > 0))
     }
 }
 

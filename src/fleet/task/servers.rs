@@ -2,10 +2,10 @@
 
 use crate::clock::Timestamp;
 use crate::fleet::command::{OF_ALL, ScriptCommand};
-use crate::fleet::link::{NodeId, NodeState, NodeStatus, RedisLink};
+use crate::fleet::link::{FailureClass, LinkError, NodeId, NodeState, NodeStatus, RedisLink};
 use crate::fleet::link_state::LinkState;
 use redis::Value;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -14,9 +14,10 @@ use tracing::error;
 pub(super) struct Arrival {
     /// The server, or `None` for a cluster.
     pub(super) at: Option<NodeId>,
+    pub(super) node: NodeId,
     pub(super) command: ScriptCommand,
-    /// The bytes of the reply; `None` if the command failed or may not have run.
-    pub(super) reply: Option<Vec<u8>>,
+    /// The bytes of the reply; an error if the command failed or may not have run, `None` if it was not sent.
+    pub(super) reply: Result<Vec<u8>, Option<LinkError>>,
 }
 
 /// The connections, while there is something to share.
@@ -28,6 +29,8 @@ pub(super) struct Servers {
     /// Changes whenever a connection opens or closes.
     changes: watch::Receiver<u64>,
     up: HashSet<NodeId>,
+    /// The error by which a connected server refused the last command.
+    refusing: HashMap<NodeId, LinkError>,
 }
 
 impl Servers {
@@ -45,7 +48,7 @@ impl Servers {
         let seeds = (1..).map(|number: u64| seed.wrapping_mul(number | 1));
         let states = ids.into_iter().zip(seeds).map(|(id, seed)| (id, LinkState::new(seed, now))).collect();
         let changes = link.changes();
-        Servers { link, states, arrivals, changes, up: HashSet::new() }
+        Servers { link, states, arrivals, changes, up: HashSet::new(), refusing: HashMap::new() }
     }
 
     /// Whether all servers are reachable.
@@ -97,9 +100,17 @@ impl Servers {
         (!self.states.contains_key(&None)).then_some(node)
     }
 
-    pub(super) fn record_reply(&mut self, at: Option<NodeId>, now: Timestamp) {
+    pub(super) fn record_reply(&mut self, (at, node): (Option<NodeId>, NodeId), now: Timestamp) {
+        self.refusing.remove(&node);
         if let Some(state) = self.states.get_mut(&at) {
             state.record_reply(now);
+        }
+    }
+
+    pub(super) fn record_error(&mut self, node: NodeId, error: LinkError) {
+        // These are no replies.
+        if !matches!(error.class, FailureClass::Down | FailureClass::Timeout) {
+            self.refusing.insert(node, error);
         }
     }
 
@@ -126,7 +137,22 @@ impl Servers {
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
-        self.link.nodes()
+        let mut nodes = self.link.nodes();
+        for node in nodes.iter_mut().filter(|node| node.state == NodeState::Up) {
+            if let Some(error) = self.refusing.get(&node.id) {
+                node.state = NodeState::Refusing(error.clone());
+            }
+        }
+        nodes
+    }
+
+    /// Returns why servers are down or refuse commands, each with its class.
+    pub(super) fn faults(&self) -> String {
+        let why = self
+            .nodes()
+            .into_iter()
+            .filter_map(|node| node.state.fault().map(|fault| (node.url, fault.to_string())));
+        why.map(|(url, fault)| format!("{url}: {fault}")).collect::<Vec<_>>().join("; ")
     }
 
     pub(super) fn errors(&self) -> Vec<(&'static str, u64)> {
@@ -150,7 +176,7 @@ async fn converse(
             }
             Err(fault) => {
                 error!(%fault, "a command to Redis could not be made: please report this");
-                if arrivals.send(Arrival { at, command, reply: None }).await.is_err() {
+                if arrivals.send(Arrival { at, node, command, reply: Err(None) }).await.is_err() {
                     return;
                 }
             }
@@ -158,12 +184,12 @@ async fn converse(
     }
     for ((at, command), reply) in sent.into_iter().zip(link.send(node, encoded)) {
         let reply = match reply.await {
-            Ok(Value::BulkString(bytes)) => Some(bytes),
+            Ok(Value::BulkString(bytes)) => Ok(bytes),
             // Our scripts return nothing else; an empty reply is counted as undecodable.
-            Ok(_) => Some(Vec::new()),
-            Err(_) => None,
+            Ok(_) => Ok(Vec::new()),
+            Err(error) => Err(Some(error)),
         };
-        if arrivals.send(Arrival { at, command, reply }).await.is_err() {
+        if arrivals.send(Arrival { at, node, command, reply }).await.is_err() {
             return;
         }
     }

@@ -2,12 +2,12 @@
 
 use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, SyncPlan};
-use crate::clock::{Clock, Now, Timestamp};
+use crate::clock::{Clock, Micros, Now, Timestamp};
 use crate::engine::{Engine, FleetStatus};
 use crate::fleet::command::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::heartbeat::Heartbeat;
-use crate::fleet::link::{NodeId, RedisLink};
+use crate::fleet::link::{LinkLogThrottle, NodeId, RedisLink};
 use crate::fleet::member::HostMember;
 use crate::fleet::remote_checks::WaitingRequest;
 use crate::fleet::reply::{Received, ScriptReply};
@@ -15,6 +15,7 @@ use crate::fleet::reserve::Reserves;
 use crate::fleet::rng::drawn;
 use crate::fleet::sync::{BUCKETS, SyncOptions};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -38,6 +39,12 @@ pub(super) struct SyncLoop {
     arrivals: mpsc::Receiver<Arrival>,
     arrives: mpsc::Sender<Arrival>,
     view: FleetView,
+    /// When the last outage began, and the throttle of its lines in the log.
+    outage: Option<Timestamp>,
+    throttle: LinkLogThrottle,
+    /// When storing the identity was last tried, and whether it is stored.
+    kept_at: Timestamp,
+    is_kept: Arc<AtomicBool>,
     /// When the view was last published, and the cells answered by then.
     published: Now,
     published_cells: u64,
@@ -80,6 +87,10 @@ impl SyncLoop {
             view: FleetView::new(),
             published: Now::default(),
             published_cells: 0,
+            outage: None,
+            throttle: LinkLogThrottle::default(),
+            kept_at: Timestamp::ORIGIN,
+            is_kept: Arc::default(),
         }
     }
 
@@ -199,11 +210,30 @@ impl SyncLoop {
             return;
         }
         let hosts = self.status.hosts();
-        if self.status.is_redis_reachable() {
-            info!(hosts, "budgets are shared with the other hosts");
-        } else {
+        let is_reachable = self.status.is_redis_reachable();
+        let outage = self.outage.take();
+        if !is_reachable {
             self.view.outages += 1;
-            warn!(hosts, "Redis does not answer: fleet rules follow `on_redis_down` until it does");
+            self.outage = Some(now.at);
+        }
+        // A Redis that is away for moments would fill the log.
+        if let Some(suppressed) = self.throttle.admit(now.at) {
+            match (is_reachable, outage.map(|since| Micros::from(now.at.since(since)))) {
+                (true, Some(after)) => {
+                    info!(hosts, %after, suppressed, "Redis answers again: budgets are shared with the other hosts");
+                }
+                (true, None) => info!(hosts, suppressed, "budgets are shared with the other hosts"),
+                (false, _) => {
+                    let why = self.servers.as_ref().map(Servers::faults).unwrap_or_default();
+                    let why = if why.is_empty() { "no reply in time" } else { &why };
+                    warn!(
+                        hosts,
+                        why,
+                        suppressed,
+                        "Redis does not answer: fleet rules follow `on_redis_down` until it does"
+                    );
+                }
+            }
         }
         self.publish_view(now);
     }
@@ -226,22 +256,27 @@ impl SyncLoop {
 
     fn apply_arrival(&mut self, arrival: Arrival) {
         let now = self.clock.now();
-        let Arrival { at, command, reply } = arrival;
+        let Arrival { at, node, command, reply } = arrival;
         let decoded = reply.map(|bytes| ScriptReply::decode(&command, &bytes));
         match decoded {
-            Some(Ok(Received { reply, clamped })) => {
+            Ok(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
                 self.counters.record_reply(now.at);
-                self.servers.iter_mut().for_each(|servers| servers.record_reply(at, now.at));
+                self.servers.iter_mut().for_each(|servers| servers.record_reply((at, node), now.at));
                 self.answered(&command, reply, now);
                 self.relink(now);
             }
-            Some(Err(fault)) => {
+            Ok(Err(fault)) => {
                 self.view.undecodable += 1;
                 debug!(%fault, "Redis sent an invalid reply: the command counts as unanswered");
                 self.failed(at, &command, now);
             }
-            None => self.failed(at, &command, now),
+            Err(error) => {
+                if let (Some(servers), Some(error)) = (&mut self.servers, error) {
+                    servers.record_error(node, error);
+                }
+                self.failed(at, &command, now);
+            }
         }
     }
 
@@ -267,8 +302,11 @@ impl SyncLoop {
                 }
                 self.view.unlike = unlike;
                 let hosts = self.status.hosts();
-                if self.plan.identity.hosts != hosts {
+                let is_due =
+                    !self.is_kept.load(Ordering::Relaxed) && now.at.since(self.kept_at) >= KEEP_AGAIN;
+                if self.plan.identity.hosts != hosts || is_due {
                     self.plan.identity.hosts = hosts;
+                    self.kept_at = now.at;
                     self.keep();
                 }
             }
@@ -352,9 +390,11 @@ impl SyncLoop {
     /// Stores the identity on a thread that may block on the disk.
     fn keep(&self) {
         let Some(keep) = self.plan.keep.clone() else { return };
-        let bytes = self.plan.identity.to_bytes();
+        let (bytes, is_kept) = (self.plan.identity.to_bytes(), Arc::clone(&self.is_kept));
         let keeping = std::thread::Builder::new().name("sync-keep".into()).spawn(move || {
-            if let Err(error) = keep(&bytes) {
+            let kept = keep(&bytes);
+            is_kept.store(kept.is_ok(), Ordering::Relaxed);
+            if let Err(error) = kept {
                 debug!(%error, "the identity of this host cannot be kept");
             }
         });
@@ -392,6 +432,9 @@ const IDLE: Duration = Duration::from_millis(500);
 
 /// How often to check connections, heartbeats, versions and overrides while no key is due.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+/// How often to try again to store the identity.
+const KEEP_AGAIN: Duration = Duration::from_secs(30);
 
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 

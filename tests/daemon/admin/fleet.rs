@@ -219,7 +219,7 @@ fn warns_of_fleet_rules_without_redis() {
     assert_eq!(page["rules"][0]["shared"], false);
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
     assert!(
-        warnings.contains("`scope: fleet` is in 1 rule") && warnings.contains("fleet_secret_files"),
+        warnings.contains("`scope: fleet` is in 1 rule:") && warnings.contains("fleet_secret_files"),
         "{warnings}"
     );
     let out = daemon.run("fleet");

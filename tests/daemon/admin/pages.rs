@@ -63,8 +63,15 @@ fn reload_response_reports_the_result() {
         why.contains("api.yaml:2:") && why.contains("2/hr") && why.contains("keeps its last good"),
         "{why}"
     );
+    // All domains keep good rules, so a balancer that asks every host removes none.
+    let ready = get(&daemon, "/readyz");
+    assert!(ready.status == 200 && ready.body.contains("\nnote: the rules have errors"), "{}", ready.body);
+    assert!(daemon.run("healthcheck").contains("tidegate check"));
+    // A new domain with errors has no limits.
+    std::fs::write(daemon.plan.path("rules/b.yaml"), "domain: b\nlimits: [{name: a, rate: 1}]\n").unwrap();
+    post(&daemon, "/reload", "");
     assert_eq!(get(&daemon, "/readyz").status, 503);
-    assert!(get(&daemon, "/readyz").body.contains("tidegate check"));
+    assert_eq!(daemon.outcome("healthcheck").0, Some(1));
     assert_eq!(get(&daemon, "/healthz").status, 200);
     // The last good rules still decide.
     let mut wire = daemon.greeted();
@@ -164,8 +171,8 @@ fn keeps_keys_of_status_and_fleet() {
         (&status, "/pools/0", "braking busy chances pool reserve s signals slots u watched"),
         (&status, "/rules", "domains first_error good kept last_failure last_success path without"),
         (&status, "/rules/domains/0", "name rules sha"),
-        (&status, "/state", "bad bytes failures last_write writes"),
-        (&status, "/switches", "blocks changes mode off switches warnings"),
+        (&status, "/state", "bad bytes failures last_write switches_unkept writes"),
+        (&status, "/switches", "blocks changes mode off off_by switches warnings"),
         (&status, "/switches/blocks/0", "by fleet key rule text until"),
         (&status, "/switches/switches/0", "by fleet holds is_last mode rule said until written"),
         (

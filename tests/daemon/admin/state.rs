@@ -23,7 +23,7 @@ fn bad(daemon: &Daemon, file: &str) -> f64 {
 
 /// A file of the state directory, its text, and words of the log about it.
 const UNUSABLE: [(&str, &str, &[&str]); 4] = [
-    ("tables", "no such file", &["ERROR", "of no use: it is not a tidegate snapshot"]),
+    ("tables", "no such file", &["ERROR", "cannot be used: it is not a tidegate snapshot"]),
     ("switches", "{\"version\":1", &["WARN", "switches.bad", "cut short or damaged", "set aside"]),
     ("rules", "no such file", &["WARN", "damaged"]),
     ("fleet-overrides", "no document", &["ERROR", "fleet-overrides"]),
@@ -46,7 +46,10 @@ fn sets_unusable_files_aside_and_reports_them() {
         assert_eq!(fs::read_to_string(&aside).unwrap(), text);
         let status = get(&daemon, "/status").json();
         assert_eq!(status["state"]["bad"][file], 1);
-        let expected = format!("`{file}` of the state directory was unusable at the start");
+        let expected = match file {
+            "fleet-overrides" => "the fleet overrides kept on this host are damaged".to_owned(),
+            _ => format!("`{file}` of the state directory was unusable at the start"),
+        };
         assert!(status["warnings"].to_string().contains(&expected), "{status:#}");
         // `doctor` reads the status and the files.
         let (_, output, _) = outcome_of(&daemon.doctor(&[]));

@@ -1,7 +1,9 @@
 //! The daemon that a command reaches: two in one directory, a stale socket, an admin socket in use.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -166,4 +168,32 @@ fn installed_settings_name_the_admin_socket() {
     ))
     .unwrap();
     assert!(code == Some(0) && err.contains("mode enforce"), "{err}");
+}
+
+#[test]
+fn settings_with_error_take_no_command_away() {
+    let daemon = Plan::new().settings("admin: {socket: admin.sock}").start();
+    let run = |arguments: &str| installed("modee: x", arguments);
+    let Some((code, out, err)) = run(&format!("status --socket {}", daemon.socket().display())) else {
+        eprintln!("left out: only root can have a mount of its own");
+        return;
+    };
+    assert!(code == Some(0) && out.contains("mode enforce"), "{err}");
+    // Another user learns that the socket is there.
+    std::fs::set_permissions(daemon.plan.directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(BINARY);
+    command.arg("status").arg("--socket").arg(daemon.socket()).current_dir("/").uid(65_534).gid(65_534);
+    let (code, _, err) = outcome_of(&command.output().unwrap());
+    assert!(code == Some(1) && err.contains("admin.sock") && err.contains("try sudo"), "{err}");
+    // Where no daemon is, the error is named.
+    std::fs::create_dir(daemon.plan.path("u")).unwrap();
+    let _other = UnixListener::bind(daemon.plan.path("u/u.sock")).unwrap();
+    let (code, _, err) = run(&format!("status --socket {}", daemon.plan.path("u/u.sock").display())).unwrap();
+    assert!(code == Some(1) && err.contains("help: correct the settings") && err.contains("modee"), "{err}");
+}
+
+#[test]
+fn commands_find_admin_socket_by_the_daemons_settings() {
+    let daemon = Plan::new().settings("admin: {socket: elsewhere.sock}").start();
+    await_status(&daemon.socket());
 }

@@ -103,7 +103,7 @@ fn kill_during_write_leaves_old_or_new_file() {
     for round in 0..rounds {
         let daemon = plan.start();
         let log = daemon.log();
-        assert!(!log.contains("of no use"), "round {round}: {log}");
+        assert!(!log.contains("snapshot cannot be used"), "round {round}: {log}");
         assert!(round == 0 || log.contains("restored the state"), "round {round}: {log}");
         let mut wire = daemon.greeted();
         for user in 0..300 {

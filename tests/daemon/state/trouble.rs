@@ -29,7 +29,8 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
     let mut plan = plan();
     for damage in ["first", "second"] {
         fs::write(state(&plan).join("tables"), damage).unwrap();
-        plan = serves_and_logs(plan, &["ERROR", "of no use: it is not a tidegate snapshot", "begin anew"]);
+        plan =
+            serves_and_logs(plan, &["ERROR", "cannot be used: it is not a tidegate snapshot", "begin anew"]);
         assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), damage.as_bytes());
         fs::remove_file(state(&plan).join("tables")).unwrap();
     }

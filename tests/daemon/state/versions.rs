@@ -34,7 +34,7 @@ fn restores_tables_of_same_version_only() {
         assert_eq!(allowed(&mut daemon.greeted(), "u", 3), left.min(3), "round {round}");
         let log;
         (plan, log) = end(daemon);
-        for words in ["of no use: it is of version 3", "reads version 2"] {
+        for words in ["cannot be used: it is of version 3", "reads version 2"] {
             assert_eq!(log.contains(words), is_other, "round {round}: {words}: {log}");
         }
         assert_eq!(log.contains("restored the state"), round > 0 && !is_other, "round {round}: {log}");
@@ -95,7 +95,7 @@ fn starts_with_files_of_the_version_before() {
     assert_eq!(allowed_at(&mut wire, "/switched-off", "ann"), 4);
     assert_eq!(allowed_at(&mut wire, "/bucket", "blocked"), 0);
     let (plan, log) = end(daemon);
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("of no use")).collect();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("snapshot cannot be used")).collect();
     assert_eq!(lines.len(), 1, "{log}");
     for words in ["version 1", "reads version 2", "limits, leases and blocks by rules begin anew"] {
         assert!(lines[0].contains(words), "{words}: {log}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::Value;
 
-use super::daemon::{Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, eventually, outcome_of};
 use super::http::{get, post};
 use super::wire::{Wire, hit};
 
@@ -117,6 +117,26 @@ fn blocks_and_resets_key_without_logging_it() {
         assert!(!text.contains("canary"), "the {origin} names the key: {text}");
     }
     daemon.await_log(&["blocked the key ", " of api/per-user until 2"]);
+}
+
+#[test]
+fn doctor_says_how_to_end_what_disables_everything() {
+    let daemon = plan().start();
+    let wrong = || {
+        let (code, report, _) = outcome_of(&daemon.doctor(&[]));
+        (code == Some(1)).then_some(report)
+    };
+    daemon.run("switch --all disabled");
+    let report = wrong().unwrap();
+    assert!(report.contains("WRONG  mode: everything is switched to disabled on this host"), "{report}");
+    assert!(report.contains("help: tidegate switch --all --clear\n"), "{report}");
+    daemon.run("switch --all --clear");
+    let file = daemon.plan.path("disable");
+    fs::write(&file, "").unwrap();
+    let report = eventually("the file counts", || wrong().filter(|report| report.contains("EVERYTHING")));
+    assert!(report.contains(&format!("help: rm {}\n", file.display())), "{report}");
+    assert_eq!(report.matches("EVERYTHING").count(), 1, "{report}");
+    assert!(daemon.run("switch").contains(&format!("the file {} is there", file.display())));
 }
 
 #[test]

@@ -51,10 +51,7 @@ pub(crate) fn one(link: &RedisLink) -> NodeStatus {
 
 /// Returns the error if there is no connection.
 pub(crate) fn down(link: &RedisLink) -> Option<LinkError> {
-    match one(link).state {
-        NodeState::Down(error) => Some(error),
-        NodeState::Starting | NodeState::Up => None,
-    }
+    one(link).state.fault().cloned()
 }
 
 pub(crate) fn is_up(link: &RedisLink) -> bool {

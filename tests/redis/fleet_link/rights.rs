@@ -57,7 +57,7 @@ async fn reports_password_faults() {
     let missing = LinkOptions { password_file: Some("/nowhere/password".into()), ..options(&redis.url()) };
     let missing = RedisLink::start(missing, vec![echo()]).unwrap();
     until("no file", || is_down_for(&missing, FailureClass::Auth)).await;
-    assert!(down(&missing).unwrap().to_string().contains("/nowhere/password: entity not found"));
+    assert!(down(&missing).unwrap().to_string().contains("/nowhere/password: No such file"));
     let open = Redis::start(&[]);
     let needless = link_as(&open, None, PASSWORD);
     until("a password that nobody asks for", || is_down_for(&needless, FailureClass::Auth)).await;

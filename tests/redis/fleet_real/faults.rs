@@ -7,11 +7,12 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Daemon, eventually};
+use super::daemon::{Daemon, eventually, outcome_of};
 use super::hosts::{
     Asked, CUT_OFF, Caller, LINKED, admitted_by_one_bucket, await_one_more, count_log, hosts, metric,
     most_at_once, passed, passed_between, plan, rules,
 };
+use super::http::get;
 use super::redis_server::Redis;
 use super::wire::{Wire, hit, verdict_of};
 
@@ -162,6 +163,28 @@ fn survives_redis_demoted_to_replica() {
 #[test]
 fn survives_redis_out_of_memory() {
     outage(|redis| redis.order("CONFIG SET maxmemory 1"), |redis| redis.order("CONFIG SET maxmemory 0"));
+}
+
+/// Operators see why: a full Redis accepts connections, and answers.
+#[test]
+fn full_redis_is_named() {
+    let redis = Redis::start(&[]);
+    let host = plan(&redis.url(), &rules("10/s", 10, ""), "").start();
+    host.await_log(&[LINKED]);
+    redis.order("CONFIG SET maxmemory 1");
+    host.await_log(&[CUT_OFF, "oom"]);
+    let state = || {
+        let fleet: serde_json::Value = serde_json::from_str(&get(&host, "/fleet").body).unwrap();
+        fleet["nodes"][0]["state"].as_str().unwrap().to_owned()
+    };
+    eventually("it is full", || (state() == "full").then_some(()));
+    let status = host.run("status");
+    assert!(status.contains("Redis refuses commands (oom: "), "{status}");
+    let (code, report, _) = outcome_of(&host.doctor(&[]));
+    assert!(code == Some(1) && report.contains("help: raise maxmemory"), "{report}");
+    redis.order("CONFIG SET maxmemory 0");
+    host.await_log(&["Redis answers again"]);
+    eventually("it is up", || (state() == "up").then_some(()));
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::certificates::server;
 use super::daemon::{Daemon, eventually, outcome_of};
 use super::hosts::{
-    LINKED, admitted_by_one_bucket, ask_all, await_counted, count_log, most_at_once, passed, plan, rules,
+    LINKED, admitted_by_one_bucket, ask_all, await_counted, count_log, metric, most_at_once, passed, plan,
+    rules,
 };
 use super::http::get;
 use super::leaving::end;
@@ -99,13 +100,16 @@ fn different_secrets_separate_budgets_until_last_restart() {
         host.await_log(&["ANOTHER FLEET SECRET"]);
         eventually("it counts the other host", || (others(host) == 1).then_some(()));
         assert!(host.run("fleet").contains("another one, or an older version, on 1 host"));
-        assert!(host.run("status").contains("another fleet secret"));
+        assert!(host.run("status").contains("another fleet secret than this one"));
+        assert_eq!(metric(host, "tidegate_fleet_other_secret_hosts"), 1.0);
+        assert_eq!(metric(host, "tidegate_fleet_admitted_max_ratio"), 2.0);
     }
     let most = at_once(&hosts, 1_000);
     assert!(most <= 2.0 * (f64::from(BURST) + RATE / 20.0) + RATE, "{most}");
     // Fleet overrides of the old secret do not hold on the restarted host.
     assert!(!is_refused(&hosts[0], "u8") && is_refused(&hosts[1], "u8"));
     assert!(block(&hosts[0]).contains("delete the key tg:{tm}:overrides"));
+    assert!(block(&hosts[1]).contains("1 host with another fleet secret"));
     let [one, two] = hosts;
     let hosts = [one, again(two, 2)];
     await_counted(&hosts, 2);
@@ -118,6 +122,40 @@ fn different_secrets_separate_budgets_until_last_restart() {
     eventually("the block holds", || hosts.iter().all(|host| is_refused(host, "u8")).then_some(()));
     at_once(&hosts, 500);
     assert!(at_once(&hosts, 1_000) <= f64::from(BURST) + RATE / 20.0, "one budget again");
+}
+
+/// A host without a readable secret limits alone, and operators see it.
+#[test]
+fn host_without_secret_needs_the_fleet() {
+    let redis = Redis::start(&[]);
+    let plan = plan(&redis.url(), &rules("200/s", BURST, ""), "");
+    fs::remove_file(plan.path("secret")).unwrap();
+    let host = plan.start();
+    let [needed, linked] = ["needed", "linked"].map(|name| metric(&host, &format!("tidegate_fleet_{name}")));
+    assert_eq!([needed, linked], [1.0, 0.0]);
+    let status = host.run("status");
+    for words in ["cannot read the fleet secret: No such file", "then systemctl restart tidegate"] {
+        assert!(status.contains(words), "{words}: {status}");
+    }
+}
+
+/// Newer numbers of one host hold on all hosts, and the others say so.
+#[test]
+fn host_with_older_numbers_says_that_they_do_not_hold() {
+    let redis = Redis::start(&[]);
+    let start = |rate: &str| plan(&redis.url(), &rules(rate, BURST, "on_miss: refuse"), "").start();
+    let one = start("200/s");
+    await_counted(std::slice::from_ref(&one), 1);
+    at_once(std::slice::from_ref(&one), 300);
+    let other = start("100/s");
+    let hosts = [one, other];
+    await_counted(&hosts, 2);
+    let says = |host: &Daemon| host.run("status").contains("newer numbers for api/shared than 200/s here");
+    eventually("it is said", || {
+        at_once(&hosts, 300);
+        says(&hosts[0]).then_some(())
+    });
+    assert!(!says(&hosts[1]) && hosts[0].run("fleet").contains(" elsewhere"));
 }
 
 /// Returns whether all of many requests are refused: the first of a key always is, before tokens arrive.
