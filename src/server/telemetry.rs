@@ -244,6 +244,8 @@ const DOMAINS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray;
+
     use super::{ClientKind, ServerCounters};
     use crate::protocol::{MissReason, MissedCounts};
 
@@ -252,6 +254,7 @@ mod tests {
         let table = [
             (Some("python/0.1.0"), ClientKind::Python),
             (Some("go"), ClientKind::Go),
+            (Some("php/0.1.0"), ClientKind::Php),
             (Some("python-evil{x=\"y\"}/1"), ClientKind::Other),
             (Some(""), ClientKind::Other),
             (None, ClientKind::Other),
