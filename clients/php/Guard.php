@@ -128,7 +128,8 @@ final class Guard
         if ($decision === null) {
             return null;
         }
-        if (!$decision->allowed && ($refusal = $this->refusal($seen, $decision)) !== null) {
+        if (!$decision->allowed) {
+            $refusal = $this->refusal($seen, $decision);
             http_response_code($refusal->status);
             foreach ($refusal->headers as $name => $value) {
                 header("$name: $value");
@@ -163,14 +164,14 @@ final class Guard
         return $decision;
     }
 
-    /** Returns the response to a refusal; null if `onRefused` threw: the request passes. */
-    public function refusal(Seen $seen, Decision $decision): ?Refusal
+    /** Returns the response to a refusal; the usual one if `onRefused` throws. */
+    public function refusal(Seen $seen, Decision $decision): Refusal
     {
         try {
-            $own = $this->onRefused === null ? null : ($this->onRefused)($seen->request, $decision);
+            $own = (fn (): ?Refusal => $this->onRefused === null ? null : ($this->onRefused)($seen->request, $decision))();
         } catch (\Throwable $error) {
-            $this->failed('onRefused', $error);
-            return null;
+            $this->failed('onRefused', $error, 'refusals get the usual response');
+            $own = null;
         }
         $body = $decision->problem();
         $own ??= new Refusal($decision->status, ['Content-Type' => 'application/problem+json',
@@ -213,31 +214,18 @@ final class Guard
 
     private function decide(Seen $seen): ?Decision
     {
-        $name = '';
-        $call = function (string $option, mixed $else = null) use ($seen, &$name): mixed {
-            $name = $option;
-            return $this->$option instanceof \Closure ? ($this->$option)($seen->request) : $this->$option ?? $else;
-        };
-        try {
-            if ($call('exempt')) {
-                return null;
-            }
-            $path = $seen->path();
-            $attributes = ['method' => $seen->method, 'path' => $path, 'ip' => $this->address($seen), 'user' => $call('user'),
-                'user_agent' => ($seen->header)('User-Agent')];
-            foreach ($call('attributes') ?? [] as $attribute => $source) {
-                $attributes[$attribute] = match (true) {
-                    $this->attributes instanceof \Closure => $source,
-                    $source instanceof \Closure => $source($seen->request),
-                    default => ($seen->header)($source),
-                };
-            }
-            $further = [...$call('descriptors', [])];
-            $given = ['cost' => $call('cost'), 'priority' => $call('priority'), 'queued' => $this->queued($seen)];
-            $given['onFailure'] = $this->onFailure($call('onFailure'), $path);
-        } catch (\Throwable $error) {
-            return $this->failed($name, $error);
+        if ($this->value('exempt', $this->exempt, $seen)) {
+            return null;
         }
+        $path = $seen->path();
+        $attributes = ['method' => $seen->method, 'path' => $path, 'ip' => $this->address($seen),
+            'user' => $this->value('user', $this->user, $seen), 'user_agent' => ($seen->header)('User-Agent')];
+        $attributes = array_replace($attributes, $this->attributes($seen));
+        $descriptors = $this->descriptors === null ? [] : fn ($request): array => [...($this->descriptors)($request) ?? []];
+        $further = $this->value('descriptors', $descriptors, $seen, []);
+        $given = ['cost' => $this->value('cost', $this->cost, $seen, 1), 'queued' => $this->queued($seen),
+            'priority' => $this->value('priority', $this->priority, $seen),
+            'onFailure' => self::action($this->value('onFailure', $this->onFailure, $seen, 'allow'), $path)];
         try {
             $all = $further === [] ? $attributes : [$attributes, ...$further];
             return $this->client->acquire($this->domain, $all, ...$given, fallback: $this->fallback);
@@ -246,15 +234,49 @@ final class Guard
         }
     }
 
-    /** Allows a request whose callback threw. Logs the place, but no message, which may contain personal data. */
-    private function failed(string $name, \Throwable $error): Decision
+    private function attributes(Seen $seen): array
     {
-        $place = $error::class . " at {$error->getFile()}:{$error->getLine()}";
-        $this->client->log("$name threw $place: such requests are not limited", true);
-        return $this->client->degrade('callback');
+        if ($this->attributes instanceof \Closure) {
+            $mapping = fn ($request): array => self::mapping(($this->attributes)($request));
+            return $this->value('attributes', $mapping, $seen, []);
+        }
+        $attributes = [];
+        foreach ($this->attributes as $name => $source) {
+            $attributes[$name] = is_string($source) ? ($seen->header)($source) : $this->value("attributes.$name", $source, $seen);
+        }
+        return $attributes;
     }
 
-    private function onFailure(string|array $given, string $path): string
+    /** Returns values by name. A list has none. */
+    private static function mapping(?iterable $given): array
+    {
+        $all = iterator_to_array($given ?? []);
+        return $all === [] || !array_is_list($all) ? $all : throw new \TypeError('attributes are values by name');
+    }
+
+    /** Returns an option or, of a function, its result; `$otherwise` if it throws. */
+    private function value(string $name, mixed $option, Seen $seen, mixed $otherwise = null): mixed
+    {
+        try {
+            return $option instanceof \Closure ? $option($seen->request) : $option;
+        } catch (\Throwable $error) {
+            $this->failed($name, $error);
+            return $otherwise;
+        }
+    }
+
+    /**
+     * Counts and logs a function of the application that threw: with its place, but without its message, which may contain
+     * personal data.
+     */
+    private function failed(string $name, \Throwable $error, string $then = 'requests are checked without it'): void
+    {
+        $place = $error->getFile() === __FILE__ ? '' : " at {$error->getFile()}:{$error->getLine()}"; // here: a wrong result
+        $this->client->log("$name threw " . $error::class . "$place: such $then", true);
+        $this->client->degrade('callback'); // counts it; the next request reports it
+    }
+
+    private static function action(mixed $given, string $path): mixed
     {
         foreach (is_array($given) ? $given : [] as [$start, $action]) {
             if (str_starts_with($path, $start)) {

@@ -39,7 +39,8 @@ final readonly class Middleware implements MiddlewareInterface
             return $handler->handle($request);
         }
         $request = $request->withAttribute('tidegate', $decision);
-        if (!$decision->allowed && ($refusal = $this->guard->refusal($seen, $decision)) !== null) {
+        if (!$decision->allowed) {
+            $refusal = $this->guard->refusal($seen, $decision);
             $response = self::with($this->responses->createResponse($refusal->status), $refusal->headers);
             $response->getBody()->write($refusal->body);
             return $response;

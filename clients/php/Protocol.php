@@ -18,6 +18,7 @@ final class Connection
 {
     private const GRACE = 2_000_000; // ns for the reply, if this process used up the deadline before it wrote the request
     private const PATH_BYTES_MAX = 107;
+    private const HTTP = 0x48545450; // the letters
     private const UNPROVED_MAX = 512;
     private const ENOENT = 2, EPERM = 1, EAGAIN = 11, EACCES = 13, ECONNREFUSED = 111;
     private const BUSY = 8;
@@ -185,6 +186,9 @@ final class Connection
                 $text = "permission denied on $this->path: user $user is not in group {$name('grgid', filegroup($this->path))}";
                 throw new Fault($text, 'unreachable');
             }
+            if ($code === self::ECONNREFUSED && (is_file($this->path) || is_dir($this->path))) {
+                throw new Fault("$this->path is no socket: set TIDEGATE_SOCKET to that of the daemon", 'unreachable', absent: true);
+            }
             $text = "no daemon at $this->path ($text): start it with `tidegate serve`, or set TIDEGATE_SOCKET";
             throw new Fault($text, 'unreachable', absent: $code === self::ENOENT || $code === self::ECONNREFUSED);
         } finally {
@@ -211,6 +215,9 @@ final class Connection
     {
         while (true) {
             $size = unpack('N', $this->bytes(4, $deadline))[1];
+            if ($size === self::HTTP) {
+                throw new Fault('the daemon answered in HTTP: that is the admin socket; set TIDEGATE_SOCKET to the one beside it');
+            }
             if ($size > Wire::FRAME_MAX) {
                 throw new Fault("malformed frame of $size bytes");
             }

@@ -37,6 +37,7 @@ final class Client
     private array $abandoned = [];
     private array $missed = [];
     private array $refused = [];
+    private bool $refuses = false; // whether a request had onFailure refuse
 
     /**
      * @param ?string $socket path of the daemon's socket; else TIDEGATE_SOCKET, else the default paths
@@ -174,10 +175,14 @@ final class Client
         $this->connection?->close();
     }
 
-    /** Logs a line; `$once`: only the first time, with APCu once an hour of all workers. @internal */
-    public function log(string $text, bool $once = false): void
+    /**
+     * Logs a line; `$once`: only the first time of this text, or of the key `$once`; with APCu once an hour of all workers.
+     *
+     * @internal
+     */
+    public function log(string $text, bool|string $once = false): void
     {
-        if ($once && !$this->memory()->once('log.' . md5($text), 3_600)) {
+        if ($once !== false && !$this->memory()->once('log.' . md5($once === true ? $text : $once), 3_600)) {
             return;
         }
         try {
@@ -238,6 +243,7 @@ final class Client
         if ($onFailure !== 'allow' && $onFailure !== 'refuse') {
             throw new \ValueError('onFailure is allow or refuse');
         }
+        $this->refuses = $this->refuses || $onFailure === 'refuse';
         $cost = Wire::cost($cost);
         if (!$this->enabled) {
             return new Decision([0], 'disabled');
@@ -250,9 +256,6 @@ final class Client
             $decision = $this->decide($request, $onFailure, $fallback ?? $this->fallback, $began);
         } catch (Fault $fault) {
             $decision = $this->refuse($fault);
-        }
-        if ($decision->notes !== [] && in_array(['unmatched', 'domain'], $decision->notes, true)) {
-            $this->log("the rules have no domain \"$domain\"; its requests are not limited", true);
         }
         if ($this->onDecision !== null && $op !== Wire::PEEK) {
             try {
@@ -282,6 +285,7 @@ final class Client
             }
         }
         if ($answer instanceof Decision) {
+            $answer->notes === [] || $this->logUnmatched($request, $answer);
             $fallback?->remember($request, $answer);
             return $answer;
         }
@@ -290,6 +294,21 @@ final class Client
         }
         $missed = $this->degrade($answer->reason, $onFailure);
         return $fallback?->decide($request) ?? $missed;
+    }
+
+    /** Logs, once for each domain, that it does not exist or that none of its rules matched; no value of an attribute. */
+    private function logUnmatched(Request $request, Decision $decision): void
+    {
+        $domain = $request->domain;
+        if (in_array(['unmatched', 'domain'], $decision->notes, true)) {
+            $this->log("the rules have no domain \"$domain\"; its requests are not limited", true);
+        } elseif (in_array(['unmatched', 'rule'], $decision->notes, true)) {
+            $names = array_map(static fn (array $texts): array => array_column(array_chunk($texts, 2), 0), $request->descriptors);
+            $names = implode(', ', array_unique(array_merge(...$names)));
+            $about = $names === '' ? 'a request without attributes' : "a request with the attributes $names";
+            $why = "it is not limited; `tidegate why $domain …` says why";
+            $this->log("no rule of the domain \"$domain\" matches $about: $why", "no rule of $domain");
+        }
     }
 
     private function lease(mixed $number, Connection $connection, int $id): ?Lease
@@ -472,7 +491,11 @@ final class Client
         if ($failing === ($state === self::FAILING) || !$memory->swap('state', $state, $failing ? self::FAILING : self::WELL)) {
             return;
         }
-        $limits = $this->fallback === null ? 'are not limited' : 'are limited by the fallback';
+        $limits = match (true) {
+            $this->fallback !== null => 'are limited by the fallback',
+            $this->refuses => 'with onFailure refuse get status 503, others are not limited',
+            default => 'are not limited',
+        };
         $this->log($failing ? "{$fault->getMessage()}; requests $limits" : 'the daemon answers again');
     }
 }

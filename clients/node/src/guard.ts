@@ -180,7 +180,7 @@ export class Guard<R> {
 
   async #attributes({ request, raw }: Seen<R>): Promise<Readonly<Record<string, unknown>> | null | undefined> {
     const { attributes } = this.options;
-    if (typeof attributes === "function") return this.#value("attributes", () => attributes(request), null);
+    if (typeof attributes === "function") return this.#value("attributes", async () => checkMapping(await attributes(request)), null);
     const found: Record<string, unknown> = {};
     for (const [name, source] of Object.entries(attributes ?? {}))
       found[name] = typeof source === "function" ? await this.#value(`attributes.${name}`, () => source(request), null) : header(raw, source);
@@ -259,6 +259,14 @@ function addFields(response: ServerResponse, fields: (status: number, there: str
     return Reflect.apply(writeHead, response, [status, ...rest]) as ServerResponse;
   };
   response.writeHead = start as ServerResponse["writeHead"];
+}
+
+/** Returns what a function returned as attributes: an object, but none that is iterable; null: none. */
+function checkMapping<T>(given: T): T {
+  if (given == null || (typeof given === "object" && !(Symbol.iterator in given))) return given;
+  const error = new TypeError("attributes are values by name");
+  error.stack = ""; // no line of the application
+  throw error;
 }
 
 function header(raw: IncomingMessage, name: string): string | undefined {

@@ -276,6 +276,23 @@ test("checks a request without the function that throws, and logs the place with
   assert.deepEqual(client.lines.map((one) => line.exec(one)?.[1]).sort(), [...names, "attributes.org"].sort());
 });
 
+test("sends no attributes of a function that returns no values by name", async (t) => {
+  const daemon = await Played.start(t);
+  const client = makeClient(t, daemon.path);
+  let returned;
+  const port = await listening(t, createServer(limitHttp(client, "api", { attributes: async () => returned }, (_, response) => response.end())));
+  const sent = [];
+  for (returned of ["abc", 7, ["abc"], [["a", "b"]], new Map([["a", "b"]]), null, undefined, {}, { plan: "free" }]) {
+    assert.equal((await send(port, "/")).status, 200);
+    sent.push(daemon.of(1).at(-1)[3]);
+  }
+  const bare = sent[5];
+  assert.deepEqual(bare[0].filter((_, i) => i % 2 === 0), ["method", "path", "ip"]);
+  assert.deepEqual(sent, [...Array(8).fill(bare), [[...bare[0], "plan", "free"]]]);
+  assert.deepEqual(client.lines, ["tidegate: attributes threw TypeError: such requests are checked without it"]);
+  assert.deepEqual(client.stats().missed, { callback: 5 });
+});
+
 test("leaves onFailure to the daemon's absence, also if a function throws", async (t) => {
   const client = makeClient(t, "/nowhere/s");
   const options = { onFailure: "refuse", attributes: () => { throw new Error("secret"); } };

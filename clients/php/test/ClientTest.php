@@ -564,6 +564,33 @@ final class ClientTest extends Base
         $this->assertSame(['tidegate: the rules have no domain "api"; its requests are not limited'], $this->lines);
     }
 
+    public function testLogsOnceForEachDomainThatNoRuleMatched(): void
+    {
+        $daemon = $this->played(static fn (array $m): array => array_replace(decision($m, [0, null, null, null, null, null, 0]), [10 => ['unmatched', 'rule']]));
+        $client = $this->client($daemon->path);
+        $all = [['user' => 'u1', 'plan' => 'secret'], ['user' => 'u1', 'org' => 'o1']];
+        foreach ([['shop', $all], ['shop', ['path' => '/']], ['jobs', []]] as [$domain, $attributes]) {
+            $this->assertTrue($client->hit($domain, $attributes)->allowed);
+        }
+        $this->assertSame([
+            'tidegate: no rule of the domain "shop" matches a request with the attributes user, plan, org: it is not limited; `tidegate why shop …` says why',
+            'tidegate: no rule of the domain "jobs" matches a request without attributes: it is not limited; `tidegate why jobs …` says why',
+        ], $this->lines);
+    }
+
+    public function testNamesAPathThatIsNoSocketAndTheAdminSocket(): void
+    {
+        $path = folder();
+        $this->client($path)->hit('api');
+        touch("$path/s");
+        $this->client("$path/s")->hit('api');
+        $this->assertStringStartsWith("tidegate: $path is no socket: set TIDEGATE_SOCKET to that of the daemon; requests ", $this->lines[0]);
+        $this->assertStringStartsWith("tidegate: $path/s is no socket: set TIDEGATE_SOCKET to that of the daemon; requests ", $this->lines[1]);
+        $daemon = $this->played(static fn (): string => "HTTP/1.1 400 Bad Request\r\n\r\n", "$path/t");
+        $this->assertSame('protocol', $this->client($daemon->path)->hit('api')->reason);
+        $this->assertStringContainsString('that is the admin socket; set TIDEGATE_SOCKET to the one beside it', $this->lines[2]);
+    }
+
     public function testHonorsTheEnvironment(): void
     {
         $daemon = $this->played();

@@ -83,29 +83,69 @@ final class HttpTest extends Base
         $response = $own->process(self::request(), $never);
         $this->assertSame([420, 'per-user', '1', 'calm'], [$response->getStatusCode(), $response->getHeaderLine('X-A'), $response->getHeaderLine('Retry-After'), (string) $response->getBody()]);
         $this->assertFalse($response->hasHeader('RateLimit'));
-        $passes = new Middleware($client, new Psr17Factory(), onRefused: static fn () => throw new LogicException('secret'));
-        $this->assertSame(200, $passes->process(self::request(), self::handler(static fn () => new Response()))->getStatusCode());
-        $this->assertMatchesRegularExpression('/onRefused threw LogicException at .*HttpTest.php:\d+: such requests are not limited/', end($this->lines));
+        foreach ([static fn () => throw new LogicException('secret'), static fn () => 'no Refusal'] as $onRefused) {
+            $usual = (new Middleware($client, new Psr17Factory(), onRefused: $onRefused))->process(self::request(), $never);
+            $this->assertSame([429, 'application/problem+json'], [$usual->getStatusCode(), $usual->getHeaderLine('Content-Type')]);
+        }
+        $this->assertMatchesRegularExpression('/onRefused threw LogicException at .*HttpTest.php:\d+: such refusals get the usual response/', $this->lines[0]);
+        $this->assertSame('tidegate: onRefused threw TypeError: such refusals get the usual response', $this->lines[1]);
+        $this->assertSame(2, $client->stats()['missed']['callback']);
     }
 
-    public function testPassesRequestsWhoseCallbackThrewAndSkipsExemptOnes(): void
+    public function testChecksRequestsWithoutTheFunctionsThatThrew(): void
+    {
+        $daemon = $this->played(static fn (array $m): array => decision($m, LIMIT));
+        $client = $this->client($daemon->path);
+        $throws = static fn () => throw new LogicException('secret');
+        $options = ['user', 'attributes', 'descriptors', 'cost', 'priority', 'exempt', 'onFailure'];
+        foreach ($options as $option) {
+            foreach ([1, 2] as $_) {
+                $d = (new Guard($client, ...[$option => $throws], ...($option === 'cost' ? [] : ['cost' => 2])))->judge(Seen::server(['REQUEST_URI' => '/']));
+                $this->assertSame(['limit', null, false], [$d->verdict, $d->reason, $d->degraded], $option);
+                $message = $daemon->seen(Wire::ACQUIRE)[2 * array_search($option, $options, true) + $_ - 1];
+                $this->assertSame([[['path', '/']], $option === 'cost' ? 1 : 2, null], [$message[3], $message[4], $message[5]], $option);
+                $this->assertSame(1, $message[6]->missed->callback, $option); // reported with the request
+            }
+        }
+        $guard = new Guard($client, attributes: ['a' => $throws, 'b' => static fn () => 7]);
+        $guard->judge(Seen::server(['REQUEST_URI' => '/']));
+        $this->assertSame([['path', '/', 'b', '7']], $daemon->seen(Wire::ACQUIRE)[14][3]);
+        foreach ([...$options, 'attributes.a'] as $i => $name) {
+            $this->assertMatchesRegularExpression("/^tidegate: $name threw LogicException at .*HttpTest.php:\d+: such requests are checked without it$/", $this->lines[$i]);
+        }
+        $this->assertCount(8, $this->lines);
+        $this->assertSame(15, $client->stats()['missed']['callback']);
+    }
+
+    public function testSendsNoAttributesOfAFunctionThatReturnsNoMapping(): void
     {
         $daemon = $this->played();
         $client = $this->client($daemon->path);
-        $ok = self::handler(static fn () => new Response());
-        foreach (['user', 'attributes', 'descriptors', 'cost', 'priority', 'exempt', 'onFailure'] as $i => $option) {
-            $guard = new Guard($client, ...[$option => static fn () => throw new LogicException('secret')]);
-            $d = $guard->judge(Seen::server(['REQUEST_URI' => '/']));
-            $this->assertSame([true, 'callback', true], [$d->allowed, $d->reason, $d->degraded], $option);
-            $this->assertStringContainsString("$option threw LogicException", $this->lines[$i]);
-            $this->assertStringNotContainsString('secret', $this->lines[$i]);
+        foreach (['abc', ['abc'], 7, (object) ['a' => 1], null, [], new ArrayIterator(['a' => 1])] as $returned) {
+            $d = (new Guard($client, attributes: static fn () => $returned))->judge(Seen::server(['REQUEST_URI' => '/']));
+            $this->assertSame(['allow', null], [$d->verdict, $d->reason]);
         }
+        $sent = array_column($daemon->seen(Wire::ACQUIRE), 3);
+        $this->assertSame([...array_fill(0, 6, [['path', '/']]), [['path', '/', 'a', '1']]], $sent);
+        $this->assertSame(['tidegate: attributes threw TypeError: such requests are checked without it'], $this->lines);
+        $this->assertSame(4, $client->stats()['missed']['callback']);
+    }
+
+    public function testAppliesOnFailureOnlyIfTheDaemonDoesNotAnswer(): void
+    {
+        $throws = static fn () => throw new LogicException('secret');
+        $client = $this->client(folder() . '/s');
+        $d = (new Guard($client, user: $throws, onFailure: 'refuse'))->judge(Seen::server([]));
+        $this->assertSame([503, 'unreachable'], [$d->status, $d->reason]);
+        $this->assertStringEndsWith('; requests with onFailure refuse get status 503, others are not limited', $this->lines[1]);
+        $this->assertSame(['callback' => 1, 'unreachable' => 1], $client->stats()['missed']);
+    }
+
+    public function testSkipsExemptRequestsAndRefusesAnInvalidCost(): void
+    {
+        $client = $this->client($this->played()->path);
         $this->assertNull((new Guard($client, exempt: static fn () => true))->judge(Seen::server([])));
         $this->assertSame('invalid', (new Guard($client, cost: static fn () => -1))->judge(Seen::server([]))->reason);
-        $this->assertSame(7, $client->stats()['missed']['callback']);
-        $this->assertSame([], $daemon->seen(Wire::ACQUIRE));
-        $client->acquire('api');
-        $this->assertSame(7, $daemon->seen(Wire::ACQUIRE)[0][6]->missed->callback);
     }
 
     public function testRefusesByPathWithoutTheDaemonAndObserves(): void

@@ -75,9 +75,10 @@ class TestJobLimits < Support::Case
     @fake.force("exports", "limit")
     delays = []
     limit(attributes: ->(_) { raise KeyError }).call(1, {}, ->(delay) { delays << delay }) { flunk }
-    assert_equal 1, delays.size
+    limit(attributes: ->(_) { "text" }).call(1, {}, ->(delay) { delays << delay }) { flunk }
+    assert_equal 2, delays.size
     assert_equal(7, limit(exempt: ->(_) { true }).call(1, {}, nil) { 7 })
-    assert_equal 1, @log.lines.size
+    assert_equal %w[KeyError TypeError], @log.lines.map { |line| line[/attributes raised (\w+)/, 1] }
     [{ atributes: 1 }, { cost: -1 }, { domain: "a/b" }, { fallback: "20" }].each { |options| assert_raises(ArgumentError) { limit(**options) } }
   end
 

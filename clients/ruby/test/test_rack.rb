@@ -178,6 +178,17 @@ class TestRack < RackCase
     assert_equal said, @log.lines
   end
 
+  def test_sends_no_attributes_of_a_function_that_returns_no_values_by_name
+    played
+    returned = ["abc", 7, false, ["abc"], [%w[a b]], nil, {}, Struct.new(:plan).new("free"), { plan: "free" }]
+    returned.each { |one| assert_equal 200, call(PLAIN, attributes: ->(_) { one })[0] }
+    sent = played.requests.map { |message| message[3][0].each_slice(2).to_h["plan"] }
+    assert_equal [*[nil] * 7, "free", "free"], sent
+    assert_equal 1, played.requests.map { |message| message[3][0].each_slice(2).to_h.except("plan") }.uniq.size
+    assert_equal ["tidegate: attributes raised TypeError: such requests are checked without it"], @log.lines
+    assert_equal({ "callback" => 5 }, client.stats[:missed])
+  end
+
   def test_a_function_that_raises_does_not_replace_on_failure
     @client = make_client(socket: "/nowhere")
     assert_equal 503, call(PLAIN, on_failure: "refuse", user: ->(_) { raise KeyError })[0]
@@ -207,9 +218,8 @@ class TestRack < RackCase
     limited
     assert_equal 503, call(PLAIN, attributes: ->(_) { { "a/b" => 1 } })[0]
     [-1, 1.5, "much"].each { |cost| assert_equal 503, call(PLAIN, cost: ->(_) { cost })[0] }
-    assert_equal 503, call(PLAIN, attributes: ->(_) { 5 })[0]
     assert_equal 503, call(PLAIN, attributes: ->(_) { (1..17).to_h { |i| ["k#{i}", 1] } })[0]
-    assert_equal [{ "invalid" => 6 }, {}], client.stats.values_at(:refused, :missed)
+    assert_equal [{ "invalid" => 5 }, {}], client.stats.values_at(:refused, :missed)
   end
 
   def test_without_a_daemon

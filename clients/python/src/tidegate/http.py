@@ -134,7 +134,7 @@ class Guard:
                 if name == "attributes" and isinstance(callback, Mapping):
                     given[name] = {key: self._attribute(seen, key, source) for key, source in callback.items()}
                 if name == "attributes":
-                    given[name] = dict(given[name] or {})
+                    given[name] = {} if given[name] is None else {**given[name]}  # raises for no mapping
                 if name == "descriptors":
                     given[name] = [dict(one) for one in given[name] or ()]
                 if name == "on_failure" and not isinstance(given[name], str):

@@ -6,7 +6,7 @@ module Tidegate
   private_constant :DEFAULTS
 
   # Returns a Hash of the values of `options`, calling functions, also those in a Hash, with `subject`; the default of a
-  # function that raises. nil if `subject` is exempt.
+  # function that raises, or that returns no values by name for `attributes`. nil if `subject` is exempt.
   def self.evaluate(client, options, subject)
     options.each_with_object({}) do |(name, value), values|
       values[name] =
@@ -20,10 +20,21 @@ module Tidegate
   end
 
   def self.value_of(client, name, value, subject)
-    value.respond_to?(:call) ? value.call(subject) : value
+    return value unless value.respond_to?(:call)
+
+    result = value.call(subject)
+    name == :attributes ? mapping(result) : result
   rescue StandardError => e
     client.callback_failed(name, e)
     DEFAULTS[name]
   end
-  private_class_method :value_of
+
+  # Returns the result of the function `attributes` as a Hash; raises if it holds no values by name.
+  def self.mapping(result)
+    return {} if result.nil?
+    raise TypeError, "attributes are values by name" unless result.respond_to?(:each_pair)
+
+    result.each_pair.to_h
+  end
+  private_class_method :value_of, :mapping
 end

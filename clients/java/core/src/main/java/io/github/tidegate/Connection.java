@@ -38,6 +38,7 @@ final class Connection {
     private static final long GLANCE = 100_000; // ns, between checks whether the reading caller has looked
     private static final int WELCOME = 0, DECISION = 1, DONE = 2, ERROR = 3, GOODBYE = 4; // kinds of replies
     private static final int BUSY = 8;
+    private static final int HTTP = 0x48545450; // the letters, as a length
     private static final List<Integer> KEPT_OPEN = List.of(5, 6, 7, 10, 11); // errors after which the connection stays open
     private static final Map<Integer, Reason> REFUSALS =
             Map.of(6, Reason.INVALID, 7, Reason.QUOTA, 9, Reason.FORBIDDEN, 11, Reason.NOT_ALLOWED);
@@ -402,7 +403,9 @@ final class Connection {
                 in.flip();
                 while (!closed && in.remaining() >= 4) {
                     int length = in.getInt(in.position());
-                    if (length < 0 || length > Request.FRAME_MAX) {
+                    if (length == HTTP) {
+                        throw Fault.malformed("the daemon answered in HTTP: that is the admin socket; set TIDEGATE_SOCKET to the one beside it");
+                    } else if (length < 0 || length > Request.FRAME_MAX) {
                         throw Fault.malformed("malformed frame of " + Integer.toUnsignedString(length) + " bytes");
                     } else if (in.remaining() < 4 + length) {
                         break;
@@ -580,7 +583,9 @@ final class Connection {
         if (error instanceof BindException) { // EACCES, EPERM
             return new Fault(Reason.UNREACHABLE, "permission denied on " + path + reader(path));
         }
-        Fault fault = new Fault(Reason.UNREACHABLE, "no daemon at " + path + " (" + error.getMessage()
+        boolean isNoSocket = error instanceof ConnectException && (Files.isRegularFile(path) || Files.isDirectory(path));
+        Fault fault = new Fault(Reason.UNREACHABLE, isNoSocket ? path + " is no socket: set TIDEGATE_SOCKET to that of the daemon"
+                : "no daemon at " + path + " (" + error.getMessage()
                 + "): start it with `tidegate serve`, or set TIDEGATE_SOCKET");
         fault.absent = error instanceof ConnectException || Files.notExists(path);
         return fault;

@@ -57,15 +57,9 @@ public final class Guard<R> {
         return decision;
     }
 
-    /** Returns the response to a refusal, with limit headers; null if {@code onRefused} threw: the request passes. */
+    /** Returns the response to a refusal, with limit headers; the usual one if {@code onRefused} throws. */
     public GuardOptions.Refusal refusal(R request, Decision decision) {
-        GuardOptions.Refusal own;
-        try {
-            own = options.onRefused.apply(request, decision);
-        } catch (RuntimeException error) {
-            failed("onRefused", error);
-            return null;
-        }
+        GuardOptions.Refusal own = value("onRefused", () -> options.onRefused.apply(request, decision), null, "refusals get the usual response");
         if (own == null) {
             Map<String, String> headers = new LinkedHashMap<>();
             headers.put("Content-Type", "application/problem+json");
@@ -107,62 +101,69 @@ public final class Guard<R> {
         return own == null ? usual : own;
     }
 
-    /** Allows a request whose function threw. Logs the line, but no message, which may contain personal data. */
-    public Decision failed(String name, RuntimeException error) {
-        log(name, error, ": such requests are not limited");
-        return client.degrade(Reason.CALLBACK, OnFailure.ALLOW, domain);
-    }
-
+    /** Returns a result that may be absent, and logs an exception. */
     private <T> T call(String name, Supplier<T> function) {
         try {
             return function.get();
-        } catch (RuntimeException error) {
+        } catch (Exception error) { // of other languages also a checked one
             log(name, error, "");
             return null;
         }
     }
 
-    private void log(String name, RuntimeException error, String effect) {
+    /** Returns the result of a function of the application; {@code otherwise} if it throws, which is counted and logged. */
+    private <T> T value(String name, Supplier<T> function, T otherwise, String effect) {
+        try {
+            return function.get();
+        } catch (Exception error) { // of other languages also a checked one
+            log(name, error, ": such " + effect);
+            client.degrade(Reason.CALLBACK, OnFailure.ALLOW, domain); // counts it; the next request reports it
+            return otherwise;
+        }
+    }
+
+    private <T> T value(String name, Supplier<T> function, T otherwise) {
+        return value(name, function, otherwise, "requests are checked without it");
+    }
+
+    /** Logs the line of the application, but no message, which may contain personal data. */
+    private void log(String name, Exception error, String effect) {
         StackTraceElement[] places = error.getStackTrace();
-        client.log(name + " threw " + error.getClass().getSimpleName() + (places.length > 0 ? " at " + places[0] : "") + effect, true);
+        boolean known = places.length > 0 && !places[0].getClassName().equals(Guard.class.getName()); // here: a wrong result
+        client.log(name + " threw " + error.getClass().getSimpleName() + (known ? " at " + places[0] : "") + effect, true);
     }
 
     private Decision decide(R request, Seen seen) {
-        String[] name = {"exempt"};
-        try {
-            if (options.exempt.test(request)) {
-                return null;
-            }
-            name[0] = "user";
-            Map<String, Object> attributes = new LinkedHashMap<>();
-            attributes.put("method", seen.method());
-            attributes.put("path", seen.path());
-            attributes.put("ip", address(seen));
-            attributes.put("user", options.user.apply(request));
-            attributes.put("user_agent", seen.header().apply("user-agent"));
-            name[0] = "attributes";
-            options.named.forEach((key, value) -> attributes.put(key, value.apply(request)));
+        if (value("exempt", () -> options.exempt.test(request), false)) {
+            return null;
+        }
+        Map<String, Object> attributes = new LinkedHashMap<>();
+        attributes.put("method", seen.method());
+        attributes.put("path", seen.path());
+        attributes.put("ip", address(seen));
+        attributes.put("user", value("user", () -> options.user.apply(request), null));
+        attributes.put("user_agent", seen.header().apply("user-agent"));
+        options.named.forEach((name, function) -> attributes.put(name, value("attribute " + name, () -> function.apply(request), null)));
+        attributes.putAll(value("attributes", () -> {
             Map<String, ?> further = options.attributes.apply(request);
-            attributes.putAll(further == null ? Map.of() : further);
-            name[0] = "descriptors";
-            List<? extends Map<String, ?>> descriptors = options.descriptors.apply(request);
-            name[0] = "cost";
-            Cost cost = options.cost.apply(request);
-            name[0] = "priority";
-            String priority = options.priority.apply(request);
-            name[0] = "onFailure";
-            OnFailure onFailure = onFailure(request, seen.path());
-            Double queued = options.proxies.queued(seen.peer(), seen.header().apply("x-request-start"), System.currentTimeMillis());
-            CallOptions given;
-            try {
-                given = new CallOptions(cost == null ? Cost.ONE : cost, descriptors == null ? List.of() : descriptors, priority, null,
-                        queued == null ? null : Duration.ofNanos((long) (queued * 1e6)), null, onFailure, options.fallback);
-            } catch (IllegalArgumentException | NullPointerException invalid) { // a function returned something invalid
-                return client.refuse(Fault.invalid(String.valueOf(invalid.getMessage())), domain);
-            }
+            return further == null ? Map.of() : new LinkedHashMap<>(further);
+        }, Map.of()));
+        List<? extends Map<String, ?>> descriptors = value("descriptors", () -> options.descriptors.apply(request), null);
+        Cost cost = value("cost", () -> options.cost.apply(request), Cost.ONE);
+        String priority = value("priority", () -> options.priority.apply(request), null);
+        OnFailure onFailure = value("onFailure", () -> onFailure(request, seen.path()), OnFailure.ALLOW);
+        Double queued = options.proxies.queued(seen.peer(), seen.header().apply("x-request-start"), System.currentTimeMillis());
+        CallOptions given;
+        try {
+            given = new CallOptions(cost == null ? Cost.ONE : cost, descriptors == null ? List.of() : descriptors, priority, null,
+                    queued == null ? null : Duration.ofNanos((long) (queued * 1e6)), null, onFailure, options.fallback);
+        } catch (IllegalArgumentException | NullPointerException invalid) { // a function returned something invalid
+            return client.refuse(Fault.invalid(String.valueOf(invalid.getMessage())), domain);
+        }
+        try {
             return client.acquire(domain, attributes, given);
-        } catch (RuntimeException error) {
-            return failed(name[0], error);
+        } catch (RuntimeException error) { // an attribute without a text
+            return client.refuse(Fault.invalid("reading a request threw " + error.getClass().getSimpleName()), domain);
         }
     }
 

@@ -3,14 +3,15 @@ package io.github.tidegate;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import java.util.function.IntFunction;
 import java.util.function.Predicate;
 
 /**
- * Options of a filter or interceptor; do not change them after it is made. If a function throws, the request passes, and the
- * client logs the line once.
+ * Options of a filter or interceptor; do not change them after it is made. A function that throws is left out: its attribute
+ * is absent, the cost is 1, the request is not exempt, and the daemon is asked; the client logs the line once.
  *
  * @param <R> the framework's request
  */
@@ -28,7 +29,13 @@ public final class GuardOptions<R> {
     }
 
     /** Another response to a refusal, to which limit headers are added. */
-    public record Refusal(int status, Map<String, String> headers, byte[] body) {}
+    public record Refusal(int status, Map<String, String> headers, byte[] body) {
+        /** Checks that nothing is null. */
+        public Refusal {
+            Objects.requireNonNull(headers, "headers");
+            Objects.requireNonNull(body, "body");
+        }
+    }
 
     Function<R, ?> user = request -> null;
     Function<R, ? extends Map<String, ?>> attributes = request -> Map.of();
@@ -101,7 +108,7 @@ public final class GuardOptions<R> {
         return this;
     }
 
-    /** Another HTTP response to a refusal; null: application/problem+json. */
+    /** Another HTTP response to a refusal; null, or if it throws: application/problem+json. */
     public GuardOptions<R> onRefused(BiFunction<R, Decision, Refusal> value) {
         onRefused = value;
         return this;

@@ -10,7 +10,7 @@ public enum Reason {
     PROTOCOL,
     /** The breaker is open: the request cost no I/O. */
     BREAKER,
-    /** A function of the application threw. */
+    /** A function of the application threw. Only counted: no decision has it. */
     CALLBACK,
     /** The client is disabled. */
     DISABLED,

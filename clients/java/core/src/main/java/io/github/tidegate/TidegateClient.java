@@ -10,6 +10,7 @@ import java.util.Deque;
 import java.util.EnumMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -29,6 +30,7 @@ public final class TidegateClient implements AutoCloseable {
 
     private static final int ABANDONED_MAX = 512, LOGGED_MAX = 100;
     private static final int REPORTED_MAX = Request.FRAME_MAX / 2; // bytes of a request that a report may join
+    private static final Decision.Note NO_DOMAIN = new Decision.Note("unmatched", "domain"), NO_RULE = new Decision.Note("unmatched", "rule");
     private static final long RETRY_CONNECT = 1_000_000; // ns
 
     final long timeoutNanos;
@@ -43,6 +45,7 @@ public final class TidegateClient implements AutoCloseable {
     private final Map<Reason, Long> missed = new EnumMap<>(Reason.class), refused = new EnumMap<>(Reason.class);
     private final Set<String> logged = new HashSet<>();
     private Report report = new Report();
+    private volatile boolean refuses; // whether a request had OnFailure.REFUSE
 
     /** What the next request reports. */
     private static final class Report {
@@ -291,10 +294,15 @@ public final class TidegateClient implements AutoCloseable {
 
     /** Logs a line; {@code once}: only the first time. */
     void log(String text, boolean once) {
-        if (once) {
+        log(text, once ? text : null);
+    }
+
+    /** Logs a line, only the first of its key unless that is null. */
+    private void log(String text, String key) {
+        if (key != null) {
             lock.lock();
             try {
-                if (logged.size() >= LOGGED_MAX || !logged.add(text)) {
+                if (logged.size() >= LOGGED_MAX || !logged.add(key)) {
                     return;
                 }
             } finally {
@@ -366,11 +374,6 @@ public final class TidegateClient implements AutoCloseable {
     private Decision judge(int op, String domain, Map<String, ?> attributes, CallOptions given) {
         long began = System.nanoTime();
         Decision decision = decide(op, domain, attributes, given, began);
-        for (Decision.Note note : decision.notes()) {
-            if (note.kind().equals("unmatched") && note.rule().equals("domain")) {
-                log("the rules have no domain \"" + domain + "\"; its requests are not limited", true);
-            }
-        }
         if (options.onDecision != null && op != Request.PEEK) {
             try {
                 options.onDecision.decided(decision, Duration.ofNanos(System.nanoTime() - began));
@@ -385,6 +388,7 @@ public final class TidegateClient implements AutoCloseable {
         if (!enabled) {
             return Decision.without(Reason.DISABLED, Verdict.ALLOW, domain);
         }
+        refuses |= given.onFailure() == OnFailure.REFUSE;
         Request request;
         Request.Elements elements;
         try {
@@ -409,6 +413,7 @@ public final class TidegateClient implements AutoCloseable {
         }
         Fallback fallback = given.fallback() != null ? given.fallback() : options.fallback;
         if (answer instanceof Decision decision) {
+            logUnmatched(request, decision);
             if (fallback != null) {
                 fallback.remember(request, decision);
             }
@@ -421,6 +426,26 @@ public final class TidegateClient implements AutoCloseable {
         Decision missing = degrade(fault.reason, given.onFailure(), domain);
         Decision local = fallback == null ? null : fallback.decide(request, System.nanoTime());
         return local != null ? local : missing;
+    }
+
+    /** Logs, once for each domain, that it does not exist or that none of its rules matched; no value of an attribute. */
+    private void logUnmatched(Request request, Decision decision) {
+        String domain = request.domain();
+        for (Decision.Note note : decision.notes()) {
+            if (note.equals(NO_DOMAIN)) {
+                log("the rules have no domain \"" + domain + "\"; its requests are not limited", true);
+            } else if (note.equals(NO_RULE)) {
+                Set<String> names = new LinkedHashSet<>();
+                for (List<String> texts : request.descriptors()) {
+                    for (int i = 0; i < texts.size(); i += 2) {
+                        names.add(texts.get(i));
+                    }
+                }
+                String about = names.isEmpty() ? "a request without attributes" : "a request with the attributes " + String.join(", ", names);
+                log("no rule of the domain \"" + domain + "\" matches " + about + ": it is not limited; `tidegate why " + domain
+                        + " …` says why", "no rule of " + domain);
+            }
+        }
     }
 
     private static Request request(int op, String domain, Map<String, ?> attributes, CallOptions given) {
@@ -604,8 +629,8 @@ public final class TidegateClient implements AutoCloseable {
         if (failing == null) {
             return;
         } else if (failing) {
-            String limits = options.fallback != null ? "are limited by the fallback" : "are not limited";
-            log(fault.getMessage() + "; requests " + limits, false);
+            String alone = refuses ? "with OnFailure.REFUSE get status 503, others are not limited" : "are not limited";
+            log(fault.getMessage() + "; requests " + (options.fallback != null ? "are limited by the fallback" : alone), false);
         } else {
             long all = stats().missed().values().stream().mapToLong(Long::longValue).sum();
             log("the daemon answers again; " + all + " requests so far were decided without it", false);

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.channels.SocketChannel;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -238,6 +239,38 @@ class ClientTest extends Support {
         }
         assertEquals(List.of("tidegate: the rules have no domain \"ap\"; its requests are not limited",
                 "tidegate: the rules have no domain \"log-in\"; its requests are not limited"), lines);
+    }
+
+    @Test
+    void logsOnceForEachDomainThatNoRuleMatched() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.script = (socket, message) ->
+                Arrays.asList(1, message.get(1), 0, null, null, null, null, null, 0, null, List.of("unmatched", "rule"), null, null);
+        TidegateClient client = client(daemon.path);
+        Map<String, String> attributes = new LinkedHashMap<>(USER);
+        attributes.put("plan", "secret");
+        client.hit("shop", attributes, CallOptions.NONE.descriptors(List.of(Map.of("user", "u2"))));
+        client.hit("shop", Map.of("path", "/"));
+        client.hit("jobs", Map.of());
+        assertEquals(List.of("tidegate: no rule of the domain \"shop\" matches a request with the attributes user, plan: it is not limited; "
+                + "`tidegate why shop …` says why",
+                "tidegate: no rule of the domain \"jobs\" matches a request without attributes: it is not limited; `tidegate why jobs …` says why"), lines);
+    }
+
+    @Test
+    void namesAPathThatIsNoSocketAndTheAdminSocket() throws Exception {
+        Path path = folder(), file = Files.createFile(path.resolve("s"));
+        for (Path one : List.of(path, file)) {
+            assertEquals(Reason.UNREACHABLE, hit(client(one)));
+            assertEquals("tidegate: " + one + " is no socket: set TIDEGATE_SOCKET to that of the daemon; requests are not limited", lines.get(lines.size() - 1));
+        }
+        PlayedDaemon daemon = played();
+        daemon.script = (socket, message) -> {
+            PlayedDaemon.write(socket, "HTTP/1.1 400 Bad Request\r\n\r\n".getBytes());
+            return null;
+        };
+        assertEquals(Reason.PROTOCOL, hit(client(daemon.path)));
+        assertTrue(lines.get(2).contains("that is the admin socket; set TIDEGATE_SOCKET to the one beside it"), lines.get(2));
     }
 
     @Test

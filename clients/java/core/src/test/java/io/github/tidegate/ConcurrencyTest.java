@@ -326,6 +326,6 @@ class ConcurrencyTest extends Support {
         assertEquals(Set.of(Reason.UNREACHABLE, Reason.BREAKER), counts.keySet());
         // Of each thread and stop at most a call on the ended connection, one on the next, and some probes.
         assertTrue(counts.get(Reason.UNREACHABLE) <= 2 * (2 * 50 + 20), counts.toString());
-        assertTrue(lines.stream().allMatch(line -> line.matches(".*(not limited|decided without it)")), lines.toString());
+        assertTrue(lines.stream().allMatch(line -> line.matches(".*(not limited|decided without it|says why)")), lines.toString());
     }
 }

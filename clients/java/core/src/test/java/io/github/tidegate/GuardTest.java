@@ -7,8 +7,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import org.junit.jupiter.api.Test;
 
 /** Attributes and options of a filter, paths and addresses. */
@@ -79,20 +81,92 @@ class GuardTest extends Support {
                 "org", "o1", "plan", "free"), List.of("region", "eu")), 2L, "low"), daemon.last(1));
     }
 
+    private static <T> T fail() {
+        throw new IllegalStateException("secret");
+    }
+
     @Test
-    void allowsRequestsWhoseFunctionThrowsAndLogsTheLineOnce() throws Exception {
+    void checksRequestsWithoutTheFunctionsThatThrew() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.script = (socket, message) -> PlayedDaemon.decision(message, PlayedDaemon.LIMIT);
+        TidegateClient client = client(daemon.path);
+        Map<String, GuardOptions<String>> all = new LinkedHashMap<>();
+        all.put("user", new GuardOptions<String>().user(name -> fail()));
+        all.put("attributes", new GuardOptions<String>().attributes(name -> fail()));
+        all.put("attribute org", new GuardOptions<String>().attribute("org", name -> fail()));
+        all.put("descriptors", new GuardOptions<String>().descriptors(name -> fail()));
+        all.put("cost", new GuardOptions<String>().cost(name -> fail()));
+        all.put("priority", new GuardOptions<String>().priority(name -> fail()));
+        all.put("exempt", new GuardOptions<String>().exempt(name -> fail()));
+        all.put("onFailure", new GuardOptions<String>().onFailure((String name) -> fail()));
+        List<List<String>> descriptor = List.of(List.of("method", "GET", "path", "/items", "ip", "10.0.0.1"));
+        all.forEach((name, options) -> {
+            Guard<String> guard = new Guard<>(client, "api", options);
+            for (int i = 0; i < 2; i++) {
+                Decision d = guard.judge("ann", seen());
+                assertEquals(Verdict.LIMIT, d.verdict(), name);
+                assertNull(d.reason(), name);
+                List<?> sent = daemon.last(1);
+                assertEquals(descriptor, sent.get(3), name);
+                assertEquals(1L, sent.get(4), name);
+                assertEquals(Map.of("callback", 1L), ((Map<?, ?>) sent.get(6)).get("missed"), name); // reported with the request
+            }
+            String line = lines.get(lines.size() - 1), form = " threw IllegalStateException at .*GuardTest.java:\\d+\\): such requests are checked without it";
+            assertTrue(line.matches("tidegate: " + name + form), line);
+        });
+        assertEquals(8, lines.size());
+        assertEquals(Map.of(Reason.CALLBACK, 16L), client.stats().missed());
+    }
+
+    @Test
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    void sendsNoAttributesOfAFunctionThatReturnsNoMap() throws Exception {
         PlayedDaemon daemon = played();
         TidegateClient client = client(daemon.path);
-        Guard<String> guard = new Guard<>(client, "api", new GuardOptions<String>().user(name -> {
-            throw new IllegalStateException("secret");
-        }));
-        for (int i = 0; i < 2; i++) {
-            Decision d = guard.judge("ann", seen());
-            assertTrue(d.allowed() && d.reason() == Reason.CALLBACK);
+        GuardOptions<String> options = new GuardOptions<>();
+        options.attributes((Function) name -> name.equals("none") ? null : "abc");
+        for (String name : List.of("ann", "ann", "none")) {
+            assertTrue(new Guard<>(client, "api", options).judge(name, seen()).allowed());
+            assertEquals(List.of(List.of("method", "GET", "path", "/items", "ip", "10.0.0.1")), daemon.last(1).get(3));
         }
-        assertEquals(1, lines.size());
-        assertTrue(lines.get(0).matches("tidegate: user threw IllegalStateException at .*GuardTest.java:\\d+\\): such requests are not limited"), lines.get(0));
+        assertEquals(List.of("tidegate: attributes threw ClassCastException: such requests are checked without it"), lines);
         assertEquals(Map.of(Reason.CALLBACK, 2L), client.stats().missed());
+    }
+
+    @Test
+    void givesTheUsualResponseToARefusalWhoseFunctionThrows() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.script = (socket, message) -> PlayedDaemon.decision(message, PlayedDaemon.LIMIT);
+        TidegateClient client = client(daemon.path);
+        Guard<String> guard = new Guard<>(client, "api", new GuardOptions<String>().onRefused((name, decision) -> fail()));
+        GuardOptions.Refusal refusal = guard.refusal("ann", guard.judge("ann", seen()));
+        assertEquals(429, refusal.status());
+        assertEquals("application/problem+json", refusal.headers().get("Content-Type"));
+        assertTrue(lines.get(0).matches("tidegate: onRefused threw IllegalStateException at .*: such refusals get the usual response"), lines.get(0));
+        assertEquals(Map.of(Reason.CALLBACK, 1L), client.stats().missed());
+    }
+
+    @Test
+    void appliesOnFailureOnlyIfTheDaemonDoesNotAnswer() {
+        TidegateClient client = client(folder().resolve("s"));
+        GuardOptions<String> options = new GuardOptions<String>().user(name -> fail()).onFailure(OnFailure.REFUSE);
+        Decision d = new Guard<>(client, "api", options).judge("ann", seen());
+        assertEquals(List.of(503, Reason.UNREACHABLE), List.of(d.status(), d.reason()));
+        assertTrue(lines.get(1).endsWith("; requests with OnFailure.REFUSE get status 503, others are not limited"), lines.get(1));
+        assertEquals(Map.of(Reason.CALLBACK, 1L, Reason.UNREACHABLE, 1L), client.stats().missed());
+    }
+
+    @Test
+    void refusesAnAttributeWhoseTextThrowsAndInvalidNames() throws Exception {
+        TidegateClient client = client(played().path);
+        Object broken = new Object() {
+            @Override
+            public String toString() {
+                return fail();
+            }
+        };
+        assertEquals(Reason.INVALID, new Guard<>(client, "api", new GuardOptions<String>().user(name -> broken)).judge("ann", seen()).reason());
+        assertEquals(List.of("tidegate: reading a request threw IllegalStateException; such requests are refused (invalid)"), lines);
         assertThrows(IllegalArgumentException.class, () -> new Guard<>(client, "a/b", new GuardOptions<>()));
         assertThrows(IllegalArgumentException.class, () -> new GuardOptions<String>().attribute("a:b", name -> ""));
     }

@@ -146,7 +146,9 @@ class TidegateInterceptorTest extends Support {
                 limits:
                   - {name: per-address, key: [ip], rate: 1/h, burst: 2}
                 """));
-        ManagedChannel channel = start(client(daemon.path), new GuardOptions<>());
+        ManagedChannel channel = start(client(daemon.path), new GuardOptions<TidegateInterceptor.Call>().user(call -> {
+            throw new IllegalStateException("secret"); // the daemon is asked about the rest
+        }));
         assertEquals(List.of("ALLOW", "ALLOW"), List.of(echo(channel, "a"), echo(channel, "b")));
         StatusRuntimeException refused = assertThrows(StatusRuntimeException.class, () -> echo(channel, "c"));
         assertEquals(Status.Code.RESOURCE_EXHAUSTED, refused.getStatus().getCode());

@@ -59,8 +59,10 @@ public class TidegateFilter extends HttpFilter {
         request.setAttribute(DECISION, decision == null ? Boolean.FALSE : decision);
         if (decision == null) {
             chain.doFilter(request, response);
-        } else if (decision.allowed() || !refuse(request, response, decision)) {
+        } else if (decision.allowed()) {
             run(request, new LimitedResponse(response, guard, decision), chain, decision);
+        } else {
+            refuse(request, response, decision);
         }
     }
 
@@ -70,19 +72,14 @@ public class TidegateFilter extends HttpFilter {
         return values.isEmpty() ? null : String.join(", ", values);
     }
 
-    /** Answers a refusal; false if the request passes. */
-    private boolean refuse(HttpServletRequest request, HttpServletResponse response, Decision decision) throws IOException {
+    private void refuse(HttpServletRequest request, HttpServletResponse response, Decision decision) throws IOException {
         GuardOptions.Refusal refusal = guard.refusal(request, decision);
-        if (refusal == null) {
-            return false;
-        }
         response.setStatus(refusal.status());
         refusal.headers().forEach(response::setHeader);
         response.setContentLength(refusal.body().length);
         if (!request.getMethod().equals("HEAD")) {
             response.getOutputStream().write(refusal.body());
         }
-        return true;
     }
 
     private void run(HttpServletRequest request, LimitedResponse response, FilterChain chain, Decision decision)

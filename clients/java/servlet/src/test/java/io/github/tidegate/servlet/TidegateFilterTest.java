@@ -205,6 +205,13 @@ class TidegateFilterTest extends Support {
         HttpRequest head = HttpRequest.newBuilder(URI.create(url)).method("HEAD", HttpRequest.BodyPublishers.noBody()).build();
         HttpResponse<byte[]> headed = http.send(head, HttpResponse.BodyHandlers.ofByteArray());
         assertEquals(List.of(429, 0), List.of(headed.statusCode(), headed.body().length));
+        String failing = start(client(daemon.path), new GuardOptions<HttpServletRequest>().onRefused((request, decision) -> {
+            throw new IllegalStateException("secret");
+        }).user(request -> {
+            throw new IllegalStateException("secret");
+        }));
+        HttpResponse<byte[]> usual = get(failing + "/");
+        assertEquals(List.of(429, "application/problem+json"), List.of(usual.statusCode(), header(usual, "Content-Type").split(";")[0]));
         assertEquals(List.of(), entered);
     }
 
