@@ -178,8 +178,8 @@ fn logs_full_disk_once_and_retries() {
     }
     let plan = often(plan());
     let mount = format!(
-        "exec unshare --mount sh -c 'mount -t tmpfs -o size=64k none {0} && dd if=/dev/zero of={0}/filler bs=4096 \
-         count=15 2>/dev/null && exec \"$@\"' sh \"$@\"",
+        "exec unshare --mount sh -c 'mount -t tmpfs -o size=256k none {0} && dd if=/dev/zero of={0}/filler bs=4096 \
+         count=63 2>/dev/null && exec \"$@\"' sh \"$@\"",
         state(&plan).display()
     );
     let plan = plan.shell(Box::leak(mount.into_boxed_str()));
