@@ -131,8 +131,10 @@ class Reader:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
         )  # fmt: skip
         shown = [self.here(each) for each in command.shown]
-        difference = "\n".join([f"$ {line}", ended.stdout, "the page shows:", *shown])
-        assert agrees(shown, ended.stdout), difference + self.logs()
+        # The daemon names its rules absolutely, and a page as its reader would.
+        output = ended.stdout.replace(f"{self.directory}/", "")
+        difference = "\n".join([f"$ {line}", output, "the page shows:", *shown])
+        assert agrees(shown, output), difference + self.logs()
 
     def serve(self, name: str, line: str) -> None:
         for replaced in APPLICATIONS if name in APPLICATIONS else (name,):
