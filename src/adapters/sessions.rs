@@ -68,10 +68,20 @@ impl HttpSessions {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let now = state.clock.now().at;
             let mut sessions = state.sessions.0.lock();
-            sessions.retain(|_, session| now.since(session.used_at) < UNUSED_MAX);
+            sessions.retain(|_, session| now.since(session.used_at) < unused_max());
             state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         }
     }
+}
+
+fn unused_max() -> Duration {
+    #[cfg(all(debug_assertions, feature = "test-hooks"))]
+    if let Some(millis) =
+        std::env::var("TIDEGATE_DEBUG_SESSION_MS").ok().and_then(|millis| millis.parse().ok())
+    {
+        return Duration::from_millis(millis);
+    }
+    UNUSED_MAX
 }
 
 /// The server ends a session 5 s after its last connection has closed: 60 s after its last use.
