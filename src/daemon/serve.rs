@@ -161,8 +161,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
     let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
-    let _readings = take_readings(&engine, &clock, &helpers);
-    let _switches = watch_switches(&switches, settings, &helpers);
+    let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
     let runtime =
@@ -214,9 +213,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         served.map_err(ServeFailure::Run)
     });
     runtime.shutdown_background();
-    served?;
-    end(&helpers, fleet, keeper, &manager);
-    Ok(())
+    served.map(|()| end(&helpers, fleet, keeper, &manager))
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.

@@ -7,15 +7,14 @@ use crate::wire::{hit, verdict_of};
 
 const SESSION: &[&str] = &["tidegate-session: one"];
 
-#[test]
-fn answers_every_verdict() {
-    let daemon = with_http("");
+/// Ops and bodies in order, and fields of each decision.
+fn verdicts() -> Vec<(&'static str, Value, Value)> {
     let user = json!({"domain": "shop", "attributes": {"user": "u1"}});
     let mail = json!({"domain": "shop", "attributes": {"mail": "m1"}});
     let job = json!({"domain": "shop", "attributes": {"job": "j1"}});
     let allow =
         json!({"allowed": true, "verdict": "allow", "status": 200, "degraded": false, "message": "Allowed."});
-    let table: &[(&str, Value, Value)] = &[
+    vec![
         ("peek", user.clone(), allow.clone()),
         ("hit", user.clone(), json!({"verdict": "allow", "rule": "per-user", "limit": 2, "remaining": 1})),
         (
@@ -73,8 +72,13 @@ fn answers_every_verdict() {
             json!({"domain": "shop", "attributes": {"user": ""}}),
             json!({"verdict": "allow", "rule": null}),
         ),
-    ];
-    for (op, body, expected) in table {
+    ]
+}
+
+#[test]
+fn answers_every_verdict() {
+    let daemon = with_http("");
+    for (op, body, expected) in &verdicts() {
         let answer = post(&daemon, &format!("/v1/{op}"), SESSION, body);
         assert_eq!(answer.status, 200, "{op} {body}: {answer:?}");
         let decision = answer.json();
@@ -140,12 +144,11 @@ fn charges_and_refunds_once() {
     assert_eq!((unnamed.status, unnamed.error().contains("of")), (403, true), "{unnamed:?}");
 }
 
-#[test]
-fn names_the_fault_of_a_request() {
-    let daemon = with_http("");
+/// Requests and their bodies, the status and words of the error.
+fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
     let long = "x".repeat(70_000);
     let pairs: Vec<_> = (0..17).map(|number| json!([number.to_string(), "v"])).collect();
-    let table: &[(&str, &str, u16, &str)] = &[
+    let table: &[(&'static str, &str, u16, &'static str)] = &[
         ("POST /v1/hit", "", 400, "EOF while parsing"),
         ("POST /v1/hit", "{", 400, "EOF while parsing an object"),
         ("POST /v1/hit", "[1]", 400, "line 1 column"),
@@ -197,7 +200,17 @@ fn names_the_fault_of_a_request() {
         ("GET /v1/auth", "", 404, "no `adapters.http.auth`"),
         ("GET /metrics", "", 404, "no such path; help: /v1/hit, "),
     ];
-    for (request, body, status, words) in table {
+    table
+        .iter()
+        .map(|(request, body, status, words)| (*request, (*body).to_owned(), *status, *words))
+        .collect()
+}
+
+#[test]
+fn names_the_fault_of_a_request() {
+    let daemon = with_http("");
+    let table = faults();
+    for (request, body, status, words) in &table {
         let answer = send(&daemon, request, SESSION, body);
         assert_eq!(
             (answer.status, answer.error().contains(words)),

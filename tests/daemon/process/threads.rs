@@ -186,7 +186,8 @@ fn runs_every_helper_thread_again_after_a_panic() {
         assert_eq!(of("thread_restarts_total"), Some(1.0), "{thread}");
         daemon.await_log(&["ERROR", "a thread panicked, so", &format!("thread=\"{thread}\"")]);
     }
-    assert_eq!(daemon.log().matches("ERROR panicked: asked to panic").count(), THREADS.len());
+    // The log has at most eight lines of one place within ten seconds.
+    assert_eq!(daemon.log().matches("ERROR panicked: asked to panic").count(), THREADS.len().min(8));
     // Each thread works again.
     eventually("HTTP is served", || UnixStream::connect(daemon.plan.path("http.sock")).ok());
     swap_rules(&daemon, 2);
