@@ -170,11 +170,14 @@ struct Place {
 }
 
 impl Places {
+    /// Takes a place: a quarter of all connections, half of those of a user. Each has a connection to a decision thread, and so
+    /// has each session; some remain for the socket.
     fn take(places: &Arc<Places>, state: &Arc<HttpState>, user: u32) -> Option<Place> {
         let mut by_user = places.by_user.lock();
         let open: usize = by_user.values().sum();
         let of_user = by_user.entry(user).or_default();
-        if open >= CONNECTIONS_MAX || *of_user >= PER_USER_MAX {
+        let limits = state.limits;
+        if open >= (limits.max / 4).max(1) as usize || *of_user >= (limits.per_user / 2).max(1) as usize {
             return None;
         }
         *of_user += 1;
@@ -194,12 +197,6 @@ impl Drop for Place {
         self.state.counters.connections.store(open as u64, Ordering::Relaxed);
     }
 }
-
-/// Each has one connection to a decision thread, which counts in `connections`, too: 4 096 by default.
-const CONNECTIONS_MAX: usize = 1_024;
-
-/// With its sessions fewer than the 1 024 of `connections.per_user`: connections to the socket remain.
-const PER_USER_MAX: usize = 512;
 
 /// Between two requests, and for the head of one.
 const IDLE_MAX: Duration = Duration::from_secs(10);

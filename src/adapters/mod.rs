@@ -21,7 +21,7 @@ use hyper::header::HeaderName;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::server::Connector;
+use crate::server::{ConnectionLimits, Connector};
 use sessions::HttpSessions;
 
 /// The settings of the HTTP adapter.
@@ -116,14 +116,21 @@ impl HttpAdapter {
     /// Returns the handle of the thread, and its work until `stop`. A listener that cannot be opened is logged and tried again.
     pub fn new(
         settings: HttpSettings,
+        limits: ConnectionLimits,
         connector: Connector,
         clock: Arc<Clock>,
         counters: Arc<HttpCounters>,
         stop: CancellationToken,
     ) -> (HttpAdapter, impl FnMut() + Send + 'static) {
         let (tell_ended, ended) = sync_channel(1);
-        let state =
-            Arc::new(HttpState { settings, connector, clock, counters, sessions: HttpSessions::default() });
+        let state = Arc::new(HttpState {
+            settings,
+            limits,
+            connector,
+            clock,
+            counters,
+            sessions: HttpSessions::default(),
+        });
         let stopped = stop.clone();
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -148,6 +155,8 @@ impl Drop for HttpAdapter {
 #[derive(Debug)]
 struct HttpState {
     settings: HttpSettings,
+    /// The limits of the socket, of which the adapter takes a part.
+    limits: ConnectionLimits,
     connector: Connector,
     clock: Arc<Clock>,
     counters: Arc<HttpCounters>,

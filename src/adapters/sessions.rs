@@ -31,9 +31,9 @@ pub(super) enum HttpSessionError {
     )]
     Name,
     #[error(
-        "there are too many sessions: {PER_USER_MAX} of one user, {SESSIONS_MAX} in all; help: keep one name per process"
+        "there are too many sessions: {per_user} of one user, or {max} in all; help: keep one name per process"
     )]
-    TooMany,
+    TooMany { max: u32, per_user: u32 },
     #[error("no session can be opened: {0}")]
     Connect(#[from] std::io::Error),
 }
@@ -53,8 +53,9 @@ impl HttpSessions {
             return Ok(wire_name);
         }
         let of_user = sessions.keys().filter(|(of, _)| *of == user).count();
-        if of_user >= PER_USER_MAX || sessions.len() >= SESSIONS_MAX {
-            return Err(HttpSessionError::TooMany);
+        let (max, per_user) = ((state.limits.max / 4).max(1), (state.limits.per_user / 4).max(1));
+        if of_user >= per_user as usize || sessions.len() >= max as usize {
+            return Err(HttpSessionError::TooMany { max, per_user });
         }
         let connection = open(&state.connector, user, Some(wire_name))?;
         sessions.insert((user, wire_name), UsedSession { _connection: connection, used_at });
@@ -88,8 +89,3 @@ fn unused_max() -> Duration {
 const UNUSED_MAX: Duration = Duration::from_secs(55);
 
 const NAME_BYTES_MAX: usize = 128;
-
-/// With the connections of the adapter fewer than `connections.max` allows by default.
-const SESSIONS_MAX: usize = 1_024;
-
-const PER_USER_MAX: usize = 256;

@@ -382,8 +382,14 @@ fn start_http(
         warn!("{error}: the socket of `adapters.http` has the group of the daemon");
         None
     });
-    let (adapter, work) =
-        HttpAdapter::new(http, server.connector(), Arc::clone(clock), counters, shutdown.clone());
+    let (adapter, work) = HttpAdapter::new(
+        http,
+        settings.connections,
+        server.connector(),
+        Arc::clone(clock),
+        counters,
+        shutdown.clone(),
+    );
     helpers.add("http", "HTTP is not served", work);
     Some(adapter)
 }

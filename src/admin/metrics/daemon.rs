@@ -95,7 +95,8 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 
 fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let http = &scrape.admin.http;
-    let help = "Connections of the HTTP adapter. Act if near 1 024, or 512 of one user";
+    let help =
+        "Connections of the HTTP adapter. Act if near a quarter of `connections.max`, or half of `.per_user`";
     sheet.gauge("http_connections", help, &http.connections())?;
     let help = "Connections that the HTTP adapter closed at once, as there were too many. Act if it grows: keep \
                 connections open";
