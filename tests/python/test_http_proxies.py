@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+
 from servers import OWN_GROUP, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,7 +80,8 @@ def proxy(name, directory, application):
     configuration = directory / f"{name}.conf"
     if name == "nginx":
         user = "user root;" if os.geteuid() == 0 else ""
-        places = " ".join(f"{kind}_temp_path {directory}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = " ".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
         text = f"{user} daemon off; pid {directory}/pid; events {{}} http {{ access_log off; {places}\n{text}}}"
         command = [program, "-c", str(configuration), "-e", str(directory / "nginx.log")]
     else:
