@@ -9,7 +9,7 @@ use super::answers;
 use crate::protocol::{DecisionReply, Verdict};
 
 /// A decision.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct HttpDecision {
     /// Whether the request may start.
     pub(super) allowed: bool,
@@ -152,31 +152,7 @@ impl HttpDecision {
             Verdict::Shed => (false, 503),
             Verdict::Deny => (false, 403),
         };
-        HttpDecision {
-            allowed,
-            verdict,
-            degraded: false,
-            reason: None,
-            rule: None,
-            limit: None,
-            window: None,
-            remaining: None,
-            reset_after: None,
-            retry_after: None,
-            wait: Seconds(0),
-            lease: None,
-            notes: Vec::new(),
-            all: None,
-            help: None,
-            digest: None,
-            status,
-            message: String::new(),
-            headers: BTreeMap::new(),
-            hide: false,
-            blocked: false,
-            unit: None,
-            rate: None,
-        }
+        HttpDecision { allowed, verdict, status, ..HttpDecision::default() }
     }
 
     fn answered(mut self) -> HttpDecision {

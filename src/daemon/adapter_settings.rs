@@ -110,5 +110,12 @@ fn attributes(auth: Mapping<'_>, report: &mut Report<'_>) -> Vec<(Box<str>, Head
         let header: Option<HeaderText> = de::value(node, "header", report);
         read.extend(name.zip(header).map(|(name, header)| (name.0.into(), header.0)));
     }
+    if read.len() > ATTRIBUTES_MAX {
+        let message = format!("`attributes` has {} names", read.len());
+        report.error(attributes.at, message, format!("write at most {ATTRIBUTES_MAX}"));
+    }
     read
 }
+
+/// A descriptor holds no more.
+const ATTRIBUTES_MAX: usize = 16;
