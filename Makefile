@@ -31,7 +31,7 @@ LINTED_ONCE := CARGO_INCREMENTAL=0 $(LINTED)
 # Time limit of `make test`.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages release migrate fuzz sanitizer mutants)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients proxies page packages release migrate fuzz sanitizer mutants)
 
 .PHONY: help demo test quick lint bench pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php)
 
@@ -211,6 +211,12 @@ nightly-clients: test-node test-java test-php
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
 	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express
+
+# nginx and Caddy before an application, as docs/http.md configures them.
+nightly-proxies:
+	@scripts/setup proxies
+	$(BUILD)
+	$(PYTEST) -q -s -rs tests/python/test_http_proxies.py
 
 # Tests that `make test` skips without a browser (300 MB), and the book without mdbook.
 nightly-page:

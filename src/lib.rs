@@ -2,6 +2,7 @@
 //!
 //! This file only lists the rooms; `ARCHITECTURE.md` describes the allowed dependencies of each.
 
+pub mod adapters;
 pub mod admin;
 pub mod cli;
 pub mod clock;

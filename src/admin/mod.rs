@@ -37,6 +37,7 @@ pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
 
+use crate::adapters::HttpCounters;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
@@ -69,6 +70,8 @@ pub struct AdminState {
     pub history: Arc<History>,
     /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
+    /// The counters of the HTTP adapter.
+    pub http: Arc<HttpCounters>,
 }
 
 /// The thread that answers operators, until this is dropped.

@@ -179,7 +179,7 @@ pub(super) fn crash_if_requested() {
 
 /// The order of starting, for hosts without enough threads: a service manager without notifications ends the
 /// daemon, while the log works without its thread.
-const ORDER: [&str; 8] = ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "log"];
+const ORDER: [&str; 9] = ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "http", "log"];
 
 /// Not started yet.
 const WAITING: u8 = 0;

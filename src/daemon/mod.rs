@@ -1,5 +1,6 @@
 //! THE DAEMON: reads settings and rules, starts the modules, watches and reloads files, stops.
 
+mod adapter_settings;
 mod control;
 mod disable_file;
 pub mod fleet_secret;

@@ -18,6 +18,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
+use crate::adapters::{HttpAdapter, HttpCounters};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -162,8 +163,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let helpers = Helpers::default();
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
     let fleet = joined.ok().flatten().and_then(|joined| joined.talk(&engine, &clock, &helpers));
-    let _readings = take_readings(&engine, &clock, &helpers);
-    let _switches = watch_switches(&switches, settings, &helpers);
+    let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
     let runtime =
@@ -174,6 +174,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
+        let http = Arc::<HttpCounters>::default();
         let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
@@ -198,12 +199,14 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             ledger,
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),
+            http: Arc::clone(&http),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
         let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
+        let _http = start_http(settings, &server, &clock, http, &shutdown, &helpers);
         start_helpers(&helpers, &admin_thread);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
@@ -213,9 +216,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         served.map_err(ServeFailure::Run)
     });
     runtime.shutdown_background();
-    served?;
-    end(&helpers, fleet, keeper, &manager);
-    Ok(())
+    served.map(|()| end(&helpers, fleet, keeper, &manager))
 }
 
 fn prepare_process() {
@@ -373,6 +374,33 @@ fn start_admin(state: AdminState, listeners: Listeners, helpers: &Helpers) -> Ad
     let (admin, work) = AdminThread::new(state, listeners);
     helpers.add("admin", "there is no admin socket and no metrics", work);
     admin
+}
+
+/// Adds the thread of the HTTP adapter, if the settings name one.
+fn start_http(
+    settings: &Settings,
+    server: &server::Server,
+    clock: &Arc<Clock>,
+    counters: Arc<HttpCounters>,
+    shutdown: &CancellationToken,
+    helpers: &Helpers,
+) -> Option<HttpAdapter> {
+    let mut http = settings.http.clone()?;
+    http.mode = settings.socket.mode;
+    http.group = group_of(settings).unwrap_or_else(|error| {
+        warn!("{error}: the socket of `adapters.http` has the group of the daemon");
+        None
+    });
+    let (adapter, work) = HttpAdapter::new(
+        http,
+        settings.connections,
+        server.connector(),
+        Arc::clone(clock),
+        counters,
+        shutdown.clone(),
+    );
+    helpers.add("http", "HTTP is not served", work);
+    Some(adapter)
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.

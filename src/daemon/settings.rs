@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::redis_settings::RedisSettings;
 use super::settings_file;
+use crate::adapters::HttpSettings;
 use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Severity, ValueProblem};
 use crate::server::{ConnectionLimits, PoolLimits};
@@ -46,6 +47,8 @@ pub struct Settings {
     pub redis: Option<RedisSettings>,
     /// The least number of hosts to share fleet budgets with.
     pub hosts_at_least: u32,
+    /// The HTTP adapter; `None`: off.
+    pub http: Option<HttpSettings>,
 }
 
 /// The socket for clients.
@@ -250,6 +253,7 @@ impl Settings {
             scope: Scope::Host,
             redis: None,
             hosts_at_least: 1,
+            http: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::adapter_settings::{self, AdaptersFields};
 use super::redis_settings::{self, RedisFields};
 use super::settings::{DomainSettings, LogFormat, Settings, check_socket_path};
 use crate::engine::FleetStatus;
@@ -37,6 +38,7 @@ struct SettingsFields<'n> {
     pools: Option<DeferredMap<PoolFields>>,
     connections: Option<ConnectionsFields>,
     log: Option<LogFields>,
+    adapters: Option<AdaptersFields<'n>>,
 }
 
 #[derive(Deserialize)]
@@ -242,6 +244,10 @@ fn set_fields(
         set(&mut settings.log.format, own.format);
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
+    settings.http = fields.adapters.and_then(|own| own.http).and_then(|own| {
+        let http = Mapping(part("adapters").get("http")?);
+        adapter_settings::read_http(own, http, directory, report)
+    });
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));
     set(&mut settings.hosts_at_least, fields.fleet.and_then(|own| own.hosts_at_least).map(|hosts| hosts.0));

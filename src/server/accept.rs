@@ -118,7 +118,7 @@ fn peer_uid(socket: &UnixStream) -> io::Result<u32> {
 }
 
 /// Admits a connection, or replies to its peer that a limit is reached.
-fn admit(
+pub(super) fn admit(
     shared: &Arc<ServerState>,
     socket: &Arc<UnixStream>,
     user: u32,
@@ -210,7 +210,7 @@ impl ShortagePause {
 
 /// The throttles of log lines about refused connections, by reason.
 #[derive(Debug, Default)]
-struct RefusalLog {
+pub(super) struct RefusalLog {
     full: LogThrottle,
     full_for_user: LogThrottle,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -24,7 +24,7 @@ pub(super) struct DecisionThread {
 }
 
 /// A connection on its way to its thread.
-type Assignment = (Arc<UnixStream>, ConnectionPermit);
+pub(super) type Assignment = (Arc<UnixStream>, ConnectionPermit);
 
 impl DecisionThread {
     pub(super) fn start(
@@ -73,6 +73,11 @@ impl DecisionThread {
             // Dropping the connection closes it: its client decides on its own and reports that later.
             warn!("a decision thread has exited; a connection is refused");
         }
+    }
+
+    /// Returns a way to pass it connections until it joins.
+    pub(super) fn assignments(&self) -> WeakUnboundedSender<Assignment> {
+        self.assignments.downgrade()
     }
 
     /// Waits until all its connections are closed.

@@ -7,6 +7,7 @@ mod activity;
 mod answer;
 mod connection;
 mod connections;
+mod connector;
 mod decision_thread;
 mod fair_queue;
 mod listener;
@@ -29,6 +30,7 @@ use tracing::{error, warn};
 
 pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
+pub use connector::Connector;
 pub use listener::{BindError, Listener, PassedSocketError};
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
@@ -181,6 +183,12 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
 }
 
 impl Server {
+    /// Returns a way for adapters to connect from within this process.
+    #[must_use]
+    pub fn connector(&self) -> Connector {
+        Connector::new(&self.shared, &self.threads)
+    }
+
     /// Serves until `shutdown` is cancelled, then drains: every received request is answered.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ mod redis_server;
 #[allow(dead_code, reason = "shared by the test programs")]
 mod wire;
 
+mod adapters;
 mod admin;
 mod foreign_files;
 mod host;

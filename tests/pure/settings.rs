@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tidegate::adapters::{HttpAuth, HttpSettings};
 use tidegate::daemon::redis_settings::RedisSettings;
 use tidegate::daemon::settings::{Environment, Log, LogFormat, Settings, Socket};
 use tidegate::fleet::link::LinkOptions;
@@ -41,6 +42,12 @@ fn redis(url: &str) -> RedisSettings {
     }
 }
 
+fn auth(domain: &str, attributes: &[(&str, &'static str)]) -> HttpAuth {
+    let header = |name| hyper::header::HeaderName::from_static(name);
+    let attributes = attributes.iter().map(|(name, from)| ((*name).into(), header(from))).collect();
+    HttpAuth { domain: domain.into(), attributes }
+}
+
 #[test]
 fn defaults_every_setting() {
     let (settings, _) = Settings::read(None, &environment()).unwrap();
@@ -56,6 +63,7 @@ fn defaults_every_setting() {
     assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/tidegate.admin.sock"));
     assert_eq!(settings.metrics, None, "on the admin socket alone");
+    assert_eq!(settings.http, None, "off");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
     }
@@ -98,6 +106,11 @@ fn parses_every_line_of_packaged_file() {
             fleet_secret_file: Some("/etc/tidegate/fleet-secret".into()),
             region_weight: None,
         }),
+        http: Some(HttpSettings {
+            socket: Some("/run/tidegate/http.sock".into()),
+            auth: Some(auth("web", &[("ip", "x-real-ip")])),
+            ..HttpSettings::default()
+        }),
         ..settings
     };
     assert_eq!(with_all, expected);
@@ -127,7 +140,9 @@ fn parses_each_line() {
          memory: {max: 2GiB}\nconnections: {max: 100}\nlog: {format: json, level: trace}\n\
          domains: {mail: {uids: [33, 0], scope: host}, api: {uids: []}, other: {}}\n\
          pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n\
-         admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\nfleet: {hosts_at_least: 12}\n",
+         admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\nfleet: {hosts_at_least: 12}\n\
+         adapters: {http: {socket: h.sock, listen: \"[::1]:9632\", token_file: t, domains: [api], \
+         auth: {domain: web, attributes: {ip: X-Real-IP, user: x-user}}}}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -143,6 +158,15 @@ fn parses_each_line() {
     assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate/a.sock"));
     assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
     assert_eq!(settings.hosts_at_least, 12);
+    let http = HttpSettings {
+        socket: Some("/etc/tidegate/h.sock".into()),
+        listen: Some("[::1]:9632".parse().unwrap()),
+        token_file: "/etc/tidegate/t".into(),
+        domains: vec!["api".into()],
+        auth: Some(auth("web", &[("ip", "x-real-ip"), ("user", "x-user")])),
+        ..HttpSettings::default()
+    };
+    assert_eq!(settings.http, Some(http));
 }
 
 #[test]

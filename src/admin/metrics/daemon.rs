@@ -37,6 +37,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Resident memory of the daemon; 0: unreadable. Act if near `MemoryMax=` of its unit";
     sheet.gauge("resident_bytes", help, &process.resident_bytes)?;
     connections(scrape, sheet)?;
+    http(scrape, sheet)?;
     state(scrape, sheet)?;
     threads(&process, sheet)?;
     rules(scrape, sheet)?;
@@ -92,6 +93,20 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter("clock_steps_back", help, &server.clock_steps_back())
 }
 
+fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let http = &scrape.admin.http;
+    let help =
+        "Connections of the HTTP adapter. Act if near a quarter of `connections.max`, or half of `.per_user`";
+    sheet.gauge("http_connections", help, &http.connections())?;
+    let help = "Connections that the HTTP adapter closed at once, as there were too many. Act if it grows: keep \
+                connections open";
+    sheet.counter("http_connections_refused", help, &http.connections_refused())?;
+    sheet.gauge("http_sessions", "Sessions that clients of the HTTP adapter have named", &http.sessions())?;
+    let help = "Answers of the HTTP adapter: allowed, refused: decisions; done: release, charge; degraded: no decision \
+                within 20 ms; rejected: not passed on. Act if degraded grows: requests pass unlimited";
+    sheet.counters_by("http_answers", help, "answer", http.answers())
+}
+
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let stats = scrape.admin.snapshots.read();
     sheet.counter(
@@ -115,8 +130,8 @@ fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
                 or the log reader";
     sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
     let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
-    let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log; 0: it cannot \
-                start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
+    let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log, and http \
+                if it is on; 0: it cannot start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
     let running = threads().map(|(labels, thread)| (labels, u64::from(thread.is_running)));
     sheet.gauges("thread_running", help, running.collect::<Vec<_>>())?;
     let help =

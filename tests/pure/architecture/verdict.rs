@@ -7,11 +7,12 @@ use super::source::{Token, rooms_named, tokens};
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("main", EVERYONE),
     ("cli", EVERYONE),
-    ("daemon", &["admin", "server", "fleet", "host", "state", "engine", "rules", "sys"]),
+    ("adapters", &["protocol", "server"]),
+    ("daemon", &["adapters", "admin", "server", "fleet", "host", "state", "engine", "rules", "sys"]),
     ("trace", &["protocol", "server", "engine", "rules", "record", "state", "page"]),
     ("server", &["protocol", "engine", "record", "sys"]),
     ("fleet", &["engine", "rules"]),
-    ("admin", &["server", "fleet", "state", "engine", "rules", "record", "page"]),
+    ("admin", &["adapters", "server", "fleet", "state", "engine", "rules", "record", "page"]),
     ("record", &["protocol", "engine", "sys"]),
     ("host", &["engine", "sys"]),
     ("state", &["engine", "sys"]),
@@ -28,8 +29,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 ];
 
 const EVERYONE: &[&str] = &[
-    "cli", "daemon", "trace", "server", "fleet", "admin", "record", "host", "state", "engine", "rules",
-    "limit", "shed", "protocol", "page", "sys",
+    "adapters", "cli", "daemon", "trace", "server", "fleet", "admin", "record", "host", "state", "engine",
+    "rules", "limit", "shed", "protocol", "page", "sys",
 ];
 
 /// Words that a room must not use: forbidden work needs them.

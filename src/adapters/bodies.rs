@@ -1,0 +1,273 @@
+//! Bodies of requests in JSON, and their frames. The decision thread checks names and lengths.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use ring::digest::{SHA256, digest};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::exchange::REQUEST_ID;
+use crate::protocol::{
+    ChargeFrame, CheckRequest, DescriptorList, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions,
+    UnitsField, VALUE_BYTES_MAX, WorkOutcome, encode_request,
+};
+
+/// Attributes of the caller.
+pub(super) type AttributeMap = BTreeMap<String, String>;
+
+/// A request to check: hit, acquire or peek.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckBody {
+    /// The domain whose rules decide.
+    pub(super) domain: String,
+    /// Attributes of the caller; empty values count as absent.
+    #[serde(default)]
+    pub(super) attributes: AttributeMap,
+    /// For descriptor trees: lists of pairs, in order, instead of `attributes`.
+    #[serde(default)]
+    descriptors: Vec<Vec<(String, String)>>,
+    /// The cost: 1 by default, or a number for each unit.
+    #[serde(default)]
+    cost: Option<CostBody>,
+    /// The name of the priority.
+    #[serde(default)]
+    priority: Option<String>,
+    /// The idempotency key. A retry needs the same session.
+    #[serde(default)]
+    idem: Option<String>,
+    /// Seconds for which the request already waited for the application.
+    #[serde(default)]
+    queued: Option<f64>,
+    /// The longest accepted wait, in seconds.
+    #[serde(default)]
+    pub(super) max_wait: Option<f64>,
+    /// Whether the answer lists every limit that matched.
+    #[serde(default)]
+    all: bool,
+}
+
+/// A charge after the fact.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChargeBody {
+    /// The domain whose rules are charged.
+    pub(super) domain: String,
+    /// Attributes of the caller; empty values count as absent.
+    #[serde(default)]
+    attributes: AttributeMap,
+    /// For descriptor trees: lists of pairs, in order, instead of `attributes`.
+    #[serde(default)]
+    descriptors: Vec<Vec<(String, String)>>,
+    /// The amount: 1 by default, or a number for each unit. A negative one refunds part of `of`.
+    #[serde(default)]
+    amount: Option<AmountBody>,
+    /// The idempotency key.
+    #[serde(default)]
+    idem: Option<String>,
+    /// The grant or charge that is refunded.
+    #[serde(default)]
+    of: Option<RefundOf>,
+}
+
+/// The end of a lease.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReleaseBody {
+    /// The lease, as the decision has it.
+    lease: String,
+    /// The outcome of the work.
+    #[serde(default = "ok")]
+    outcome: WorkOutcome,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "a cost is a whole number of 0 or more, or a map from units to such numbers")]
+enum CostBody {
+    Requests(u64),
+    Units(BTreeMap<String, u64>),
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "an amount is a whole number, or a map from units to such numbers")]
+enum AmountBody {
+    Requests(i64),
+    Units(BTreeMap<String, i64>),
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum RefundOf {
+    Idem(String),
+    Lease(String),
+}
+
+/// The op of a [`CheckBody`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CheckOp {
+    Hit,
+    Acquire,
+    Peek,
+}
+
+impl CheckBody {
+    /// A HIT of cost 1 that does not wait.
+    pub(super) fn hit(domain: &str, attributes: AttributeMap) -> CheckBody {
+        CheckBody {
+            domain: domain.to_owned(),
+            attributes,
+            descriptors: Vec::new(),
+            cost: None,
+            priority: None,
+            idem: None,
+            queued: None,
+            max_wait: Some(0.0),
+            all: false,
+        }
+    }
+
+    /// Returns the request as a frame.
+    ///
+    /// # Errors
+    /// A message for the client.
+    pub(super) fn frame(&self, op: CheckOp) -> Result<Vec<u8>, String> {
+        let units: Vec<(&str, u64)> = match &self.cost {
+            Some(CostBody::Units(units)) => units.iter().map(|(unit, cost)| (&**unit, *cost)).collect(),
+            _ => Vec::new(),
+        };
+        let idem = self.idem.as_deref().filter(|idem| !idem.is_empty()).map(shortened_idem);
+        let request = CheckRequest {
+            cost: match &self.cost {
+                None => UnitsField::Requests(1),
+                Some(CostBody::Requests(cost)) => UnitsField::Requests(*cost),
+                Some(CostBody::Units(_)) => UnitsField::Units(units.as_slice().into()),
+            },
+            priority: self.priority.as_deref(),
+            options: RequestOptions {
+                idem: idem.as_deref().map(str::as_bytes),
+                queued_us: self.queued.map(|time| micros(time, "queued")).transpose()?,
+                max_wait_us: self.max_wait.map(|time| micros(time, "max_wait")).transpose()?,
+                all: self.all,
+                ..RequestOptions::default()
+            },
+            ..CheckRequest::new(REQUEST_ID, &self.domain)
+        };
+        let request = match op {
+            CheckOp::Hit => RequestFrame::Hit(request),
+            CheckOp::Acquire => RequestFrame::Acquire(request),
+            CheckOp::Peek => RequestFrame::Peek(request),
+        };
+        frame(&request, &self.attributes, &self.descriptors)
+    }
+}
+
+impl ChargeBody {
+    /// As [`CheckBody::frame`].
+    pub(super) fn frame(&self) -> Result<Vec<u8>, String> {
+        let units: Vec<(&str, i64)> = match &self.amount {
+            Some(AmountBody::Units(units)) => units.iter().map(|(unit, amount)| (&**unit, *amount)).collect(),
+            _ => Vec::new(),
+        };
+        let idem = self.idem.as_deref().filter(|idem| !idem.is_empty()).map(shortened_idem);
+        let of_idem = match &self.of {
+            Some(RefundOf::Idem(idem)) => Some(shortened_idem(idem)),
+            _ => None,
+        };
+        let of = match &self.of {
+            Some(RefundOf::Lease(lease)) => Some(RefundReference::Lease(lease_of(lease)?)),
+            _ => of_idem.as_deref().map(|idem| RefundReference::IdempotencyKey(idem.as_bytes())),
+        };
+        let request = ChargeFrame {
+            id: Some(REQUEST_ID),
+            domain: &self.domain,
+            amount: match &self.amount {
+                None => UnitsField::Requests(1),
+                Some(AmountBody::Requests(amount)) => UnitsField::Requests(*amount),
+                Some(AmountBody::Units(_)) => UnitsField::Units(units.as_slice().into()),
+            },
+            options: RequestOptions {
+                idem: idem.as_deref().map(str::as_bytes),
+                of,
+                ..RequestOptions::default()
+            },
+        };
+        frame(&RequestFrame::Charge(request), &self.attributes, &self.descriptors)
+    }
+}
+
+impl ReleaseBody {
+    /// As [`CheckBody::frame`].
+    pub(super) fn frame(&self) -> Result<Vec<u8>, String> {
+        let lease = lease_of(&self.lease)?;
+        let request = RequestFrame::Release { id: Some(REQUEST_ID), lease, outcome: self.outcome };
+        frame(&request, &AttributeMap::new(), &[])
+    }
+}
+
+fn frame(
+    request: &RequestFrame<'_>,
+    attributes: &AttributeMap,
+    descriptors: &[Vec<(String, String)>],
+) -> Result<Vec<u8>, String> {
+    if !attributes.is_empty() && !descriptors.is_empty() {
+        return Err("`attributes` and `descriptors`: only one of them can hold".to_owned());
+    }
+    let given = descriptors.iter().map(|pairs| shortened(pairs.iter().map(|(key, value)| (key, value))));
+    let texts: Vec<Vec<(&str, Cow<'_, str>)>> =
+        if descriptors.is_empty() { vec![shortened(attributes.iter())] } else { given.collect() };
+    let mut list = DescriptorList::new();
+    for pairs in texts.iter().filter(|pairs| !pairs.is_empty()) {
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (*key, &**value)).collect();
+        if !list.push(&pairs) {
+            return Err("a request has at most 8 descriptors of at most 16 attributes".to_owned());
+        }
+    }
+    let mut bytes = Vec::new();
+    encode_request(&mut bytes, request, &list).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+/// Leaves out empty values and shortens long ones as every client does.
+fn shortened<'b>(pairs: impl Iterator<Item = (&'b String, &'b String)>) -> Vec<(&'b str, Cow<'b, str>)> {
+    let present = pairs.filter(|(_, value)| !value.is_empty());
+    present.map(|(key, value)| (&**key, cut(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT))).collect()
+}
+
+fn shortened_idem(idem: &str) -> Cow<'_, str> {
+    cut(idem, IDEM_BYTES_MAX, IDEM_BYTES_KEPT)
+}
+
+/// Replaces the end of a text above the maximum by a digest of the whole.
+fn cut(text: &str, max: usize, kept: usize) -> Cow<'_, str> {
+    if text.len() <= max {
+        return text.into();
+    }
+    let start = text.get(..text.floor_char_boundary(kept)).unwrap_or_default();
+    let digest = digest(&SHA256, text.as_bytes());
+    let hex: String = digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{start}~{hex}").into()
+}
+
+fn lease_of(text: &str) -> Result<u64, String> {
+    let lease = text.parse().ok().filter(|lease| *lease > 0);
+    lease.ok_or_else(|| "`lease` is the text of digits that the decision has".to_owned())
+}
+
+/// Reads seconds, rounded up to microseconds.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped, and saturates")]
+fn micros(seconds: f64, field: &str) -> Result<u64, String> {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return Err(format!("`{field}` is a number of seconds, 0 or more"));
+    }
+    // 0.07 * 1e6 is above 70 000.
+    Ok(((seconds * 1e9).round() / 1e3).ceil().min(1e18) as u64)
+}
+
+fn ok() -> WorkOutcome {
+    WorkOutcome::Ok
+}
+
+/// As in docs/protocol.md, "Input never means allow".
+const VALUE_BYTES_KEPT: usize = 960;
+const IDEM_BYTES_KEPT: usize = 30;

@@ -1,0 +1,359 @@
+//! Answers the HTTP requests of one connection.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
+use ring::hmac;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::bodies::{ChargeBody, CheckBody, CheckOp, ReleaseBody};
+use super::decision::HttpDecision;
+use super::exchange::{ProtocolConnection, SessionName, WireAnswer};
+use super::sessions::HttpSessions;
+use super::{HttpAnswerKind, HttpState, answers, openapi};
+use crate::protocol::{Code, MissReason};
+
+/// The client of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct HttpPeer {
+    /// The user that the kernel reports; over TCP that of the daemon.
+    pub(super) user: u32,
+    /// Over TCP, the token that each request must carry.
+    pub(super) token: Option<Arc<Token>>,
+}
+
+/// The digest of the token of `token_file`.
+#[derive(Debug)]
+pub(super) struct Token {
+    key: hmac::Key,
+    tag: hmac::Tag,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct HttpHandler {
+    state: Arc<HttpState>,
+    peer: HttpPeer,
+    /// Its connection to a decision thread, while no request uses it.
+    idle: Mutex<Option<ProtocolConnection>>,
+}
+
+type HttpReply = Response<Full<Bytes>>;
+
+/// A request that is not passed on: its status and message.
+struct BadRequest(StatusCode, String);
+
+impl Token {
+    /// Reads the file, without white space around the token.
+    pub(super) fn read(path: &Path) -> Result<Token, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let token = text.trim();
+        if token.len() < TOKEN_BYTES_MIN {
+            return Err(format!("{}: a token has at least {TOKEN_BYTES_MIN} bytes", path.display()));
+        }
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
+        let key = key.map_err(|_| "no random numbers".to_owned())?;
+        let tag = hmac::sign(&key, token.as_bytes());
+        Ok(Token { key, tag })
+    }
+
+    /// Compares in a time that does not depend on the token.
+    fn is(&self, given: &[u8]) -> bool {
+        hmac::verify(&self.key, given, self.tag.as_ref()).is_ok()
+    }
+}
+
+impl HttpHandler {
+    pub(super) fn new(state: Arc<HttpState>, peer: HttpPeer) -> HttpHandler {
+        HttpHandler { state, peer, idle: Mutex::new(None) }
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> HttpReply {
+        match self.route(request).await {
+            Ok(reply) => reply,
+            Err(BadRequest(status, message)) => {
+                self.state.counters.count(HttpAnswerKind::Rejected);
+                json_reply(status, &json!({"error": message}))
+            }
+        }
+    }
+
+    async fn route(&self, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
+        if let Some(token) = &self.peer.token {
+            let given = request.headers().get(TOKEN_HEADER);
+            if !given.is_some_and(|given| token.is(given.as_bytes())) {
+                let message =
+                    "over TCP a request needs the token of `token_file` in the header Tidegate-Token";
+                return Err(BadRequest(StatusCode::UNAUTHORIZED, message.to_owned()));
+            }
+        }
+        let path = request.uri().path();
+        let known = ROUTES.iter().find(|(known, _)| *known == path);
+        let Some((_, methods)) = known else {
+            let paths = ROUTES.map(|(path, _)| path).join(", ");
+            return Err(BadRequest(StatusCode::NOT_FOUND, format!("no such path; help: {paths}")));
+        };
+        if !methods.contains(request.method()) {
+            self.state.counters.count(HttpAnswerKind::Rejected);
+            let allowed = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+            let error = json!({"error": format!("this path takes {allowed}")});
+            let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, &error);
+            insert(&mut reply, ALLOW.as_str(), &allowed);
+            return Ok(reply);
+        }
+        match path {
+            "/v1/auth" => self.auth(&request).await,
+            "/v1/openapi.json" => Ok(json_reply(StatusCode::OK, &openapi::document())),
+            "/v1/hit" => self.check(CheckOp::Hit, request).await,
+            "/v1/acquire" => self.check(CheckOp::Acquire, request).await,
+            "/v1/peek" => self.check(CheckOp::Peek, request).await,
+            "/v1/charge" => {
+                let session = self.session(&request)?;
+                let body: ChargeBody = read(request).await?;
+                self.check_domain(&body.domain)?;
+                self.finish(session, &body.frame().map_err(invalid)?).await
+            }
+            _ => {
+                let session = self.named_session(&request, "release")?;
+                let body: ReleaseBody = read(request).await?;
+                self.finish(session, &body.frame().map_err(invalid)?).await
+            }
+        }
+    }
+
+    async fn check(&self, op: CheckOp, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
+        let session = match op {
+            CheckOp::Acquire => self.named_session(&request, "acquire")?,
+            CheckOp::Hit | CheckOp::Peek => self.session(&request)?,
+        };
+        let body: CheckBody = read(request).await?;
+        self.check_domain(&body.domain)?;
+        let frame = body.frame(op).map_err(invalid)?;
+        let decision = match self.ask(session, &frame).await {
+            Ok(WireAnswer::Decision(decision)) => *decision,
+            Ok(WireAnswer::Error(code, message)) => refused(code, message)?,
+            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol.name()),
+            Err(reason) => HttpDecision::degraded(reason.name()),
+        };
+        self.count(&decision);
+        Ok(json_reply(StatusCode::OK, &decision))
+    }
+
+    /// Sends a request whose reply is DONE.
+    async fn finish(&self, session: Option<SessionName>, frame: &[u8]) -> Result<HttpReply, BadRequest> {
+        let reason = match self.ask(session, frame).await {
+            Ok(WireAnswer::Done(ok)) => {
+                self.state.counters.count(HttpAnswerKind::Done);
+                return Ok(json_reply(StatusCode::OK, &json!({"ok": ok, "degraded": false, "reason": null})));
+            }
+            Ok(WireAnswer::Error(code, message)) => refused(code, message)?.reason,
+            Ok(WireAnswer::Decision(_)) => Some(MissReason::Protocol.name()),
+            Err(reason) => Some(reason.name()),
+        };
+        self.state.counters.count(HttpAnswerKind::Degraded);
+        Ok(json_reply(StatusCode::OK, &json!({"ok": false, "degraded": true, "reason": reason})))
+    }
+
+    /// Answers a proxy: 204, or the refusal as its caller receives it.
+    async fn auth(&self, request: &Request<Incoming>) -> Result<HttpReply, BadRequest> {
+        let Some(auth) = &self.state.settings.auth else {
+            let message = "the settings have no `adapters.http.auth`".to_owned();
+            return Err(BadRequest(StatusCode::NOT_FOUND, message));
+        };
+        let always_403 = match request.uri().query() {
+            None => false,
+            Some("refusal=403") => true,
+            Some(_) => return Err(invalid("the only query here is `refusal=403`".to_owned())),
+        };
+        let attributes = auth.attributes.iter().filter_map(|(name, header)| {
+            // A proxy appends its own value to those of its client.
+            let value = request.headers().get_all(header).iter().next_back()?;
+            Some((name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        });
+        let frame =
+            CheckBody::hit(&auth.domain, attributes.collect()).frame(CheckOp::Hit).map_err(invalid)?;
+        let decision = match self.ask(None, &frame).await {
+            Ok(WireAnswer::Decision(decision)) => *decision,
+            Ok(WireAnswer::Error(code, _)) if is_refusal(code) => HttpDecision::rejected(code.name()),
+            Ok(_) => HttpDecision::degraded(MissReason::Protocol.name()),
+            Err(reason) => HttpDecision::degraded(reason.name()),
+        };
+        self.count(&decision);
+        Ok(auth_reply(&decision, &auth.domain, always_403))
+    }
+
+    fn count(&self, decision: &HttpDecision) {
+        self.state.counters.count(match decision {
+            HttpDecision { degraded: true, .. } => HttpAnswerKind::Degraded,
+            HttpDecision { allowed: true, .. } => HttpAnswerKind::Allowed,
+            _ => HttpAnswerKind::Refused,
+        });
+    }
+
+    /// Checks that a client over TCP may name this domain.
+    fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
+        if self.peer.token.is_none() || self.state.settings.domains.iter().any(|open| **open == *domain) {
+            return Ok(());
+        }
+        let message = "this domain is not open over TCP; help: add it to `adapters.http.domains`";
+        Err(BadRequest(StatusCode::FORBIDDEN, message.to_owned()))
+    }
+
+    fn session(&self, request: &Request<Incoming>) -> Result<Option<SessionName>, BadRequest> {
+        let name = request.headers().get(SESSION_HEADER);
+        let entered = name.map(|name| HttpSessions::enter(&self.state, self.peer.user, name.as_bytes()));
+        entered.transpose().map_err(|error| match error {
+            super::sessions::HttpSessionError::Name => invalid(error.to_string()),
+            _ => BadRequest(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        })
+    }
+
+    fn named_session(
+        &self,
+        request: &Request<Incoming>,
+        op: &str,
+    ) -> Result<Option<SessionName>, BadRequest> {
+        let session = self.session(request)?;
+        if session.is_none() {
+            let help =
+                "send a random text that this process keeps; its leases end 60 s after its last request";
+            return Err(invalid(format!("{op} needs the header Tidegate-Session; help: {help}")));
+        }
+        Ok(session)
+    }
+
+    /// Asks a decision thread, within the deadline of every client.
+    async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, MissReason> {
+        let idle = self.idle.lock().take().filter(|idle| idle.session == session);
+        let open = || ProtocolConnection::open(&self.state.connector, self.peer.user, session);
+        let exchanged = async {
+            if let Some(mut connection) = idle {
+                match connection.exchange(frame).await {
+                    // Closed while it was idle: the request was not read.
+                    Err(MissReason::Unreachable) => {}
+                    answer => return Ok((answer?, connection)),
+                }
+            }
+            let mut connection = open()?;
+            Ok((connection.exchange(frame).await?, connection))
+        };
+        let exchanged = tokio::time::timeout(DEADLINE, exchanged).await;
+        let (answer, connection) = exchanged.map_err(|_| MissReason::Timeout)??;
+        if !matches!(&answer, WireAnswer::Error(code, _) if code.closes()) {
+            *self.idle.lock() = Some(connection);
+        }
+        Ok(answer)
+    }
+}
+
+/// Reads a body of JSON.
+async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, BadRequest> {
+    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
+    let body = match tokio::time::timeout(BODY_PATIENCE, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let message = format!("a body has at most {BODY_BYTES_MAX} bytes");
+            return Err(BadRequest(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        Ok(Err(error)) => return Err(invalid(format!("the body cannot be read: {error}"))),
+        Err(_) => {
+            let message = "the body did not arrive in time".to_owned();
+            return Err(BadRequest(StatusCode::REQUEST_TIMEOUT, message));
+        }
+    };
+    serde_json::from_slice(&body).map_err(|error| invalid(error.to_string()))
+}
+
+fn invalid(message: String) -> BadRequest {
+    BadRequest(StatusCode::BAD_REQUEST, message)
+}
+
+/// The answer to an ERROR: its message if the request is at fault, else a degraded decision.
+fn refused(code: Code, message: String) -> Result<HttpDecision, BadRequest> {
+    match code {
+        Code::Invalid => Err(invalid(message)),
+        Code::Quota => Err(BadRequest(StatusCode::SERVICE_UNAVAILABLE, message)),
+        Code::NotAllowed | Code::Forbidden => Err(BadRequest(StatusCode::FORBIDDEN, message)),
+        _ => Ok(HttpDecision::degraded(MissReason::Protocol.name())),
+    }
+}
+
+fn is_refusal(code: Code) -> bool {
+    matches!(code, Code::Invalid | Code::Quota | Code::NotAllowed | Code::Forbidden)
+}
+
+fn auth_reply(decision: &HttpDecision, domain: &str, always_403: bool) -> HttpReply {
+    let mut reply = if decision.allowed {
+        let mut reply = HttpReply::default();
+        *reply.status_mut() = StatusCode::NO_CONTENT;
+        reply
+    } else {
+        let status = if always_403 { 403 } else { decision.status };
+        let mut reply = HttpReply::new(Full::from(answers::problem(decision, domain)));
+        *reply.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN);
+        insert(&mut reply, CONTENT_TYPE.as_str(), "application/problem+json");
+        insert(&mut reply, STATUS_HEADER, &decision.status.to_string());
+        reply
+    };
+    insert(&mut reply, CACHE_CONTROL.as_str(), "no-store");
+    for (name, value) in &decision.headers {
+        insert(&mut reply, name, value);
+    }
+    if let Some(reason) = decision.reason.filter(|_| decision.degraded) {
+        insert(&mut reply, DEGRADED_HEADER, reason);
+    }
+    reply
+}
+
+fn json_reply(status: StatusCode, body: &impl Serialize) -> HttpReply {
+    let mut bytes = serde_json::to_vec(body).unwrap_or_default();
+    bytes.push(b'\n');
+    let mut reply = HttpReply::new(Full::from(bytes));
+    *reply.status_mut() = status;
+    insert(&mut reply, CONTENT_TYPE.as_str(), "application/json");
+    insert(&mut reply, CACHE_CONTROL.as_str(), "no-store");
+    reply
+}
+
+/// Inserts a header; the name of a rule may hold characters that no header has.
+fn insert(reply: &mut HttpReply, name: &str, value: &str) {
+    if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_str(value)) {
+        reply.headers_mut().insert(name, value);
+    }
+}
+
+/// The paths and their methods.
+const ROUTES: [(&str, &[Method]); 7] = [
+    ("/v1/hit", &[Method::POST]),
+    ("/v1/acquire", &[Method::POST]),
+    ("/v1/release", &[Method::POST]),
+    ("/v1/peek", &[Method::POST]),
+    ("/v1/charge", &[Method::POST]),
+    ("/v1/auth", &[Method::GET, Method::POST]),
+    ("/v1/openapi.json", &[Method::GET]),
+];
+
+/// The default of every client.
+const DEADLINE: Duration = Duration::from_millis(20);
+
+/// A frame has 16 KiB; JSON with escapes takes some times as much.
+const BODY_BYTES_MAX: usize = 64 * 1_024;
+
+/// A body on a socket of this host is there at once.
+const BODY_PATIENCE: Duration = Duration::from_secs(2);
+
+const TOKEN_BYTES_MIN: usize = 16;
+
+const TOKEN_HEADER: &str = "tidegate-token";
+const SESSION_HEADER: &str = "tidegate-session";
+const STATUS_HEADER: &str = "tidegate-status";
+const DEGRADED_HEADER: &str = "tidegate-degraded";

@@ -1,0 +1,215 @@
+//! Listeners and connections of the HTTP adapter: its own limits and timeouts.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info, warn};
+
+use super::HttpState;
+use super::handler::{HttpHandler, HttpPeer, Token};
+use super::sessions::HttpSessions;
+use crate::server::Listener;
+
+/// Serves all listeners of the settings until `stop`.
+pub(super) async fn serve(state: &Arc<HttpState>, stop: &CancellationToken) {
+    let places = Arc::<Places>::default();
+    let served = async {
+        tokio::join!(
+            serve_socket(state, &places, stop),
+            serve_port(state, &places, stop),
+            HttpSessions::expire(state)
+        )
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        _ = served => {}
+    }
+    // The requests in flight are answered.
+    places.tasks.close();
+    let _ = tokio::time::timeout(LAST_ANSWER_MAX, places.tasks.wait()).await;
+}
+
+async fn serve_socket(state: &Arc<HttpState>, places: &Arc<Places>, stop: &CancellationToken) {
+    let Some(path) = &state.settings.socket else { return };
+    let bind = async || {
+        let bound = Listener::bind(path, state.settings.mode, state.settings.group);
+        let listener = bound.map_err(|error| error.to_string())?;
+        let watched = listener.watch().map_err(|error| error.to_string())?;
+        Ok((watched, listener))
+    };
+    let (listener, _path) = opened(bind).await;
+    info!(socket = %path.display(), "HTTP is served");
+    let accept = async || {
+        let (socket, _) = listener.accept().await?;
+        let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+        Ok((socket, HttpPeer { user, token: None }))
+    };
+    accept_each(state, places, stop, accept).await;
+}
+
+async fn serve_port(state: &Arc<HttpState>, places: &Arc<Places>, stop: &CancellationToken) {
+    let Some(address) = state.settings.listen else { return };
+    let bind = async || {
+        let token = Token::read(&state.settings.token_file)?;
+        let listener = TcpListener::bind(address).await;
+        Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
+    };
+    let (listener, token) = opened(bind).await;
+    // Port 0 has become one that was free.
+    let address = listener.local_addr().unwrap_or(address);
+    info!(%address, "HTTP is served");
+    let user = rustix::process::geteuid().as_raw();
+    let accept = async || {
+        let (socket, _) = listener.accept().await?;
+        let _ = socket.set_nodelay(true);
+        Ok((socket, HttpPeer { user, token: Some(Arc::clone(&token)) }))
+    };
+    accept_each(state, places, stop, accept).await;
+}
+
+/// Retries until the listener is open. An obstacle may go away: the previous daemon may still drain.
+async fn opened<T>(mut open: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let mut logged = None;
+    loop {
+        match open().await {
+            Ok(opened) => return opened,
+            Err(reason) if logged.as_ref() == Some(&reason) => {}
+            Err(reason) => {
+                warn!(
+                    reason,
+                    "HTTP is not served: it is tried again every second; help: correct `adapters.http`"
+                );
+                logged = Some(reason);
+            }
+        }
+        tokio::time::sleep(RETRY_PERIOD).await;
+    }
+}
+
+async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    state: &Arc<HttpState>,
+    places: &Arc<Places>,
+    stop: &CancellationToken,
+    mut accept: impl AsyncFnMut() -> io::Result<(S, HttpPeer)>,
+) {
+    loop {
+        match accept().await {
+            Ok((socket, peer)) => match Places::take(places, state, peer.user) {
+                Some(place) => {
+                    let handler = HttpHandler::new(Arc::clone(state), peer);
+                    places.tasks.spawn(serve_connection(socket, handler, place, stop.clone()));
+                }
+                // A closed connection is the answer.
+                None => {
+                    state.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+                }
+            },
+            Err(error) => {
+                debug!(%error, "a connection was not accepted");
+                // For want of descriptors it would fail again at once.
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Serves one connection to its end: one request after the other.
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    socket: S,
+    handler: HttpHandler,
+    _place: Place,
+    stop: CancellationToken,
+) {
+    let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(socket), service);
+    let mut served = pin!(served);
+    let ended = tokio::select! {
+        ended = served.as_mut() => ended,
+        // The stop, or the end of the time.
+        _ = tokio::time::timeout(CONNECTION_MAX, stop.cancelled()) => {
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(LAST_ANSWER_MAX, served).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "an HTTP connection failed");
+    }
+}
+
+/// The connections: their tasks, and the number of each user.
+#[derive(Debug, Default)]
+struct Places {
+    by_user: Mutex<HashMap<u32, usize>>,
+    tasks: TaskTracker,
+}
+
+/// One connection. Its place is free once this drops.
+#[derive(Debug)]
+struct Place {
+    places: Arc<Places>,
+    state: Arc<HttpState>,
+    user: u32,
+}
+
+impl Places {
+    /// Takes a place: a quarter of all connections, half of those of a user. Each has a connection to a decision thread, and so
+    /// has each session; some remain for the socket.
+    fn take(places: &Arc<Places>, state: &Arc<HttpState>, user: u32) -> Option<Place> {
+        let mut by_user = places.by_user.lock();
+        let open: usize = by_user.values().sum();
+        let of_user = by_user.entry(user).or_default();
+        let limits = state.limits;
+        if open >= (limits.max / 4).max(1) as usize || *of_user >= (limits.per_user / 2).max(1) as usize {
+            return None;
+        }
+        *of_user += 1;
+        state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
+        Some(Place { places: Arc::clone(places), state: Arc::clone(state), user })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut by_user = self.places.by_user.lock();
+        if let Some(of_user) = by_user.get_mut(&self.user) {
+            *of_user -= 1;
+        }
+        by_user.retain(|_, open| *open > 0);
+        let open: usize = by_user.values().sum();
+        self.state.counters.connections.store(open as u64, Ordering::Relaxed);
+    }
+}
+
+/// Between two requests, and for the head of one.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// The cookies that a proxy passes on are long.
+const HEAD_BYTES_MAX: usize = 64 * 1_024;
+
+/// A client that does not read keeps its place no longer.
+const CONNECTION_MAX: Duration = Duration::from_secs(600);
+
+/// Longer than the deadline of a request.
+const LAST_ANSWER_MAX: Duration = Duration::from_millis(200);
+
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+const PAUSE: Duration = Duration::from_millis(100);

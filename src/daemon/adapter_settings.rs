@@ -1,0 +1,121 @@
+//! `adapters` in the settings: other ways to ask than the socket. Opens nothing.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use hyper::header::HeaderName;
+use serde::Deserialize;
+
+use super::settings::check_socket_path;
+use super::settings_file::PathText;
+use crate::adapters::{HttpAuth, HttpSettings};
+use crate::rules::de::{self, DeferredMap, FieldText, Mapping};
+use crate::rules::source::Report;
+use crate::rules::values::{Name, read_from};
+use crate::rules::{ValueProblem, shown};
+
+#[derive(Deserialize)]
+#[serde(rename = "`adapters`")]
+pub(super) struct AdaptersFields<'n> {
+    #[serde(borrow)]
+    pub(super) http: Option<HttpFields<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`http`")]
+pub(super) struct HttpFields<'n> {
+    #[serde(borrow)]
+    socket: Option<PathText<'n>>,
+    listen: Option<LoopbackAddress>,
+    token_file: Option<PathText<'n>>,
+    domains: Option<Vec<Name<'n>>>,
+    auth: Option<AuthFields<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`auth`")]
+struct AuthFields<'n> {
+    #[serde(borrow)]
+    domain: Name<'n>,
+    #[expect(dead_code, reason = "looked up by name")]
+    attributes: Option<DeferredMap<HeaderText>>,
+}
+
+struct LoopbackAddress(SocketAddr);
+
+/// The name of a header.
+struct HeaderText(HeaderName);
+
+read_from! {
+    ['de] LoopbackAddress, FieldText => |FieldText(_, text)| {
+        let address = text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback());
+        address.map(LoopbackAddress).ok_or_else(|| {
+            let help = "write an address of this host and a port: \"127.0.0.1:9632\", or \"[::1]:9632\"";
+            ValueProblem::new(format!("{} is no loopback address with a port", shown(text)), help)
+        })
+    };
+    ['de] HeaderText, FieldText => |FieldText(_, text)| text.parse().map(HeaderText).map_err(|_| {
+        ValueProblem::new(format!("{} is no name of a header", shown(text)), "write one, such as X-Real-IP")
+    });
+}
+
+/// Checks the fields; paths are relative to `directory`. `None`, after reporting it, if the adapter cannot be served so.
+pub(super) fn read_http(
+    fields: HttpFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> Option<HttpSettings> {
+    let errors_before = report.errors();
+    let socket = fields.socket.map(|path| directory.join(path.0));
+    if let Some(socket) = &socket {
+        report.settle(mapping.at("socket"), check_socket_path(socket));
+    }
+    if socket.is_none() && fields.listen.is_none() && !mapping.has("socket") && !mapping.has("listen") {
+        report.error(
+            mapping.0.at,
+            "`http` needs `socket` or `listen`",
+            "write `socket: /run/tidegate/http.sock`",
+        );
+    }
+    if fields.listen.is_some() && !(mapping.has("token_file") && mapping.has("domains")) {
+        let message = "`listen` needs `token_file` and `domains`: over TCP no user is known";
+        let help = "write both, or `socket` instead; make a token: (umask 077; openssl rand -hex 32 > FILE)";
+        report.error(mapping.at("listen"), message, help);
+    }
+    let auth = fields.auth.and_then(|auth| {
+        let own = Mapping(mapping.get("auth")?);
+        Some(HttpAuth { domain: auth.domain.0.into(), attributes: attributes(own, report) })
+    });
+    (report.errors() == errors_before).then(|| HttpSettings {
+        socket,
+        listen: fields.listen.map(|address| address.0),
+        token_file: fields.token_file.map(|path| directory.join(path.0)).unwrap_or_default(),
+        domains: fields.domains.unwrap_or_default().into_iter().map(|name| name.0.into()).collect(),
+        auth,
+        ..HttpSettings::default()
+    })
+}
+
+/// Reads the mapping of names of attributes to headers.
+fn attributes(auth: Mapping<'_>, report: &mut Report<'_>) -> Vec<(Box<str>, HeaderName)> {
+    let Some(attributes) = auth.get("attributes") else {
+        let help = "write `attributes: {ip: X-Real-IP}`";
+        report.error(auth.0.at, "`auth` needs `attributes`", help);
+        return Vec::new();
+    };
+    let mut read = Vec::new();
+    for (key, node) in Mapping(attributes).pairs() {
+        let name: Option<Name<'_>> = de::value(key, "attribute", report);
+        let header: Option<HeaderText> = de::value(node, "header", report);
+        read.extend(name.zip(header).map(|(name, header)| (name.0.into(), header.0)));
+    }
+    if read.len() > ATTRIBUTES_MAX {
+        let message = format!("`attributes` has {} names", read.len());
+        report.error(attributes.at, message, format!("write at most {ATTRIBUTES_MAX}"));
+    }
+    read
+}
+
+/// A descriptor holds no more.
+const ATTRIBUTES_MAX: usize = 16;

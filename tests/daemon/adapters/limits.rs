@@ -1,0 +1,100 @@
+//! Connections of the adapter: too many, half requests, and the end of the daemon. The socket is not affected.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+
+use super::{connect, exchange, with_http};
+use crate::daemon::eventually;
+use crate::http::metric;
+use crate::wire::PATIENCE;
+
+const HIT: &str = "POST /v1/hit";
+
+fn body() -> String {
+    json!({"domain": "shop"}).to_string()
+}
+
+#[test]
+fn closes_connections_above_the_limit_of_a_user() {
+    let daemon = with_http("");
+    let mut open: Vec<UnixStream> = (0..512).map(|_| connect(&daemon)).collect();
+    let last = open.last_mut().unwrap();
+    assert_eq!(exchange(last, HIT, &[], &body()).status, 200);
+    let mut refused = connect(&daemon);
+    refused.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(refused.read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
+    assert_eq!(metric(&daemon, "tidegate_http_connections"), Some(512.0));
+    assert!(metric(&daemon, "tidegate_http_connections_refused_total") >= Some(1.0));
+    daemon.greeted().assert_served();
+    drop(open);
+    eventually("a place is free", || {
+        let mut http = connect(&daemon);
+        http.write_all(&super::request_bytes(HIT, &[], &body(), "connection: close\r\n")).unwrap();
+        let mut answer = String::new();
+        http.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = http.read_to_string(&mut answer);
+        answer.starts_with("HTTP/1.1 200").then_some(())
+    });
+}
+
+#[test]
+fn ends_half_requests_and_serves_others_meanwhile() {
+    let daemon = with_http("");
+    let halves = [
+        ("", ""),
+        ("POST /v1/hit HT", ""),
+        ("POST /v1/hit HTTP/1.1\r\nhost: x\r\n", ""),
+        ("POST /v1/hit HTTP/1.1\r\nhost: x\r\ncontent-length: 20\r\n\r\n{\"domain\"", "HTTP/1.1 408 "),
+        ("no HTTP\r\n\r\n", "HTTP/1.1 400 "),
+        ("\0\0\0\u{4}\u{13}", "HTTP/1.1 400 "),
+    ];
+    let mut sockets = halves.map(|(half, _)| {
+        let mut http = connect(&daemon);
+        http.write_all(half.as_bytes()).unwrap();
+        http
+    });
+    let mut other = connect(&daemon);
+    assert_eq!(exchange(&mut other, HIT, &[], &body()).json()["degraded"], false);
+    daemon.greeted().assert_served();
+    for (http, (half, answer)) in sockets.iter_mut().zip(halves) {
+        http.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut read = String::new();
+        http.read_to_string(&mut read).unwrap_or_else(|error| panic!("{half:?} stays: {error}"));
+        assert!(read.starts_with(answer), "{half:?}: {read:?}");
+    }
+}
+
+#[test]
+fn answers_the_requests_in_flight_at_the_end() {
+    let mut daemon = with_http("");
+    let mut http = connect(&daemon);
+    assert_eq!(exchange(&mut http, HIT, &[], &body()).status, 200);
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let mut http = connect(&daemon);
+            std::thread::spawn(move || {
+                let mut answers = 0;
+                let bytes = super::request_bytes(HIT, &[], &body(), "");
+                let mut part = [0; 4_096];
+                http.set_read_timeout(Some(PATIENCE)).unwrap();
+                while http.write_all(&bytes).is_ok() {
+                    let Ok(count @ 1..) = http.read(&mut part) else { break };
+                    let answer = String::from_utf8_lossy(&part[..count]).into_owned();
+                    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+                    answers += 1;
+                }
+                answers
+            })
+        })
+        .collect();
+    eventually("they ask", || {
+        (metric(&daemon, "tidegate_http_answers_total{answer=\"allowed\"}") > Some(200.0)).then_some(())
+    });
+    daemon.stop();
+    let answers: Vec<i32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(answers.iter().all(|answers| *answers > 0), "{answers:?}");
+    assert!(!daemon.plan.path("http.sock").exists(), "{}", daemon.log());
+    assert!(daemon.log().contains("drained: every request received was answered"), "{}", daemon.log());
+}
