@@ -27,10 +27,14 @@ concurrency: [{name: exports, key: [job], max: 1, expires: 1h}]
 shed: [{pool: default, queue_age: {others: 500ms, critical: 2500ms}}]
 ";
 
-/// A daemon with the adapter on a socket, and these further settings of it.
+/// A daemon with the adapter on a socket, and these further settings of it. Its deadline is longer than a busy machine takes.
 fn with_http(settings: &str) -> Daemon {
+    start(Plan::new().shell("TIDEGATE_DEBUG_PATIENT=1 exec \"$@\""), settings)
+}
+
+fn start(plan: Plan, settings: &str) -> Daemon {
     let settings = format!("adapters: {{http: {{socket: http.sock, {settings}}}}}");
-    let daemon = Plan::new().rules("shop.yaml", RULES).settings(&settings).start();
+    let daemon = plan.rules("shop.yaml", RULES).settings(&settings).start();
     daemon.await_log(&["HTTP is served", "socket="]);
     daemon
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{connect, exchange, post, send, with_http};
+use super::{connect, exchange, post, send, start, with_http};
 use crate::wire::{hit, verdict_of};
 
 const SESSION: &[&str] = &["tidegate-session: one"];
@@ -261,7 +261,8 @@ fn serves_its_openapi_document() {
 #[test]
 #[cfg(debug_assertions)]
 fn allows_degraded_when_the_decision_is_late() {
-    let daemon = with_http("auth: {domain: shop, attributes: {debug-stall: X-Stall}}");
+    let daemon =
+        start(crate::daemon::Plan::new(), "auth: {domain: shop, attributes: {debug-stall: X-Stall}}");
     let mut http = connect(&daemon);
     let stall = json!({"domain": "shop", "attributes": {"user": "u1", "debug-stall": "200"}}).to_string();
     let late = exchange(&mut http, "POST /v1/hit", &[], &stall).json();

@@ -48,7 +48,7 @@ fn keeps_leases_between_connections_of_a_session() {
 fn ends_leases_of_sessions_that_are_not_used() {
     let plan = Plan::new().rules("shop.yaml", RULES).settings("adapters: {http: {socket: http.sock}}");
     let mut command = plan.command("log");
-    command.env("TIDEGATE_DEBUG_SESSION_MS", "1500");
+    command.env("TIDEGATE_DEBUG_SESSION_MS", "1500").env("TIDEGATE_DEBUG_PATIENT", "1");
     let daemon = Daemon { process: Process::start(&mut command), plan };
     daemon.await_log(&["HTTP is served"]);
     assert_eq!(acquire(&daemon, "one")["verdict"], "allow");

@@ -22,11 +22,13 @@ module Tidegate
   def self.value_of(client, name, value, subject)
     return value unless value.respond_to?(:call)
 
-    result = value.call(subject)
-    name == :attributes ? mapping(result) : result
-  rescue StandardError => e
-    client.callback_failed(name, e)
-    DEFAULTS[name]
+    begin # around the function alone: elsewhere an exception of another thread must pass
+      result = value.call(subject)
+      name == :attributes ? mapping(result) : result
+    rescue StandardError => e
+      client.callback_failed(name, e)
+      DEFAULTS[name]
+    end
   end
 
   # Returns the result of the function `attributes` as a Hash; raises if it holds no values by name.
