@@ -189,6 +189,11 @@ fn set<T>(setting: &mut T, value: Option<T>) {
     }
 }
 
+const OPEN_METRICS: &str = "`metrics.listen` is every address of this host: the names of rules and their counts are open \
+                            to all that reach it";
+const OPEN_METRICS_HELP: &str =
+    "write the address of a network that only your monitoring reaches, or 127.0.0.1";
+
 fn set_fields(
     fields: SettingsFields<'_>,
     mapping: Mapping<'_>,
@@ -205,9 +210,7 @@ fn set_fields(
     set(&mut settings.memory_max_bytes, fields.memory.and_then(|memory| memory.max).map(|max| max.0));
     set(&mut settings.metrics, fields.metrics.and_then(|own| own.listen).map(|listen| Some(listen.0)));
     if settings.metrics.is_some_and(|listen| listen.ip().is_unspecified()) {
-        let message = "`metrics.listen` is every address of this host: the names of rules and their counts are open to all that reach it";
-        let help = "write the address of a network that only your monitoring reaches, or 127.0.0.1";
-        report.warning(part("metrics").at("listen"), message, help);
+        report.warning(part("metrics").at("listen"), OPEN_METRICS, OPEN_METRICS_HELP);
     }
     if let Some(own) = fields.socket {
         let socket = &mut settings.socket;
