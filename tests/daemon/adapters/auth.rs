@@ -58,6 +58,7 @@ fn refuses_users_without_the_domain() {
     let settings =
         format!("domains: {{shop: {{uids: [65534]}}}}\nadapters: {{http: {{socket: http.sock, {AUTH}}}}}");
     let daemon = Plan::new().rules("shop.yaml", RULES).settings(&settings).start();
+    daemon.await_log(&["HTTP is served"]);
     let answer = post(&daemon, "/v1/hit", &[], &json!({"domain": "shop"}));
     assert_eq!((answer.status, answer.error().contains("not open")), (403, true), "{answer:?}");
     let auth = send(&daemon, "GET /v1/auth", &["x-user: u1"], "");
