@@ -16,12 +16,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::HttpState;
 use super::handler::{HttpHandler, HttpPeer, Token};
 use super::sessions::HttpSessions;
-use crate::server::Listener;
+use crate::server::{Listener, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<HttpState>, stop: &CancellationToken) {
@@ -50,7 +50,7 @@ async fn serve_socket(state: &Arc<HttpState>, places: &Arc<Places>, stop: &Cance
         let watched = listener.watch().map_err(|error| error.to_string())?;
         Ok((watched, listener))
     };
-    let (listener, _path) = opened(bind).await;
+    let (listener, _path) = retry_until_open(bind().await, bind, NOT_SERVED).await;
     info!(socket = %path.display(), "HTTP is served");
     let accept = async || {
         let (socket, _) = listener.accept().await?;
@@ -67,7 +67,7 @@ async fn serve_port(state: &Arc<HttpState>, places: &Arc<Places>, stop: &Cancell
         let listener = TcpListener::bind(address).await;
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };
-    let (listener, token) = opened(bind).await;
+    let (listener, token) = retry_until_open(bind().await, bind, NOT_SERVED).await;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
     info!(%address, "HTTP is served");
@@ -78,25 +78,6 @@ async fn serve_port(state: &Arc<HttpState>, places: &Arc<Places>, stop: &Cancell
         Ok((socket, HttpPeer { user, token: Some(Arc::clone(&token)) }))
     };
     accept_each(state, places, stop, accept).await;
-}
-
-/// Retries until the listener is open. An obstacle may go away: the previous daemon may still drain.
-async fn opened<T>(mut open: impl AsyncFnMut() -> Result<T, String>) -> T {
-    let mut logged = None;
-    loop {
-        match open().await {
-            Ok(opened) => return opened,
-            Err(reason) if logged.as_ref() == Some(&reason) => {}
-            Err(reason) => {
-                warn!(
-                    reason,
-                    "HTTP is not served: it is tried again every second; help: correct `adapters.http`"
-                );
-                logged = Some(reason);
-            }
-        }
-        tokio::time::sleep(RETRY_PERIOD).await;
-    }
 }
 
 async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -198,6 +179,8 @@ impl Drop for Place {
     }
 }
 
+const NOT_SERVED: &str = "HTTP is not served: it is tried again every second; help: correct `adapters.http`";
+
 /// Between two requests, and for the head of one.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
@@ -209,7 +192,5 @@ const CONNECTION_MAX: Duration = Duration::from_secs(600);
 
 /// Longer than the deadline of a request.
 const LAST_ANSWER_MAX: Duration = Duration::from_millis(200);
-
-const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 const PAUSE: Duration = Duration::from_millis(100);

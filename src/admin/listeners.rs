@@ -17,7 +17,7 @@ use super::http_connections::{HttpConnection, HttpConnections, head_patience};
 use super::router::{self, HttpClient};
 use crate::clock::Timestamp;
 use crate::engine::SwitchOrigin;
-use crate::server::{BindError, Listener};
+use crate::server::{BindError, Listener, retry_until_open};
 
 /// The admin socket, open to the user of the daemon alone.
 #[derive(Debug)]
@@ -105,8 +105,8 @@ async fn serve_operators(
     first: Result<UnixListener, String>,
     admin_socket: &mut AdminSocket,
 ) {
-    let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
-    let listener = opened(first, async || admin_socket.open(), meanwhile).await;
+    let meanwhile = "no admin socket: status, reload and switches do not reach this daemon: it is tried again every second";
+    let listener = retry_until_open(first, async || admin_socket.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
     let mut logged: Option<Timestamp> = None;
     let accept = async || {
@@ -126,8 +126,8 @@ async fn serve_operators(
 }
 
 async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, String>, address: SocketAddr) {
-    let meanwhile = "no metrics over TCP; they are on the admin socket, too";
-    let listener = opened(first, async || open_port(address).await, meanwhile).await;
+    let meanwhile = "no metrics over TCP; they are on the admin socket, too: it is tried again every second";
+    let listener = retry_until_open(first, async || open_port(address).await, meanwhile).await;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
     info!(%address, "metrics are served");
@@ -136,29 +136,6 @@ async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, Stri
         Ok(Some((socket, HttpClient::Anybody, Some(peer.ip()))))
     };
     take_turns(admin, accept).await;
-}
-
-/// Retries until the listener is open. An obstacle may go away: the previous daemon may still drain.
-async fn opened<T>(
-    first: Result<T, String>,
-    mut open: impl AsyncFnMut() -> Result<T, String>,
-    meanwhile: &str,
-) -> T {
-    let mut tried = first;
-    let mut logged = None;
-    loop {
-        match tried {
-            Ok(listener) => return listener,
-            Err(reason) => {
-                if logged.as_ref() != Some(&reason) {
-                    warn!(reason, "{meanwhile}: it is tried again every second");
-                    logged = Some(reason);
-                }
-            }
-        }
-        tokio::time::sleep(RETRY_PERIOD).await;
-        tried = open().await;
-    }
 }
 
 /// Accepts for ever.
@@ -188,8 +165,6 @@ const MODE: u32 = 0o600;
 
 /// Log throttle: least time between log lines on repeated refusals.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-
-const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 /// The head, a scrape, and some hundred kilobytes read by the other side.
 const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);

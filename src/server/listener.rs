@@ -13,10 +13,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
+use tracing::warn;
 
 use crate::terms::without_number;
 
@@ -280,3 +282,28 @@ const LOCK_SUFFIX: &str = ".lock";
 
 /// All processes of all applications may reconnect at once after a restart.
 pub(super) const BACKLOG: u16 = 4_096;
+/// Retries until a listener is open, and logs each new reason why it is not. An obstacle may go away: the previous daemon may
+/// still drain.
+pub async fn retry_until_open<T>(
+    first: Result<T, String>,
+    mut open: impl AsyncFnMut() -> Result<T, String>,
+    meanwhile: &str,
+) -> T {
+    let mut tried = first;
+    let mut logged = None;
+    loop {
+        match tried {
+            Ok(listener) => return listener,
+            Err(reason) => {
+                if logged.as_ref() != Some(&reason) {
+                    warn!(reason, "{meanwhile}");
+                    logged = Some(reason);
+                }
+            }
+        }
+        tokio::time::sleep(RETRY_PERIOD).await;
+        tried = open().await;
+    }
+}
+
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
