@@ -455,10 +455,19 @@ final class ClientTest extends Base
             return decision($m, [0, (string) $m[0], 1, 1, 1, 1, 0]);
         });
         $client = $this->client($daemon->path);
+        [$outer, $inner] = $this->acquiresAndHitsMeanwhile($client, $daemon);
+        $this->assertSame(['1', '3'], [$outer->rule, $inner->rule]);
+        $this->assertCount(2, $daemon->seen(Wire::HELLO));
+        $this->assertSame([], $client->stats()['missed']);
+    }
+
+    /** @return array{Decision, Decision} of an acquire, and of a hit in a signal handler while it waits */
+    private function acquiresAndHitsMeanwhile(Client $client, mixed $daemon): array
+    {
         $inner = null;
         pcntl_async_signals(true);
         pcntl_signal(SIGUSR1, static function () use ($client, &$inner): void {
-            $inner = $client->hit('api')->rule;
+            $inner = $client->hit('api');
         });
         $parent = getmypid();
         $pid = pcntl_fork();
@@ -467,12 +476,10 @@ final class ClientTest extends Base
             posix_kill($parent, SIGUSR1);
             posix_kill(getmypid(), SIGKILL);
         }
-        $outer = $client->acquire('api')->rule;
+        $outer = $client->acquire('api');
         pcntl_waitpid($pid, $status);
         pcntl_signal(SIGUSR1, SIG_DFL);
-        $this->assertSame(['1', '3'], [$outer, $inner]);
-        $this->assertCount(2, $daemon->seen(Wire::HELLO));
-        $this->assertSame([], $client->stats()['missed']);
+        return [$outer, $inner];
     }
 
     public function testCountsFailuresWhoseWaitsOverlapAsOne(): void
@@ -480,22 +487,8 @@ final class ClientTest extends Base
         $daemon = $this->played();
         $daemon->mode('mute');
         $client = $this->client($daemon->path, timeout: 0.05);
-        $inner = null;
-        pcntl_async_signals(true);
-        pcntl_signal(SIGUSR1, static function () use ($client, &$inner): void {
-            $inner = $client->hit('api')->reason;
-        });
-        $parent = getmypid();
-        $pid = pcntl_fork();
-        if ($pid === 0) {
-            $daemon->wait(Wire::ACQUIRE);
-            posix_kill($parent, SIGUSR1);
-            posix_kill(getmypid(), SIGKILL);
-        }
-        $outer = $client->acquire('api')->reason;
-        pcntl_waitpid($pid, $status);
-        pcntl_signal(SIGUSR1, SIG_DFL);
-        $this->assertSame(['timeout', 'timeout'], [$outer, $inner]);
+        [$outer, $inner] = $this->acquiresAndHitsMeanwhile($client, $daemon);
+        $this->assertSame(['timeout', 'timeout'], [$outer->reason, $inner->reason]);
         $this->assertSame(['timeout'], self::hits($client));
         $this->assertFalse($client->stats()['breakerOpen']);
         $this->assertSame(['timeout', 'breaker'], self::hits($client, 2));
