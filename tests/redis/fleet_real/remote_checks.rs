@@ -258,10 +258,15 @@ fn refunded_token_passes_on_host_that_redis_refused() {
         // On a busy machine the refund may come before.
         if verdict_of(&refused) == LIMIT {
             assert!(refused[8].as_u64() > Some(3_600_000_000), "{mode}: {refused}");
-            eventually("the refunded tokens pass", || {
+            let is_refunded = eventually("the refunded tokens pass, or the charge is lost with its reply", || {
                 sleep(Duration::from_millis(20));
-                (verdict_of(&wire.ask(&all(30))) == ALLOW).then_some(())
+                let passes = verdict_of(&wire.ask(&all(30))) == ALLOW;
+                (passes || lost_replies(std::slice::from_ref(&late)) > 0).then_some(passes)
             });
+            // On a machine that stalls, the late host closes its connection before the reply comes.
+            if !is_refunded {
+                continue;
+            }
         }
         assert_eq!(verdict_of(&late_wire.hear().unwrap()), LIMIT, "{mode}");
         assert_eq!(verdict_of(&wire.ask(&all(1))), LIMIT, "{mode}");
