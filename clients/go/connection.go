@@ -481,8 +481,11 @@ func (k *connection) read(c *Client, lead *request) error {
 	case kind == isError:
 		if bad = errorOf(e); !answers || !bad.kept {
 			bad.kept = false
-			bad.refused = bad.refused && (answers || hello || e[1].kind == 'n' && bad.reason == "forbidden")
-			bad.reason = when(bad.refused, bad.reason, "protocol")
+			if of := e[1].kind == 'n'; !answers && !hello && !of { // of no request: doubtful
+				bad = &fault{text: bad.text, reason: "protocol"}
+			} else if bad.refused && of && bad.reason != "forbidden" {
+				bad.refused, bad.reason = false, "protocol"
+			}
 			panic(bad)
 		}
 	case !k.welcome || !answers || kind != r.wanted:

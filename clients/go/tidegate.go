@@ -282,7 +282,7 @@ func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
 		bad = c.attempt(q)
 	}
 	if bad != nil && bad.refused && bad.ended == nil {
-		c.log(bad.text+"; such requests are refused", true)
+		c.log(bad.text+"; such requests are refused ("+bad.reason+")", true)
 		c.mu.Lock()
 		c.refused[bad.reason]++
 		c.mu.Unlock()

@@ -21,7 +21,7 @@ final class Connection
     private const HTTP = 0x48545450; // the letters
     private const UNPROVED_MAX = 512;
     private const ENOENT = 2, EPERM = 1, EAGAIN = 11, EACCES = 13, ECONNREFUSED = 111;
-    private const BUSY = 8;
+    private const BUSY = 8, FORBIDDEN = 9;
     private const KEPT_OPEN = [5, 6, 7, 10, 11]; // errors after which the connection stays open
 
     /** @var ?array<string, resource> streams in the middle of a call; null before the first connection of the PHP request */
@@ -33,6 +33,7 @@ final class Connection
     private readonly string $name;
     private string $greeting = ''; // HELLO, sent with the first request: saves a round trip
     private bool $leaving = false; // after a GOODBYE
+    private bool $welcome = false; // after a WELCOME
     /** @var list<int> ids of requests whose RELEASE the daemon may not have read */
     private array $unproved = [];
     private array $abandoned = [];
@@ -223,8 +224,11 @@ final class Connection
             }
             $reply = Wire::decode($this->bytes($size, $deadline));
             [$what, $about, $code] = $reply + [null, null, null];
+            $hello = $about === 0 && !$this->welcome;
             if ($what === $kind && $about === $id) {
                 $this->unproved = [];
+                // Further bytes are a GOODBYE, or doubtful.
+                $this->leaving = $this->leaving || stream_get_meta_data($this->stream)['unread_bytes'] > 0;
                 return array_slice($reply, 2);
             }
             if ($what === Wire::GOODBYE) {
@@ -234,9 +238,14 @@ final class Connection
                 if ($what === Wire::DECISION && is_int($reply[9] ?? null)) {
                     $this->write(Wire::frame(Wire::RELEASE, null, [Wire::encode($reply[9]), "\x02"]), $deadline);
                 }
-            } elseif ($what !== Wire::WELCOME || $about !== 0 || $code !== 1) {
+            } elseif ($what === Wire::WELCOME && $hello && $code === 1) {
+                $this->welcome = true;
+            } else {
                 $text = substr((string) json_encode(array_slice($reply, 2), JSON_UNESCAPED_SLASHES | JSON_UNESCAPED_UNICODE), 0, 200);
-                $isError = $what === Wire::ERROR && is_int($code);
+                // An ERROR with the id of no request is doubtful; without an id it is about the connection.
+                $concerns = $about === $id || $hello
+                    || ($about === null && ($code === self::FORBIDDEN || !isset(Fault::REFUSALS[$code])));
+                $isError = $what === Wire::ERROR && is_int($code) && $concerns;
                 $fault = new Fault('the daemon answered ' . (is_int($what) ? $what : '?') . ": $text",
                     $isError ? Fault::REFUSALS[$code] ?? 'protocol' : 'protocol',
                     kept: $isError && $about === $id && in_array($code, self::KEPT_OPEN, true),

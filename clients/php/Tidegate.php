@@ -18,7 +18,7 @@ final class Client
     public const VERSION = '0.1.0';
     public const FAILURES_MAX = 3; // until the breaker opens
     public const PAUSE_MIN = 100_000_000, PAUSE_MAX = 2_000_000_000; // ns; jitter takes up to a half
-    private const ABANDONED_MAX = 512;
+    private const ABANDONED_MAX = 512, LOGGED_MAX = 100;
     private const REPORTED_MAX = Wire::FRAME_MAX >> 1; // bytes of a request that a report may join
     private const MISSES = ['unreachable', 'timeout', 'protocol', 'breaker', 'callback'];
     private const WELL = 1, FAILING = 2; // the last logged state; 0: none
@@ -182,8 +182,12 @@ final class Client
      */
     public function log(string $text, bool|string $once = false): void
     {
-        if ($once !== false && !$this->memory()->once('log.' . md5($once === true ? $text : $once), 3_600)) {
-            return;
+        $memory = $this->memory();
+        if ($once !== false) {
+            $memory->once('log', 3_600) && $memory->put('logged', 0);
+            if (!$memory->once('log.' . md5($once === true ? $text : $once), 3_600) || $memory->add('logged', 1) > self::LOGGED_MAX) {
+                return;
+            }
         }
         try {
             $this->logger === null ? error_log("tidegate: $text") : ($this->logger)("tidegate: $text");

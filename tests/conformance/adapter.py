@@ -30,7 +30,7 @@ class Adapter:
         return self.process.pid
 
     def send(self, *commands: dict) -> None:
-        self.process.stdin.write("".join(json.dumps(one) + "\n" for one in commands).encode())
+        self.process.stdin.write("".join(json.dumps(one, separators=(",", ":")) + "\n" for one in commands).encode())
 
     def receive(self, patience: float = 2 * PATIENT) -> dict:
         """Returns the answer to the oldest command without one."""

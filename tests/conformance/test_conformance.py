@@ -46,8 +46,9 @@ def test_client(language, scenario, adapters, directory, request):
         (daemon.rules / "api.yaml").write_text(scenario.rules)
         daemon.start()
     adapter = adapters.pop(language.name, None) or Adapter(language)
-    run = Run(adapter, scenario, daemon, directory)
+    run = None
     try:
+        run = Run(adapter, scenario, daemon, directory)
         run.make(**scenario.options)
         for step in scenario.steps:
             step(run)
@@ -55,7 +56,7 @@ def test_client(language, scenario, adapters, directory, request):
         adapter.end()
         raise
     finally:
-        if run.played:
+        if run is not None and run.played:
             run.played.stop()
     adapters[language.name] = adapter
 

@@ -13,7 +13,7 @@ import {
 const IN_FLIGHT_MAX = 256; // requests written and not answered, which the daemon keeps for one connection
 const WAITING_MAX = 8_192; // waiting requests; further ones fail immediately
 const UNPROVED_MAX = 512, PATH_BYTES_MAX = 107;
-const BUSY = 8; // the daemon accepts no further connection
+const BUSY = 8, FORBIDDEN = 9; // errors: the daemon accepts no further connection, or not this client
 const ERRORS_KEPT_OPEN: readonly Value[] = [5, 6, 7, 10, 11]; // errors after which the connection stays open
 
 /** Number of a connection, and id of a request on it. */
@@ -189,18 +189,21 @@ export class Connection {
   #reply(reply: Value[]): void {
     const [kind, about, code] = reply;
     const asked = typeof about === "number" ? this.#waiting.get(about) : undefined;
+    const hello = about === 0 && !this.#welcome;
     const answers = asked?.sent && (kind === DECISION || kind === DONE) && (kind === DECISION) === isJudged(asked.op);
     if (asked && answers && kind === DECISION) {
       const grant = this.owner.grant(this, [this.number, asked.id]);
       this.#finish(asked, new Decision(reply.slice(2), null, grant, asked.idem, asked.domain));
     } else if (asked && answers) this.#finish(asked, code === true);
     else if (kind === GOODBYE) this.leaving = true;
-    else if (kind === WELCOME && about === 0 && code === 1) this.#welcome = true;
+    else if (kind === WELCOME && hello && code === 1) this.#welcome = true;
     else {
-      const kept = kind === ERROR && asked?.sent === true && ERRORS_KEPT_OPEN.includes(code ?? null);
-      const reason = (kind === ERROR && REFUSALS.get(code ?? null)) || "protocol";
+      // An ERROR with the id of no request is doubtful; without an id it is about the connection.
+      const concerns = asked?.sent === true || hello || (about === null && (code === FORBIDDEN || !REFUSALS.has(code ?? null)));
+      const error = kind === ERROR && concerns ? (code ?? null) : null;
+      const kept = asked?.sent === true && ERRORS_KEPT_OPEN.includes(error);
       const text = `the daemon answered ${String(kind)}: ${reply.slice(2).map(String).join(" ").slice(0, 200)}`;
-      const fault = new Fault(text, reason, { kept, full: kind === ERROR && code === BUSY });
+      const fault = new Fault(text, REFUSALS.get(error) ?? "protocol", { kept, full: error === BUSY });
       if (!kept || !asked) throw fault;
       this.#finish(asked, fault);
     }

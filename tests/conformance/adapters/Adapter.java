@@ -106,7 +106,7 @@ public class Adapter {
             said.put("limit", d.limit());
             said.put("remaining", d.remaining());
             said.put("lease", d.lease());
-            said.put("retry_us", d.retryAfter() == null ? null : d.retryAfter().toNanos() / 1_000);
+            said.put("retry_us", d.retryAfter() == null ? null : d.retryAfter().toSeconds() * 1e6 + d.retryAfter().toNanosPart() / 1_000);
         } catch (RuntimeException error) {
             said.put("took_us", (System.nanoTime() - began) / 1_000);
             said.put("raised", error.getClass().getSimpleName());

@@ -25,7 +25,7 @@ final class Json {
         switch (text.charAt(at)) {
             case '{': {
                 var members = new LinkedHashMap<String, Object>();
-                while (text.charAt(at++) != '}' && text.charAt(at) != '}') {
+                while (more('}')) {
                     String name = (String) value();
                     at++; // the colon
                     members.put(name, value());
@@ -34,7 +34,7 @@ final class Json {
             }
             case '[': {
                 List<Object> all = new ArrayList<>();
-                while (text.charAt(at++) != ']' && text.charAt(at) != ']') {
+                while (more(']')) {
                     all.add(value());
                 }
                 return all;
@@ -54,6 +54,16 @@ final class Json {
                 };
             }
         }
+    }
+
+    /** Skips the bracket or the comma before a value; false after the last one. */
+    private boolean more(char end) {
+        if (text.charAt(at) == end || text.charAt(at + 1) == end) {
+            at += text.charAt(at) == end ? 1 : 2;
+            return false;
+        }
+        at++;
+        return true;
     }
 
     private String string() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import operator
@@ -23,6 +24,7 @@ WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
 ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # errors after which the connection stays open
 BUSY = 8  # the daemon accepts no further connection
 REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # errors that refuse; others are degraded
+FORBIDDEN = 9
 
 
 class Fault(ValueError):
@@ -34,6 +36,13 @@ class Fault(ValueError):
     def __init__(self, text: str, reason: str = "protocol", again: bool = False, code: int = 0) -> None:
         super().__init__(text)
         self.reason, self.again, self.code = reason, again, code
+
+
+def error_fault(text: str, code: int | None, known: bool, about: int | None) -> Fault:
+    """Returns the Fault of an ERROR. `known`: about a request in flight, or HELLO; another with an id is doubtful."""
+    if not known and (about is not None or code in REFUSALS and code != FORBIDDEN):
+        return Fault(text)
+    return Fault(text, REFUSALS.get(code or 0, "protocol"), code=errno.EAGAIN if code == BUSY else 0)
 
 
 def raised_here(error: BaseException) -> bool:

@@ -479,9 +479,10 @@ final class Connection {
             int known = kind == ERROR && code instanceof Long n ? n.intValue() : -1;
             String text = "the daemon answered " + kind + ": " + reply.subList(Math.min(2, reply.size()), reply.size());
             Reason reason = REFUSALS.getOrDefault(known, Reason.PROTOCOL);
-            boolean refused = asked != null || hello || about == null && reason == Reason.FORBIDDEN;
-            Fault fault = new Fault(refused ? reason : Reason.PROTOCOL, text.substring(0, Math.min(text.length(), 200)));
-            fault.full = known == BUSY;
+            // An ERROR with the id of no request is doubtful; without an id it is about the connection.
+            boolean concerns = asked != null || hello || about == null && (reason == Reason.FORBIDDEN || !reason.isRefusal());
+            Fault fault = new Fault(concerns ? reason : Reason.PROTOCOL, text.substring(0, Math.min(text.length(), 200)));
+            fault.full = concerns && known == BUSY;
             fault.kept = KEPT_OPEN.contains(known) && asked != null;
             if (!fault.kept) {
                 throw fault;
