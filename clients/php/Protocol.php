@@ -21,8 +21,8 @@ final class Connection
     private const HTTP = 0x48545450; // the letters
     private const UNPROVED_MAX = 512;
     private const ENOENT = 2, EPERM = 1, EAGAIN = 11, EACCES = 13, ECONNREFUSED = 111;
-    private const BUSY = 8, FORBIDDEN = 9;
-    private const KEPT_OPEN = [5, 6, 7, 10, 11]; // errors after which the connection stays open
+    private const BUSY = 8, FORBIDDEN = 9, INTERNAL = 10;
+    private const KEPT_OPEN = [5, 6, 7, 10, 11]; // errors of one request: the rest of the connection is not doubtful
 
     /** @var ?array<string, resource> streams in the middle of a call; null before the first connection of the PHP request */
     private static ?array $busy = null;
@@ -250,6 +250,7 @@ final class Connection
                     $isError ? Fault::REFUSALS[$code] ?? 'protocol' : 'protocol',
                     kept: $isError && $about === $id && in_array($code, self::KEPT_OPEN, true),
                     full: $isError && $code === self::BUSY);
+                $this->leaving = $this->leaving || ($fault->kept && $code === self::INTERNAL); // the daemon closes
                 return $fault->kept ? $fault : throw $fault;
             }
         }
@@ -482,8 +483,9 @@ final class Wire
      */
     public static function cost(int|array $cost, bool $signed = false): int|array
     {
+        $isList = is_array($cost) && $cost !== [] && array_is_list($cost); // no rule would check its units 0, 1, …
         foreach (is_array($cost) ? $cost : [$cost] as $n) {
-            is_int($n) || throw new \TypeError('a cost is an integer, or integers by unit');
+            is_int($n) && !$isList || throw new \TypeError('a cost is an integer, or integers by unit');
             if ($n < 0 && !$signed) {
                 throw new \ValueError('a cost is 0 or more; help: refund with charge(…, -1, of: $decision)');
             }

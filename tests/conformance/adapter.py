@@ -71,7 +71,11 @@ class Run:
         self.command({"do": "log", "client": ""})  # lines of the scenario before
 
     def make(self, name: str = "", **options) -> None:
-        options = {"socket": self.path, "timeout_ms": self.timeout_ms} | options
+        """Makes a client; each name has a path of its own, since PHP's clients of one path share a breaker."""
+        path = self.path + name
+        if name and not os.path.lexists(path):
+            os.symlink(self.path, path)
+        options = {"socket": path, "timeout_ms": self.timeout_ms} | options
         assert self.command({"do": "make", "client": name, **options}) == {}
 
     def command(self, given: dict) -> dict:

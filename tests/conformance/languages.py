@@ -39,10 +39,10 @@ JAVA = ROOT / "clients/java/core/target/classes"
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """`crowd`: concurrent callers, 0 without concurrency. `pools`: has several connections.
+    """`crowd`: concurrent callers, 0 without concurrency.
 
-    `loop`: has an event loop. `forks`: may fork. `typed`: a cost that is no integer does not compile. `shared`: all
-    clients of a process share one breaker.
+    Features: `dynamic`: any value may be a cost. `pools`: a client has several connections. `loop`: callers share an
+    event loop. `forks`: a process may fork.
     """
 
     name: str
@@ -114,7 +114,7 @@ LANGUAGES = [
         "php",
         lambda: ["php", str(ADAPTERS / "php.php")],
         _needs("php"),
-        features=frozenset({DYNAMIC, FORKS, "shared"}),
+        features=frozenset({DYNAMIC, FORKS}),
         nightly=True,
     ),
 ]

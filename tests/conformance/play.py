@@ -97,7 +97,7 @@ def make(name: str = "", **options) -> Callable:
     return lambda run: run.make(name, **options)
 
 
-def until_decided(do="hit", **given) -> Callable:
+def until_decided(do="hit", expect=DECIDED, **given) -> Callable:
     """Asks until the daemon decides again, which a busy machine may delay."""
 
     def step(run):
@@ -105,7 +105,7 @@ def until_decided(do="hit", **given) -> Callable:
         while run.ask(do, **given)["degraded"]:
             assert time.monotonic() < until, run.last
             time.sleep(0.002)
-        compare(run.last, DECIDED)
+        compare(run.last, expect)
 
     return step
 

@@ -13,8 +13,8 @@ import {
 const IN_FLIGHT_MAX = 256; // requests written and not answered, which the daemon keeps for one connection
 const WAITING_MAX = 8_192; // waiting requests; further ones fail immediately
 const UNPROVED_MAX = 512, PATH_BYTES_MAX = 107;
-const BUSY = 8, FORBIDDEN = 9; // errors: the daemon accepts no further connection, or not this client
-const ERRORS_KEPT_OPEN: readonly Value[] = [5, 6, 7, 10, 11]; // errors after which the connection stays open
+const BUSY = 8, FORBIDDEN = 9, INTERNAL = 10; // errors; BUSY: the daemon accepts no further connection
+const ERRORS_KEPT_OPEN: readonly Value[] = [5, 6, 7, 10, 11]; // errors of one request: the rest of the connection is not doubtful
 
 /** Number of a connection, and id of a request on it. */
 export type Which = readonly [number, number];
@@ -205,6 +205,7 @@ export class Connection {
       const text = `the daemon answered ${String(kind)}: ${reply.slice(2).map(String).join(" ").slice(0, 200)}`;
       const fault = new Fault(text, REFUSALS.get(error) ?? "protocol", { kept, full: error === BUSY });
       if (!kept || !asked) throw fault;
+      this.leaving ||= error === INTERNAL; // the daemon closes
       this.#finish(asked, fault);
     }
   }

@@ -27,6 +27,7 @@ from .protocol import (
     FRAME_MAX,
     GOODBYE,
     HELLO,
+    INTERNAL,
     WELCOME,
     Fault,
     Map,
@@ -163,6 +164,7 @@ class Connection:
                 if kind == ERROR:
                     fault = error_fault(text, what, hello or about == self.asked, about)
                     if about == self.asked and what in ERRORS_KEPT_OPEN:
+                        self.leaving = self.leaving or what == INTERNAL
                         return fault
                     raise fault
                 if kind != GOODBYE and not (hello and kind == WELCOME and what == 1):

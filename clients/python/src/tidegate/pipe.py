@@ -20,6 +20,7 @@ from .protocol import (
     FRAME_MAX,
     GOODBYE,
     HELLO,
+    INTERNAL,
     WELCOME,
     Fault,
     decode,
@@ -224,6 +225,7 @@ class Pipe:
         if kind == ERROR:
             fault = error_fault(str(fault), what, hello or asked is not None, number)
         if asked is not None and kind == ERROR and what in ERRORS_KEPT_OPEN:
+            self.leaving = self.leaving or what == INTERNAL
             self._finish(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
             self._finish(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])

@@ -21,10 +21,10 @@ VALUE_MAX, NAME_MAX, IDEM_MAX, PAIRS_MAX, DESCRIPTORS_MAX = 1_024, 64, 64, 16, 8
 DEPTH_MAX, FRAME_MAX, TOO_LARGE = 4, 16_384, 1 << 32
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = range(9)
 WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
-ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # errors after which the connection stays open
+ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # errors of one request: the rest of the connection is not doubtful
 BUSY = 8  # the daemon accepts no further connection
 REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # errors that refuse; others are degraded
-FORBIDDEN = 9
+FORBIDDEN, INTERNAL = 9, 10  # after INTERNAL the daemon closes the connection; only this request failed
 
 
 class Fault(ValueError):

@@ -148,6 +148,7 @@ module Tidegate
       mine = about == @asked || (about == 0 && !@welcome)
       raise Fault, text unless mine || (about.nil? && (fields[0] == FORBIDDEN || !REFUSING.key?(fields[0])))
 
+      @spent ||= fields[0] == INTERNAL # the daemon closes after it
       flags = [(:keep if about == @asked && KEEPING.include?(fields[0])), (:full if fields[0] == BUSY)].compact
       raise Fault.new(text, REFUSING[fields[0]] || "protocol", *flags)
     end

@@ -32,7 +32,8 @@ module Tidegate
 
   HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = *0..8
   WELCOME, DECISION, DONE, ERROR, GOODBYE = *0..4
-  BUSY, FORBIDDEN, KEEPING = 8, 9, [5, 6, 7, 10, 11].freeze # ERROR codes: no further connection; the connection stays open
+  BUSY, FORBIDDEN, INTERNAL = 8, 9, 10 # ERROR codes; BUSY: no further connection
+  KEEPING = [5, 6, 7, 10, 11].freeze # ERROR codes of one request: replies to others are not doubtful
   # ERROR codes that refuse the request; every other code is a failure of the daemon.
   REFUSING = { 6 => "invalid", 7 => "quota", 9 => "forbidden", 11 => "not_allowed" }.freeze
   REFUSALS = REFUSING.values.freeze

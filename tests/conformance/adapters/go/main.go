@@ -159,7 +159,7 @@ func main() {
 			said["lines"], logged.all = append([]string{}, logged.all...), nil
 		case "stats":
 			stats := clients[given.Client].Stats()
-			said = map[string]any{"missed": stats.Missed, "refused": stats.Refused, "breaker_open": stats.BreakerOpen}
+			said = map[string]any{"missed": stats.Missed, "refused": stats.Refused, "breaker_open": stats.BreakerOpen, "connections": stats.Connections}
 		default:
 			last, said = ask(given)
 		}
