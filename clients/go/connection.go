@@ -468,8 +468,7 @@ func (k *connection) read(c *Client, lead *request) error {
 		at = int(e[1].n - first)
 		r = k.flight[at]
 	}
-	answers := r != nil && r.wanted != silent
-	hello := !k.welcome && e[1].kind == 'u' && e[1].n == 0
+	answers, hello := r != nil && r.wanted != silent, !k.welcome && e[1].kind == 'u' && e[1].n == 0
 	bad := (*fault)(nil)
 	switch {
 	case kind == isWelcome && hello && len(e) > 2 && e[2].kind == 'u' && e[2].n == 1:
@@ -479,13 +478,11 @@ func (k *connection) read(c *Client, lead *request) error {
 		k.leaving = true
 		return nil
 	case kind == isError:
-		if bad = errorOf(e); !answers || !bad.kept {
+		bad = errorOf(e)
+		if all := e[1].kind == 'n' && (!bad.refused || bad.reason == "forbidden"); !answers && !hello && !all {
+			panic(&fault{text: bad.text, reason: "protocol"}) // about no request: doubtful
+		} else if !answers || !bad.kept {
 			bad.kept = false
-			if of := e[1].kind == 'n'; !answers && !hello && !of { // of no request: doubtful
-				bad = &fault{text: bad.text, reason: "protocol"}
-			} else if bad.refused && of && bad.reason != "forbidden" {
-				bad.refused, bad.reason = false, "protocol"
-			}
 			panic(bad)
 		}
 		k.leaving = k.leaving || bad.reason == "protocol" && e[2].n == 10 // internal: the daemon closes

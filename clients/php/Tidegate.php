@@ -571,7 +571,11 @@ final readonly class Decision
         foreach ([$limit, $window, $remaining, $reset, $retry, $lease] as $n) {
             $known = $n === null || ((is_int($n) || is_float($n)) && $n >= 0) ? $known : null;
         }
-        if ($known === null || !is_string($rule ?? '') || !is_array($notes ?? []) || !is_array($all ?? [])
+        foreach (['help' => '', 'unit' => '', 'rate' => '', 'digest' => '', 'hide' => true, 'blocked' => true] as $name => $kind) {
+            $known = !is_object($extra) || gettype($extra->$name ?? $kind) === gettype($kind) ? $known : null;
+        }
+        $isNotes = is_array($notes ?? []) && count($notes ?? []) % 2 === 0 && array_filter($notes ?? [], is_string(...)) === ($notes ?? []);
+        if ($known === null || !$isNotes || !is_string($rule ?? '') || !is_array($all ?? [])
             || !($extra === null || is_object($extra))) {
             throw new Fault('malformed decision');
         }
@@ -585,7 +589,7 @@ final readonly class Decision
         $this->retryAfter = $retry === null ? null : $retry / 1e6;
         $this->wait = $known === 'wait' ? $this->retryAfter ?? 0.0 : 0.0;
         $this->lease = $held?->number;
-        $this->notes = $notes === null ? [] : array_chunk(array_slice($notes, 0, count($notes) & ~1), 2);
+        $this->notes = $notes === null ? [] : array_chunk($notes, 2);
         $this->help = $text('help') ?: null;
         $this->unit = $text('unit') ?: 'requests';
         $this->rate = $text('rate');

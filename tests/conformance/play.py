@@ -172,7 +172,7 @@ def by_frame(frames: dict):
     """Replies with the bytes of the frame that the request names in its attribute `frame`, else allows."""
 
     def reply(connection, message):
-        descriptor = message[3][0]
+        descriptor = message[3][0] if len(message) > 4 else []
         named = descriptor[1] if descriptor[:1] == ["frame"] else None
         return decision(message) if named is None else frames[named](message)
 

@@ -79,6 +79,10 @@ def numbers(at, value):
     return lambda message: [1, message[1], *elements]
 
 
+def extra(**given):
+    return numbers(10, given)
+
+
 ODD = {
     "nothing": lambda message: [],
     "no_verdict": lambda message: [1, message[1]],
@@ -107,6 +111,16 @@ ODD = {
     "text_notes": numbers(8, "shadow"),
     "text_all": numbers(9, "all"),
     "list_extra": numbers(10, [1]),
+    "number_as_help": extra(help=5),
+    "text_hide": extra(hide="yes"),
+    "number_as_unit": extra(unit=7),
+    "bytes_as_rate": extra(rate=b"5/s"),
+    "number_as_digest": extra(digest=5),
+    "number_as_blocked": extra(blocked=1),
+    "numbers_as_notes": numbers(8, [1, 2]),
+    "nil_notes": numbers(8, [None, None]),
+    "half_a_note": numbers(8, ["shadow"]),
+    "nested_notes": numbers(8, [["shadow", "rule"]]),
     "done": lambda message: [2, message[1], True],
     "welcome_of_the_request": lambda message: [0, message[1], 1, {}],
     "unknown_error": lambda message: [3, message[1], 77, "new"],
@@ -219,6 +233,11 @@ def different_texts(run):
         run.adapter.send({"do": "hit", "client": "", "domain": "api", "attributes": {"number": str(number)}})
     reasons = {run.adapter.receive()["reason"] for _ in range(250)}
     assert reasons == {"invalid"} and len(run.log()) <= 101
+
+
+def one_line(run):
+    (line,) = run.log()
+    assert "invalid" in line and len(line) < 400 and not any(c < " " or "\x7f" <= c < "\xa0" for c in line), line
 
 
 def crossed(waiting, callers):
@@ -385,6 +404,7 @@ DOUBTS = (
     ),
     Scenario("flood_of_errors", (DOUBT,), (ask("acquire", expect=degraded("protocol")), ask()), in_turn(flood, allow)),
     Scenario("many_texts_of_errors", (REFUSES,), (different_texts,), lambda c, m: [3, m[1], 6, f"text {m[3]}"]),
+    Scenario("texts_of_errors_are_one_line", (REFUSES,), (ask(expect=refused("invalid")), one_line), error(6, "a\nb\x1b[31m" + 9_000 * "x")),
     Scenario("crossed_replies", ("Replies come in any order", MATCHED), (own_replies(16),), needs=frozenset({"crowd"})),
     Scenario("a_crowd", (MATCHED,), (own_replies(None, at_once=False),), needs=frozenset({"crowd"})),
 )

@@ -202,7 +202,8 @@ export class Connection {
       const concerns = asked?.sent === true || hello || (about === null && (code === FORBIDDEN || !REFUSALS.has(code ?? null)));
       const error = kind === ERROR && concerns ? (code ?? null) : null;
       const kept = asked?.sent === true && ERRORS_KEPT_OPEN.includes(error);
-      const text = `the daemon answered ${String(kind)}: ${reply.slice(2).map(String).join(" ").slice(0, 200)}`;
+      const said = reply.slice(2).map(String).join(" ").slice(0, 200).replace(/[\x00-\x1f\x7f-\x9f]/g, "?"); // one line of a log
+      const text = `the daemon answered ${String(kind)}: ${said}`;
       const fault = new Fault(text, REFUSALS.get(error) ?? "protocol", { kept, full: error === BUSY });
       if (!kept || !asked) throw fault;
       this.leaving ||= error === INTERNAL; // the daemon closes

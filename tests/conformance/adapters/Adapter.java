@@ -100,18 +100,22 @@ public class Adapter {
             said.put("took_us", (System.nanoTime() - began) / 1_000);
             last = d;
             said.putAll(Map.of("allowed", d.allowed(), "verdict", d.verdict().name().toLowerCase(Locale.ROOT), "status", d.status(),
-                    "degraded", d.degraded(), "wait_us", d.waitTime().toNanos() / 1_000));
+                    "degraded", d.degraded(), "wait_us", micros(d.waitTime())));
             said.put("reason", d.reason());
             said.put("rule", d.rule());
             said.put("limit", d.limit());
             said.put("remaining", d.remaining());
             said.put("lease", d.lease());
-            said.put("retry_us", d.retryAfter() == null ? null : d.retryAfter().toSeconds() * 1e6 + d.retryAfter().toNanosPart() / 1_000);
+            said.put("retry_us", d.retryAfter() == null ? null : micros(d.retryAfter()));
         } catch (RuntimeException error) {
             said.put("took_us", (System.nanoTime() - began) / 1_000);
             said.put("raised", error.getClass().getSimpleName());
         }
         return said;
+    }
+
+    static double micros(Duration time) {
+        return time.toSeconds() * 1e6 + time.toNanosPart() / 1_000;
     }
 
     /** Runs work under a lease, which throws if {@code fails}. */

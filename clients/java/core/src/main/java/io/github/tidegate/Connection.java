@@ -477,7 +477,8 @@ final class Connection {
             lock.unlock();
         } else {
             int known = kind == ERROR && code instanceof Long n ? n.intValue() : -1;
-            String text = "the daemon answered " + kind + ": " + reply.subList(Math.min(2, reply.size()), reply.size());
+            String said = reply.subList(Math.min(2, reply.size()), reply.size()).toString().replaceAll("\\p{Cntrl}", "?"); // one line of a log
+            String text = "the daemon answered " + kind + ": " + said;
             Reason reason = REFUSALS.getOrDefault(known, Reason.PROTOCOL);
             // An ERROR with the id of no request is doubtful; without an id it is about the connection.
             boolean concerns = asked != null || hello || about == null && (reason == Reason.FORBIDDEN || !reason.isRefusal());
