@@ -75,7 +75,7 @@ type connection struct {
 	used, welcome, leaving bool // leaving: after GOODBYE
 }
 
-// converse exchanges the request. If the daemon has not processed it, converse retries once on another connection.
+// converse exchanges the request; again if the daemon has not processed it: once, or while it is busy.
 func (c *Client) converse(q *request) *fault {
 	for goodbye := false; ; {
 		k := c.checkOut(q)
@@ -86,7 +86,7 @@ func (c *Client) converse(q *request) *fault {
 		if q.op == opAcquire && q.asked != [2]int64{} && bad != nil && bad != errUnsent && !bad.kept && !bad.refused {
 			c.report("", nil, q.asked)
 		}
-		if bad == nil || !bad.again || goodbye && bad.goodbye || q.busy && bad.busy {
+		if bad == nil || !bad.again || goodbye && bad.goodbye || q.busy && bad.busy && !q.pause(c.timeout) {
 			return bad
 		}
 		goodbye, q.busy = goodbye || bad.goodbye, q.busy || bad.busy

@@ -1,15 +1,16 @@
-"""Scenarios without a daemon that answers: deadlines, the breaker, forks, delays of the caller, kills of the real daemon."""
+"""Scenarios without a daemon that answers: deadlines, the breaker, forks, a delayed caller, kills of a real one."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pathlib
 import signal
 import socket
 import time
 
-from daemons import ALLOW, LIMIT, PATIENT, Played, frame
+from daemons import LIMIT, PATIENT, Played, frame
 from play import (
     ALLOWED,
     DEADLINE_MS,
@@ -26,9 +27,8 @@ from play import (
     compare,
     decision,
     degraded,
+    each,
     hang_up,
-    logged,
-    make,
     reports,
     script,
     silence,
@@ -40,13 +40,18 @@ DEADLINE = "One deadline** for the whole call (connect, write, read), 20 ms by d
 NEVER = "**Never raise** into the application because of the daemon, and never block past the deadline"
 NEVER_REUSE = "close the connection, never reuse it"
 REPORT = "Report an ACQUIRE that was given up as `abandoned`"
-OPENS = "After three, or at once if no process listens, stop for 50 to 100 ms, doubled up to 2 s, with one probe at a time"
+OPENS = (
+    "After three, or at once if no process listens, stop for 50 to 100 ms, doubled up to 2 s, with one probe at a time"
+)
 NO_IO = "meanwhile a call costs no I/O"
 DELAYS = "Delays inside the client and cancelled callers are no failures of the daemon"
 LATE = "When it passes, read once more without blocking"
-FORK = "The child opens its own connection and session, and closes the inherited descriptor without a byte or a `shutdown`"
+FORK = (
+    "The child opens its own connection and session, and closes the inherited descriptor without a byte or a `shutdown`"
+)
 COUNTED = "Count missed decisions, send them as `missed`, show them in `stats()`"
 LOGS = "**Log** the first failure with cause and help, then changes of state only"
+BUSY = "`busy`: use another open connection or retry until the deadline, then the same"
 CLOSED = "Fail closed only if the application asked for it, with 503"
 RATES = "domain: api\nlimits: [{name: per-user, key: [user], rate: 5/h}]\n"
 AT_ONCE = "domain: api\nconcurrency: [{name: at-once, key: [], max: 1, expires: 1h}]\n"
@@ -106,6 +111,30 @@ def gave_up_is_reported(run):
     assert run.stats()["missed"]["timeout"] >= 1
 
 
+def busy_at_first(run):
+    """The daemon has room after a few attempts of one call."""
+    left = [5]
+
+    def greet(connection, message):
+        left[0] -= 1
+        if left[0] > 0:
+            connection.sendall(frame([3, None, 8, "busy"]))
+            hang_up(connection, message)
+            return None
+        return [0, message[1], 1, {}]
+
+    run.played.greet = greet
+    compare(run.ask("acquire"), ALLOWED)
+
+
+def crowd_counts_once(run):
+    answers = run.ask("crowd", callers=20)["all"]
+    assert {(answer["allowed"], answer["reason"]) for answer in answers} == {(True, "timeout")}
+    compare(run.stats(), {"breaker_open": False, "missed": {"timeout": 20}})
+    run.played.script = allow
+    compare(run.ask(), ALLOWED)
+
+
 def opens_at_once(run):
     """Of several clients, one at least that the machine does not delay."""
     seen = []
@@ -124,7 +153,7 @@ def paced(run):
     while len(times) < 6 and time.monotonic() < until:
         assert run.ask()["reason"] in ("unreachable", "breaker"), run.last
         time.sleep(0.002)
-    pauses = [later - earlier for earlier, later in zip(times[2:], times[3:])]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times[2:])]
     least = [0.9 * PAUSE_MIN * 2**i for i in range(3)]
     assert len(pauses) >= 3 and all(pause >= wanted for pause, wanted in zip(pauses, least)), pauses
 
@@ -294,6 +323,7 @@ DEADLINES = tuple(
         ("silence_to_hello", silence, silence),
         ("drip", drip, None),
         ("cut_frame", lambda c, m: frame(decision(m))[:-1], None),
+        ("length_beyond_the_frame", lambda c, m: b"\0\0\1" + frame(decision(m))[3:], None),
         ("cut_length", lambda c, m: frame(decision(m))[:3], None),
     )
 )
@@ -304,14 +334,15 @@ FAILURES = (
     Scenario(
         "late_reply",
         (NEVER_REUSE, "match replies by `id`"),
-        tuple(
-            step
-            for _ in range(2)
-            for step in (
-                until_decided(attributes={"user": "quick"}, expect=ALLOWED),
-                ask(attributes={"user": "slow"}, expect=degraded("timeout")),
-                until_decided(attributes={"user": "quick"}, expect=ALLOWED),
-            )
+        (
+            each(
+                range(2),
+                lambda _: (
+                    until_decided(attributes={"user": "quick"}, expect=ALLOWED),
+                    ask(attributes={"user": "slow"}, expect=degraded("timeout")),
+                    until_decided(attributes={"user": "quick"}, expect=ALLOWED),
+                ),
+            ),
         ),
         slow_or_quick,
         deadline_ms=DEADLINE_MS,
@@ -334,18 +365,44 @@ FAILURES = (
         "refuses_without_a_daemon_if_configured",
         (CLOSED,),
         (
-            ask("acquire", on_failure="refuse", expect=degraded("unreachable") | {"allowed": False, "verdict": "shed", "status": 503}),
-            ask(on_failure="refuse", times=3, expect={"allowed": False, "status": 503, "degraded": True, "retry_us": 1_000_000}),
+            ask(
+                "acquire",
+                on_failure="refuse",
+                expect=degraded("unreachable") | {"allowed": False, "verdict": "shed", "status": 503},
+            ),
+            ask(
+                on_failure="refuse",
+                times=3,
+                expect={"allowed": False, "status": 503, "degraded": True, "retry_us": 1_000_000},
+            ),
             ask(expect={"allowed": True, "status": 200, "degraded": True}),
         ),
         None,
+    ),
+    Scenario("busy_for_a_time", (BUSY,), (busy_at_first, stats(missed={}, breaker_open=False))),
+    Scenario(
+        "busy_for_ever",
+        (BUSY, DEADLINE),
+        (in_time("protocol", "timeout"),),  # the deadline may pass in the last attempt
+        greet=lambda c, m: (c.sendall(frame([3, None, 8, "busy"])), hang_up(c, m))[1],
+        deadline_ms=DEADLINE_MS,
+    ),
+    Scenario(
+        "a_crowd_without_an_answer",
+        ("Failures whose waits overlap count as one",),
+        (crowd_counts_once,),
+        silence,
+        deadline_ms=10 * DEADLINE_MS,
+        needs=frozenset({"crowd"}),
     ),
     Scenario("paced_attempts", (OPENS,), (paced,)),
     Scenario("one_probe_at_a_time", (OPENS, NO_IO), (one_probe,), needs=frozenset({"crowd", "loop"})),
     Scenario("one_probe_at_a_time_of_threads", (OPENS, NO_IO), (one_probe,), needs=frozenset({"crowd", "pools"})),
     Scenario("restart_herd", (OPENS,), (herd,), None),
     Scenario("caller_is_stopped", (LATE, DELAYS), (until_decided(), stalls), deadline_ms=200),
-    Scenario("event_loop_is_busy", (LATE, DELAYS), (until_decided(), busy_loop), deadline_ms=100, needs=frozenset({"loop"})),
+    Scenario(
+        "event_loop_is_busy", (LATE, DELAYS), (until_decided(), busy_loop), deadline_ms=100, needs=frozenset({"loop"})
+    ),
     Scenario("fork", (FORK,), (forks,), needs=frozenset({"forks"})),
     Scenario("start", ("**Start nothing at import or construction**: no thread, no I/O",), (starts_nothing,)),
     Scenario(
@@ -362,11 +419,20 @@ FAILURES = (
     Scenario("log_of_failures", (LOGS,), (comes_and_goes,), None),
     Scenario(
         "fallback",
-        ("It is *allow*"[:0] + "answer *allow, degraded*",),
+        ("answer *allow, degraded*",),
         (
             ask("acquire", times=3, expect=degraded("fallback") | {"limit": 3}),
             ask("peek", expect={"allowed": False, "verdict": "limit", "reason": "fallback"}),
-            ask(expect={"allowed": False, "verdict": "limit", "status": 429, "degraded": True, "reason": "fallback", "remaining": 0}),
+            ask(
+                expect={
+                    "allowed": False,
+                    "verdict": "limit",
+                    "status": 429,
+                    "degraded": True,
+                    "reason": "fallback",
+                    "remaining": 0,
+                }
+            ),
             ask(attributes={"user": "u2"}, cost=3, expect=degraded("fallback") | {"remaining": 0}),
             ask(attributes={"user": "u3"}, cost=4, expect={"allowed": False, "verdict": "limit", "retry_us": None}),
             ask(domain="other", on_failure="refuse", expect=degraded("fallback")),

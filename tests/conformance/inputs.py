@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import time
 
-from daemons import ALLOW, LIMIT
 from play import (
     ACQUIRE,
     ALLOWED,
-    DECIDED,
     HELLO,
     HIT,
     LIMITED,
@@ -22,7 +20,6 @@ from play import (
     granting,
     limit,
     logged,
-    make,
     refused,
     release,
     reports,
@@ -150,13 +147,17 @@ def released_elsewhere(run):
     release("ok")(run)
     compare(run.ask(), ALLOWED)
     run.eventually(
-        lambda: [77, 0] in [message[2:] for message in run.of(RELEASE)]
-        or [1, ids[0]] in [which for report in reports(run) for which in report.get("abandoned", [])]
+        lambda: (
+            [77, 0] in [message[2:] for message in run.of(RELEASE)]
+            or [1, ids[0]] in [which for report in reports(run) for which in report.get("abandoned", [])]
+        )
     )
 
 
 def unmatched(reason):
-    return lambda connection, message: decision(message, [0, None, None, None, None, None, 0], None, ["unmatched", reason])
+    return lambda connection, message: decision(
+        message, [0, None, None, None, None, None, 0], None, ["unmatched", reason]
+    )
 
 
 INPUTS = (
@@ -185,7 +186,10 @@ INPUTS = (
         "names",
         (INPUT, NAME),
         (
-            *(refuses(attributes={name: "v"}) for name in ("", "a:b", "a/b", "a\nb", "a\x7f", "a\x85b", "n" * 65, "é" * 33)),
+            *(
+                refuses(attributes={name: "v"})
+                for name in ("", "a:b", "a/b", "a\nb", "a\x7f", "a\x85b", "n" * 65, "é" * 33)
+            ),
             *(refuses(domain=name) for name in ("", "a/b", "a:b", "d" * 65)),
             refuses(attributes={f"a{i}": "v" for i in range(17)}),
             sends({"é" * 32: "v", "a b": "w"}, {"é" * 32: "v", "a b": "w"}),
@@ -204,8 +208,17 @@ INPUTS = (
     ),
     Scenario(
         "costs",
-        (COST, "A cost above 2³² − 1 is refused for good: LIMIT with `retry_us` nil, never `invalid`"),
-        (costs(0), costs(1), costs((1 << 32) - 1), costs(1 << 32), costs((1 << 53) - 1), errs(-1), errs(-(1 << 53)), costs(2)),
+        (COST, "A cost above 2³² \u2212 1 is refused for good: LIMIT with `retry_us` nil, never `invalid`"),
+        (
+            costs(0),
+            costs(1),
+            costs((1 << 32) - 1),
+            costs(1 << 32),
+            costs((1 << 53) - 1),
+            errs(-1),
+            errs(-(1 << 53)),
+            costs(2),
+        ),
         limit,
     ),
     Scenario(
@@ -219,13 +232,21 @@ INPUTS = (
         limit,
         needs=frozenset({"dynamic"}),
     ),
-    Scenario("hello", ("`session` | `bin`, 16 random bytes: one per process, kept over reconnects, new after a fork",), (greeted,)),
+    Scenario(
+        "hello",
+        ("`session` | `bin`, 16 random bytes: one per process, kept over reconnects, new after a fork",),
+        (greeted,),
+    ),
     Scenario(
         "leases",
         ("every grant has a lease that ends with RELEASE", "Every granted ACQUIRE has a lease"),
         (
             ask("acquire", expect=ALLOWED | {"lease": 77}),
-            *(step for outcome in ("ok", "error", "dropped") for step in (release(outcome), ask("acquire", expect=ALLOWED))),
+            *(
+                step
+                for outcome in ("ok", "error", "dropped")
+                for step in (release(outcome), ask("acquire", expect=ALLOWED))
+            ),
             release("ok"),
             release("ok"),
             ask("hit", expect=ALLOWED | {"lease": None}),
@@ -242,7 +263,9 @@ INPUTS = (
             works(False, {"ran": True, "raised": None}),
             works(True, {"ran": True, "raised": lambda name: name and "Denied" not in name}),
             lambda run: run.eventually(lambda: len(run.of(RELEASE)) == 2),
-            lambda run: compare({"outcomes": [m[3] for m in run.of(RELEASE)]}, {"outcomes": lambda o: o[0] == 0 and o[1] in (1, 2)}),
+            lambda run: compare(
+                {"outcomes": [m[3] for m in run.of(RELEASE)]}, {"outcomes": lambda o: o[0] == 0 and o[1] in (1, 2)}
+            ),
             script(limit),
             works(False, {"ran": False, "raised": lambda name: name and "Denied" in name}),
             script(error(7)),
@@ -250,19 +273,24 @@ INPUTS = (
         ),
         granting(77),
     ),
-    Scenario("release_after_the_end_of_the_connection", ("any connection of that session may release or renew it",), (released_elsewhere,), granting(77)),
+    Scenario(
+        "release_after_the_end_of_the_connection",
+        ("any connection of that session may release or renew it",),
+        (released_elsewhere,),
+        granting(77),
+    ),
     Scenario(
         "unmatched_is_logged_once",
         ("nothing limits the request: the domain does not exist, or none of its rules matches",),
         (
             ask(times=3),
             ask("acquire", attributes={"other": "secret"}),
-            logged("no rule of the domain \"api\" matches a request with the attributes user"),
+            logged('no rule of the domain "api" matches a request with the attributes user'),
             ask(domain="second", attributes={}, times=2),
-            logged("no rule of the domain \"second\""),
+            logged('no rule of the domain "second"'),
             script(unmatched("domain")),
             ask(domain="third", times=2),
-            logged("the rules have no domain \"third\""),
+            logged('the rules have no domain "third"'),
         ),
         unmatched("rule"),
     ),

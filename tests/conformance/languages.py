@@ -4,19 +4,19 @@ An adapter reads commands, JSON objects, one a line, and answers each with one l
 
 | command `do` | fields | answer |
 |---|---|---|
-| `make` | `client` (a name for later commands, also in all others), `socket`, `timeout_ms`, `fallback`?, `enabled`? | `{}` |
-| `hit`, `acquire`, `peek` | `domain`, `attributes`, `cost`?, `priority`?, `idem`?, `on_failure`? (`refuse`) | a decision |
-| `crowd` | those of `hit`, `callers` | `all`: the decisions of concurrent hits, of the users u0, u1, … |
-| `busy` | those of `hit`, `busy_ms` | a decision; the event loop is busy before the request is written and before it reads |
+| `make` | `client` (its name, also in other commands), `socket`, `timeout_ms`, `fallback`?, `enabled`? | `{}` |
+| `hit`, `acquire`, `peek` | `domain`, `attributes`, `cost`?, `priority`?, `idem`?, `on_failure`? | a decision |
+| `crowd` | those of `hit`, `callers` | `all`: decisions of concurrent hits of the users u0, u1, … |
+| `busy` | those of `hit`, `busy_ms` | a decision; the event loop is busy before the write and before the read |
 | `fork` | those of `hit` | the decision of a forked child |
-| `work` | `domain`, `attributes`, `fails` | runs a function under a lease, which raises if `fails`: `ran`, `raised`? |
+| `work` | `domain`, `attributes`, `fails` | runs a function under a lease, which may raise: `ran`, `raised`? |
 | `release` | `outcome`: `ok`, `error`, `dropped` | ends the last decision's lease: `{}` |
-| `stats` | | `missed`, `refused`, `breaker_open` |
+| `stats` | | `missed`, `refused`, `breaker_open`, `connections` |
 | `log` | | `lines` since the last `log` |
 
-A decision is `allowed`, `verdict`, `status`, `degraded`, `reason`, `rule`, `limit`, `remaining`, `lease` (null if absent),
-`retry_us` (null: never), `wait_us`, `took_us` (the time of the call); of a call that raised, `raised` and `took_us`. The
-attribute value `{"invalid": true}` is text that is not valid Unicode, as the language can hold it.
+A decision is `allowed`, `verdict`, `status`, `degraded`, `reason`, `rule`, `limit`, `remaining`, `lease` (null if
+absent), `retry_us` (null: never), `wait_us`, `took_us` (the time of the call); of a call that raised, `raised` and
+`took_us`. The attribute value `{"invalid": true}` is text that is not valid Unicode, as the language can hold it.
 """
 
 from __future__ import annotations

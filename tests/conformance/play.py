@@ -110,7 +110,22 @@ def until_decided(do="hit", expect=DECIDED, **given) -> Callable:
     return step
 
 
-# -- scripts: functions of connection and message, which return a message, bytes of frames, or None for nothing ---------
+def pause(seconds: float) -> Callable:
+    return lambda run: time.sleep(seconds)
+
+
+def each(values, steps: Callable) -> Callable:
+    """Runs the steps that `steps` makes of each value."""
+
+    def step(run):
+        for value in values:
+            for one in steps(value):
+                one(run)
+
+    return step
+
+
+# -- scripts: functions of connection and message, which return a message, bytes of frames, or None for nothing --------
 
 
 def decision(message, verdict=ALLOW, *rest):
@@ -191,4 +206,6 @@ def allowed_of(reports: list, reason: str) -> int:
 def reports(run) -> list[dict]:
     """Returns the options of all requests and the infos of all HELLOs."""
     seen = list(run.played.seen)
-    return [message[6] for message in seen if len(message) > 6] + [message[3] for message in seen if message[0] == HELLO]
+    return [message[6] for message in seen if len(message) > 6] + [
+        message[3] for message in seen if message[0] == HELLO
+    ]

@@ -10,8 +10,11 @@ import msgpack
 from daemons import ALLOW, LIMIT, frame
 from languages import ROOT
 from play import (
+    ACQUIRE,
     ALLOWED,
     DECIDED,
+    HELLO,
+    HIT,
     LIMITED,
     Scenario,
     allow,
@@ -19,6 +22,7 @@ from play import (
     by_frame,
     decision,
     degraded,
+    each,
     error,
     goodbye,
     hang_up,
@@ -26,6 +30,7 @@ from play import (
     limit,
     logged,
     nil,
+    pause,
     refused,
     script,
     stats,
@@ -35,10 +40,16 @@ VECTORS = ROOT / "tests/vectors"
 GOOD = {one["name"]: one for one in json.loads((VECTORS / "good.json").read_text())}
 DECISIONS = {name: one for name, one in GOOD.items() if one["meaning"].get("kind") == "decision"}
 STATUS = {"allow": 200, "limit": 429, "shed": 503, "wait": 200, "deny": 403}
-DOUBT = "if any byte is doubtful (an unknown kind or verdict too), close the connection, never reuse it, and answer *allow, degraded*"
+DOUBT = (
+    "if any byte is doubtful (an unknown kind or verdict too), close the connection, never reuse it, and answer *allow,"
+    " degraded*"
+)
 MATCHED = "match replies by `id`"
 EXACT = 1 << 53  # JSON and JavaScript hold numbers up to this exactly
-REFUSES = "`invalid`, `quota`, `not_allowed`, `forbidden`: refuse the request (shed, 503, reason of that name), count it, log it once"
+REFUSES = (
+    "`invalid`, `quota`, `not_allowed`, `forbidden`: refuse the request (shed, 503, reason of that name), count it, log"
+    " it once"
+)
 DEGRADES = "`internal`, `malformed`, `version`, `too_large`: degraded, reason `protocol`"
 FRAMES = "A frame is a 4-byte big-endian unsigned length `n`, then `n` bytes of payload"
 
@@ -143,7 +154,10 @@ ODD = {
     "timestamp": lambda message: frame(msgpack.packb([1, message[1], *ALLOW])[:-1] + b"\xd4\1\0"),
     "deep": lambda message: [1, message[1], *ALLOW, None, None, None, {"x": [[[1]]]}],
     "no_utf8": lambda message: frame(msgpack.packb([1, message[1], 0, "rule"])[:-4] + b"\xff\xfe\xfd\xfc"),
-    "key_twice": lambda message: frame(msgpack.packb([1, message[1], *ALLOW, None, None, None]) + b"\x82\xa1a\1\xa1a\1"),
+    "key_twice": lambda message: frame(
+        msgpack.packb([1, message[1], *ALLOW, None, None, None]) + b"\x82\xa1a\1\xa1a\1"
+    ),
+    "length_short": lambda message: b"\0\0\0\3" + frame(decision(message))[4:],
     "promised_more": lambda message: frame(b"\xdd\xff\xff\xff\xff\1"),
 }
 
@@ -164,11 +178,13 @@ def one_after_another(frames):
 
     def each(run):
         for name in frames:
-            before = len(run.of(0))
+            before = len(run.of(HELLO))
             answer = run.ask("acquire", attributes={"frame": name})
             assert (answer["allowed"], answer["degraded"], answer["reason"]) == (True, True, "protocol"), (name, answer)
             assert run.ask()["reason"] is None, (name, run.last)
-            assert len(run.of(0)) == before + 1 + (before == 0), f"{name}: the connection is used again"
+            given_up = [len(run.of(HELLO)) - 1, run.of(ACQUIRE)[-1][1]]
+            assert run.of(HIT)[-1][6] == {"missed": {"protocol": 1}, "abandoned": [given_up]}, (name, run.of(HIT)[-1])
+            assert len(run.of(HELLO)) == before + 1 + (before == 0), f"{name}: the connection is used again"
 
     return each
 
@@ -189,7 +205,7 @@ def split_everywhere(run):
     for at in range(1, size):
         answer = run.ask(attributes={"at": str(at)})
         assert (answer["verdict"], answer["reason"], answer["rule"]) == ("allow", None, "per-user"), (at, answer)
-    assert len(run.of(0)) == 1
+    assert len(run.of(HELLO)) == 1
 
 
 def slowly(connection, message):
@@ -222,6 +238,10 @@ def again_later(connection, message):
 
 def own_or_none(answer):
     assert answer["verdict"] == "limit" or answer["reason"] == "protocol", answer
+
+
+def with_goodbye(order):
+    return lambda c, m: b"".join([frame(decision(m, LIMIT)), frame([4, None, "draining"])][::order])
 
 
 def flood(connection, message):
@@ -263,7 +283,7 @@ def own_replies(callers, at_once=True):
         answers = run.ask("crowd", callers=count)["all"]
         assert {answer["reason"] for answer in answers} == {None}
         assert [answer["remaining"] for answer in answers] == list(range(count))
-        assert len(run.of(0)) <= 64
+        assert len(run.of(HELLO)) <= 64
 
     return step
 
@@ -301,48 +321,44 @@ DECODING = (
     ),
     Scenario(
         "errors_that_refuse",
-        (REFUSES, "Neither"[:0] + "Fail closed only if the application asked for it, with 503"),
+        (REFUSES, "Fail closed only if the application asked for it, with 503"),
         (
-            *(
-                step
-                for code, reason in ((6, "invalid"), (7, "quota"), (9, "forbidden"), (11, "not_allowed"))
-                for step in (
-                    script(error(code, f"the text of {reason}")),
-                    ask(expect=refused(reason), times=4),
-                    ask("acquire", expect=refused(reason), on_failure="refuse"),
-                    ask("peek", expect=refused(reason)),
-                    logged(f"the text of {reason}"),
-                )
+            each(
+                ((6, "invalid"), (7, "quota"), (9, "forbidden"), (11, "not_allowed")),
+                lambda one: (
+                    script(error(one[0], f"the text of {one[1]}")),
+                    ask(expect=refused(one[1]), times=4),
+                    ask("acquire", expect=refused(one[1]), on_failure="refuse"),
+                    ask("peek", expect=refused(one[1])),
+                    logged(f"the text of {one[1]}"),
+                ),
             ),
             script(allow),
             ask(),
-            stats(missed={}, refused={name: 6 for name in ("invalid", "quota", "forbidden", "not_allowed")}),
+            stats(missed={}, refused=dict.fromkeys(("invalid", "quota", "forbidden", "not_allowed"), 6)),
         ),
         options={"fallback": "1/h"},
     ),
     Scenario(
         "errors_that_degrade",
         (DEGRADES,),
-        tuple(
-            step
-            for code in (1, 2, 3, 4, 5, 10, 77)
-            for about in (None, 0)
-            for step in (
-                script(error(code) if about is None else error(code, about=nil)),
-                ask("acquire", expect=degraded("protocol")),
-                script(allow),
-                ask(),
-            )
+        (
+            each(
+                [error(code, about=about) for code in (1, 2, 3, 4, 5, 10, 77) for about in (nil, lambda m: m[1])],
+                lambda play: (script(play), ask("acquire", expect=degraded("protocol")), script(allow), ask()),
+            ),
         ),
     ),
     Scenario(
         "errors_of_one_request_leave_the_breaker_closed",
-        ("| 10 `internal` | the daemon failed; a panic during the decision |", "| 5 `unknown_op` | an op above 8 | stays |"),
         (
-            *(
-                step
-                for code in (5, 10)
-                for step in (script(error(code)), ask(expect=degraded("protocol"), times=6), script(allow), ask())
+            "| 10 `internal` | the daemon failed; a panic during the decision |",
+            "| 5 `unknown_op` | an op above 8 | stays |",
+        ),
+        (
+            each(
+                (5, 10),
+                lambda code: (script(error(code)), ask(expect=degraded("protocol"), times=6), script(allow), ask()),
             ),
             stats(breaker_open=False, missed={"protocol": 12}),
         ),
@@ -390,21 +406,33 @@ DECODING = (
 )
 
 DOUBTS = (
-    Scenario("odd_replies", (DOUBT, MATCHED), (one_after_another(ODD),), by_frame({n: lambda m, f=f: framed(f(m)) for n, f in ODD.items()})),
+    Scenario(
+        "odd_replies",
+        (DOUBT, MATCHED),
+        (one_after_another(ODD),),
+        by_frame({n: lambda m, f=f: framed(f(m)) for n, f in ODD.items()}),
+    ),
     Scenario("broken_frames", (DOUBT, FRAMES), (one_after_another(BROKEN),), by_frame(BROKEN)),
     Scenario("frame_split_at_every_byte", (FRAMES,), (split_everywhere,), in_two),
     Scenario("slow_writes", (FRAMES,), (ask(expect=LIMITED, times=2),), slowly, greet_slowly),
-    Scenario("half_a_frame_and_the_end", (FRAMES, DOUBT), (ask(expect=degraded("unreachable")), ask()), in_turn(half, allow)),
+    Scenario(
+        "half_a_frame_and_the_end", (FRAMES, DOUBT), (ask(expect=degraded("unreachable")), ask()), in_turn(half, allow)
+    ),
     Scenario("reply_twice", (MATCHED, DOUBT), (ask(), ask(expect=LIMITED), stats(missed={})), in_turn(twice, limit)),
     Scenario(
         "reply_again_later",
         (MATCHED, DOUBT),
-        (ask(), lambda run: time.sleep(0.01), lambda run: own_or_none(run.ask())),
+        (ask(), pause(0.01), lambda run: own_or_none(run.ask())),
         in_turn(again_later, limit),
     ),
     Scenario("flood_of_errors", (DOUBT,), (ask("acquire", expect=degraded("protocol")), ask()), in_turn(flood, allow)),
     Scenario("many_texts_of_errors", (REFUSES,), (different_texts,), lambda c, m: [3, m[1], 6, f"text {m[3]}"]),
-    Scenario("texts_of_errors_are_one_line", (REFUSES,), (ask(expect=refused("invalid")), one_line), error(6, "a\nb\x1b[31m" + 9_000 * "x")),
+    Scenario(
+        "texts_of_errors_are_one_line",
+        (REFUSES,),
+        (ask(expect=refused("invalid")), one_line),
+        error(6, "a\nb\x1b[31m" + 9_000 * "x"),
+    ),
     Scenario("crossed_replies", ("Replies come in any order", MATCHED), (own_replies(16),), needs=frozenset({"crowd"})),
     Scenario("a_crowd", (MATCHED,), (own_replies(None, at_once=False),), needs=frozenset({"crowd"})),
 )
@@ -412,43 +440,43 @@ DOUBTS = (
 GOODBYES = (
     Scenario(
         "goodbye_instead_of_the_reply",
-        ("GOODBYE `draining`, closes; later writes fail at once. Reconnect", "Unread requests are not decided: send them again on another connection"),
-        tuple(
-            step
-            for reason in ("draining", "idle", "newer")
-            for step in (ask(), script(in_turn(goodbye(reason), limit)), ask("acquire", expect=LIMITED), script(allow))
-        )
-        + (stats(missed={}, breaker_open=False),),
+        (
+            "GOODBYE `draining`, closes; later writes fail at once. Reconnect",
+            "Unread requests are not decided: send them again on another connection",
+        ),
+        (
+            each(
+                ("draining", "idle", "newer"),
+                lambda reason: (
+                    ask(),
+                    script(in_turn(goodbye(reason), limit)),
+                    ask("acquire", expect=LIMITED),
+                    script(allow),
+                ),
+            ),
+            stats(missed={}, breaker_open=False),
+        ),
     ),
     Scenario(
         "goodbye_on_an_idle_connection",
         ("first closes connections idle for 0.1 s of sessions with more than four, GOODBYE `idle`",),
-        tuple(
-            step
-            for reason in ("draining", "idle", "newer")
-            for step in (
-                ask(),
-                lambda run, reason=reason: [goodbye(reason)(c, None) for c in run.played.connections[-1:]],
-                ask("acquire"),
-            )
-        )
-        + (stats(missed={}, breaker_open=False),),
+        (
+            each(
+                ("draining", "idle", "newer"),
+                lambda reason: (ask(), lambda run: goodbye(reason)(run.played.connections[-1], None), ask("acquire")),
+            ),
+            stats(missed={}, breaker_open=False),
+        ),
     ),
     Scenario(
         "goodbye_with_the_reply",
         ("answers every frame that it received, sends GOODBYE `draining`, closes",),
         (
-            *(
-                step
-                for order in (1, -1)
-                for step in (
-                    script(lambda c, m, order=order: b"".join([frame(decision(m, LIMIT)), frame([4, None, "draining"])][::order])),
-                    ask(expect=LIMITED),
-                    script(allow),
-                    ask(),
-                )
+            each(
+                (with_goodbye(1), with_goodbye(-1)),
+                lambda play: (script(play), ask(expect=LIMITED), script(allow), ask()),
             ),
-            lambda run: run.eventually(lambda: len(run.of(0)) == 3),
+            lambda run: run.eventually(lambda: len(run.of(HELLO)) == 3),
             stats(missed={}, breaker_open=False),
         ),
     ),
@@ -456,11 +484,7 @@ GOODBYES = (
         "idle_close_without_a_goodbye",
         ("no HELLO for 5 s, or an incomplete frame for 1 s | closes without a reply",),
         (
-            *(
-                step
-                for _ in range(5)
-                for step in (ask(), lambda run: run.played.hang_up(), lambda run: time.sleep(0.005), ask("acquire"))
-            ),
+            each(range(5), lambda _: (ask(), lambda run: run.played.hang_up(), pause(0.005), ask("acquire"))),
             stats(missed={}, breaker_open=False),
         ),
     ),

@@ -6,7 +6,6 @@ import sys
 import time
 
 import python_sync as shared
-
 import tidegate
 
 

@@ -64,7 +64,9 @@ def callers(given):
 
 def crowd(given):
     results = {}
-    threads = [threading.Thread(target=lambda i=i, c=c: results.update({i: ask(c)})) for i, c in enumerate(callers(given))]
+    threads = [
+        threading.Thread(target=lambda i=i, c=c: results.update({i: ask(c)})) for i, c in enumerate(callers(given))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

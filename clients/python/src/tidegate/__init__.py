@@ -113,10 +113,9 @@ class Decision:
     def __init__(self, elements: list[Any], reason: str | None = None) -> None:
         given = (elements + 11 * [None])[:11]
         fits = all(map(tuple.__contains__, KINDS, map(type, given)))
-        if fits and (notes := given[8]):
-            fits = len(notes) % 2 == 0 and all(note.__class__ is str for note in notes)
-        if fits and (extra := given[10]):
-            fits = all(extra.get(name) is None or extra[name].__class__ is kind for name, kind in EXTRA.items())
+        if fits and (given[8] or given[10]):
+            extra, fits = given[10] or {}, not given[8] or not (len(given[8]) % 2 or {*map(type, given[8])} - {str})
+            fits = fits and all(extra.get(key, kind()).__class__ in (kind, type(None)) for key, kind in EXTRA.items())
         if not fits or given[0] not in range(5) or min(filter(None, given[2:8]), default=0) < 0:
             raise Fault(f"malformed decision: {elements!r:.200}")
         self.reason = reason

@@ -87,7 +87,8 @@ class Connection:
 
     def __init__(self, path: str, info: Map, timeout: float) -> None:
         self.number, self.asked, self.last, self.rest, self.leaving = info["connection"], 0, -1, b"", False
-        self.welcome, self.used, self.unproved = False, 0.0, deque[list[int]](maxlen=512)  # requests released since the last reply
+        self.welcome, self.used = False, 0.0
+        self.unproved = deque[list[int]](maxlen=512)  # requests released since the last reply
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # sent with the first request: saves a round trip
         self.socket = connect(path)

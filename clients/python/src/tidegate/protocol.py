@@ -40,9 +40,9 @@ class Fault(ValueError):
 
 def error_fault(text: str, code: int | None, known: bool, about: int | None) -> Fault:
     """Returns the Fault of an ERROR. `known`: about a request in flight, or HELLO; another with an id is doubtful."""
-    if not known and (about is not None or code in REFUSALS and code != FORBIDDEN):
-        return Fault(text)
-    return Fault(text, REFUSALS.get(code or 0, "protocol"), code=errno.EAGAIN if code == BUSY else 0)
+    known = known or (about is None and (code == FORBIDDEN or code not in REFUSALS))
+    reason = REFUSALS.get(code or 0, "protocol") if known else "protocol"
+    return Fault(text, reason, code=errno.EAGAIN if known and code == BUSY else 0)
 
 
 def raised_here(error: BaseException) -> bool:
