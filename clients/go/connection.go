@@ -486,7 +486,7 @@ func (k *connection) read(c *Client, lead *request) error {
 			panic(bad)
 		}
 		k.leaving = k.leaving || bad.reason == "protocol" && e[2].n == 10 // internal: the daemon closes
-	case !k.welcome || !answers || kind != r.wanted:
+	case !answers || kind != r.wanted:
 		panic(&fault{text: fmt.Sprintf("the daemon sent an unexpected frame of kind %d", kind), reason: "protocol"})
 	case kind == isDecision:
 		r.decision.read(e[2:])

@@ -322,6 +322,7 @@ DEADLINES = tuple(
         ("silence", silence, None),
         ("silence_to_hello", silence, silence),
         ("drip", drip, None),
+        ("flood_of_goodbyes", lambda c, m: 500 * frame([4, None, "draining"]), None),
         ("cut_frame", lambda c, m: frame(decision(m))[:-1], None),
         ("length_beyond_the_frame", lambda c, m: b"\0\0\1" + frame(decision(m))[3:], None),
         ("cut_length", lambda c, m: frame(decision(m))[:3], None),

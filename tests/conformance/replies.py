@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 
-import msgpack
-
 from daemons import ALLOW, LIMIT, frame
-from languages import ROOT
+from frames import BROKEN, DECISIONS, GREETINGS, ODD, framed, golden, meant
 from play import (
     ACQUIRE,
     ALLOWED,
-    DECIDED,
     HELLO,
     HIT,
     LIMITED,
@@ -32,145 +28,22 @@ from play import (
     nil,
     pause,
     refused,
+    reports,
     script,
     stats,
 )
 
-VECTORS = ROOT / "tests/vectors"
-GOOD = {one["name"]: one for one in json.loads((VECTORS / "good.json").read_text())}
-DECISIONS = {name: one for name, one in GOOD.items() if one["meaning"].get("kind") == "decision"}
-STATUS = {"allow": 200, "limit": 429, "shed": 503, "wait": 200, "deny": 403}
 DOUBT = (
     "if any byte is doubtful (an unknown kind or verdict too), close the connection, never reuse it, and answer *allow,"
     " degraded*"
 )
 MATCHED = "match replies by `id`"
-EXACT = 1 << 53  # JSON and JavaScript hold numbers up to this exactly
 REFUSES = (
     "`invalid`, `quota`, `not_allowed`, `forbidden`: refuse the request (shed, 503, reason of that name), count it, log"
     " it once"
 )
 DEGRADES = "`internal`, `malformed`, `version`, `too_large`: degraded, reason `protocol`"
 FRAMES = "A frame is a 4-byte big-endian unsigned length `n`, then `n` bytes of payload"
-
-
-def golden(one):
-    """Replies with the bytes of a golden frame, with the id of the request."""
-    payload = bytes.fromhex(one["hex"])[4:]
-    old = msgpack.packb(one["meaning"]["id"])
-    at = payload.index(b"\x01") + 1
-    width = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}.get(payload[at], 1)
-    assert msgpack.unpackb(payload[at : at + width]) == msgpack.unpackb(old)
-    return lambda message: frame(payload[:at] + msgpack.packb(message[1]) + payload[at + width :])
-
-
-def meant(one):
-    """Returns the fields of the decision that a golden frame means."""
-    meaning = one["meaning"]
-    fields = {"verdict": meaning["verdict"], "status": STATUS[meaning["verdict"]], "rule": meaning["rule"]}
-    fields["allowed"] = fields["status"] == 200
-    for field in ("limit", "remaining", "lease"):
-        if (meaning[field] or 0) < EXACT and not (field == "remaining" and meaning["limit"] is None):
-            fields[field] = meaning[field]
-    if not fields["allowed"] and (meaning["retry_us"] or 0) < EXACT:
-        fields["retry_us"] = meaning["retry_us"]
-    elif meaning["verdict"] == "wait":
-        fields["wait_us"] = meaning["retry_us"]
-    return DECIDED | fields
-
-
-def verdict(number, *rest):
-    """A decision whose elements from the verdict on are these."""
-    return lambda message: [1, message[1], number, *rest, *(10 - len(rest)) * [None]]
-
-
-def numbers(at, value):
-    elements = [*ALLOW, None, None, None, None]
-    elements[at] = value
-    return lambda message: [1, message[1], *elements]
-
-
-def extra(**given):
-    return numbers(10, given)
-
-
-ODD = {
-    "nothing": lambda message: [],
-    "no_verdict": lambda message: [1, message[1]],
-    "unknown_kind": lambda message: [9, message[1]],
-    "nil_kind": lambda message: [None, message[1]],
-    "nil_id": lambda message: [1, None, *ALLOW],
-    "wrong_id": lambda message: [1, message[1] + 1, *ALLOW],
-    "late_id": lambda message: [1, message[1] - 1, *ALLOW],
-    "text_id": lambda message: [1, str(message[1]), *ALLOW],
-    "greatest_id": lambda message: [1, (1 << 63) - 1, *ALLOW],
-    "unknown_verdict": verdict(5),
-    "negative_verdict": verdict(-1),
-    "bool_verdict": verdict(True),
-    "text_verdict": verdict("allow"),
-    "nil_verdict": verdict(None),
-    "number_as_rule": verdict(0, 7),
-    "bytes_as_rule": verdict(0, b"rule"),
-    "negative_limit": numbers(2, -1),
-    "text_limit": numbers(2, "40"),
-    "bool_window": numbers(3, True),
-    "negative_remaining": numbers(4, -1),
-    "list_reset": numbers(5, [1]),
-    "text_retry": numbers(6, "1"),
-    "negative_lease": numbers(7, -7),
-    "text_lease": numbers(7, "7"),
-    "text_notes": numbers(8, "shadow"),
-    "text_all": numbers(9, "all"),
-    "list_extra": numbers(10, [1]),
-    "number_as_help": extra(help=5),
-    "text_hide": extra(hide="yes"),
-    "number_as_unit": extra(unit=7),
-    "bytes_as_rate": extra(rate=b"5/s"),
-    "number_as_digest": extra(digest=5),
-    "number_as_blocked": extra(blocked=1),
-    "numbers_as_notes": numbers(8, [1, 2]),
-    "nil_notes": numbers(8, [None, None]),
-    "half_a_note": numbers(8, ["shadow"]),
-    "nested_notes": numbers(8, [["shadow", "rule"]]),
-    "done": lambda message: [2, message[1], True],
-    "welcome_of_the_request": lambda message: [0, message[1], 1, {}],
-    "unknown_error": lambda message: [3, message[1], 77, "new"],
-    "text_error": lambda message: [3, message[1], "5", "odd"],
-    "error_of_another": lambda message: [3, message[1] + 1, 6, "odd"],
-    "busy_for_another": lambda message: [3, message[1] + 1, 8, "odd"],
-    "error_without_id": lambda message: [3, None, 5, "odd"],
-    "invalid_without_id": lambda message: [3, None, 6, "odd"],
-    "quota_without_id": lambda message: [3, None, 7, "odd"],
-    "error_of_the_old_hello": lambda message: frame([0, 0, 1, {}]) + frame([3, 0, 6, "odd"]),
-    "welcome_twice": lambda message: 2 * frame([0, 0, 1, {}]) + frame(decision(message)),
-    "http": lambda message: b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "no_bytes": lambda message: b"\0\0\0\0",
-    "oversized": lambda message: b"\0\0\x40\x01" + bytes(16_385),
-    "giant": lambda message: b"\xff\xff\xff\xff" + bytes(100),
-    "garbage": lambda message: bytes(range(255, 0, -1)),
-    "trailing": lambda message: frame(msgpack.packb([1, message[1], *ALLOW]) + b"\0"),
-    "one_number": lambda message: frame(b"\1"),
-    "float": lambda message: [1, message[1], 0, "rule", 40.0],
-    "timestamp": lambda message: frame(msgpack.packb([1, message[1], *ALLOW])[:-1] + b"\xd4\1\0"),
-    "deep": lambda message: [1, message[1], *ALLOW, None, None, None, {"x": [[[1]]]}],
-    "no_utf8": lambda message: frame(msgpack.packb([1, message[1], 0, "rule"])[:-4] + b"\xff\xfe\xfd\xfc"),
-    "key_twice": lambda message: frame(
-        msgpack.packb([1, message[1], *ALLOW, None, None, None]) + b"\x82\xa1a\1\xa1a\1"
-    ),
-    "length_short": lambda message: b"\0\0\0\3" + frame(decision(message))[4:],
-    "promised_more": lambda message: frame(b"\xdd\xff\xff\xff\xff\1"),
-}
-
-
-def framed(answer):
-    return answer if isinstance(answer, bytes) else frame(answer)
-
-
-BROKEN = {
-    f"{name}": lambda message, one=one: bytes.fromhex(one["hex"])
-    for name, one in ((one["name"], one) for one in json.loads((VECTORS / "bad.json").read_text()))
-    if one["code"] == "malformed" and one["after_hello"]
-}
 
 
 def one_after_another(frames):
@@ -189,7 +62,23 @@ def one_after_another(frames):
     return each
 
 
+def greeted(greetings):
+    def step(run):
+        for number, (greeting, expected) in enumerate(greetings):
+            run.played.greet = lambda connection, message, greeting=greeting: greeting
+            run.make(f"c{number}")
+            answer = run.ask("acquire", client=f"c{number}")
+            assert {name: answer.get(name) for name in expected} == expected, (greeting, answer)
+
+    return step
+
+
 # -- bytes in pieces ---------------------------------------------------------------------------------------------------
+
+
+def nothing_abandoned(run):
+    """A request with a reply has no grant that could be lost."""
+    assert not any(report.get("abandoned") for report in reports(run))
 
 
 def in_two(connection, message):
@@ -358,8 +247,9 @@ DECODING = (
         (
             each(
                 (5, 10),
-                lambda code: (script(error(code)), ask(expect=degraded("protocol"), times=6), script(allow), ask()),
+                lambda code: (script(error(code)), ask("acquire", degraded("protocol"), times=6), script(allow), ask()),
             ),
+            nothing_abandoned,
             stats(breaker_open=False, missed={"protocol": 12}),
         ),
     ),
@@ -378,20 +268,20 @@ DECODING = (
         "hello_is_forbidden",
         ("9 `forbidden` | in HELLO: another user's session", REFUSES),
         (ask(expect=refused("forbidden"), times=5), stats(missed={}, breaker_open=False), logged("forbidden")),
-        greet=lambda c, m: [3, m[1], 9, "not for you"],
+        greet=error(9),
         script=lambda c, m: None,
     ),
     Scenario(
-        "wrong_version_of_the_protocol",
-        ("`[0, id, version, info]`: the smaller version of both sides", DOUBT),
-        (ask("acquire", expect=degraded("protocol")),),
-        greet=lambda c, m: [0, m[1], 2, {}],
+        "odd_replies_to_hello",
+        ("`[0, id, version, info]`: the smaller version of both sides", DEGRADES, REFUSES, DOUBT),
+        (greeted(GREETINGS),),
     ),
     Scenario(
-        "error_of_the_version",
-        ("| 3 `version` | version 0 in HELLO | closes |", DEGRADES),
-        (ask(expect=degraded("protocol")),),
-        greet=lambda c, m: (c.sendall(frame([3, m[1], 3, "which version"])), hang_up(c, m))[1],
+        "reply_before_welcome",
+        ("Replies come in any order",),
+        (ask(expect=LIMITED, times=2),),
+        lambda c, m: frame(decision(m, LIMIT)) + frame([0, 0, 1, {}]),
+        greet=lambda c, m: None,
     ),
     Scenario(
         "close_after_hello",

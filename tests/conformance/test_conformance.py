@@ -39,6 +39,7 @@ def adapters():
 
 @pytest.mark.parametrize(("language", "scenario"), CASES)
 def test_client(language, scenario, adapters, directory, request):
+    print("guards:", *scenario.guards, sep="\n")  # shown if it fails
     if why := language.needs():
         pytest.skip(f"{language} is not tried: {why}")
     daemon = request.getfixturevalue("daemon") if scenario.rules is not None else None
