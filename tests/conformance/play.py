@@ -156,18 +156,23 @@ def nil(message):
 
 def in_turn(*scripts):
     """The first script for the first request, and so on; the last one for all further ones."""
-    return InTurn(scripts)
 
-
-class InTurn(tuple):
-    def begun(self) -> Callable:
-        """Returns a script from its beginning, for one run."""
-        left = list(self)
+    def make():
+        left = list(scripts)
         return lambda connection, message: (left.pop(0) if len(left) > 1 else left[0])(connection, message)
+
+    return Fresh(make)
+
+
+class Fresh:
+    """A script with a state of its own in each run."""
+
+    def __init__(self, make: Callable[[], Callable]) -> None:
+        self.make = make
 
 
 def begun(script):
-    return script.begun() if isinstance(script, InTurn) else script
+    return script.make() if isinstance(script, Fresh) else script
 
 
 def hang_up(connection, message):
