@@ -115,7 +115,7 @@ def report(traffic: Traffic, counts: Counter, span: float, without: Counter) -> 
     if total(without, GREEDY, "refused"):
         failures.append("requests were refused without the daemon")
     if unjudged := total(counts, GREEDY, "unjudged"):
-        say(f"{unjudged} requests passed unjudged, since the daemon did not answer in time: this machine is busy")
+        say(f"\n{unjudged} of the requests passed unjudged, since the daemon did not answer in time: this machine is busy")
     for failure in failures:
         say(red(f"FAILED: {failure}"))
     if not failures:
@@ -149,13 +149,14 @@ def nginx_conf(directory: pathlib.Path, port: int, application: int) -> str:
     user = "user root;" if os.geteuid() == 0 else ""  # its workers open the daemon's socket
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = " ".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
-    return f"{user} daemon off; pid {directory}/pid; events {{}} http {{ access_log off; {places}\n{text}}}"
+    main = f"{user} daemon off; error_log stderr; pid {directory}/pid; events {{}}"
+    return f"{main} http {{ access_log off; {places}\n{text}}}"
 
 
 def main(tidegate: str) -> int:
     places = os.pathsep.join([os.environ["PATH"], str(pathlib.Path(tidegate).parents[1] / "proxies")])
     nginx = shutil.which("nginx", path=places)
-    say(f"\n{bold('8')}  one budget:      {RATE} requests a second per address, burst {BURST} (together/api.yaml), for")
+    say(f"\n{bold('8')}  one budget:      {RATE} requests a second per address, burst {BURST} (together/api.yaml), spent by")
     say(f"{'':20}gunicorn app, Express together/orders.cjs, and an http.server behind the nginx of docs/http.md")
     if lack := missing(nginx):
         say(f"{lack}: this act is skipped")
@@ -171,10 +172,10 @@ def main(tidegate: str) -> int:
             f"adapters: {{http: {{socket: http.sock, {auth}}}}}\n"
         )
         daemon = start([tidegate, "serve", "--config", str(directory / "tidegate.yaml")], stack, stderr=log)
-        wait_for((directory / "http.sock").exists, daemon, log)
+        path = str(directory / "tidegate.sock")
+        wait_for(lambda: os.path.exists(path) and (directory / "http.sock").exists(), daemon, log)
 
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "12"]
-        path = str(directory / "tidegate.sock")
         gunicorn("app", HERE, listeners[0], path, ["--worker-class", "gthread", "--threads", "8"], stack, log)
 
         (directory / "node_modules").mkdir()
@@ -194,7 +195,6 @@ def main(tidegate: str) -> int:
         served = start([*plain, str(ports[3])], stack, stderr=log)
         wait_for(lambda: answers(ports[3], "/v1/orders"), served, log)
         (directory / "nginx.conf").write_text(nginx_conf(directory, ports[2], ports[3]))
-        command = [nginx, "-e", "stderr", "-c", str(directory / "nginx.conf")]
-        served = start(command, stack, stderr=log)
+        served = start([nginx, "-c", str(directory / "nginx.conf")], stack, stderr=log)
         wait_for(lambda: answers(ports[2], "/v1/orders"), served, log)
         return asyncio.run(play(ports[:3], daemon))
