@@ -115,7 +115,7 @@ def report(traffic: Traffic, counts: Counter, span: float, without: Counter) -> 
     if total(without, GREEDY, "refused"):
         failures.append("requests were refused without the daemon")
     if unjudged := total(counts, GREEDY, "unjudged"):
-        say(f"\n{unjudged} of the requests passed unjudged, since the daemon did not answer in time: this machine is busy")
+        say(f"\n{unjudged} of the requests passed unjudged: this machine is busy, and the daemon answered late")
     for failure in failures:
         say(red(f"FAILED: {failure}"))
     if not failures:
@@ -156,7 +156,7 @@ def nginx_conf(directory: pathlib.Path, port: int, application: int) -> str:
 def main(tidegate: str) -> int:
     places = os.pathsep.join([os.environ["PATH"], str(pathlib.Path(tidegate).parents[1] / "proxies")])
     nginx = shutil.which("nginx", path=places)
-    say(f"\n{bold('8')}  one budget:      {RATE} requests a second per address, burst {BURST} (together/api.yaml), spent by")
+    say(f"\n{bold('8')}  one budget:      {RATE} requests a second, burst {BURST} for each address (together/api.yaml), of")
     say(f"{'':20}gunicorn app, Express together/orders.cjs, and an http.server behind the nginx of docs/http.md")
     if lack := missing(nginx):
         say(f"{lack}: this act is skipped")
