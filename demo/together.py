@@ -156,7 +156,7 @@ def nginx_conf(directory: pathlib.Path, port: int, application: int) -> str:
 def main(tidegate: str) -> int:
     places = os.pathsep.join([os.environ["PATH"], str(pathlib.Path(tidegate).parents[1] / "proxies")])
     nginx = shutil.which("nginx", path=places)
-    say(f"\n{bold('8')}  one budget:      {RATE} requests a second, burst {BURST} for each address (together/api.yaml), of")
+    say(f"\n{bold('8')}  one budget:      {RATE} a second, burst {BURST}, for each address (together/api.yaml), of")
     say(f"{'':20}gunicorn app, Express together/orders.cjs, and an http.server behind the nginx of docs/http.md")
     if lack := missing(nginx):
         say(f"{lack}: this act is skipped")
