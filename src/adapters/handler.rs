@@ -245,7 +245,8 @@ impl HttpHandler {
     /// Asks a decision thread, within the deadline of every client.
     async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, MissReason> {
         let idle = self.idle.lock().take().filter(|idle| idle.session == session);
-        let open = || ProtocolConnection::open(&self.state.connector, self.peer.user, session);
+        let name = self.state.protocol.names().1;
+        let open = || ProtocolConnection::open(&self.state.connector, name, self.peer.user, session);
         let exchanged = async {
             if let Some(mut connection) = idle {
                 match connection.exchange(frame).await {

@@ -61,7 +61,7 @@ impl HttpSessions {
         if of_user >= per_user as usize || sessions.len() >= max as usize {
             return Err(HttpSessionError::TooMany { max, per_user });
         }
-        let connection = open(&state.connector, user, Some(wire_name))?;
+        let connection = open(&state.connector, "http", user, Some(wire_name))?;
         sessions.insert((user, wire_name), UsedSession { _connection: connection, used_at });
         state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         Ok(wire_name)

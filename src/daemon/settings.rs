@@ -196,12 +196,15 @@ impl Settings {
         self.admin_socket.clone().unwrap_or_else(|| default_admin_socket(&self.socket.path))
     }
 
-    /// Returns a warning for each domain of the settings without rules: a misspelt name, or missing rules.
+    /// Returns a warning for each domain of the settings without rules: a misspelt name, or missing rules. That of CL.THROTTLE
+    /// needs none.
     pub(crate) fn domains_without_rules<'s>(
         &'s self,
         known: &'s [Arc<Domain>],
     ) -> impl Iterator<Item = &'s Problem> {
-        let is_known = |name: &str| known.iter().any(|domain| domain.name() == name);
+        let is_known = |name: &str| {
+            self.resp.is_some() && name == "resp" || known.iter().any(|domain| domain.name() == name)
+        };
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
     }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
 
 use super::AnswerKind;
 use super::bodies::{AttributeMap, CheckBody, CheckOp, CostBody};
@@ -34,8 +33,8 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
     stop: CancellationToken,
 ) {
     let is_authorized = handler.peer.token.is_none();
-    let ended = RespConnection { handler, is_authorized, replies: String::new() }.serve(socket, &stop).await;
-    ended.unwrap_or_else(|error| debug!(%error, "a RESP connection failed"));
+    let mut connection = RespConnection { handler, is_authorized, replies: String::new() };
+    let _ = connection.serve(socket, &stop).await;
 }
 
 impl RespConnection {

@@ -53,10 +53,8 @@ impl ThrottleTable {
         let bucket = group.min_by_key(|bucket| until_full(bucket));
         let Some(bucket) = bucket else { unreachable!("a group has buckets") };
         let others = until_full(bucket);
-        let state = match others {
-            None => GcraState::from_arrival(bucket[1]),
-            Some(_) => GcraState::full(TickScale::FINEST, now),
-        };
+        let full = GcraState::full(TickScale::FINEST, now);
+        let state = if others.is_none() { GcraState::from_arrival(bucket[1]) } else { full };
         // A larger cost is above every burst too.
         let (outcome, after) = state.judge(&quota, now, u32::try_from(cost).unwrap_or(u32::MAX));
         if after != state {
