@@ -42,7 +42,7 @@ setup:           ## Installs missing tools: as root on Debian; else lists them
 	@scripts/setup test
 	@scripts/setup packages
 
-demo:            ## Real applications: a greedy caller; an overload, without and with shedding; three hosts and one budget
+demo:            ## Real applications: a greedy caller; an overload, without and with shedding; one budget for three hosts, for three applications
 	@scripts/setup demo
 	@demo/run
 
@@ -213,7 +213,7 @@ nightly-restarts:
 nightly-clients: test-node test-java test-php
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
-	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express
+	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express tests/python/test_demo.py
 
 # Every client, and the scenarios that wait for half a minute.
 nightly-conformance: test-node test-java test-php
