@@ -183,7 +183,7 @@ def one_probe(run):
 
 
 def herd(run):
-    """Clients whose daemon went away at once do not come back at once."""
+    """Clients that lost their daemon together connect again at different times."""
     names = [f"c{number}" for number in range(20)]
     for name in names:
         run.make(name)

@@ -93,10 +93,6 @@ def release(outcome: str) -> Callable:
     return lambda run: run.command({"do": "release", "client": "", "outcome": outcome})
 
 
-def make(name: str = "", **options) -> Callable:
-    return lambda run: run.make(name, **options)
-
-
 def until_decided(do="hit", expect=DECIDED, **given) -> Callable:
     """Asks until the daemon decides again, which a busy machine may delay."""
 
