@@ -1,7 +1,7 @@
 //! The answers of the engine.
 
 use super::check::{CheckStage, StageCheck};
-use super::digest::Digest;
+use super::digest::{Digest, ShownDigest};
 use super::judgement::stage;
 use super::remote_check::Shortfalls;
 use crate::clock::Micros;
@@ -108,23 +108,23 @@ impl<'d> Decision<'d> {
             CheckedKeys::Several(checks) => checks,
         };
         let stage = stage(checks);
-        checks
-            .iter()
-            .filter_map(move |check| Some(InspectedCheck::new(self.rule_at(check.rule)?, check, stage)))
+        checks.iter().filter_map(move |check| {
+            Some(InspectedCheck::new(self.domain?.name(), self.rule_at(check.rule)?, check, stage))
+        })
     }
 
     /// The key of the rule that refuses; `None` for other verdicts.
     #[must_use]
-    pub fn refused_key(&self) -> Option<Digest> {
+    pub fn refused_key(&self) -> Option<ShownDigest> {
         let binding = self.binding.filter(|_| self.verdict == Verdict::Limit)?;
-        match self.checked_keys {
-            CheckedKeys::One { key, .. } => Some(key),
+        let key = match self.checked_keys {
+            CheckedKeys::One { key, .. } => key,
             CheckedKeys::Several(checks) => {
                 let is_binding = |rule: &Rule| std::ptr::eq(rule, binding.rule);
-                let check = checks.iter().find(|check| self.rule_at(check.rule).is_some_and(is_binding))?;
-                Some(check.key)
+                checks.iter().find(|check| self.rule_at(check.rule).is_some_and(is_binding))?.key
             }
-        }
+        };
+        Some(ShownDigest::new(&key, self.domain?.name(), &binding.rule.name))
     }
 
     /// The notes with the name of their rule, in file order.
@@ -202,7 +202,12 @@ pub struct InspectedCheck<'d> {
 }
 
 impl<'d> InspectedCheck<'d> {
-    pub(super) fn new(rule: &'d Rule, check: &StageCheck, stage: CheckStage) -> InspectedCheck<'d> {
+    pub(super) fn new(
+        domain: &str,
+        rule: &'d Rule,
+        check: &StageCheck,
+        stage: CheckStage,
+    ) -> InspectedCheck<'d> {
         InspectedCheck {
             rule,
             quota: rule.limit.allowance(check.allowance).map(|allowance| &allowance.quota),
@@ -210,7 +215,7 @@ impl<'d> InspectedCheck<'d> {
             is_uncertain: false,
             level: check.level,
             cost: check.cost,
-            digest: check.key.to_hex().to_string(),
+            digest: ShownDigest::new(&check.key, domain, &rule.name).to_hex().to_string(),
             refuses: !check.passes() && stage.includes_check(check),
             retry_after: match check.outcome {
                 Outcome::Later(wait) | Outcome::Queued(wait) => Some(wait),
