@@ -9,8 +9,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::comparison::{Latency, Streams};
 use crate::machine::Machine;
+use crate::measure::{Latency, Streams};
 use crate::report::{Bound, Row};
 use crate::servers::{Daemon, fill};
 use crate::workload::USERS;
@@ -56,10 +56,10 @@ pub(crate) fn run(
     Ok(vec![
         Row::beside(
             "server CPU per decision, 8 × 16 in flight, state kept and scraped every second",
-            "ns",
-            &with.cpu_ns,
+            "µs",
+            &with.cpu_us,
             "neither",
-            &without.cpu_ns,
+            &without.cpu_us,
         )
         .must(Bound::AtMost(1.08)),
         Row::beside(
