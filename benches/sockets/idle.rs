@@ -17,9 +17,9 @@ pub(crate) fn run(daemon: &Daemon, binary: &Path, reps: usize, nanos: u64) -> io
         // What happens once at the start is over.
         sleep(SETTLED);
         let time = Duration::from_nanos(nanos.max(NANOS_MIN));
-        let before = server.process.wake_ups()?;
+        let before = server.process.sleeps()?;
         sleep(time);
-        wake_ups.push((server.process.wake_ups()? - before) as f64 / time.as_secs_f64());
+        wake_ups.push((server.process.sleeps()? - before) as f64 / time.as_secs_f64());
         resident.push(server.process.resident_bytes()? as f64 / 1e6);
     }
     let mut rows = vec![

@@ -71,21 +71,22 @@ impl Process {
         Ok(())
     }
 
-    /// Nanoseconds of CPU, user and system, of the process's live threads. (`/proc/PID/stat` counts in steps of
-    /// 10 ms.)
+    /// Nanoseconds of CPU, user and system, of the process's live threads: the first number of their schedstat.
+    /// (`/proc/PID/stat` counts in steps of 10 ms.)
     pub(crate) fn cpu_nanos(&self) -> io::Result<u64> {
-        self.schedstat_sum(0)
+        let nanos = |thread| schedstat_number(Path::new(&format!("/proc/{thread}/schedstat")), 0);
+        self.threads()?.into_iter().map(nanos).sum()
     }
 
-    /// How often its live threads got a CPU.
-    pub(crate) fn wake_ups(&self) -> io::Result<u64> {
-        self.schedstat_sum(2)
-    }
-
-    /// The sum of this number of `/proc/PID/task/*/schedstat`.
-    fn schedstat_sum(&self, place: usize) -> io::Result<u64> {
-        let number = |thread| schedstat_number(Path::new(&format!("/proc/{thread}/schedstat")), place);
-        self.threads()?.into_iter().map(number).sum()
+    /// How often its live threads slept, which other load of the machine does not change.
+    pub(crate) fn sleeps(&self) -> io::Result<u64> {
+        let sleeps = |thread| {
+            let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            let count = line.and_then(|count| count.trim().parse::<u64>().ok());
+            count.ok_or_else(|| io::Error::other("/proc/PID/status is not as expected"))
+        };
+        self.threads()?.into_iter().map(sleeps).sum()
     }
 
     /// The ids of its threads.

@@ -158,4 +158,8 @@ pub(crate) fn fill(server: &Server, keys: u64) -> io::Result<()> {
 /// Room for a million keys (the default would evict), and no log entry at every start.
 const SETTINGS: &str = "memory: {max: 1GiB}\nlog: {level: warn}\n";
 
+/// Why a suite cannot be measured with a daemon whose `serve` lacks the options for tests.
+pub(crate) const NEEDS_HOOKS: &str =
+    "needs --daemon with a daemon of cargo build --release --features test-hooks";
+
 const FILL_DEPTH: u64 = 64;

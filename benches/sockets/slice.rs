@@ -7,7 +7,7 @@ use crate::load::now_and_then;
 use crate::machine::Machine;
 use crate::process::{Process, waited_nanos};
 use crate::report::{Bound, Row};
-use crate::servers::{Daemon, Server, fill};
+use crate::servers::{Daemon, NEEDS_HOOKS, Server, fill};
 use crate::workload::USERS;
 
 pub(crate) fn run(
@@ -20,7 +20,7 @@ pub(crate) fn run(
         return Ok(vec![Row::skipped(FIGURE, "needs Linux 6.12")]);
     }
     if !daemon.takes("--scheduler-slice", "off")? {
-        return Ok(vec![Row::skipped(FIGURE, "this daemon has no --scheduler-slice")]);
+        return Ok(vec![Row::skipped(FIGURE, NEEDS_HOOKS)]);
     }
     let (mut on, mut off) = (Answers::default(), Answers::default());
     for repetition in 0..repetitions {
