@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::dialect::{self, Frames, command, hex};
 use crate::grpc;
@@ -121,7 +122,11 @@ fn rate_limit_service(directory: &Path) -> io::Result<Server> {
     let (grpc, http, debug) = (free_port()?, free_port()?, free_port()?);
     let mut service = Command::new(program("service_cmd")?);
     service.env("RUNTIME_ROOT", directory).env("RUNTIME_SUBDIRECTORY", "ratelimit");
-    service.env("RUNTIME_WATCH_ROOT", "false").env("USE_STATSD", "false").env("LOG_LEVEL", "error");
+    service
+        .env("RUNTIME_WATCH_ROOT", "false")
+        .env("USE_STATSD", "false")
+        .env("LOG_LEVEL", "error")
+        .env("DISABLE_STATS", "true");
     service.env("REDIS_SOCKET_TYPE", "unix").env("REDIS_URL", &socket);
     for (name, port) in [("GRPC_PORT", grpc), ("PORT", http), ("DEBUG_PORT", debug)] {
         service.env(name, port.port().to_string());
@@ -132,12 +137,23 @@ fn rate_limit_service(directory: &Path) -> io::Result<Server> {
 
 /// Over TCP, as the only peer of its cluster.
 fn gubernator(_: &Path) -> io::Result<Server> {
-    let (grpc, http) = (free_port()?, free_port()?);
+    let (grpc, http, members) = (free_port()?, free_port()?, free_port()?);
     let mut gubernator = Command::new(program("gubernator")?);
     gubernator.env("GUBER_GRPC_ADDRESS", grpc.to_string()).env("GUBER_HTTP_ADDRESS", http.to_string());
-    gubernator.env("GUBER_PEER_DISCOVERY_TYPE", "none").env("GUBER_CACHE_SIZE", (2 * USERS).to_string());
-    gubernator.env("GUBER_LOG_LEVEL", "error");
-    Server::new(Process::start(&gubernator)?, Address::Tcp(grpc), grpc::gubernator)
+    for name in ["ADDRESS", "BIND_ADDRESS", "KNOWN_NODES"] {
+        gubernator.env(format!("GUBER_MEMBERLIST_{name}"), members.to_string());
+    }
+    gubernator.env("GUBER_CACHE_SIZE", (2 * USERS).to_string()).env("GUBER_LOG_LEVEL", "error");
+    gubernator.env("OTEL_TRACES_EXPORTER", "none");
+    let server = Server::new(Process::start(&gubernator)?, Address::Tcp(grpc), grpc::gubernator)?;
+    // It accepts connections before it is a member of its own cluster.
+    for _ in 0..JOIN_TRIES {
+        if server.connect(0)?.sample().is_ok() {
+            return Ok(server);
+        }
+        sleep(JOIN_PAUSE);
+    }
+    Err(io::Error::other("not a member of its cluster after ten seconds"))
 }
 
 fn limitador(_: &Path) -> io::Result<Server> {
@@ -169,3 +185,6 @@ fn free_socket(directory: &Path, name: &str) -> io::Result<PathBuf> {
 fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
+
+const JOIN_TRIES: usize = 100;
+const JOIN_PAUSE: Duration = Duration::from_millis(100);

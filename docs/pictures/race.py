@@ -14,7 +14,10 @@ from draw import LEFT, Picture
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROW, TOP, NAMES, BAR, NUMBER = 24, 64, 170, 196, 64
-PANELS = {"p50_us": "p50 of one decision, one CPU: µs", "per_second_8x16": "decisions a second, 8 × 16 in flight"}
+PANELS = {
+    "p50_us": "p50 of one decision, one CPU: µs",
+    "per_second_8x16": "decisions a second, 8 connections, 16 in flight",
+}
 
 
 def rounded(value: float) -> str:
@@ -26,8 +29,11 @@ def rounded(value: float) -> str:
 
 
 def chart(race: dict) -> Picture:
-    entries = [(entry["name"], {each["name"]: each["measured"] for each in entry["figures"]}) for entry in race["entries"]]
-    picture = Picture("race.svg", "p50 and throughput of tidegate beside other limiters", 1, TOP + ROW * len(entries) + 12)
+    entries = [
+        (entry["name"], {each["name"]: each["measured"] for each in entry["figures"]}) for entry in race["entries"]
+    ]
+    height = TOP + ROW * len(entries) + 12
+    picture = Picture("race.svg", "p50 and throughput of tidegate beside other limiters", 1, height)
     picture.parts.append("<style>.bar{stroke-width:13}.bar.limit{stroke-opacity:.55}</style>")
     for row, (name, _) in enumerate(entries):
         picture.text(LEFT, TOP + ROW * row + 4, name)
