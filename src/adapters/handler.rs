@@ -18,12 +18,12 @@ use super::bodies::{ChargeBody, CheckBody, CheckOp, ReleaseBody};
 use super::decision::HttpDecision;
 use super::exchange::{ProtocolConnection, SessionName, WireAnswer};
 use super::sessions::HttpSessions;
-use super::{HttpAnswerKind, HttpState, answers, openapi};
+use super::{AdapterProtocol, AdapterState, AnswerKind, answers, openapi};
 use crate::protocol::{Code, MissReason};
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
-pub(super) struct HttpPeer {
+pub(super) struct AdapterPeer {
     /// The user that the kernel reports; over TCP that of the daemon.
     pub(super) user: u32,
     /// Over TCP, the token that each request must carry.
@@ -40,8 +40,8 @@ pub(super) struct Token {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct HttpHandler {
-    state: Arc<HttpState>,
-    peer: HttpPeer,
+    pub(super) state: Arc<AdapterState>,
+    pub(super) peer: AdapterPeer,
     /// Its connection to a decision thread, while no request uses it.
     idle: Mutex<Option<ProtocolConnection>>,
 }
@@ -49,7 +49,7 @@ pub(super) struct HttpHandler {
 type HttpReply = Response<Full<Bytes>>;
 
 /// A request that is not passed on: its status and message.
-struct BadRequest(StatusCode, String);
+pub(super) struct BadRequest(pub(super) StatusCode, pub(super) String);
 
 impl Token {
     /// Reads the file, without white space around the token.
@@ -66,13 +66,13 @@ impl Token {
     }
 
     /// Compares in a time that does not depend on the token.
-    fn is(&self, given: &[u8]) -> bool {
+    pub(super) fn is(&self, given: &[u8]) -> bool {
         hmac::verify(&self.key, given, self.tag.as_ref()).is_ok()
     }
 }
 
 impl HttpHandler {
-    pub(super) fn new(state: Arc<HttpState>, peer: HttpPeer) -> HttpHandler {
+    pub(super) fn new(state: Arc<AdapterState>, peer: AdapterPeer) -> HttpHandler {
         HttpHandler { state, peer, idle: Mutex::new(None) }
     }
 
@@ -81,7 +81,7 @@ impl HttpHandler {
         match self.route(request).await {
             Ok(reply) => reply,
             Err(BadRequest(status, message)) => {
-                self.state.counters.count(HttpAnswerKind::Rejected);
+                self.state.counters.count(AnswerKind::Rejected);
                 json_reply(status, &json!({"error": message}))
             }
         }
@@ -103,7 +103,7 @@ impl HttpHandler {
             return Err(BadRequest(StatusCode::NOT_FOUND, format!("no such path; help: {paths}")));
         };
         if !methods.contains(request.method()) {
-            self.state.counters.count(HttpAnswerKind::Rejected);
+            self.state.counters.count(AnswerKind::Rejected);
             let allowed = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
             let error = json!({"error": format!("this path takes {allowed}")});
             let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, &error);
@@ -135,7 +135,17 @@ impl HttpHandler {
             CheckOp::Acquire => self.named_session(&request, "acquire")?,
             CheckOp::Hit | CheckOp::Peek => self.session(&request)?,
         };
-        let body: CheckBody = read(request).await?;
+        let decision = self.decide(op, session, &read(request).await?).await?;
+        Ok(json_reply(StatusCode::OK, &decision))
+    }
+
+    /// Asks for a decision, and counts it.
+    pub(super) async fn decide(
+        &self,
+        op: CheckOp,
+        session: Option<SessionName>,
+        body: &CheckBody,
+    ) -> Result<HttpDecision, BadRequest> {
         self.check_domain(&body.domain)?;
         let frame = body.frame(op).map_err(invalid)?;
         let decision = match self.ask(session, &frame).await {
@@ -145,27 +155,27 @@ impl HttpHandler {
             Err(reason) => HttpDecision::degraded(reason.name()),
         };
         self.count(&decision);
-        Ok(json_reply(StatusCode::OK, &decision))
+        Ok(decision)
     }
 
     /// Sends a request whose reply is DONE.
     async fn finish(&self, session: Option<SessionName>, frame: &[u8]) -> Result<HttpReply, BadRequest> {
         let reason = match self.ask(session, frame).await {
             Ok(WireAnswer::Done(ok)) => {
-                self.state.counters.count(HttpAnswerKind::Done);
+                self.state.counters.count(AnswerKind::Done);
                 return Ok(json_reply(StatusCode::OK, &json!({"ok": ok, "degraded": false, "reason": null})));
             }
             Ok(WireAnswer::Error(code, message)) => refused(code, message)?.reason,
             Ok(WireAnswer::Decision(_)) => Some(MissReason::Protocol.name()),
             Err(reason) => Some(reason.name()),
         };
-        self.state.counters.count(HttpAnswerKind::Degraded);
+        self.state.counters.count(AnswerKind::Degraded);
         Ok(json_reply(StatusCode::OK, &json!({"ok": false, "degraded": true, "reason": reason})))
     }
 
     /// Answers a proxy: 204, or the refusal as its caller receives it.
     async fn auth(&self, request: &Request<Incoming>) -> Result<HttpReply, BadRequest> {
-        let Some(auth) = &self.state.settings.auth else {
+        let AdapterProtocol::Http(Some(auth)) = &self.state.protocol else {
             let message = "the settings have no `adapters.http.auth`".to_owned();
             return Err(BadRequest(StatusCode::NOT_FOUND, message));
         };
@@ -193,19 +203,20 @@ impl HttpHandler {
 
     fn count(&self, decision: &HttpDecision) {
         self.state.counters.count(match decision {
-            HttpDecision { degraded: true, .. } => HttpAnswerKind::Degraded,
-            HttpDecision { allowed: true, .. } => HttpAnswerKind::Allowed,
-            _ => HttpAnswerKind::Refused,
+            HttpDecision { degraded: true, .. } => AnswerKind::Degraded,
+            HttpDecision { allowed: true, .. } => AnswerKind::Allowed,
+            _ => AnswerKind::Refused,
         });
     }
 
     /// Checks that a client over TCP may name this domain.
-    fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
-        if self.peer.token.is_none() || self.state.settings.domains.iter().any(|open| **open == *domain) {
+    pub(super) fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
+        if self.peer.token.is_none() || self.state.endpoint.domains.iter().any(|open| **open == *domain) {
             return Ok(());
         }
-        let message = "this domain is not open over TCP; help: add it to `adapters.http.domains`";
-        Err(BadRequest(StatusCode::FORBIDDEN, message.to_owned()))
+        let field = self.state.protocol.names().1;
+        let message = format!("this domain is not open over TCP; help: add it to `adapters.{field}.domains`");
+        Err(BadRequest(StatusCode::FORBIDDEN, message))
     }
 
     fn session(&self, request: &Request<Incoming>) -> Result<Option<SessionName>, BadRequest> {
@@ -234,7 +245,8 @@ impl HttpHandler {
     /// Asks a decision thread, within the deadline of every client.
     async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, MissReason> {
         let idle = self.idle.lock().take().filter(|idle| idle.session == session);
-        let open = || ProtocolConnection::open(&self.state.connector, self.peer.user, session);
+        let name = self.state.protocol.names().1;
+        let open = || ProtocolConnection::open(&self.state.connector, name, self.peer.user, session);
         let exchanged = async {
             if let Some(mut connection) = idle {
                 match connection.exchange(frame).await {

@@ -1,4 +1,4 @@
-//! Listeners and connections of the HTTP adapter: its own limits and timeouts.
+//! Listeners and connections of an adapter: its own limits and timeouts.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,13 +18,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::HttpState;
-use super::handler::{HttpHandler, HttpPeer, Token};
+use super::handler::{AdapterPeer, HttpHandler, Token};
 use super::sessions::HttpSessions;
+use super::{AdapterProtocol, AdapterState, resp};
 use crate::server::{Listener, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
-pub(super) async fn serve(state: &Arc<HttpState>, stop: &CancellationToken) {
+pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
     let places = Arc::<Places>::default();
     let served = async {
         tokio::join!(
@@ -42,56 +42,64 @@ pub(super) async fn serve(state: &Arc<HttpState>, stop: &CancellationToken) {
     let _ = tokio::time::timeout(LAST_ANSWER_MAX, places.tasks.wait()).await;
 }
 
-async fn serve_socket(state: &Arc<HttpState>, places: &Arc<Places>, stop: &CancellationToken) {
-    let Some(path) = &state.settings.socket else { return };
+async fn serve_socket(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &CancellationToken) {
+    let Some(path) = &state.endpoint.socket else { return };
     let bind = async || {
-        let bound = Listener::bind(path, state.settings.mode, state.settings.group);
+        let bound = Listener::bind(path, state.endpoint.mode, state.endpoint.group);
         let listener = bound.map_err(|error| error.to_string())?;
         let watched = listener.watch().map_err(|error| error.to_string())?;
         Ok((watched, listener))
     };
-    let (listener, _path) = retry_until_open(bind().await, bind, NOT_SERVED).await;
-    info!(socket = %path.display(), "HTTP is served");
+    let (listener, _path) = retry_until_open(bind().await, bind, &not_served(state)).await;
+    info!(socket = %path.display(), "{} is served", state.protocol.names().0);
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-        Ok((socket, HttpPeer { user, token: None }))
+        Ok((socket, AdapterPeer { user, token: None }))
     };
     accept_each(state, places, stop, accept).await;
 }
 
-async fn serve_port(state: &Arc<HttpState>, places: &Arc<Places>, stop: &CancellationToken) {
-    let Some(address) = state.settings.listen else { return };
+async fn serve_port(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &CancellationToken) {
+    let Some(address) = state.endpoint.listen else { return };
     let bind = async || {
-        let token = Token::read(&state.settings.token_file)?;
+        let token = Token::read(&state.endpoint.token_file)?;
         let listener = TcpListener::bind(address).await;
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };
-    let (listener, token) = retry_until_open(bind().await, bind, NOT_SERVED).await;
+    let (listener, token) = retry_until_open(bind().await, bind, &not_served(state)).await;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
-    info!(%address, "HTTP is served");
+    info!(%address, "{} is served", state.protocol.names().0);
     let user = rustix::process::geteuid().as_raw();
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let _ = socket.set_nodelay(true);
-        Ok((socket, HttpPeer { user, token: Some(Arc::clone(&token)) }))
+        Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)) }))
     };
     accept_each(state, places, stop, accept).await;
 }
 
 async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    state: &Arc<HttpState>,
+    state: &Arc<AdapterState>,
     places: &Arc<Places>,
     stop: &CancellationToken,
-    mut accept: impl AsyncFnMut() -> io::Result<(S, HttpPeer)>,
+    mut accept: impl AsyncFnMut() -> io::Result<(S, AdapterPeer)>,
 ) {
     loop {
         match accept().await {
             Ok((socket, peer)) => match Places::take(places, state, peer.user) {
                 Some(place) => {
                     let handler = HttpHandler::new(Arc::clone(state), peer);
-                    places.tasks.spawn(serve_connection(socket, handler, place, stop.clone()));
+                    let stop = stop.clone();
+                    match &state.protocol {
+                        AdapterProtocol::Http(_) => {
+                            places.tasks.spawn(serve_connection(socket, handler, place, stop))
+                        }
+                        AdapterProtocol::Resp => {
+                            places.tasks.spawn(resp::serve_connection(socket, handler, place, stop))
+                        }
+                    };
                 }
                 // A closed connection is the answer.
                 None => {
@@ -144,21 +152,22 @@ struct Places {
 
 /// One connection. Its place is free once this drops.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     places: Arc<Places>,
-    state: Arc<HttpState>,
+    state: Arc<AdapterState>,
     user: u32,
 }
 
 impl Places {
-    /// Takes a place: a quarter of all connections, half of those of a user. Each has a connection to a decision thread, and so
-    /// has each session; some remain for the socket.
-    fn take(places: &Arc<Places>, state: &Arc<HttpState>, user: u32) -> Option<Place> {
+    /// Takes a place: of HTTP a quarter of all connections and half of those of a user, of RESP half as many. Each has a
+    /// connection to a decision thread, and so has each session; some remain for the socket.
+    fn take(places: &Arc<Places>, state: &Arc<AdapterState>, user: u32) -> Option<Place> {
         let mut by_user = places.by_user.lock();
         let open: usize = by_user.values().sum();
         let of_user = by_user.entry(user).or_default();
-        let limits = state.limits;
-        if open >= (limits.max / 4).max(1) as usize || *of_user >= (limits.per_user / 2).max(1) as usize {
+        let parts = if matches!(state.protocol, AdapterProtocol::Http(_)) { 1 } else { 2 };
+        let (max, per_user) = (state.limits.max / 4 / parts, state.limits.per_user / 2 / parts);
+        if open >= max.max(1) as usize || *of_user >= per_user.max(1) as usize {
             return None;
         }
         *of_user += 1;
@@ -179,7 +188,10 @@ impl Drop for Place {
     }
 }
 
-const NOT_SERVED: &str = "HTTP is not served: it is tried again every second; help: correct `adapters.http`";
+fn not_served(state: &AdapterState) -> String {
+    let (name, field) = state.protocol.names();
+    format!("{name} is not served: it is tried again every second; help: correct `adapters.{field}`")
+}
 
 /// Between two requests, and for the head of one.
 const IDLE_MAX: Duration = Duration::from_secs(10);

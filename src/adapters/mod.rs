@@ -8,25 +8,28 @@ mod exchange;
 mod handler;
 mod listen;
 mod openapi;
+mod resp;
 mod sessions;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use hyper::header::HeaderName;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::server::{ConnectionLimits, Connector};
+use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;
 
-/// The settings of the HTTP adapter.
+/// Where an adapter listens, and for which clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HttpSettings {
+pub struct Endpoint {
     /// The Unix socket; `None`: none.
     pub socket: Option<PathBuf>,
     /// The permission bits of the socket.
@@ -39,6 +42,13 @@ pub struct HttpSettings {
     pub token_file: PathBuf,
     /// The domains that clients of the loopback address may name.
     pub domains: Vec<Box<str>>,
+}
+
+/// The settings of the HTTP adapter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// Its sockets.
+    pub endpoint: Endpoint,
     /// The requests of proxies; `None`: none are answered.
     pub auth: Option<HttpAuth>,
 }
@@ -52,18 +62,20 @@ pub struct HttpAuth {
     pub attributes: Vec<(Box<str>, HeaderName)>,
 }
 
-/// Counts of the HTTP adapter since the start, its open connections, and its sessions.
+/// Counts of one adapter since the start, its open connections, and its sessions.
 #[derive(Debug, Default)]
-pub struct HttpCounters {
+pub struct AdapterCounters {
     connections: AtomicU64,
     connections_refused: AtomicU64,
     sessions: AtomicU64,
-    answers: [AtomicU64; HttpAnswerKind::NAMES.len()],
+    answers: [AtomicU64; AnswerKind::NAMES.len()],
+    /// The buckets of CL.THROTTLE that gave way before they were full.
+    pub evictions: AtomicU64,
 }
 
 /// The kind of an answer, for metrics.
 #[derive(Clone, Copy, Debug)]
-enum HttpAnswerKind {
+enum AnswerKind {
     Allowed,
     Refused,
     Done,
@@ -71,11 +83,11 @@ enum HttpAnswerKind {
     Rejected,
 }
 
-impl HttpAnswerKind {
+impl AnswerKind {
     const NAMES: [&str; 5] = ["allowed", "refused", "done", "degraded", "rejected"];
 }
 
-impl HttpCounters {
+impl AdapterCounters {
     /// Returns the open connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -96,40 +108,63 @@ impl HttpCounters {
 
     /// Returns the answers by kind.
     pub fn answers(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        HttpAnswerKind::NAMES.into_iter().zip(self.answers.iter().map(|count| count.load(Ordering::Relaxed)))
+        AnswerKind::NAMES.into_iter().zip(self.answers.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    fn count(&self, kind: HttpAnswerKind) {
+    fn count(&self, kind: AnswerKind) {
         let count = self.answers.get(kind as usize);
         let _ = count.map(|count| count.fetch_add(1, Ordering::Relaxed));
     }
 }
 
-/// The thread of the HTTP adapter, until this is dropped.
+/// The protocol of an adapter.
 #[derive(Debug)]
-pub struct HttpAdapter {
+pub enum AdapterProtocol {
+    /// HTTP, with the requests of proxies if the settings name some.
+    Http(Option<HttpAuth>),
+    /// RESP, the protocol of Redis.
+    Resp,
+}
+
+impl AdapterProtocol {
+    /// Returns the name for people, and the name in settings and metrics.
+    #[must_use]
+    pub fn names(&self) -> (&'static str, &'static str) {
+        match self {
+            AdapterProtocol::Http(_) => ("HTTP", "http"),
+            AdapterProtocol::Resp => ("RESP", "resp"),
+        }
+    }
+}
+
+/// The thread of an adapter, until this is dropped.
+#[derive(Debug)]
+pub struct AdapterThread {
     stop: CancellationToken,
     ended: Receiver<()>,
 }
 
-impl HttpAdapter {
+impl AdapterThread {
     /// Returns the handle of the thread, and its work until `stop`. A listener that cannot be opened is logged and tried again.
     pub fn new(
-        settings: HttpSettings,
+        protocol: AdapterProtocol,
+        endpoint: Endpoint,
         limits: ConnectionLimits,
         connector: Connector,
         clock: Arc<Clock>,
-        counters: Arc<HttpCounters>,
+        counters: Arc<AdapterCounters>,
         stop: CancellationToken,
-    ) -> (HttpAdapter, impl FnMut() + Send + 'static) {
+    ) -> (AdapterThread, impl FnMut() + Send + 'static) {
         let (tell_ended, ended) = sync_channel(1);
-        let state = Arc::new(HttpState {
-            settings,
+        let state = Arc::new(AdapterState {
+            protocol,
+            endpoint,
             limits,
             connector,
             clock,
             counters,
             sessions: HttpSessions::default(),
+            throttle: LazyLock::new(Mutex::default),
         });
         let stopped = stop.clone();
         let work = move || {
@@ -139,11 +174,11 @@ impl HttpAdapter {
             runtime.block_on(listen::serve(&state, &stopped));
             let _ = tell_ended.try_send(());
         };
-        (HttpAdapter { stop, ended }, work)
+        (AdapterThread { stop, ended }, work)
     }
 }
 
-impl Drop for HttpAdapter {
+impl Drop for AdapterThread {
     fn drop(&mut self) {
         self.stop.cancel();
         // The path of the socket is removed then.
@@ -153,14 +188,17 @@ impl Drop for HttpAdapter {
 
 /// The state that all connections share.
 #[derive(Debug)]
-struct HttpState {
-    settings: HttpSettings,
+struct AdapterState {
+    protocol: AdapterProtocol,
+    endpoint: Endpoint,
     /// The limits of the socket, of which the adapter takes a part.
     limits: ConnectionLimits,
     connector: Connector,
     clock: Arc<Clock>,
-    counters: Arc<HttpCounters>,
+    counters: Arc<AdapterCounters>,
     sessions: HttpSessions,
+    /// The buckets of CL.THROTTLE.
+    throttle: LazyLock<Mutex<ThrottleTable>>,
 }
 
 /// How long the end of the daemon waits for the thread.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
-use super::HttpState;
+use super::AdapterState;
 use super::exchange::{SessionName, open};
 use crate::clock::Timestamp;
 
@@ -40,7 +40,11 @@ pub(super) enum HttpSessionError {
 
 impl HttpSessions {
     /// Opens a session, or notes its use. Returns its name on the wire, which is the same after a restart.
-    pub(super) fn enter(state: &HttpState, user: u32, name: &[u8]) -> Result<SessionName, HttpSessionError> {
+    pub(super) fn enter(
+        state: &AdapterState,
+        user: u32,
+        name: &[u8],
+    ) -> Result<SessionName, HttpSessionError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(HttpSessionError::Name);
         }
@@ -57,14 +61,14 @@ impl HttpSessions {
         if of_user >= per_user as usize || sessions.len() >= max as usize {
             return Err(HttpSessionError::TooMany { max, per_user });
         }
-        let connection = open(&state.connector, user, Some(wire_name))?;
+        let connection = open(&state.connector, "http", user, Some(wire_name))?;
         sessions.insert((user, wire_name), UsedSession { _connection: connection, used_at });
         state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         Ok(wire_name)
     }
 
     /// Ends the sessions that were not used for long, again and again.
-    pub(super) async fn expire(state: &HttpState) {
+    pub(super) async fn expire(state: &AdapterState) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let now = state.clock.now().at;

@@ -37,7 +37,7 @@ pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
 
-use crate::adapters::HttpCounters;
+use crate::adapters::AdapterCounters;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
@@ -70,8 +70,8 @@ pub struct AdminState {
     pub history: Arc<History>,
     /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
-    /// The counters of the HTTP adapter.
-    pub http: Arc<HttpCounters>,
+    /// The counters of the adapters: HTTP, RESP.
+    pub adapters: [Arc<AdapterCounters>; 2],
 }
 
 /// The thread that answers operators, until this is dropped.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::settings::check_socket_path;
 use super::settings_file::PathText;
-use crate::adapters::{HttpAuth, HttpSettings};
+use crate::adapters::{Endpoint, HttpAuth, HttpSettings};
 use crate::rules::de::{self, DeferredMap, FieldText, Mapping};
 use crate::rules::source::Report;
 use crate::rules::values::{Name, read_from};
@@ -19,6 +19,17 @@ use crate::rules::{ValueProblem, shown};
 pub(super) struct AdaptersFields<'n> {
     #[serde(borrow)]
     pub(super) http: Option<HttpFields<'n>>,
+    pub(super) resp: Option<EndpointFields<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`resp`")]
+pub(super) struct EndpointFields<'n> {
+    #[serde(borrow)]
+    socket: Option<PathText<'n>>,
+    listen: Option<LoopbackAddress>,
+    token_file: Option<PathText<'n>>,
+    domains: Option<Vec<Name<'n>>>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +77,25 @@ pub(super) fn read_http(
     directory: &Path,
     report: &mut Report<'_>,
 ) -> Option<HttpSettings> {
+    let HttpFields { socket, listen, token_file, domains, auth } = fields;
+    let endpoint = EndpointFields { socket, listen, token_file, domains };
+    let endpoint = read_endpoint("http", endpoint, mapping, directory, report);
+    let errors_before = report.errors();
+    let auth = auth.and_then(|auth| {
+        let own = Mapping(mapping.get("auth")?);
+        Some(HttpAuth { domain: auth.domain.0.into(), attributes: attributes(own, report) })
+    });
+    endpoint.filter(|_| report.errors() == errors_before).map(|endpoint| HttpSettings { endpoint, auth })
+}
+
+/// Likewise the fields of every adapter.
+pub(super) fn read_endpoint(
+    name: &str,
+    fields: EndpointFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> Option<Endpoint> {
     let errors_before = report.errors();
     let socket = fields.socket.map(|path| directory.join(path.0));
     if let Some(socket) = &socket {
@@ -74,8 +104,8 @@ pub(super) fn read_http(
     if socket.is_none() && fields.listen.is_none() && !mapping.has("socket") && !mapping.has("listen") {
         report.error(
             mapping.0.at,
-            "`http` needs `socket` or `listen`",
-            "write `socket: /run/tidegate/http.sock`",
+            format!("`{name}` needs `socket` or `listen`"),
+            format!("write `socket: /run/tidegate/{name}.sock`"),
         );
     }
     if fields.listen.is_some() && !(mapping.has("token_file") && mapping.has("domains")) {
@@ -83,17 +113,12 @@ pub(super) fn read_http(
         let help = "write both, or `socket` instead; make a token: (umask 077; openssl rand -hex 32 > FILE)";
         report.error(mapping.at("listen"), message, help);
     }
-    let auth = fields.auth.and_then(|auth| {
-        let own = Mapping(mapping.get("auth")?);
-        Some(HttpAuth { domain: auth.domain.0.into(), attributes: attributes(own, report) })
-    });
-    (report.errors() == errors_before).then(|| HttpSettings {
+    (report.errors() == errors_before).then(|| Endpoint {
         socket,
         listen: fields.listen.map(|address| address.0),
         token_file: fields.token_file.map(|path| directory.join(path.0)).unwrap_or_default(),
         domains: fields.domains.unwrap_or_default().into_iter().map(|name| name.0.into()).collect(),
-        auth,
-        ..HttpSettings::default()
+        ..Endpoint::default()
     })
 }
 

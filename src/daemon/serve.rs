@@ -18,7 +18,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
-use crate::adapters::{HttpAdapter, HttpCounters};
+use crate::adapters::{AdapterCounters, AdapterProtocol, AdapterThread, Endpoint, HttpSettings};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -174,7 +174,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let http = Arc::<HttpCounters>::default();
+        let adapters: [Arc<AdapterCounters>; 2] = Default::default();
         let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
@@ -199,14 +199,14 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             ledger,
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),
-            http: Arc::clone(&http),
+            adapters: adapters.clone(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
         let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
-        let _http = start_http(settings, &server, &clock, http, &shutdown, &helpers);
+        let _adapters = start_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
         start_helpers(&helpers, &admin_thread);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
@@ -377,30 +377,31 @@ fn start_admin(state: AdminState, listeners: Listeners, helpers: &Helpers) -> Ad
 }
 
 /// Adds the thread of the HTTP adapter, if the settings name one.
-fn start_http(
+fn start_adapters(
     settings: &Settings,
     server: &server::Server,
     clock: &Arc<Clock>,
-    counters: Arc<HttpCounters>,
+    [http, resp]: [Arc<AdapterCounters>; 2],
     shutdown: &CancellationToken,
     helpers: &Helpers,
-) -> Option<HttpAdapter> {
-    let mut http = settings.http.clone()?;
-    http.mode = settings.socket.mode;
-    http.group = group_of(settings).unwrap_or_else(|error| {
-        warn!("{error}: the socket of `adapters.http` has the group of the daemon");
-        None
-    });
-    let (adapter, work) = HttpAdapter::new(
-        http,
-        settings.connections,
-        server.connector(),
-        Arc::clone(clock),
-        counters,
-        shutdown.clone(),
-    );
-    helpers.add("http", "HTTP is not served", work);
-    Some(adapter)
+) -> [Option<AdapterThread>; 2] {
+    let start = |endpoint: &Endpoint, protocol: AdapterProtocol, counters| {
+        let name = protocol.names().1;
+        let mut endpoint = endpoint.clone();
+        endpoint.mode = settings.socket.mode;
+        endpoint.group = group_of(settings).unwrap_or_else(|error| {
+            warn!("{error}: the socket of `adapters.{name}` has the group of the daemon");
+            None
+        });
+        let (connector, clock, stop) = (server.connector(), Arc::clone(clock), shutdown.clone());
+        let (adapter, work) =
+            AdapterThread::new(protocol, endpoint, settings.connections, connector, clock, counters, stop);
+        helpers.add(name, "an adapter is not served", work);
+        adapter
+    };
+    let of_http = |own: &HttpSettings| start(&own.endpoint, AdapterProtocol::Http(own.auth.clone()), http);
+    let of_resp = |own: &Endpoint| start(own, AdapterProtocol::Resp, resp);
+    [settings.http.as_ref().map(of_http), settings.resp.as_ref().map(of_resp)]
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::adapters::{HttpAuth, HttpSettings};
+use tidegate::adapters::{Endpoint, HttpAuth, HttpSettings};
 use tidegate::daemon::redis_settings::RedisSettings;
 use tidegate::daemon::settings::{Environment, Log, LogFormat, Settings, Socket};
 use tidegate::fleet::link::LinkOptions;
@@ -63,7 +63,7 @@ fn defaults_every_setting() {
     assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/tidegate.admin.sock"));
     assert_eq!(settings.metrics, None, "on the admin socket alone");
-    assert_eq!(settings.http, None, "off");
+    assert_eq!((settings.http.clone(), settings.resp.clone()), (None, None), "off");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
     }
@@ -107,10 +107,10 @@ fn parses_every_line_of_packaged_file() {
             region_weight: None,
         }),
         http: Some(HttpSettings {
-            socket: Some("/run/tidegate/http.sock".into()),
+            endpoint: Endpoint { socket: Some("/run/tidegate/http.sock".into()), ..Endpoint::default() },
             auth: Some(auth("web", &[("ip", "x-real-ip")])),
-            ..HttpSettings::default()
         }),
+        resp: Some(Endpoint { socket: Some("/run/tidegate/resp.sock".into()), ..Endpoint::default() }),
         ..settings
     };
     assert_eq!(with_all, expected);
@@ -142,7 +142,8 @@ fn parses_each_line() {
          pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n\
          admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\nfleet: {hosts_at_least: 12}\n\
          adapters: {http: {socket: h.sock, listen: \"[::1]:9632\", token_file: t, domains: [api], \
-         auth: {domain: web, attributes: {ip: X-Real-IP, user: x-user}}}}\n",
+         auth: {domain: web, attributes: {ip: X-Real-IP, user: x-user}}}, \
+         resp: {listen: \"127.0.0.1:6379\", token_file: /t, domains: [api, resp]}}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -159,14 +160,23 @@ fn parses_each_line() {
     assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
     assert_eq!(settings.hosts_at_least, 12);
     let http = HttpSettings {
-        socket: Some("/etc/tidegate/h.sock".into()),
-        listen: Some("[::1]:9632".parse().unwrap()),
-        token_file: "/etc/tidegate/t".into(),
-        domains: vec!["api".into()],
+        endpoint: Endpoint {
+            socket: Some("/etc/tidegate/h.sock".into()),
+            listen: Some("[::1]:9632".parse().unwrap()),
+            token_file: "/etc/tidegate/t".into(),
+            domains: vec!["api".into()],
+            ..Endpoint::default()
+        },
         auth: Some(auth("web", &[("ip", "x-real-ip"), ("user", "x-user")])),
-        ..HttpSettings::default()
     };
     assert_eq!(settings.http, Some(http));
+    let resp = Endpoint {
+        listen: Some("127.0.0.1:6379".parse().unwrap()),
+        token_file: "/t".into(),
+        domains: vec!["api".into(), "resp".into()],
+        ..Endpoint::default()
+    };
+    assert_eq!(settings.resp, Some(resp));
 }
 
 #[test]

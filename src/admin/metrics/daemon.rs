@@ -1,6 +1,7 @@
 //! The daemon itself: its memory, its connections, its rules.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Scrape, Sheet};
@@ -94,7 +95,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let http = &scrape.admin.http;
+    let [http, resp] = &scrape.admin.adapters;
     let help =
         "Connections of the HTTP adapter. Act if near a quarter of `connections.max`, or half of `.per_user`";
     sheet.gauge("http_connections", help, &http.connections())?;
@@ -104,7 +105,17 @@ fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("http_sessions", "Sessions that clients of the HTTP adapter have named", &http.sessions())?;
     let help = "Answers of the HTTP adapter: allowed, refused: decisions; done: release, charge; degraded: no decision \
                 within 20 ms; rejected: not passed on. Act if degraded grows: requests pass unlimited";
-    sheet.counters_by("http_answers", help, "answer", http.answers())
+    sheet.counters_by("http_answers", help, "answer", http.answers())?;
+    let help = "Connections of the RESP adapter. Act if near an eighth of `connections.max`, or a quarter of `.per_user`";
+    sheet.gauge("resp_connections", help, &resp.connections())?;
+    let help = "Connections that the RESP adapter closed at once, as there were too many. Act if it grows: use a pool";
+    sheet.counter("resp_connections_refused", help, &resp.connections_refused())?;
+    let help = "Answers of the RESP adapter: allowed, refused: decisions; degraded: no decision within 20 ms; rejected: \
+                errors; done: none. Act if degraded grows: requests pass unlimited";
+    sheet.counters_by("resp_answers", help, "answer", resp.answers())?;
+    let help = "Buckets of CL.THROTTLE that gave way to other keys before they were full. Act if it grows: their callers \
+                start fresh; use rules and HIT";
+    sheet.counter("resp_key_evictions", help, &resp.evictions.load(Ordering::Relaxed))
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -131,7 +142,7 @@ fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
     let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
     let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log, and http \
-                if it is on; 0: it cannot start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
+                and resp if they are on; 0: it cannot start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
     let running = threads().map(|(labels, thread)| (labels, u64::from(thread.is_running)));
     sheet.gauges("thread_running", help, running.collect::<Vec<_>>())?;
     let help =

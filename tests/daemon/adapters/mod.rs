@@ -5,6 +5,7 @@ use crate::{daemon, http, wire};
 mod auth;
 mod limits;
 mod requests;
+mod resp;
 mod sessions;
 
 use std::io::{Read, Write};
