@@ -31,9 +31,9 @@ LINTED_ONCE := CARGO_INCREMENTAL=0 $(LINTED)
 # Time limit of `make test`.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients conformance proxies page packages release migrate fuzz sanitizer mutants)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured race fleet restarts clients conformance proxies page packages release migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php)
+.PHONY: help demo test quick lint bench race pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -149,9 +149,15 @@ release:         ## The files of a release in target/release-files, and the comm
 	@scripts/setup release
 	$(PYTHON) packaging/release
 
-bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
+bench:           ## Speed and memory beside a reference; the figures of docs/performance.md, and which miss their musts
 	@scripts/setup bench
+	@scripts/setup race
 	benches/run
+
+# ROUNDS=1 takes two minutes.
+race:            ## The daemon and other limiters in turn, in one run: a table of ratios, and target/race.json for the chart of docs/performance.md
+	@scripts/setup race
+	cargo bench --locked --package tidegate-benches --bench sockets -- --only race --reps $${ROUNDS:-5} --seconds 1 --race $(TARGET)/race.json
 
 pictures:        ## The pictures of docs/: decisions of `tidegate replay`, the demo, shedding, the fleet, and the daemon's page
 	@scripts/setup pictures
@@ -198,6 +204,10 @@ nightly-interleavings:
 nightly-measured:
 	cargo test --profile nightly --locked --no-fail-fast --test daemon --test memory -- --ignored --nocapture
 	SEEDS=$${SEEDS:-20} cargo test --profile nightly --locked --test shedding -- --include-ignored
+
+# Every server of the race takes part, or prints why not.
+nightly-race:
+	ROUNDS=1 $(MAKE) --no-print-directory race
 
 nightly-fleet:
 	RUNS=$${FLEET_RUNS:-100000} cargo test --profile nightly --locked --test fleet -- --include-ignored
