@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -183,4 +185,55 @@ async fn uses_a_fallback_while_the_daemon_is_down() {
     assert!(decisions.iter().all(|decision| decision.reason == Some(Reason::Fallback)), "{decisions:?}");
     assert_eq!(decisions.map(|decision| decision.status()), [200, 429, 200]);
     assert!(lines.all()[0].ends_with("requests are limited by the fallback"), "{:?}", lines.all());
+}
+
+/// Whatever happens to the daemon, every call ends, and so does every lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_calls_and_leases_while_the_daemon_is_killed_and_stopped() {
+    let mut daemon = Daemon::start(RULES).await;
+    let (client, _) = client(&daemon.path(), |builder| builder.timeout(Duration::from_millis(50)));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..8)
+        .map(|number| {
+            let (client, is_over) = (client.clone(), Arc::clone(&is_over));
+            tokio::spawn(async move {
+                let mut calls = 0_u32;
+                while !is_over.load(Ordering::Relaxed) {
+                    let granted = client.acquire("api", [("job", "export")]).await;
+                    assert!(granted.is_allowed() || granted.verdict == Verdict::Limit, "{granted:?}");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    if number % 2 == 0 {
+                        granted.release(Outcome::Ok);
+                    }
+                    calls += 1;
+                }
+                calls
+            })
+        })
+        .collect();
+    for round in 0..6 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        match round % 3 {
+            0 => daemon.end(Signal::KILL),
+            1 => daemon.end(Signal::TERM),
+            _ => {
+                daemon.hang().await;
+                tokio::time::sleep(Duration::from_millis(60)).await;
+                daemon.signal(Signal::CONT);
+                continue;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        daemon.restart().await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        assert!(task.await.unwrap() > 10);
+    }
+    until("every lease has ended", async || {
+        client.peek("api", [("job", "export")]).await.remaining == Some(40)
+    })
+    .await;
+    let stats = client.stats();
+    assert!(!stats.missed.contains_key(&Reason::Protocol) && stats.refused.is_empty(), "{stats:?}");
 }
