@@ -30,7 +30,6 @@ pub struct Check {
     cost: Cost,
     priority: Option<String>,
     options: Vec<(String, Value)>,
-    idem: Option<String>,
     on_failure: OnFailure,
 }
 
@@ -44,7 +43,6 @@ impl Check {
             cost: Cost::from(1),
             priority: None,
             options: Vec::new(),
-            idem: None,
             on_failure: OnFailure::Allow,
         }
     }
@@ -67,8 +65,8 @@ impl Check {
     #[must_use]
     pub fn idem(mut self, key: &str) -> Check {
         self.options.retain(|(name, _)| name != "idem");
-        self.idem = Some(shorten_idem(key)).filter(|key| !key.is_empty());
-        self.options.extend(self.idem.clone().map(|key| ("idem".to_owned(), Value::Text(key))));
+        let key = Some(shorten_idem(key)).filter(|key| !key.is_empty());
+        self.options.extend(key.map(|key| ("idem".to_owned(), Value::Text(key))));
         self
     }
 
@@ -118,7 +116,7 @@ impl IntoFuture for Check {
     type IntoFuture = Pin<Box<dyn Future<Output = Decision> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Check { client, op, domain, attributes, cost, priority, options, idem, on_failure } = self;
+        let Check { client, op, domain, attributes, cost, priority, options, on_failure } = self;
         let checked = check_names([&*domain].into_iter()).and_then(|()| check_units(&cost.0));
         let request = checked.and_then(|()| attributes.checked()).map(|descriptors| Request {
             op,
@@ -128,11 +126,7 @@ impl IntoFuture for Check {
             priority,
             options,
         });
-        Box::pin(async move {
-            let mut decision = client.decide(request, on_failure).await;
-            decision.idem = idem;
-            decision
-        })
+        Box::pin(async move { client.decide(request, on_failure).await })
     }
 }
 

@@ -90,7 +90,6 @@ pub struct Decision {
     pub is_hidden: bool,
     /// Whether an operator, or the rule itself, blocks this caller.
     pub is_blocked: bool,
-    pub(crate) idem: Option<String>,
     pub(crate) lease: Option<Lease>,
 }
 
