@@ -33,7 +33,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured race fleet restarts clients conformance proxies page packages release migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench race pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php)
+.PHONY: help demo test quick lint bench race pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php rust)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -137,6 +137,10 @@ test-php: test-binary
 	@scripts/setup php
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage php sh -c 'clients/php/test/run && $(call CONFORMS,php)'
 
+# Not a stage of `make test`, which is at its time limit: it builds tokio and the client.
+test-rust: test-binary
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage rust clients/rust/test/run
+
 test-roulette: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
 
@@ -220,7 +224,7 @@ nightly-restarts:
 	KILLS=$${KILLS:-100} $(PYTEST) -q -s \
 	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py tests/python/test_pictures.py -m "not simulated"
 
-nightly-clients: test-node test-java test-php
+nightly-clients: test-node test-java test-php test-rust
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
 	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express tests/python/test_demo.py

@@ -18,13 +18,13 @@ use crate::rules::{ValueProblem, shown};
 #[serde(rename = "`adapters`")]
 pub(super) struct AdaptersFields<'n> {
     #[serde(borrow)]
-    pub(super) http: Option<HttpFields<'n>>,
-    pub(super) resp: Option<EndpointFields<'n>>,
+    http: Option<HttpFields<'n>>,
+    resp: Option<EndpointFields<'n>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename = "`resp`")]
-pub(super) struct EndpointFields<'n> {
+struct EndpointFields<'n> {
     #[serde(borrow)]
     socket: Option<PathText<'n>>,
     listen: Option<LoopbackAddress>,
@@ -34,7 +34,7 @@ pub(super) struct EndpointFields<'n> {
 
 #[derive(Deserialize)]
 #[serde(rename = "`http`")]
-pub(super) struct HttpFields<'n> {
+struct HttpFields<'n> {
     #[serde(borrow)]
     socket: Option<PathText<'n>>,
     listen: Option<LoopbackAddress>,
@@ -70,8 +70,21 @@ read_from! {
     });
 }
 
-/// Checks the fields; paths are relative to `directory`. `None`, after reporting it, if the adapter cannot be served so.
-pub(super) fn read_http(
+/// Checks the fields of each adapter; paths are relative to `directory`. `None`, after reporting it, if it cannot be served so.
+pub(super) fn read(
+    fields: AdaptersFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> (Option<HttpSettings>, Option<Endpoint>) {
+    let http = fields.http.zip(mapping.get("http"));
+    let http = http.and_then(|(own, http)| read_http(own, Mapping(http), directory, report));
+    let resp = fields.resp.zip(mapping.get("resp"));
+    let resp = resp.and_then(|(own, resp)| read_endpoint("resp", own, Mapping(resp), directory, report));
+    (http, resp)
+}
+
+fn read_http(
     fields: HttpFields<'_>,
     mapping: Mapping<'_>,
     directory: &Path,
@@ -88,8 +101,7 @@ pub(super) fn read_http(
     endpoint.filter(|_| report.errors() == errors_before).map(|endpoint| HttpSettings { endpoint, auth })
 }
 
-/// Likewise the fields of every adapter.
-pub(super) fn read_endpoint(
+fn read_endpoint(
     name: &str,
     fields: EndpointFields<'_>,
     mapping: Mapping<'_>,
