@@ -33,9 +33,14 @@ pub(super) enum WireAnswer {
 }
 
 /// Opens a connection of this user and sends HELLO.
-pub(super) fn open(connector: &Connector, user: u32, session: Option<SessionName>) -> io::Result<StdStream> {
+pub(super) fn open(
+    connector: &Connector,
+    user: u32,
+    client: &str,
+    session: Option<SessionName>,
+) -> io::Result<StdStream> {
     let mut stream = connector.connect(user)?;
-    let hello = HelloFrame { client: Some(CLIENT), session, ..HelloFrame::new(HELLO_ID) };
+    let hello = HelloFrame { client: Some(client), session, ..HelloFrame::new(HELLO_ID) };
     let mut bytes = Vec::new();
     let too_large = |_| io::Error::from(ErrorKind::InvalidInput);
     encode_request(&mut bytes, &RequestFrame::Hello(hello), &DescriptorList::new()).map_err(too_large)?;
@@ -50,7 +55,7 @@ impl ProtocolConnection {
         user: u32,
         session: Option<SessionName>,
     ) -> Result<ProtocolConnection, MissReason> {
-        let stream = open(connector, user, session).and_then(UnixStream::from_std);
+        let stream = open(connector, user, HTTP_CLIENT, session).and_then(UnixStream::from_std);
         let stream = stream.map_err(|_| MissReason::Unreachable)?;
         Ok(ProtocolConnection { stream, session, received: Vec::new() })
     }
@@ -62,10 +67,12 @@ impl ProtocolConnection {
         loop {
             match split_frame(&self.received) {
                 FrameSplit::Frame { payload, consumed } => {
-                    let answer = read_answer(payload)?;
+                    let read = read_answer(payload)?;
                     self.received.drain(..consumed);
-                    if let Some(answer) = answer {
-                        return Ok(answer);
+                    match read {
+                        None => {}
+                        Some((Some(REQUEST_ID), answer) | (None, answer)) => return Ok(answer),
+                        Some(_) => return Err(MissReason::Protocol),
                     }
                 }
                 FrameSplit::More { .. } => match self.stream.read_buf(&mut self.received).await {
@@ -78,24 +85,28 @@ impl ProtocolConnection {
     }
 }
 
-/// Reads the payload of a reply; `None` for WELCOME.
-fn read_answer(payload: &[u8]) -> Result<Option<WireAnswer>, MissReason> {
+/// Reads the payload of a reply and its id; `None` for WELCOME. An ERROR without an id is about the connection.
+pub(super) fn read_answer(payload: &[u8]) -> Result<Option<(Option<u64>, WireAnswer)>, MissReason> {
     let mut scratch = ReplyScratch::default();
     match decode_reply(payload, &mut scratch) {
         Ok(WireReply::Welcome { .. }) => Ok(None),
         Ok(WireReply::Goodbye { .. }) => Err(MissReason::Unreachable),
-        Ok(WireReply::Decision(decision)) if decision.id == REQUEST_ID => {
-            Ok(Some(WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)))))
+        Ok(WireReply::Decision(decision)) => {
+            let answer = WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)));
+            Ok(Some((Some(decision.id), answer)))
         }
-        Ok(WireReply::Done { id: REQUEST_ID, ok }) => Ok(Some(WireAnswer::Done(ok))),
-        Ok(WireReply::Error { code, message, .. }) => Ok(Some(WireAnswer::Error(code, message.to_owned()))),
-        Ok(_) | Err(_) => Err(MissReason::Protocol),
+        Ok(WireReply::Done { id, ok }) => Ok(Some((Some(id), WireAnswer::Done(ok)))),
+        Ok(WireReply::Error { id, code, message }) => {
+            Ok(Some((id, WireAnswer::Error(code, message.to_owned()))))
+        }
+        Err(_) => Err(MissReason::Protocol),
     }
 }
 
-/// The id of every request: a connection has one in flight.
+/// The id of every request of a connection with one in flight.
 pub(super) const REQUEST_ID: u64 = 1;
 
 const HELLO_ID: u64 = 0;
 
-const CLIENT: &str = concat!("http/", env!("CARGO_PKG_VERSION"));
+/// The client of HELLO, for metrics.
+pub(super) const HTTP_CLIENT: &str = concat!("http/", env!("CARGO_PKG_VERSION"));

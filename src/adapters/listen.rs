@@ -1,16 +1,11 @@
-//! Listeners and connections of the HTTP adapter: its own limits and timeouts.
+//! Listeners and connections of an adapter: its own limits.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -18,21 +13,42 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::HttpState;
-use super::handler::{HttpHandler, HttpPeer, Token};
-use super::sessions::HttpSessions;
+use super::peer::{Peer, Token};
+use super::{AdapterCounters, AdapterState, LAST_ANSWER_MAX};
 use crate::server::{Listener, retry_until_open};
 
+/// One adapter: its name, its part of all connections, and the service of one.
+pub(super) trait Adapter: Send + Sync + Sized + 'static {
+    /// The name in logs.
+    const NAME: &str;
+    /// The key in `adapters` of the settings.
+    const KEY: &str;
+    /// It takes one in so many of `connections.max`, and of `connections.per_user`.
+    const PART: u32;
+    const PART_OF_USER: u32;
+
+    fn base(&self) -> &AdapterState;
+
+    /// Serves one connection to its end.
+    fn serve(
+        self: Arc<Self>,
+        socket: impl Socket,
+        peer: Peer,
+        place: Place,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// A connection, of either kind.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
+
 /// Serves all listeners of the settings until `stop`.
-pub(super) async fn serve(state: &Arc<HttpState>, stop: &CancellationToken) {
+pub(super) async fn serve<A: Adapter>(adapter: &Arc<A>, stop: &CancellationToken) {
     let places = Arc::<Places>::default();
-    let served = async {
-        tokio::join!(
-            serve_socket(state, &places, stop),
-            serve_port(state, &places, stop),
-            HttpSessions::expire(state)
-        )
-    };
+    let served =
+        async { tokio::join!(serve_socket(adapter, &places, stop), serve_port(adapter, &places, stop)) };
     tokio::select! {
         () = stop.cancelled() => {}
         _ = served => {}
@@ -42,60 +58,65 @@ pub(super) async fn serve(state: &Arc<HttpState>, stop: &CancellationToken) {
     let _ = tokio::time::timeout(LAST_ANSWER_MAX, places.tasks.wait()).await;
 }
 
-async fn serve_socket(state: &Arc<HttpState>, places: &Arc<Places>, stop: &CancellationToken) {
-    let Some(path) = &state.settings.socket else { return };
+async fn serve_socket<A: Adapter>(adapter: &Arc<A>, places: &Arc<Places>, stop: &CancellationToken) {
+    let settings = &adapter.base().listen;
+    let Some(path) = &settings.socket else { return };
     let bind = async || {
-        let bound = Listener::bind(path, state.settings.mode, state.settings.group);
+        let bound = Listener::bind(path, settings.mode, settings.group);
         let listener = bound.map_err(|error| error.to_string())?;
         let watched = listener.watch().map_err(|error| error.to_string())?;
         Ok((watched, listener))
     };
-    let (listener, _path) = retry_until_open(bind().await, bind, NOT_SERVED).await;
-    info!(socket = %path.display(), "HTTP is served");
+    let (listener, _path) = retry_until_open(bind().await, bind, &not_served::<A>()).await;
+    info!(socket = %path.display(), "{} is served", A::NAME);
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-        Ok((socket, HttpPeer { user, token: None }))
+        Ok((socket, Peer { user, token: None }))
     };
-    accept_each(state, places, stop, accept).await;
+    accept_each(adapter, places, stop, accept).await;
 }
 
-async fn serve_port(state: &Arc<HttpState>, places: &Arc<Places>, stop: &CancellationToken) {
-    let Some(address) = state.settings.listen else { return };
+async fn serve_port<A: Adapter>(adapter: &Arc<A>, places: &Arc<Places>, stop: &CancellationToken) {
+    let settings = &adapter.base().listen;
+    let Some(address) = settings.address else { return };
     let bind = async || {
-        let token = Token::read(&state.settings.token_file)?;
+        let token = Token::read(&settings.token_file)?;
         let listener = TcpListener::bind(address).await;
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };
-    let (listener, token) = retry_until_open(bind().await, bind, NOT_SERVED).await;
+    let (listener, token) = retry_until_open(bind().await, bind, &not_served::<A>()).await;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
-    info!(%address, "HTTP is served");
+    info!(%address, "{} is served", A::NAME);
     let user = rustix::process::geteuid().as_raw();
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let _ = socket.set_nodelay(true);
-        Ok((socket, HttpPeer { user, token: Some(Arc::clone(&token)) }))
+        Ok((socket, Peer { user, token: Some(Arc::clone(&token)) }))
     };
-    accept_each(state, places, stop, accept).await;
+    accept_each(adapter, places, stop, accept).await;
 }
 
-async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    state: &Arc<HttpState>,
+fn not_served<A: Adapter>() -> String {
+    format!("{} is not served: it is tried again every second; help: correct `adapters.{}`", A::NAME, A::KEY)
+}
+
+async fn accept_each<A: Adapter, S: Socket>(
+    adapter: &Arc<A>,
     places: &Arc<Places>,
     stop: &CancellationToken,
-    mut accept: impl AsyncFnMut() -> io::Result<(S, HttpPeer)>,
+    mut accept: impl AsyncFnMut() -> io::Result<(S, Peer)>,
 ) {
     loop {
         match accept().await {
-            Ok((socket, peer)) => match Places::take(places, state, peer.user) {
+            Ok((socket, peer)) => match Places::take(places, adapter, peer.user) {
                 Some(place) => {
-                    let handler = HttpHandler::new(Arc::clone(state), peer);
-                    places.tasks.spawn(serve_connection(socket, handler, place, stop.clone()));
+                    places.tasks.spawn(Arc::clone(adapter).serve(socket, peer, place, stop.clone()));
                 }
                 // A closed connection is the answer.
                 None => {
-                    state.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+                    adapter.base().counters.connections_refused.fetch_add(1, Ordering::Relaxed);
                 }
             },
             Err(error) => {
@@ -108,62 +129,82 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
 }
 
-/// Serves one connection to its end: one request after the other.
-async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    socket: S,
-    handler: HttpHandler,
-    _place: Place,
-    stop: CancellationToken,
-) {
-    let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(socket), service);
-    let mut served = pin!(served);
-    let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        // The stop, or the end of the time.
-        _ = tokio::time::timeout(CONNECTION_MAX, stop.cancelled()) => {
-            served.as_mut().graceful_shutdown();
-            tokio::time::timeout(LAST_ANSWER_MAX, served).await.unwrap_or(Ok(()))
-        }
-    };
-    if let Err(error) = ended {
-        debug!(%error, "an HTTP connection failed");
-    }
-}
-
-/// The connections: their tasks, and the number of each user.
+/// The connections: their tasks, and the use of each user.
 #[derive(Debug, Default)]
 struct Places {
-    by_user: Mutex<HashMap<u32, usize>>,
+    by_user: Mutex<HashMap<u32, PlacesOfUser>>,
     tasks: TaskTracker,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PlacesOfUser {
+    open: usize,
+    /// The bytes of requests that are not answered.
+    bytes: usize,
 }
 
 /// One connection. Its place is free once this drops.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     places: Arc<Places>,
-    state: Arc<HttpState>,
+    counters: Arc<AdapterCounters>,
     user: u32,
 }
 
+/// Bytes of a request, until this is dropped.
+#[derive(Debug)]
+pub(super) struct HeldBytes<'p> {
+    place: &'p Place,
+    bytes: usize,
+}
+
 impl Places {
-    /// Takes a place: a quarter of all connections, half of those of a user. Each has a connection to a decision thread, and so
-    /// has each session; some remain for the socket.
-    fn take(places: &Arc<Places>, state: &Arc<HttpState>, user: u32) -> Option<Place> {
+    /// Takes a place, within the part of the adapter.
+    fn take<A: Adapter>(places: &Arc<Places>, adapter: &Arc<A>, user: u32) -> Option<Place> {
         let mut by_user = places.by_user.lock();
-        let open: usize = by_user.values().sum();
+        let open: usize = by_user.values().map(|of_user| of_user.open).sum();
         let of_user = by_user.entry(user).or_default();
-        let limits = state.limits;
-        if open >= (limits.max / 4).max(1) as usize || *of_user >= (limits.per_user / 2).max(1) as usize {
+        let limits = adapter.base().limits;
+        if open >= (limits.max / A::PART).max(1) as usize
+            || of_user.open >= (limits.per_user / A::PART_OF_USER).max(1) as usize
+        {
             return None;
         }
-        *of_user += 1;
-        state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
-        Some(Place { places: Arc::clone(places), state: Arc::clone(state), user })
+        of_user.open += 1;
+        let counters = Arc::clone(&adapter.base().counters);
+        counters.connections.store(open as u64 + 1, Ordering::Relaxed);
+        Some(Place { places: Arc::clone(places), counters, user })
+    }
+}
+
+impl Place {
+    /// Starts to count the bytes of a request.
+    pub(super) fn hold(&self) -> HeldBytes<'_> {
+        HeldBytes { place: self, bytes: 0 }
+    }
+}
+
+impl HeldBytes<'_> {
+    /// Adds bytes; `false`: the user, or all together, would have too many.
+    #[must_use]
+    pub(super) fn add(&mut self, bytes: usize) -> bool {
+        let mut by_user = self.place.places.by_user.lock();
+        let all: usize = by_user.values().map(|of_user| of_user.bytes).sum();
+        let Some(of_user) = by_user.get_mut(&self.place.user) else { return false };
+        let has_room = of_user.bytes + bytes <= BYTES_OF_USER_MAX && all + bytes <= BYTES_MAX;
+        if has_room {
+            of_user.bytes += bytes;
+            self.bytes += bytes;
+        }
+        has_room
+    }
+}
+
+impl Drop for HeldBytes<'_> {
+    fn drop(&mut self) {
+        if let Some(of_user) = self.place.places.by_user.lock().get_mut(&self.place.user) {
+            of_user.bytes -= self.bytes;
+        }
     }
 }
 
@@ -171,26 +212,18 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut by_user = self.places.by_user.lock();
         if let Some(of_user) = by_user.get_mut(&self.user) {
-            *of_user -= 1;
+            of_user.open -= 1;
         }
-        by_user.retain(|_, open| *open > 0);
-        let open: usize = by_user.values().sum();
-        self.state.counters.connections.store(open as u64, Ordering::Relaxed);
+        by_user.retain(|_, of_user| of_user.open > 0);
+        let open: usize = by_user.values().map(|of_user| of_user.open).sum();
+        self.counters.connections.store(open as u64, Ordering::Relaxed);
     }
 }
 
-const NOT_SERVED: &str = "HTTP is not served: it is tried again every second; help: correct `adapters.http`";
+/// The largest request of an adapter, some times.
+const BYTES_OF_USER_MAX: usize = 8 * 1_024 * 1_024;
 
-/// Between two requests, and for the head of one.
-const IDLE_MAX: Duration = Duration::from_secs(10);
-
-/// The cookies that a proxy passes on are long.
-const HEAD_BYTES_MAX: usize = 64 * 1_024;
-
-/// A client that does not read keeps its place no longer.
-const CONNECTION_MAX: Duration = Duration::from_secs(600);
-
-/// Longer than the deadline of a request.
-const LAST_ANSWER_MAX: Duration = Duration::from_millis(200);
+/// Some users, each with all of its own.
+const BYTES_MAX: usize = 4 * BYTES_OF_USER_MAX;
 
 const PAUSE: Duration = Duration::from_millis(100);

@@ -37,7 +37,7 @@ pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
 
-use crate::adapters::HttpCounters;
+use crate::adapters::AdapterCounters;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
@@ -71,7 +71,9 @@ pub struct AdminState {
     /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
     /// The counters of the HTTP adapter.
-    pub http: Arc<HttpCounters>,
+    pub http: Arc<AdapterCounters>,
+    /// The counters of Envoy's rate limit service.
+    pub envoy: Arc<AdapterCounters>,
 }
 
 /// The thread that answers operators, until this is dropped.

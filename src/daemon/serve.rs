@@ -18,7 +18,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
-use crate::adapters::{HttpAdapter, HttpCounters};
+use crate::adapters::{AdapterCounters, AdapterState, AdapterThread, ListenSettings};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -174,7 +174,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let http = Arc::<HttpCounters>::default();
+        let (http, envoy) = (Arc::<AdapterCounters>::default(), Arc::<AdapterCounters>::default());
         let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
@@ -200,6 +200,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),
             http: Arc::clone(&http),
+            envoy: Arc::clone(&envoy),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
@@ -207,6 +208,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
         let _http = start_http(settings, &server, &clock, http, &shutdown, &helpers);
+        let _envoy = start_envoy(settings, &server, envoy, &shutdown, &helpers);
         start_helpers(&helpers, &admin_thread);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
@@ -381,26 +383,44 @@ fn start_http(
     settings: &Settings,
     server: &server::Server,
     clock: &Arc<Clock>,
-    counters: Arc<HttpCounters>,
+    counters: Arc<AdapterCounters>,
     shutdown: &CancellationToken,
     helpers: &Helpers,
-) -> Option<HttpAdapter> {
-    let mut http = settings.http.clone()?;
-    http.mode = settings.socket.mode;
-    http.group = group_of(settings).unwrap_or_else(|error| {
-        warn!("{error}: the socket of `adapters.http` has the group of the daemon");
+) -> Option<AdapterThread> {
+    let http = settings.http.clone()?;
+    let state = adapter_state("http", http.listen, settings, server, counters);
+    let (thread, work) = AdapterThread::http(state, http.auth, Arc::clone(clock), shutdown.clone());
+    helpers.add("http", "HTTP is not served", work);
+    Some(thread)
+}
+
+/// Adds the thread of Envoy's rate limit service, if the settings name it.
+fn start_envoy(
+    settings: &Settings,
+    server: &server::Server,
+    counters: Arc<AdapterCounters>,
+    shutdown: &CancellationToken,
+    helpers: &Helpers,
+) -> Option<AdapterThread> {
+    let state = adapter_state("envoy", settings.envoy.clone()?, settings, server, counters);
+    let (thread, work) = AdapterThread::envoy(state, shutdown.clone());
+    helpers.add("envoy", "Envoy's rate limit service is not served", work);
+    Some(thread)
+}
+
+fn adapter_state(
+    name: &str,
+    mut listen: ListenSettings,
+    settings: &Settings,
+    server: &server::Server,
+    counters: Arc<AdapterCounters>,
+) -> AdapterState {
+    listen.mode = settings.socket.mode;
+    listen.group = group_of(settings).unwrap_or_else(|error| {
+        warn!("{error}: the socket of `adapters.{name}` has the group of the daemon");
         None
     });
-    let (adapter, work) = HttpAdapter::new(
-        http,
-        settings.connections,
-        server.connector(),
-        Arc::clone(clock),
-        counters,
-        shutdown.clone(),
-    );
-    helpers.add("http", "HTTP is not served", work);
-    Some(adapter)
+    AdapterState { listen, limits: settings.connections, connector: server.connector(), counters }
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::redis_settings::RedisSettings;
 use super::settings_file;
-use crate::adapters::HttpSettings;
+use crate::adapters::{HttpSettings, ListenSettings};
 use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Severity, ValueProblem};
 use crate::server::{ConnectionLimits, PoolLimits};
@@ -49,6 +49,8 @@ pub struct Settings {
     pub hosts_at_least: u32,
     /// The HTTP adapter; `None`: off.
     pub http: Option<HttpSettings>,
+    /// Envoy's rate limit service; `None`: off.
+    pub envoy: Option<ListenSettings>,
 }
 
 /// The socket for clients.
@@ -254,6 +256,7 @@ impl Settings {
             redis: None,
             hosts_at_least: 1,
             http: None,
+            envoy: None,
         }
     }
 }

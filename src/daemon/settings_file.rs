@@ -247,10 +247,17 @@ fn set_fields(
         set(&mut settings.log.format, own.format);
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
-    settings.http = fields.adapters.and_then(|own| own.http).and_then(|own| {
-        let http = Mapping(part("adapters").get("http")?);
-        adapter_settings::read_http(own, http, directory, report)
-    });
+    if let Some(own) = fields.adapters {
+        let adapter = |name| part("adapters").get(name).map(Mapping);
+        settings.http = own
+            .http
+            .zip(adapter("http"))
+            .and_then(|(own, http)| adapter_settings::read_http(own, http, directory, report));
+        settings.envoy = own
+            .envoy
+            .zip(adapter("envoy"))
+            .and_then(|(own, envoy)| adapter_settings::read_envoy(own, envoy, directory, report));
+    }
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));
     set(&mut settings.hosts_at_least, fields.fleet.and_then(|own| own.hosts_at_least).map(|hosts| hosts.0));

@@ -38,6 +38,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("resident_bytes", help, &process.resident_bytes)?;
     connections(scrape, sheet)?;
     http(scrape, sheet)?;
+    envoy(scrape, sheet)?;
     state(scrape, sheet)?;
     threads(&process, sheet)?;
     rules(scrape, sheet)?;
@@ -105,6 +106,23 @@ fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Answers of the HTTP adapter: allowed, refused: decisions; done: release, charge; degraded: no decision \
                 within 20 ms; rejected: not passed on. Act if degraded grows: requests pass unlimited";
     sheet.counters_by("http_answers", help, "answer", http.answers())
+}
+
+fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let envoy = &scrape.admin.envoy;
+    let help = "gRPC connections of Envoy. Act if near a quarter of `connections.max`, or of `.per_user`";
+    sheet.gauge("envoy_connections", help, &envoy.connections())?;
+    let help = "gRPC connections that were closed at once, as there were too many. Act if it grows: raise \
+                `connections`";
+    sheet.counter("envoy_connections_refused", help, &envoy.connections_refused())?;
+    let help = "Answers to Envoy: allowed, refused: decisions; degraded: no decision within 20 ms; rejected: not \
+                judged, the log says why. Act if degraded or rejected grows: requests pass, unless \
+                `failure_mode_deny` is set";
+    let answers = envoy.answers().filter(|(kind, _)| *kind != "done");
+    sheet.counters_by("envoy_answers", help, "answer", answers)?;
+    let help = "Descriptors from Envoy whose `limit` or `is_negative_hits` had no effect. Act if it grows: write \
+                those limits as rules";
+    sheet.counter("envoy_fields_ignored", help, &envoy.ignored())
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -258,11 +258,12 @@ fn refunded_token_passes_on_host_that_redis_refused() {
         // On a busy machine the refund may come before.
         if verdict_of(&refused) == LIMIT {
             assert!(refused[8].as_u64() > Some(3_600_000_000), "{mode}: {refused}");
-            let is_refunded = eventually("the refunded tokens pass, or the charge is lost with its reply", || {
-                sleep(Duration::from_millis(20));
-                let passes = verdict_of(&wire.ask(&all(30))) == ALLOW;
-                (passes || lost_replies(std::slice::from_ref(&late)) > 0).then_some(passes)
-            });
+            let is_refunded =
+                eventually("the refunded tokens pass, or the charge is lost with its reply", || {
+                    sleep(Duration::from_millis(20));
+                    let passes = verdict_of(&wire.ask(&all(30))) == ALLOW;
+                    (passes || lost_replies(std::slice::from_ref(&late)) > 0).then_some(passes)
+                });
             // On a machine that stalls, the late host closes its connection before the reply comes.
             if !is_refunded {
                 continue;

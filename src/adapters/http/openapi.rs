@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use super::bodies::{ChargeBody, CheckBody, ReleaseBody};
-use super::decision::HttpDecision;
+use crate::adapters::decision::HttpDecision;
 
 /// The answer to release and charge.
 #[derive(JsonSchema)]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
 use super::HttpState;
-use super::exchange::{SessionName, open};
+use crate::adapters::exchange::{HTTP_CLIENT, SessionName, open};
 use crate::clock::Timestamp;
 
 /// The sessions in use, by user and name.
@@ -53,13 +53,13 @@ impl HttpSessions {
             return Ok(wire_name);
         }
         let of_user = sessions.keys().filter(|(of, _)| *of == user).count();
-        let (max, per_user) = ((state.limits.max / 4).max(1), (state.limits.per_user / 4).max(1));
+        let (max, per_user) = ((state.base.limits.max / 4).max(1), (state.base.limits.per_user / 4).max(1));
         if of_user >= per_user as usize || sessions.len() >= max as usize {
             return Err(HttpSessionError::TooMany { max, per_user });
         }
-        let connection = open(&state.connector, user, Some(wire_name))?;
+        let connection = open(&state.base.connector, user, HTTP_CLIENT, Some(wire_name))?;
         sessions.insert((user, wire_name), UsedSession { _connection: connection, used_at });
-        state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
+        state.base.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         Ok(wire_name)
     }
 
@@ -70,7 +70,7 @@ impl HttpSessions {
             let now = state.clock.now().at;
             let mut sessions = state.sessions.0.lock();
             sessions.retain(|_, session| now.since(session.used_at) < unused_max());
-            state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
+            state.base.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         }
     }
 }

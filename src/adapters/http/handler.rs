@@ -1,47 +1,30 @@
 //! Answers the HTTP requests of one connection.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
-use ring::hmac;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::bodies::{ChargeBody, CheckBody, CheckOp, ReleaseBody};
-use super::decision::HttpDecision;
-use super::exchange::{ProtocolConnection, SessionName, WireAnswer};
 use super::sessions::HttpSessions;
-use super::{HttpAnswerKind, HttpState, answers, openapi};
+use super::{HttpState, openapi};
+use crate::adapters::decision::HttpDecision;
+use crate::adapters::exchange::{ProtocolConnection, SessionName, WireAnswer};
+use crate::adapters::peer::Peer;
+use crate::adapters::{AnswerKind, BODY_PATIENCE, STATUS_HEADER, answers, deadline};
 use crate::protocol::{Code, MissReason};
-
-/// The client of a connection.
-#[derive(Clone, Debug)]
-pub(super) struct HttpPeer {
-    /// The user that the kernel reports; over TCP that of the daemon.
-    pub(super) user: u32,
-    /// Over TCP, the token that each request must carry.
-    pub(super) token: Option<Arc<Token>>,
-}
-
-/// The digest of the token of `token_file`.
-#[derive(Debug)]
-pub(super) struct Token {
-    key: hmac::Key,
-    tag: hmac::Tag,
-}
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct HttpHandler {
     state: Arc<HttpState>,
-    peer: HttpPeer,
+    peer: Peer,
     /// Its connection to a decision thread, while no request uses it.
     idle: Mutex<Option<ProtocolConnection>>,
 }
@@ -51,28 +34,8 @@ type HttpReply = Response<Full<Bytes>>;
 /// A request that is not passed on: its status and message.
 struct BadRequest(StatusCode, String);
 
-impl Token {
-    /// Reads the file, without white space around the token.
-    pub(super) fn read(path: &Path) -> Result<Token, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let token = text.trim();
-        if token.len() < TOKEN_BYTES_MIN {
-            return Err(format!("{}: a token has at least {TOKEN_BYTES_MIN} bytes", path.display()));
-        }
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
-        let key = key.map_err(|_| "no random numbers".to_owned())?;
-        let tag = hmac::sign(&key, token.as_bytes());
-        Ok(Token { key, tag })
-    }
-
-    /// Compares in a time that does not depend on the token.
-    fn is(&self, given: &[u8]) -> bool {
-        hmac::verify(&self.key, given, self.tag.as_ref()).is_ok()
-    }
-}
-
 impl HttpHandler {
-    pub(super) fn new(state: Arc<HttpState>, peer: HttpPeer) -> HttpHandler {
+    pub(super) fn new(state: Arc<HttpState>, peer: Peer) -> HttpHandler {
         HttpHandler { state, peer, idle: Mutex::new(None) }
     }
 
@@ -81,20 +44,16 @@ impl HttpHandler {
         match self.route(request).await {
             Ok(reply) => reply,
             Err(BadRequest(status, message)) => {
-                self.state.counters.count(HttpAnswerKind::Rejected);
+                self.state.base.counters.count(AnswerKind::Rejected);
                 json_reply(status, &json!({"error": message}))
             }
         }
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
-        if let Some(token) = &self.peer.token {
-            let given = request.headers().get(TOKEN_HEADER);
-            if !given.is_some_and(|given| token.is(given.as_bytes())) {
-                let message =
-                    "over TCP a request needs the token of `token_file` in the header Tidegate-Token";
-                return Err(BadRequest(StatusCode::UNAUTHORIZED, message.to_owned()));
-            }
+        if !self.peer.may_ask(request.headers().get(TOKEN_HEADER).map(HeaderValue::as_bytes)) {
+            let message = "over TCP a request needs the token of `token_file` in the header Tidegate-Token";
+            return Err(BadRequest(StatusCode::UNAUTHORIZED, message.to_owned()));
         }
         let path = request.uri().path();
         let known = ROUTES.iter().find(|(known, _)| *known == path);
@@ -103,7 +62,7 @@ impl HttpHandler {
             return Err(BadRequest(StatusCode::NOT_FOUND, format!("no such path; help: {paths}")));
         };
         if !methods.contains(request.method()) {
-            self.state.counters.count(HttpAnswerKind::Rejected);
+            self.state.base.counters.count(AnswerKind::Rejected);
             let allowed = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
             let error = json!({"error": format!("this path takes {allowed}")});
             let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, &error);
@@ -152,20 +111,20 @@ impl HttpHandler {
     async fn finish(&self, session: Option<SessionName>, frame: &[u8]) -> Result<HttpReply, BadRequest> {
         let reason = match self.ask(session, frame).await {
             Ok(WireAnswer::Done(ok)) => {
-                self.state.counters.count(HttpAnswerKind::Done);
+                self.state.base.counters.count(AnswerKind::Done);
                 return Ok(json_reply(StatusCode::OK, &json!({"ok": ok, "degraded": false, "reason": null})));
             }
             Ok(WireAnswer::Error(code, message)) => refused(code, message)?.reason,
             Ok(WireAnswer::Decision(_)) => Some(MissReason::Protocol.name()),
             Err(reason) => Some(reason.name()),
         };
-        self.state.counters.count(HttpAnswerKind::Degraded);
+        self.state.base.counters.count(AnswerKind::Degraded);
         Ok(json_reply(StatusCode::OK, &json!({"ok": false, "degraded": true, "reason": reason})))
     }
 
     /// Answers a proxy: 204, or the refusal as its caller receives it.
     async fn auth(&self, request: &Request<Incoming>) -> Result<HttpReply, BadRequest> {
-        let Some(auth) = &self.state.settings.auth else {
+        let Some(auth) = &self.state.auth else {
             let message = "the settings have no `adapters.http.auth`".to_owned();
             return Err(BadRequest(StatusCode::NOT_FOUND, message));
         };
@@ -192,16 +151,16 @@ impl HttpHandler {
     }
 
     fn count(&self, decision: &HttpDecision) {
-        self.state.counters.count(match decision {
-            HttpDecision { degraded: true, .. } => HttpAnswerKind::Degraded,
-            HttpDecision { allowed: true, .. } => HttpAnswerKind::Allowed,
-            _ => HttpAnswerKind::Refused,
+        self.state.base.counters.count(match decision {
+            HttpDecision { degraded: true, .. } => AnswerKind::Degraded,
+            HttpDecision { allowed: true, .. } => AnswerKind::Allowed,
+            _ => AnswerKind::Refused,
         });
     }
 
     /// Checks that a client over TCP may name this domain.
     fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
-        if self.peer.token.is_none() || self.state.settings.domains.iter().any(|open| **open == *domain) {
+        if self.state.base.is_open(&self.peer, domain) {
             return Ok(());
         }
         let message = "this domain is not open over TCP; help: add it to `adapters.http.domains`";
@@ -234,7 +193,7 @@ impl HttpHandler {
     /// Asks a decision thread, within the deadline of every client.
     async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, MissReason> {
         let idle = self.idle.lock().take().filter(|idle| idle.session == session);
-        let open = || ProtocolConnection::open(&self.state.connector, self.peer.user, session);
+        let open = || ProtocolConnection::open(&self.state.base.connector, self.peer.user, session);
         let exchanged = async {
             if let Some(mut connection) = idle {
                 match connection.exchange(frame).await {
@@ -342,27 +301,9 @@ const ROUTES: [(&str, &[Method]); 7] = [
     ("/v1/openapi.json", &[Method::GET]),
 ];
 
-fn deadline() -> Duration {
-    // A busy machine must not decide a test.
-    #[cfg(all(debug_assertions, feature = "test-hooks"))]
-    if std::env::var_os("TIDEGATE_DEBUG_PATIENT").is_some() {
-        return Duration::from_secs(10);
-    }
-    DEADLINE
-}
-
-/// The default of every client.
-const DEADLINE: Duration = Duration::from_millis(20);
-
 /// A frame has 16 KiB; JSON with escapes takes some times as much.
 const BODY_BYTES_MAX: usize = 64 * 1_024;
 
-/// A body on a socket of this host is there at once.
-const BODY_PATIENCE: Duration = Duration::from_secs(2);
-
-const TOKEN_BYTES_MIN: usize = 16;
-
 const TOKEN_HEADER: &str = "tidegate-token";
 const SESSION_HEADER: &str = "tidegate-session";
-const STATUS_HEADER: &str = "tidegate-status";
 const DEGRADED_HEADER: &str = "tidegate-degraded";
