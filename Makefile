@@ -212,7 +212,7 @@ nightly-clients: test-node test-java test-php
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
 	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express
 
-# nginx and Caddy before an application, as docs/http.md configures them.
+# nginx, Caddy and Envoy before an application, as docs/http.md and docs/envoy.md configure them.
 nightly-proxies:
 	@scripts/setup proxies
 	$(BUILD)
@@ -241,7 +241,7 @@ nightly-release: release
 	$(BUILD)
 	$(PYTEST) -q -rs tests/packages/test_release.py tests/packages/test_containers.py
 
-# Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis.
+# Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis: also random trees beside it.
 nightly-migrate:
 	@scripts/setup migrate
 	$(BUILD)
