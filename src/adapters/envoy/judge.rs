@@ -89,7 +89,8 @@ impl Judge<'_> {
     }
 }
 
-/// Groups the descriptors by cost, in the order of the request; a frame has room for some.
+/// Groups the descriptors by cost, in the order of the request; a frame has room for some. Those of cost 0 stay apart: of
+/// equal ones each would ask whether two more pass.
 fn groups(request: &RateLimitRequest) -> Vec<(u64, Vec<usize>)> {
     let mut groups: Vec<(u64, Vec<usize>)> = Vec::new();
     for (index, descriptor) in request.descriptors.iter().enumerate() {
@@ -99,7 +100,10 @@ fn groups(request: &RateLimitRequest) -> Vec<(u64, Vec<usize>)> {
             (Some(own), false) => own,
             (None, false) => request.hits_addend.max(1).into(),
         };
-        match groups.iter_mut().find(|(of, indexes)| *of == cost && indexes.len() < DESCRIPTORS_MAX) {
+        match groups
+            .iter_mut()
+            .find(|(of, indexes)| cost > 0 && *of == cost && indexes.len() < DESCRIPTORS_MAX)
+        {
             Some((_, indexes)) => indexes.push(index),
             None => groups.push((cost, vec![index])),
         }

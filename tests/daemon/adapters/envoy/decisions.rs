@@ -122,6 +122,20 @@ fn charges_each_descriptor_by_its_own_addend() {
         let asked = Ask { descriptors: descriptors.collect(), ..ask("shop", &[]) };
         check(&envoy.ask(&asked), *overall, statuses, addends);
     }
+    // Of equal descriptors each asks for one more.
+    let last = || vec![with("tokens=l", Some(0)), with("tokens=l", Some(0))];
+    check(
+        &envoy.ask(&Ask { hits_addend: 9, ..ask("shop", &["tokens=l"]) }),
+        OK,
+        &[tokens(OK, 1)],
+        &"one is left",
+    );
+    check(
+        &envoy.ask(&Ask { descriptors: last(), ..ask("shop", &[]) }),
+        OK,
+        &[tokens(OK, 1); 2],
+        &"one is left",
+    );
     // What is not done here is counted: a limit of Envoy's own, and hits to take back.
     let mut negative = with("tokens=n", Some(5));
     negative.is_negative_hits = true;
