@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::adapters::{HttpAuth, HttpSettings};
+use tidegate::adapters::{HttpAuth, HttpSettings, ListenSettings};
 use tidegate::daemon::redis_settings::RedisSettings;
 use tidegate::daemon::settings::{Environment, Log, LogFormat, Settings, Socket};
 use tidegate::fleet::link::LinkOptions;
@@ -107,16 +107,20 @@ fn parses_every_line_of_packaged_file() {
             region_weight: None,
         }),
         http: Some(HttpSettings {
-            socket: Some("/run/tidegate/http.sock".into()),
+            listen: listen_at("/run/tidegate/http.sock"),
             auth: Some(auth("web", &[("ip", "x-real-ip")])),
-            ..HttpSettings::default()
         }),
+        envoy: Some(listen_at("/run/tidegate/envoy.sock")),
         ..settings
     };
     assert_eq!(with_all, expected);
     assert_eq!(domains(&with_all), [("api", &[][..])], "written, and open to all");
     assert_eq!(pools(&with_all), [("web", &[][..], Some(256))]);
     assert_eq!(problems, Vec::<String>::new());
+}
+
+fn listen_at(socket: &str) -> ListenSettings {
+    ListenSettings { socket: Some(socket.into()), ..ListenSettings::default() }
 }
 
 #[test]
@@ -142,7 +146,8 @@ fn parses_each_line() {
          pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n\
          admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\nfleet: {hosts_at_least: 12}\n\
          adapters: {http: {socket: h.sock, listen: \"[::1]:9632\", token_file: t, domains: [api], \
-         auth: {domain: web, attributes: {ip: X-Real-IP, user: x-user}}}}\n",
+         auth: {domain: web, attributes: {ip: X-Real-IP, user: x-user}}}, \
+         envoy: {socket: e.sock, listen: \"[::1]:9632\", token_file: t, domains: [api]}}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -158,15 +163,18 @@ fn parses_each_line() {
     assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate/a.sock"));
     assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
     assert_eq!(settings.hosts_at_least, 12);
-    let http = HttpSettings {
-        socket: Some("/etc/tidegate/h.sock".into()),
-        listen: Some("[::1]:9632".parse().unwrap()),
+    let listen = ListenSettings {
+        address: Some("[::1]:9632".parse().unwrap()),
         token_file: "/etc/tidegate/t".into(),
         domains: vec!["api".into()],
-        auth: Some(auth("web", &[("ip", "x-real-ip"), ("user", "x-user")])),
-        ..HttpSettings::default()
+        ..listen_at("/etc/tidegate/h.sock")
     };
-    assert_eq!(settings.http, Some(http));
+    let auth = Some(auth("web", &[("ip", "x-real-ip"), ("user", "x-user")]));
+    assert_eq!(settings.http, Some(HttpSettings { listen: listen.clone(), auth }));
+    assert_eq!(
+        settings.envoy,
+        Some(ListenSettings { socket: Some("/etc/tidegate/e.sock".into()), ..listen })
+    );
 }
 
 #[test]
