@@ -32,7 +32,7 @@ pub(super) trait Adapter: Send + Sync + Sized + 'static {
     /// Serves one connection to its end.
     fn serve(
         self: Arc<Self>,
-        socket: impl Socket,
+        socket: impl AdapterSocket,
         peer: Peer,
         place: Place,
         stop: CancellationToken,
@@ -40,9 +40,9 @@ pub(super) trait Adapter: Send + Sync + Sized + 'static {
 }
 
 /// A connection, of either kind.
-pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+pub(super) trait AdapterSocket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AdapterSocket for S {}
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve<A: Adapter>(adapter: &Arc<A>, stop: &CancellationToken) {
@@ -102,7 +102,7 @@ fn not_served<A: Adapter>() -> String {
     format!("{} is not served: it is tried again every second; help: correct `adapters.{}`", A::NAME, A::KEY)
 }
 
-async fn accept_each<A: Adapter, S: Socket>(
+async fn accept_each<A: Adapter, S: AdapterSocket>(
     adapter: &Arc<A>,
     places: &Arc<Places>,
     stop: &CancellationToken,
@@ -153,7 +153,7 @@ pub(super) struct Place {
 
 /// Bytes of a request, until this is dropped.
 #[derive(Debug)]
-pub(super) struct HeldBytes<'p> {
+pub(super) struct RequestBytes<'p> {
     place: &'p Place,
     bytes: usize,
 }
@@ -179,12 +179,12 @@ impl Places {
 
 impl Place {
     /// Starts to count the bytes of a request.
-    pub(super) fn hold(&self) -> HeldBytes<'_> {
-        HeldBytes { place: self, bytes: 0 }
+    pub(super) fn hold(&self) -> RequestBytes<'_> {
+        RequestBytes { place: self, bytes: 0 }
     }
 }
 
-impl HeldBytes<'_> {
+impl RequestBytes<'_> {
     /// Adds bytes; `false`: the user, or all together, would have too many.
     #[must_use]
     pub(super) fn add(&mut self, bytes: usize) -> bool {
@@ -200,7 +200,7 @@ impl HeldBytes<'_> {
     }
 }
 
-impl Drop for HeldBytes<'_> {
+impl Drop for RequestBytes<'_> {
     fn drop(&mut self) {
         if let Some(of_user) = self.place.places.by_user.lock().get_mut(&self.place.user) {
             of_user.bytes -= self.bytes;

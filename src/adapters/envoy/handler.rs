@@ -40,7 +40,7 @@ type GrpcReply = Response<tonic::body::Body>;
 struct ShouldRateLimit<'h>(&'h EnvoyHandler);
 
 /// The method of the health service.
-struct HealthCheck;
+struct GrpcHealth;
 
 impl EnvoyHandler {
     pub(super) fn new(state: Arc<EnvoyState>, peer: Peer, place: Place) -> EnvoyHandler {
@@ -81,7 +81,7 @@ impl EnvoyHandler {
                 let mut held = self.place.hold();
                 let body = read(body, HEALTH_BYTES_MAX, |bytes| held.add(bytes)).await?;
                 let request = Request::from_parts(head, Full::new(body));
-                Ok(Grpc::new(ProstCodec::default()).unary(HealthCheck, request).await)
+                Ok(Grpc::new(ProstCodec::default()).unary(GrpcHealth, request).await)
             }
             _ => Err(Status::unimplemented(format!("no such method; help: {LIMIT_PATH}, {HEALTH_PATH}"))),
         }
@@ -133,7 +133,7 @@ impl<'h> UnaryService<RateLimitRequest> for ShouldRateLimit<'h> {
     }
 }
 
-impl UnaryService<HealthCheckRequest> for HealthCheck {
+impl UnaryService<HealthCheckRequest> for GrpcHealth {
     type Response = HealthCheckResponse;
     type Future = std::future::Ready<Result<tonic::Response<HealthCheckResponse>, Status>>;
 

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::listen::{self, Adapter, Place, Socket};
+use super::listen::{self, Adapter, AdapterSocket, Place};
 use super::peer::Peer;
 use super::{AdapterState, AdapterThread, LAST_ANSWER_MAX};
 use handler::EnvoyHandler;
@@ -52,7 +52,13 @@ impl Adapter for EnvoyState {
     }
 
     /// Serves one connection to its end: its streams at once.
-    async fn serve(self: Arc<Self>, socket: impl Socket, peer: Peer, place: Place, stop: CancellationToken) {
+    async fn serve(
+        self: Arc<Self>,
+        socket: impl AdapterSocket,
+        peer: Peer,
+        place: Place,
+        stop: CancellationToken,
+    ) {
         let handler = Arc::new(EnvoyHandler::new(self, peer, place));
         let service = service_fn(|request| {
             let handler = Arc::clone(&handler);

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::listen::{self, Adapter, Place, Socket};
+use super::listen::{self, Adapter, AdapterSocket, Place};
 use super::peer::Peer;
 use super::{AdapterState, AdapterThread, LAST_ANSWER_MAX, ListenSettings};
 use crate::clock::Clock;
@@ -84,7 +84,13 @@ impl Adapter for HttpState {
     }
 
     /// Serves one connection to its end: one request after the other.
-    async fn serve(self: Arc<Self>, socket: impl Socket, peer: Peer, _: Place, stop: CancellationToken) {
+    async fn serve(
+        self: Arc<Self>,
+        socket: impl AdapterSocket,
+        peer: Peer,
+        _: Place,
+        stop: CancellationToken,
+    ) {
         let handler = HttpHandler::new(self, peer);
         let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
         let served = http1::Builder::new()
