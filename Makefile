@@ -31,7 +31,7 @@ LINTED_ONCE := CARGO_INCREMENTAL=0 $(LINTED)
 # Time limit of `make test`.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients proxies page packages release migrate fuzz sanitizer mutants)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients conformance proxies page packages release migrate fuzz sanitizer mutants)
 
 .PHONY: help demo test quick lint bench pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php)
 
@@ -42,7 +42,7 @@ setup:           ## Installs missing tools: as root on Debian; else lists them
 	@scripts/setup test
 	@scripts/setup packages
 
-demo:            ## Real applications: a greedy caller; an overload, without and with shedding; three hosts and one budget
+demo:            ## Real applications: a greedy caller; an overload, without and with shedding; one budget for three hosts, for three applications
 	@scripts/setup demo
 	@demo/run
 
@@ -121,18 +121,21 @@ test-ruby: test-binary
 test-go: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -count=1 -race -parallel 8 ./... && cd grpc && go test -count=1 -race ./...'
 
+# One client through tests/conformance: $(call CONFORMS,NAME).
+CONFORMS = { [ -x $(PYTHON) ] || scripts/setup packages; } && $(PYTHON) -m pytest -q -rs tests/conformance -k "test_client and $(1)-"
+
 # Not a stage of `make test`: it needs npm and 65 MB of development dependencies.
 test-node: test-binary
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage node clients/node/test/run
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage node sh -c 'clients/node/test/run && $(call CONFORMS,node)'
 
 # Not a stage of `make test`: it needs a JDK 17, Maven and 90 MB of packages.
 test-java: test-binary
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage java clients/java/test/run
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage java sh -c 'clients/java/test/run && $(call CONFORMS,java)'
 
 # Not a stage of `make test`: it needs php-fpm, nginx and PHPUnit.
 test-php: test-binary
 	@scripts/setup php
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage php clients/php/test/run
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage php sh -c 'clients/php/test/run && $(call CONFORMS,php)'
 
 test-roulette: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
@@ -210,7 +213,12 @@ nightly-restarts:
 nightly-clients: test-node test-java test-php
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
-	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express
+	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express tests/python/test_demo.py
+
+# Every client, and the scenarios that wait for half a minute.
+nightly-conformance: test-node test-java test-php
+	$(BUILD)
+	$(PYTEST) -q -rs -n 2 --dist loadgroup tests/conformance
 
 # nginx, Caddy and Envoy before an application, as docs/http.md and docs/envoy.md configure them.
 nightly-proxies:

@@ -2,8 +2,9 @@
 
 Usage: demo.py PATH-OF-TIDEGATE. Takes about a minute. Exits with 0 if the greedy caller got no more than its quota, the
 others were not refused, the shadow rules counted would-be refusals, an overloaded application served its critical
-requests with shedding on and failed them with it off (overload.py), and three daemons shared one budget while their
-Redis was killed and restarted (fleet.py); else 1.
+requests with shedding on and failed them with it off (overload.py), three daemons shared one budget while their Redis
+was killed and restarted (fleet.py), and three applications that ask in different ways shared one budget (together.py);
+else 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dataclasses import dataclass
 
 import fleet
 import overload
-from stage import answers, bold, red, say, show, start, wait_for
+import together
+from stage import bold, gunicorn, red, say, show, start, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = 8
@@ -104,7 +106,7 @@ class Caller:
 
 
 def main(tidegate: str) -> int:
-    acts = (quotas, overload.main, fleet.main)
+    acts = (quotas, overload.main, fleet.main, together.main)
     return max([act(tidegate) for act in acts])
 
 
@@ -123,13 +125,8 @@ def quotas(tidegate: str) -> int:
         say(
             f"{bold('2')}  the application: gunicorn --workers {WORKERS} app, wrapped by the middleware, on port {port}"
         )
-        # 1 s instead of 20 ms: the demonstration counts exactly, even on a busy machine.
-        environment = os.environ | {"TIDEGATE_SOCKET": path, "TIDEGATE_TIMEOUT_MS": "1000"}
-        gunicorn = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{listener.fileno()}", "--chdir", str(HERE)]
-        gunicorn += ["--workers", str(WORKERS), "--worker-class", "gthread", "--threads", "8", "--no-control-socket"]
-        gunicorn += ["--log-level", "warning", "app"]
-        served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
-        wait_for(lambda: answers(port, "/v1/orders"), served, log)
+        options = ["--workers", str(WORKERS), "--worker-class", "gthread", "--threads", "8"]
+        gunicorn("app", HERE, listener, path, options, stack, log)
 
         callers = [Caller(name, load, port) for name, load in CALLERS.items()]
         described = ", ".join(f"{name} {load.rate} {load.method} {load.path}" for name, load in CALLERS.items())

@@ -10,13 +10,12 @@ import os
 import pathlib
 import random
 import socket
-import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
 
-from stage import answers, bold, red, say, show, start, wait_for
+from stage import bold, exchange, gunicorn, red, say, show, start, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent / "overload"
 WORKERS = 4
@@ -85,8 +84,11 @@ class Run:
     async def ask(self, arrival: Arrival) -> None:
         end = "failed"
         try:
-            answer = await asyncio.wait_for(exchange(self.port, arrival), PATIENCE)
-            status, headers, body = parsed(answer)
+            # With the X-Request-Start of a proxy.
+            headers = [f"X-User: {arrival.user}", f"X-Request-Start: t={time.time():.6f}"]
+            _, method, path = TRAFFIC[arrival.priority]
+            asked = exchange(self.port, f"{method} {path}", headers)
+            status, headers, body = await asyncio.wait_for(asked, PATIENCE)
             if status == 200:
                 end = "served"
             elif status == 503:
@@ -109,27 +111,6 @@ class Run:
     def share(self, priority: str) -> float:
         total = self.total(priority)
         return total["served"] / max(1, total.total())
-
-
-async def exchange(port: int, arrival: Arrival) -> bytes:
-    """Sends a request on a new connection, since sync workers close it, with the X-Request-Start of a proxy."""
-    _, method, path = TRAFFIC[arrival.priority]
-    lines = [f"{method} {path} HTTP/1.1", "Host: shop", "Connection: close", "Content-Length: 0"]
-    lines += [f"X-User: {arrival.user}", f"X-Request-Start: t={time.time():.6f}"]
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write("\r\n".join([*lines, "", ""]).encode())
-        return await reader.read()
-    finally:
-        writer.transport.abort()
-
-
-def parsed(answer: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-    head, end, body = answer.partition(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    if not end:
-        raise ValueError("half an answer")
-    return int(first.split()[1]), [(name, value) for name, _, value in (line.partition(": ") for line in lines)], body
 
 
 def schedule() -> list[Arrival]:
@@ -157,12 +138,7 @@ def play(tidegate: str, arrivals: list[Arrival], shedding: bool) -> Run:
         daemon = start([tidegate, "serve", "--socket", path, "--rules", str(rules)], stack, stderr=log)
         wait_for(lambda: os.path.exists(path), daemon, log)
 
-        # 1 s instead of 20 ms, so that a busy machine does not change the result.
-        environment = os.environ | {"TIDEGATE_SOCKET": path, "TIDEGATE_TIMEOUT_MS": "1000"}
-        gunicorn = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{listener.fileno()}", "--chdir", str(HERE)]
-        gunicorn += ["--workers", str(WORKERS), "--no-control-socket", "--log-level", "warning", "shop"]
-        served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
-        wait_for(lambda: answers(port, "/items"), served, log)
+        gunicorn("shop", HERE, listener, path, ["--workers", str(WORKERS)], stack, log)
 
         run = Run(arrivals, port)
         asyncio.run(run.play())

@@ -32,7 +32,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         ledger: Arc::default(),
         history: Arc::default(),
         recorder: Arc::default(),
-        http: Arc::default(),
+        adapters: Default::default(),
     };
     let admin = AdminSocket::first(path.clone()).map_err(io::Error::other)?;
     let (office, work) = AdminThread::new(desk, Listeners { admin, metrics: None });

@@ -134,115 +134,6 @@ func raw(data ...byte) peer.Script {
 	}
 }
 
-func hostile() map[string]struct {
-	script peer.Script
-	reason string
-} {
-	whole := func(message []any) []byte {
-		return peer.Frame(peer.Encode(append([]any{1, message[1]}, allow...)))
-	}
-	type row = struct {
-		script peer.Script
-		reason string
-	}
-	about := func(kind, more int, elements ...any) peer.Script { // the id, and more
-		return func(_ net.Conn, message []any) []any {
-			return append([]any{kind, int(message[1].(uint64)) + more}, elements...)
-		}
-	}
-	return map[string]row{
-		"silence": {func(net.Conn, []any) []any { return nil }, "timeout"},
-		"drip": {func(c net.Conn, message []any) []any {
-			for _, b := range whole(message) {
-				_, _ = c.Write([]byte{b})
-				time.Sleep(slack / 10) // the whole takes far longer than a deadline and the slack
-			}
-			return nil
-		}, "timeout"},
-		"cut": {func(c net.Conn, m []any) []any { _, _ = c.Write(whole(m)[:9]); return nil }, "timeout"},
-		"a byte too much": {func(c net.Conn, message []any) []any {
-			_, _ = c.Write(peer.Frame(append(peer.Encode(append([]any{1, message[1]}, allow...)), 0xC0)))
-			return nil
-		}, "protocol"},
-		"wrong id":         {about(1, 1, allow...), "protocol"},
-		"late id":          {about(1, -1, allow...), "protocol"},
-		"nil id":           {wrong(append([]any{1, nil}, allow...)...), "protocol"},
-		"empty frame":      {raw(0, 0, 0, 0), "protocol"},
-		"oversize":         {raw(append([]byte{0, 0, 0x40, 1}, make([]byte, 100)...)...), "protocol"},
-		"gigantic":         {raw(0xFF, 0xFF, 0xFF, 0xFF, 1), "protocol"},
-		"http":             {raw([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")...), "protocol"},
-		"garbage":          {raw(0, 0, 0, 1, 0xC1), "protocol"},
-		"a deep one":       {raw(0, 0, 0, 6, 0x91, 0x91, 0x91, 0x91, 0x91, 0x90), "protocol"},
-		"unknown kind":     {about(9, 0), "protocol"},
-		"unknown verdict":  {about(1, 0, 5), "protocol"},
-		"no verdict":       {about(1, 0), "protocol"},
-		"rule no text":     {about(1, 0, 0, 5), "protocol"},
-		"below zero":       {about(1, 0, 0, "r", -1), "protocol"},
-		"all no list":      {about(1, 0, append(append([]any{}, allow...), nil, nil, "all")...), "protocol"},
-		"notes no list":    {about(1, 0, append(append([]any{}, allow...), nil, "notes")...), "protocol"},
-		"half a note":      {about(1, 0, append(append([]any{}, allow...), nil, []any{"near"})...), "protocol"},
-		"extra no map":     {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, []any{1})...), "protocol"},
-		"help no text":     {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, peer.Map{{"help", 1}})...), "protocol"},
-		"hide no bool":     {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, peer.Map{{"hide", 1}})...), "protocol"},
-		"a key twice":      {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, peer.Map{{"a", 1}, {"a", 2}})...), "protocol"},
-		"done":             {about(2, 0, true), "protocol"},
-		"welcome again":    {wrong(0, 0, 1, peer.Map{}), "protocol"},
-		"error closing":    {wrong(3, nil, 1, "malformed"), "protocol"},
-		"error unknown":    {about(3, 0, 77, "new"), "protocol"},
-		"error odd":        {about(3, 0, "5", "odd"), "protocol"},
-		"no kind":          {wrong(), "protocol"},
-		"closed":           {func(c net.Conn, _ []any) []any { _ = c.Close(); return nil }, "unreachable"},
-		"closed within it": {func(c net.Conn, m []any) []any { _, _ = c.Write(whole(m)[:9]); _ = c.Close(); return nil }, "unreachable"},
-	}
-}
-
-func TestHostileDaemons(t *testing.T) {
-	t.Parallel()
-	for name, row := range hostile() {
-		row := row
-		t.Run(name, func(t *testing.T) {
-			p := played(t, row.script)
-			timeout := patient
-			if row.reason == "timeout" {
-				timeout = 100 * time.Millisecond
-			}
-			if name == "no kind" {
-				p.Play(raw(0, 0, 0, 1, 0x90))
-			}
-			c := client(t, p.Path, WithTimeout(timeout))
-			began := time.Now()
-			d := c.Acquire(ctx, "api", u1)
-			if took := time.Since(began); took > timeout+slack {
-				t.Fatalf("it took %v", took)
-			}
-			if !d.Allowed || !d.Degraded || d.Reason != row.reason || d.Status != 200 || len(d.Headers()) != 0 || d.Err() != nil {
-				t.Fatalf("%+v", d)
-			}
-			d.Release()
-			// The connection is not reused; the next request reports abandoned and missed ones.
-			if stats := c.Stats(); stats.Connections != 0 || stats.Missed[row.reason] != 1 || stats.BreakerOpen {
-				t.Fatalf("%+v", stats)
-			}
-			refused := c.Acquire(ctx, "api", u1, RefuseOnFailure())
-			if refused.Allowed || refused.Status != 503 || refused.RetryAfter != time.Second || refused.Err() == nil {
-				t.Fatalf("%+v", refused)
-			}
-			p.Play(reply(allow...))
-			c.timeout = patient
-			equal(t, reasons(hits(c, 2)...), []string{"", ""})
-			seen := p.Seen()
-			report := seen[len(seen)-2][6].(map[string]any)
-			equal(t, report["missed"], map[string]any{row.reason: 2})
-			if reported := fmt.Sprint(report["abandoned"]); reported != "[[1 1] [2 1]]" && reported != "[[2 1] [1 1]]" {
-				t.Fatalf("abandoned: %s", reported)
-			}
-			if len(seen[len(seen)-1]) != 5 {
-				t.Fatal("it was reported twice")
-			}
-		})
-	}
-}
-
 func TestRepliesInPiecesLargeAndWithMore(t *testing.T) {
 	t.Parallel()
 	p := played(t, func(c net.Conn, message []any) []any {
@@ -296,53 +187,6 @@ func greeted(t *testing.T, frames ...[]any) string {
 		}
 	}()
 	return path
-}
-
-func TestAWelcomeComesFirstAndIsOne(t *testing.T) {
-	t.Parallel()
-	answer := append([]any{1, 1}, allow...)
-	for name, row := range map[string]struct {
-		welcome []any
-		reason  string
-	}{
-		"as it should be": {[]any{0, 0, 1, peer.Map{}}, ""},
-		"none":            {nil, "protocol"},
-		"of another id":   {[]any{0, 1, 1, peer.Map{}}, "protocol"},
-		"without an id":   {[]any{0, nil, 1, peer.Map{}}, "protocol"},
-		"of version 2":    {[]any{0, 0, 2, peer.Map{}}, "protocol"},
-		"of no version":   {[]any{0, 0}, "protocol"},
-	} {
-		frames := [][]any{row.welcome, answer}
-		if row.welcome == nil {
-			frames = frames[1:]
-		}
-		c := client(t, greeted(t, frames...))
-		if d := hits(c, 1)[0]; d.Reason != row.reason || c.Stats().Connections != when(row.reason == "", 1, 0) {
-			t.Errorf("%s: %+v", name, d)
-		}
-	}
-}
-
-// ERRORs that close the connection, or concern no request, count for the breaker; see below for the others.
-func TestAnErrorThatCloses(t *testing.T) {
-	t.Parallel()
-	about := func(more, code int) peer.Script {
-		return func(_ net.Conn, message []any) []any {
-			return []any{3, int(message[1].(uint64)) + more, code, "the cause"}
-		}
-	}
-	for name, script := range map[string]peer.Script{
-		"malformed": about(0, 1), "too large": about(0, 2), "version": about(0, 3), "hello required": about(0, 4), "busy": about(0, 8),
-		"new": about(0, 12), "of another request": about(1, 6), "of none": wrong(3, nil, 6, "the cause"),
-	} {
-		p := played(t, script)
-		c := client(t, p.Path)
-		c.longPause()
-		equal(t, reasons(hits(c, 4)...), []string{"protocol", "protocol", "protocol", "breaker"})
-		if stats := c.Stats(); stats.Connections != 0 || !stats.BreakerOpen {
-			t.Errorf("%s: %+v", name, stats)
-		}
-	}
 }
 
 // A request that could not be written by the deadline is not written later.
@@ -459,54 +303,6 @@ func (a *asleep) Read(b []byte) (int, error) {
 	return a.Conn.Read(b)
 }
 
-func TestALateReplyNeverReachesAnotherRequest(t *testing.T) {
-	t.Parallel()
-	late := make(chan struct{})
-	p := played(t, func(_ net.Conn, message []any) []any {
-		if fmt.Sprint(message[3]) == "[[user slow]]" {
-			<-late
-			return append([]any{1, message[1]}, limit...)
-		}
-		return append([]any{1, message[1]}, allow...)
-	})
-	c := client(t, p.Path)
-	for i := 0; i < 5; i++ {
-		c.timeout = 40 * time.Millisecond
-		if d := c.Hit(ctx, "api", Attributes{{"user", "slow"}}); d.Reason != "timeout" {
-			t.Fatalf("%+v", d)
-		}
-		c.timeout = patient
-		late <- struct{}{}
-		if d := c.Hit(ctx, "api", u1); d.Verdict != "allow" {
-			t.Fatalf("%+v", d)
-		}
-	}
-}
-
-// A request that the daemon fails at, or does not know, is degraded; the connection stays open, the breaker closed.
-func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
-	t.Parallel()
-	for _, code := range []int{5, 10} {
-		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		logged := &logs.Lines{}
-		c := client(t, p.Path, WithLogger(logged))
-		equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "protocol", "protocol"})
-		if stats := c.Stats(); stats.Connections != 1 || stats.BreakerOpen || stats.Missed["protocol"] != 5 {
-			t.Fatalf("%d: %+v", code, stats)
-		}
-		if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
-			t.Fatalf("%v", lines)
-		}
-		c.Acquire(ctx, "api", u1)
-		p.Play(reply(allow...))
-		hits(c, 1)
-		seen := p.Seen()
-		if report := seen[len(seen)-1][6].(map[string]any); len(report["abandoned"].([]any)) != 0 {
-			t.Fatalf("it was answered: %v", report)
-		}
-	}
-}
-
 // ERRORs about the client or its request refuse, regardless of RefuseOnFailure.
 func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 	t.Parallel()
@@ -530,27 +326,6 @@ func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 		}
 		if lines := logged.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
 			t.Fatalf("%v", lines)
-		}
-	}
-}
-
-// The reply to HELLO applies to the requests behind it.
-func TestAnErrorInsteadOfAWelcome(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		answer []any
-		reason string
-	}{
-		"forbidden": {[]any{3, 0, 9, "no"}, "forbidden"}, "not allowed": {[]any{3, 0, 11, "no"}, "not_allowed"},
-		"forbidden before it was read": {[]any{3, nil, 9, "no"}, "forbidden"},
-		"busy":                         {[]any{3, nil, 8, "no"}, "protocol"}, "no id": {[]any{3, nil, 6, "no"}, "protocol"},
-	} {
-		c := client(t, greeted(t, row.answer))
-		if d := hits(c, 1)[0]; d.Reason != row.reason || d.Degraded != (row.reason == "protocol") || d.Allowed != d.Degraded {
-			t.Errorf("%s: %+v", name, d)
-		}
-		if n := c.Stats().Connections; n != 0 {
-			t.Errorf("%s: %d connections", name, n)
 		}
 	}
 }
@@ -1000,66 +775,6 @@ func TestRenewChargeSignal(t *testing.T) {
 }
 
 // -- an orderly restart ------------------------------------------------------------------------------------------------
-
-func TestRetriesAfterAClosedIdleConnection(t *testing.T) {
-	t.Parallel()
-	p := played(t, reply(allow...))
-	c := client(t, p.Path)
-	hits(c, 1)
-	p.HangUp()
-	equal(t, reasons(hits(c, 3)...), []string{"", "", ""})
-	if missed := c.Stats().Missed; len(missed) != 0 {
-		t.Fatalf("%v", missed)
-	}
-}
-
-func TestRetriesAfterAGoodbyeWithoutReply(t *testing.T) {
-	t.Parallel()
-	p := played(t, reply(allow...))
-	c := client(t, p.Path)
-	hits(c, 1)
-	p.Play(func(connection net.Conn, _ []any) []any {
-		p.Play(reply(allow...))
-		_, _ = connection.Write(peer.Frame(peer.Encode([]any{4, nil, "draining"})))
-		_ = connection.Close()
-		return nil
-	})
-	equal(t, reasons(hits(c, 1)...), []string{""})
-	if missed := c.Stats().Missed; len(missed) != 0 {
-		t.Fatalf("%v", missed)
-	}
-}
-
-func TestAGoodbyeWithTheReplyEndsTheConnection(t *testing.T) {
-	t.Parallel()
-	goodbye := peer.Frame(peer.Encode([]any{4, nil, "draining"}))
-	for _, after := range []bool{false, true} {
-		p := played(t, func(connection net.Conn, message []any) []any {
-			answer := peer.Frame(peer.Encode(append([]any{1, message[1]}, limit...)))
-			if after {
-				_, _ = connection.Write(append(answer, goodbye...))
-			} else {
-				_, _ = connection.Write(append(append([]byte{}, goodbye...), answer...))
-			}
-			return nil
-		})
-		c := client(t, p.Path)
-		for _, d := range hits(c, 3) {
-			if d.Verdict != "limit" {
-				t.Fatalf("%+v", d)
-			}
-		}
-		hellos := 0
-		for _, message := range p.Seen() {
-			if message[0] == uint64(0) {
-				hellos++
-			}
-		}
-		if hellos != 3 {
-			t.Fatalf("%d connections", hellos)
-		}
-	}
-}
 
 func TestDoesNotRetryAfterAReset(t *testing.T) {
 	t.Parallel()

@@ -75,7 +75,7 @@ type connection struct {
 	used, welcome, leaving bool // leaving: after GOODBYE
 }
 
-// converse exchanges the request. If the daemon has not processed it, converse retries once on another connection.
+// converse exchanges the request; again if the daemon has not processed it: once, or while it is busy.
 func (c *Client) converse(q *request) *fault {
 	for goodbye := false; ; {
 		k := c.checkOut(q)
@@ -86,7 +86,7 @@ func (c *Client) converse(q *request) *fault {
 		if q.op == opAcquire && q.asked != [2]int64{} && bad != nil && bad != errUnsent && !bad.kept && !bad.refused {
 			c.report("", nil, q.asked)
 		}
-		if bad == nil || !bad.again || goodbye && bad.goodbye || q.busy && bad.busy {
+		if bad == nil || !bad.again || goodbye && bad.goodbye || q.busy && bad.busy && !q.pause(c.timeout) {
 			return bad
 		}
 		goodbye, q.busy = goodbye || bad.goodbye, q.busy || bad.busy
@@ -468,8 +468,7 @@ func (k *connection) read(c *Client, lead *request) error {
 		at = int(e[1].n - first)
 		r = k.flight[at]
 	}
-	answers := r != nil && r.wanted != silent
-	hello := !k.welcome && e[1].kind == 'u' && e[1].n == 0
+	answers, hello := r != nil && r.wanted != silent, !k.welcome && e[1].kind == 'u' && e[1].n == 0
 	bad := (*fault)(nil)
 	switch {
 	case kind == isWelcome && hello && len(e) > 2 && e[2].kind == 'u' && e[2].n == 1:
@@ -479,13 +478,15 @@ func (k *connection) read(c *Client, lead *request) error {
 		k.leaving = true
 		return nil
 	case kind == isError:
-		if bad = errorOf(e); !answers || !bad.kept {
+		bad = errorOf(e)
+		if all := e[1].kind == 'n' && (!bad.refused || bad.reason == "forbidden"); !answers && !hello && !all {
+			panic(&fault{text: bad.text, reason: "protocol"}) // about no request: doubtful
+		} else if !answers || !bad.kept {
 			bad.kept = false
-			bad.refused = bad.refused && (answers || hello || e[1].kind == 'n' && bad.reason == "forbidden")
-			bad.reason = when(bad.refused, bad.reason, "protocol")
 			panic(bad)
 		}
-	case !k.welcome || !answers || kind != r.wanted:
+		k.leaving = k.leaving || bad.reason == "protocol" && e[2].n == 10 // internal: the daemon closes
+	case !answers || kind != r.wanted:
 		panic(&fault{text: fmt.Sprintf("the daemon sent an unexpected frame of kind %d", kind), reason: "protocol"})
 	case kind == isDecision:
 		r.decision.read(e[2:])

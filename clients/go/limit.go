@@ -130,7 +130,8 @@ func (c *Client) Close() {
 	}
 }
 
-// CallbackFailed logs, once, and counts a callback that panicked; for middlewares. The next request reports the count.
+// CallbackFailed logs, once, and counts a callback that panicked; for middlewares. The next request reports the count. Of
+// `outcome` and `instrument`, which change no decision, it only logs.
 func (c *Client) CallbackFailed(name string, thrown any) {
 	then := "such requests are checked without it"
 	switch name {
@@ -140,5 +141,7 @@ func (c *Client) CallbackFailed(name string, thrown any) {
 		then = "the decision is not affected"
 	}
 	c.log(fmt.Sprintf("%s panicked (%T): %s", name, thrown, then), true) // not the message, which may be personal data
-	c.report("callback", nil)
+	if name != "outcome" && name != "instrument" {
+		c.report("callback", nil)
+	}
 }

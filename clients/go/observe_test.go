@@ -2,7 +2,6 @@ package tidegate
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -96,34 +95,6 @@ func TestTheLastOnDecisionIsUsed(t *testing.T) {
 	if len(o.decisions) != 0 {
 		t.Fatal(o.decisions)
 	}
-}
-
-func TestARequestThatNoRuleMatchesIsLoggedOnceForEachDomain(t *testing.T) {
-	t.Parallel()
-	p := played(t, reply(0, nil, nil, nil, nil, nil, 0, nil, []any{"unmatched", "rule"}))
-	logged := &logs.Lines{}
-	c := client(t, p.Path, WithLogger(logged))
-	plan := Descriptors(Attributes{{"user", "u2"}, {"plan", "free"}})
-	c.Hit(ctx, "shop", Attributes{{"user", "u1"}, {"org", nil}}, plan)
-	c.Hit(ctx, "shop", Attributes{{"ip", "::1"}})
-	c.Hit(ctx, "login", nil)
-	said := "tidegate: no rule of the domain %q matches a request %s: it is not limited; `tidegate why %[1]s …` says why"
-	equal(t, logged.All(), []string{fmt.Sprintf(said, "shop", "with the attributes user, plan"),
-		fmt.Sprintf(said, "login", "without attributes")})
-}
-
-func TestAnUnknownDomainIsLoggedOnce(t *testing.T) {
-	t.Parallel()
-	p := played(t, reply(0, nil, nil, nil, nil, nil, 0, nil, []any{"unmatched", "domain"}))
-	logged := &logs.Lines{}
-	c := client(t, p.Path, WithLogger(logged))
-	for _, domain := range []string{"ap", "ap", "log-in"} {
-		if d := c.Hit(ctx, domain, u1); !d.Allowed || d.Degraded {
-			t.Fatalf("%+v", d)
-		}
-	}
-	said := `tidegate: the rules have no domain %q; its requests are not limited`
-	equal(t, fmt.Sprintf("%q", logged.All()), fmt.Sprintf("%q", []string{fmt.Sprintf(said, "ap"), fmt.Sprintf(said, "log-in")}))
 }
 
 func TestARefusalHasDomainRuleAndDigest(t *testing.T) {

@@ -282,7 +282,7 @@ func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
 		bad = c.attempt(q)
 	}
 	if bad != nil && bad.refused && bad.ended == nil {
-		c.log(bad.text+"; such requests are refused", true)
+		c.log(bad.text+"; such requests are refused ("+bad.reason+")", true)
 		c.mu.Lock()
 		c.refused[bad.reason]++
 		c.mu.Unlock()
@@ -366,6 +366,14 @@ func (c *Client) send(q *request, probe bool) *fault {
 	return bad
 }
 
+// pause waits before a call connects again; false if no time is left.
+func (q *request) pause(timeout time.Duration) (may bool) {
+	if may = q.wanted != silent && time.Since(q.began)+retryConnect < timeout && q.ctx.Err() == nil; may {
+		time.Sleep(retryConnect)
+	}
+	return may
+}
+
 // degraded returns a decision without the daemon.
 func degraded(reason string, refuse bool) *Decision {
 	d := &Decision{Allowed: true, Verdict: VerdictAllow, Status: 200}
@@ -433,10 +441,8 @@ func (c *Client) settle(bad *fault, sent, now time.Time, probe bool) {
 
 // consequence returns what happens to requests while the daemon does not answer.
 func (c *Client) consequence() string {
-	if c.fallback != nil {
-		return "are limited by the fallback"
-	}
-	return when(c.refuses.Load(), "with RefuseOnFailure get status 503, others are not limited", "are not limited")
+	some := when(c.refuses.Load(), "with RefuseOnFailure get status 503, others ", "")
+	return when(c.fallback != nil, "are limited by the fallback", some+"are not limited")
 }
 
 // logUnmatched logs, once for each domain, that it does not exist, or that none of its rules matched.

@@ -21,8 +21,8 @@ final class Connection
     private const HTTP = 0x48545450; // the letters
     private const UNPROVED_MAX = 512;
     private const ENOENT = 2, EPERM = 1, EAGAIN = 11, EACCES = 13, ECONNREFUSED = 111;
-    private const BUSY = 8;
-    private const KEPT_OPEN = [5, 6, 7, 10, 11]; // errors after which the connection stays open
+    private const BUSY = 8, FORBIDDEN = 9, INTERNAL = 10;
+    private const KEPT_OPEN = [5, 6, 7, 10, 11]; // errors of one request: the rest of the connection is not doubtful
 
     /** @var ?array<string, resource> streams in the middle of a call; null before the first connection of the PHP request */
     private static ?array $busy = null;
@@ -33,6 +33,7 @@ final class Connection
     private readonly string $name;
     private string $greeting = ''; // HELLO, sent with the first request: saves a round trip
     private bool $leaving = false; // after a GOODBYE
+    private bool $welcome = false; // after a WELCOME
     /** @var list<int> ids of requests whose RELEASE the daemon may not have read */
     private array $unproved = [];
     private array $abandoned = [];
@@ -223,8 +224,11 @@ final class Connection
             }
             $reply = Wire::decode($this->bytes($size, $deadline));
             [$what, $about, $code] = $reply + [null, null, null];
+            $hello = $about === 0 && !$this->welcome;
             if ($what === $kind && $about === $id) {
                 $this->unproved = [];
+                // Further bytes are a GOODBYE, or doubtful.
+                $this->leaving = $this->leaving || stream_get_meta_data($this->stream)['unread_bytes'] > 0;
                 return array_slice($reply, 2);
             }
             if ($what === Wire::GOODBYE) {
@@ -234,13 +238,19 @@ final class Connection
                 if ($what === Wire::DECISION && is_int($reply[9] ?? null)) {
                     $this->write(Wire::frame(Wire::RELEASE, null, [Wire::encode($reply[9]), "\x02"]), $deadline);
                 }
-            } elseif ($what !== Wire::WELCOME || $about !== 0 || $code !== 1) {
+            } elseif ($what === Wire::WELCOME && $hello && $code === 1) {
+                $this->welcome = true;
+            } else {
                 $text = substr((string) json_encode(array_slice($reply, 2), JSON_UNESCAPED_SLASHES | JSON_UNESCAPED_UNICODE), 0, 200);
-                $isError = $what === Wire::ERROR && is_int($code);
+                // An ERROR with the id of no request is doubtful; without an id it is about the connection.
+                $concerns = $about === $id || $hello
+                    || ($about === null && ($code === self::FORBIDDEN || !isset(Fault::REFUSALS[$code])));
+                $isError = $what === Wire::ERROR && is_int($code) && $concerns;
                 $fault = new Fault('the daemon answered ' . (is_int($what) ? $what : '?') . ": $text",
                     $isError ? Fault::REFUSALS[$code] ?? 'protocol' : 'protocol',
                     kept: $isError && $about === $id && in_array($code, self::KEPT_OPEN, true),
                     full: $isError && $code === self::BUSY);
+                $this->leaving = $this->leaving || ($fault->kept && $code === self::INTERNAL); // the daemon closes
                 return $fault->kept ? $fault : throw $fault;
             }
         }
@@ -473,8 +483,9 @@ final class Wire
      */
     public static function cost(int|array $cost, bool $signed = false): int|array
     {
+        $isList = is_array($cost) && $cost !== [] && array_is_list($cost); // no rule would check its units 0, 1, …
         foreach (is_array($cost) ? $cost : [$cost] as $n) {
-            is_int($n) || throw new \TypeError('a cost is an integer, or integers by unit');
+            is_int($n) && !$isList || throw new \TypeError('a cost is an integer, or integers by unit');
             if ($n < 0 && !$signed) {
                 throw new \ValueError('a cost is 0 or more; help: refund with charge(…, -1, of: $decision)');
             }

@@ -18,7 +18,7 @@ final class Client
     public const VERSION = '0.1.0';
     public const FAILURES_MAX = 3; // until the breaker opens
     public const PAUSE_MIN = 100_000_000, PAUSE_MAX = 2_000_000_000; // ns; jitter takes up to a half
-    private const ABANDONED_MAX = 512;
+    private const ABANDONED_MAX = 512, LOGGED_MAX = 100;
     private const REPORTED_MAX = Wire::FRAME_MAX >> 1; // bytes of a request that a report may join
     private const MISSES = ['unreachable', 'timeout', 'protocol', 'breaker', 'callback'];
     private const WELL = 1, FAILING = 2; // the last logged state; 0: none
@@ -182,8 +182,12 @@ final class Client
      */
     public function log(string $text, bool|string $once = false): void
     {
-        if ($once !== false && !$this->memory()->once('log.' . md5($once === true ? $text : $once), 3_600)) {
-            return;
+        $memory = $this->memory();
+        if ($once !== false) {
+            $memory->once('log', 3_600) && $memory->put('logged', 0);
+            if (!$memory->once('log.' . md5($once === true ? $text : $once), 3_600) || $memory->add('logged', 1) > self::LOGGED_MAX) {
+                return;
+            }
         }
         try {
             $this->logger === null ? error_log("tidegate: $text") : ($this->logger)("tidegate: $text");
@@ -567,7 +571,11 @@ final readonly class Decision
         foreach ([$limit, $window, $remaining, $reset, $retry, $lease] as $n) {
             $known = $n === null || ((is_int($n) || is_float($n)) && $n >= 0) ? $known : null;
         }
-        if ($known === null || !is_string($rule ?? '') || !is_array($notes ?? []) || !is_array($all ?? [])
+        foreach (['help' => '', 'unit' => '', 'rate' => '', 'digest' => '', 'hide' => true, 'blocked' => true] as $name => $kind) {
+            $known = !is_object($extra) || gettype($extra->$name ?? $kind) === gettype($kind) ? $known : null;
+        }
+        $isNotes = is_array($notes ?? []) && count($notes ?? []) % 2 === 0 && array_filter($notes ?? [], is_string(...)) === ($notes ?? []);
+        if ($known === null || !$isNotes || !is_string($rule ?? '') || !is_array($all ?? [])
             || !($extra === null || is_object($extra))) {
             throw new Fault('malformed decision');
         }
@@ -581,7 +589,7 @@ final readonly class Decision
         $this->retryAfter = $retry === null ? null : $retry / 1e6;
         $this->wait = $known === 'wait' ? $this->retryAfter ?? 0.0 : 0.0;
         $this->lease = $held?->number;
-        $this->notes = $notes === null ? [] : array_chunk(array_slice($notes, 0, count($notes) & ~1), 2);
+        $this->notes = $notes === null ? [] : array_chunk($notes, 2);
         $this->help = $text('help') ?: null;
         $this->unit = $text('unit') ?: 'requests';
         $this->rate = $text('rate');

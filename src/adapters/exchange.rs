@@ -32,15 +32,16 @@ pub(super) enum WireAnswer {
     Error(Code, String),
 }
 
-/// Opens a connection of this user and sends HELLO.
+/// Opens a connection of this user and sends HELLO, under the name of the adapter.
 pub(super) fn open(
     connector: &Connector,
+    name: &str,
     user: u32,
-    client: &str,
     session: Option<SessionName>,
 ) -> io::Result<StdStream> {
     let mut stream = connector.connect(user)?;
-    let hello = HelloFrame { client: Some(client), session, ..HelloFrame::new(HELLO_ID) };
+    let client = format!("{name}/{}", env!("CARGO_PKG_VERSION"));
+    let hello = HelloFrame { client: Some(&client), session, ..HelloFrame::new(HELLO_ID) };
     let mut bytes = Vec::new();
     let too_large = |_| io::Error::from(ErrorKind::InvalidInput);
     encode_request(&mut bytes, &RequestFrame::Hello(hello), &DescriptorList::new()).map_err(too_large)?;
@@ -52,10 +53,11 @@ pub(super) fn open(
 impl ProtocolConnection {
     pub(super) fn open(
         connector: &Connector,
+        name: &str,
         user: u32,
         session: Option<SessionName>,
     ) -> Result<ProtocolConnection, MissReason> {
-        let stream = open(connector, user, HTTP_CLIENT, session).and_then(UnixStream::from_std);
+        let stream = open(connector, name, user, session).and_then(UnixStream::from_std);
         let stream = stream.map_err(|_| MissReason::Unreachable)?;
         Ok(ProtocolConnection { stream, session, received: Vec::new() })
     }
@@ -103,10 +105,7 @@ pub(super) fn read_answer(payload: &[u8]) -> Result<Option<(Option<u64>, WireAns
     }
 }
 
-/// The id of every request of a connection with one in flight.
+/// The id of every request: a connection has one in flight.
 pub(super) const REQUEST_ID: u64 = 1;
 
 const HELLO_ID: u64 = 0;
-
-/// The client of HELLO, for metrics.
-pub(super) const HTTP_CLIENT: &str = concat!("http/", env!("CARGO_PKG_VERSION"));

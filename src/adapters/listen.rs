@@ -1,11 +1,16 @@
-//! Listeners and connections of an adapter: its own limits.
+//! Listeners and connections of an adapter: its own limits and timeouts.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -13,42 +18,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::peer::{Peer, Token};
-use super::{AdapterCounters, AdapterState, LAST_ANSWER_MAX};
+use super::handler::{AdapterPeer, HttpHandler, Token};
+use super::sessions::HttpSessions;
+use super::{AdapterProtocol, AdapterState, envoy, resp};
 use crate::server::{Listener, retry_until_open};
 
-/// One adapter: its name, its part of all connections, and the service of one.
-pub(super) trait Adapter: Send + Sync + Sized + 'static {
-    /// The name in logs.
-    const NAME: &str;
-    /// The key in `adapters` of the settings.
-    const KEY: &str;
-    /// It takes one in so many of `connections.max`, and of `connections.per_user`.
-    const PART: u32;
-    const PART_OF_USER: u32;
-
-    fn base(&self) -> &AdapterState;
-
-    /// Serves one connection to its end.
-    fn serve(
-        self: Arc<Self>,
-        socket: impl AdapterSocket,
-        peer: Peer,
-        place: Place,
-        stop: CancellationToken,
-    ) -> impl Future<Output = ()> + Send;
-}
-
-/// A connection, of either kind.
-pub(super) trait AdapterSocket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AdapterSocket for S {}
-
 /// Serves all listeners of the settings until `stop`.
-pub(super) async fn serve<A: Adapter>(adapter: &Arc<A>, stop: &CancellationToken) {
+pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
     let places = Arc::<Places>::default();
-    let served =
-        async { tokio::join!(serve_socket(adapter, &places, stop), serve_port(adapter, &places, stop)) };
+    let served = async {
+        tokio::join!(
+            serve_socket(state, &places, stop),
+            serve_port(state, &places, stop),
+            HttpSessions::expire(state)
+        )
+    };
     tokio::select! {
         () = stop.cancelled() => {}
         _ = served => {}
@@ -58,65 +42,72 @@ pub(super) async fn serve<A: Adapter>(adapter: &Arc<A>, stop: &CancellationToken
     let _ = tokio::time::timeout(LAST_ANSWER_MAX, places.tasks.wait()).await;
 }
 
-async fn serve_socket<A: Adapter>(adapter: &Arc<A>, places: &Arc<Places>, stop: &CancellationToken) {
-    let settings = &adapter.base().listen;
-    let Some(path) = &settings.socket else { return };
+async fn serve_socket(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &CancellationToken) {
+    let Some(path) = &state.endpoint.socket else { return };
     let bind = async || {
-        let bound = Listener::bind(path, settings.mode, settings.group);
+        let bound = Listener::bind(path, state.endpoint.mode, state.endpoint.group);
         let listener = bound.map_err(|error| error.to_string())?;
         let watched = listener.watch().map_err(|error| error.to_string())?;
         Ok((watched, listener))
     };
-    let (listener, _path) = retry_until_open(bind().await, bind, &not_served::<A>()).await;
-    info!(socket = %path.display(), "{} is served", A::NAME);
+    let (listener, _path) = retry_until_open(bind().await, bind, &not_served(state)).await;
+    info!(socket = %path.display(), "{} is served", state.protocol.names().0);
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-        Ok((socket, Peer { user, token: None }))
+        Ok((socket, AdapterPeer { user, token: None }))
     };
-    accept_each(adapter, places, stop, accept).await;
+    accept_each(state, places, stop, accept).await;
 }
 
-async fn serve_port<A: Adapter>(adapter: &Arc<A>, places: &Arc<Places>, stop: &CancellationToken) {
-    let settings = &adapter.base().listen;
-    let Some(address) = settings.address else { return };
+async fn serve_port(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &CancellationToken) {
+    let Some(address) = state.endpoint.listen else { return };
     let bind = async || {
-        let token = Token::read(&settings.token_file)?;
+        let token = Token::read(&state.endpoint.token_file)?;
         let listener = TcpListener::bind(address).await;
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };
-    let (listener, token) = retry_until_open(bind().await, bind, &not_served::<A>()).await;
+    let (listener, token) = retry_until_open(bind().await, bind, &not_served(state)).await;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
-    info!(%address, "{} is served", A::NAME);
+    info!(%address, "{} is served", state.protocol.names().0);
     let user = rustix::process::geteuid().as_raw();
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let _ = socket.set_nodelay(true);
-        Ok((socket, Peer { user, token: Some(Arc::clone(&token)) }))
+        Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)) }))
     };
-    accept_each(adapter, places, stop, accept).await;
+    accept_each(state, places, stop, accept).await;
 }
 
-fn not_served<A: Adapter>() -> String {
-    format!("{} is not served: it is tried again every second; help: correct `adapters.{}`", A::NAME, A::KEY)
-}
-
-async fn accept_each<A: Adapter, S: AdapterSocket>(
-    adapter: &Arc<A>,
+async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    state: &Arc<AdapterState>,
     places: &Arc<Places>,
     stop: &CancellationToken,
-    mut accept: impl AsyncFnMut() -> io::Result<(S, Peer)>,
+    mut accept: impl AsyncFnMut() -> io::Result<(S, AdapterPeer)>,
 ) {
     loop {
         match accept().await {
-            Ok((socket, peer)) => match Places::take(places, adapter, peer.user) {
+            Ok((socket, peer)) => match Places::take(places, state, peer.user) {
                 Some(place) => {
-                    places.tasks.spawn(Arc::clone(adapter).serve(socket, peer, place, stop.clone()));
+                    let (state, stop) = (Arc::clone(state), stop.clone());
+                    match &state.protocol {
+                        AdapterProtocol::Http(_) => {
+                            let handler = HttpHandler::new(state, peer);
+                            places.tasks.spawn(serve_connection(socket, handler, place, stop))
+                        }
+                        AdapterProtocol::Resp => {
+                            let handler = HttpHandler::new(state, peer);
+                            places.tasks.spawn(resp::serve_connection(socket, handler, place, stop))
+                        }
+                        AdapterProtocol::Envoy => {
+                            places.tasks.spawn(envoy::serve_connection(socket, state, peer, place, stop))
+                        }
+                    };
                 }
                 // A closed connection is the answer.
                 None => {
-                    adapter.base().counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+                    state.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
                 }
             },
             Err(error) => {
@@ -126,6 +117,33 @@ async fn accept_each<A: Adapter, S: AdapterSocket>(
             }
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// Serves one connection to its end: one request after the other.
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    socket: S,
+    handler: HttpHandler,
+    _place: Place,
+    stop: CancellationToken,
+) {
+    let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(socket), service);
+    let mut served = pin!(served);
+    let ended = tokio::select! {
+        ended = served.as_mut() => ended,
+        // The stop, or the end of the time.
+        _ = tokio::time::timeout(CONNECTION_MAX, stop.cancelled()) => {
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(LAST_ANSWER_MAX, served).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "an HTTP connection failed");
     }
 }
 
@@ -143,14 +161,6 @@ struct PlacesOfUser {
     bytes: usize,
 }
 
-/// One connection. Its place is free once this drops.
-#[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
-    counters: Arc<AdapterCounters>,
-    user: u32,
-}
-
 /// Bytes of a request, until this is dropped.
 #[derive(Debug)]
 pub(super) struct RequestBytes<'p> {
@@ -158,22 +168,29 @@ pub(super) struct RequestBytes<'p> {
     bytes: usize,
 }
 
+/// One connection. Its place is free once this drops.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    state: Arc<AdapterState>,
+    user: u32,
+}
+
 impl Places {
-    /// Takes a place, within the part of the adapter.
-    fn take<A: Adapter>(places: &Arc<Places>, adapter: &Arc<A>, user: u32) -> Option<Place> {
+    /// Takes a place: of HTTP a quarter of all connections and half of those of a user, of RESP and Envoy half as many. Each has a
+    /// connection to a decision thread, and so has each session; some remain for the socket.
+    fn take(places: &Arc<Places>, state: &Arc<AdapterState>, user: u32) -> Option<Place> {
         let mut by_user = places.by_user.lock();
         let open: usize = by_user.values().map(|of_user| of_user.open).sum();
         let of_user = by_user.entry(user).or_default();
-        let limits = adapter.base().limits;
-        if open >= (limits.max / A::PART).max(1) as usize
-            || of_user.open >= (limits.per_user / A::PART_OF_USER).max(1) as usize
-        {
+        let parts = if matches!(state.protocol, AdapterProtocol::Http(_)) { 1 } else { 2 };
+        let (max, per_user) = (state.limits.max / 4 / parts, state.limits.per_user / 2 / parts);
+        if open >= max.max(1) as usize || of_user.open >= per_user.max(1) as usize {
             return None;
         }
         of_user.open += 1;
-        let counters = Arc::clone(&adapter.base().counters);
-        counters.connections.store(open as u64 + 1, Ordering::Relaxed);
-        Some(Place { places: Arc::clone(places), counters, user })
+        state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
+        Some(Place { places: Arc::clone(places), state: Arc::clone(state), user })
     }
 }
 
@@ -216,9 +233,26 @@ impl Drop for Place {
         }
         by_user.retain(|_, of_user| of_user.open > 0);
         let open: usize = by_user.values().map(|of_user| of_user.open).sum();
-        self.counters.connections.store(open as u64, Ordering::Relaxed);
+        self.state.counters.connections.store(open as u64, Ordering::Relaxed);
     }
 }
+
+fn not_served(state: &AdapterState) -> String {
+    let (name, field) = state.protocol.names();
+    format!("{name} is not served: it is tried again every second; help: correct `adapters.{field}`")
+}
+
+/// Between two requests, and for the head of one.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// The cookies that a proxy passes on are long.
+const HEAD_BYTES_MAX: usize = 64 * 1_024;
+
+/// A client that does not read keeps its place no longer.
+pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(600);
+
+/// Longer than the deadline of a request.
+pub(super) const LAST_ANSWER_MAX: Duration = Duration::from_millis(200);
 
 /// The largest request of an adapter, some times.
 const BYTES_OF_USER_MAX: usize = 8 * 1_024 * 1_024;

@@ -2,29 +2,36 @@
 //! it decides nothing, no decision waits for it, and its faults end none but its own connections.
 
 mod answers;
+mod bodies;
 mod decision;
 mod encode;
 mod envoy;
 mod exchange;
-mod http;
+mod handler;
 mod listen;
-mod peer;
+mod openapi;
+mod resp;
+mod sessions;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use hyper::header::HeaderName;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::server::{ConnectionLimits, Connector};
-pub use http::{HttpAuth, HttpSettings};
+use resp::throttle::ThrottleTable;
+use sessions::HttpSessions;
 
-/// Where an adapter listens, and who may ask.
+/// Where an adapter listens, and for which clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListenSettings {
+pub struct Endpoint {
     /// The Unix socket; `None`: none.
     pub socket: Option<PathBuf>,
     /// The permission bits of the socket.
@@ -32,21 +39,42 @@ pub struct ListenSettings {
     /// The group of the socket; `None`: the daemon's own.
     pub group: Option<u32>,
     /// The loopback address; `None`: none.
-    pub address: Option<SocketAddr>,
+    pub listen: Option<SocketAddr>,
     /// The file of the token that clients of the loopback address send.
     pub token_file: PathBuf,
     /// The domains that clients of the loopback address may name.
     pub domains: Vec<Box<str>>,
 }
 
-/// Counts of an adapter since the start, its open connections, and its sessions.
+/// The settings of the HTTP adapter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// Its sockets.
+    pub endpoint: Endpoint,
+    /// The requests of proxies; `None`: none are answered.
+    pub auth: Option<HttpAuth>,
+}
+
+/// The meaning of a request of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAuth {
+    /// The domain.
+    pub domain: Box<str>,
+    /// The name of each attribute, and the header that has its value.
+    pub attributes: Vec<(Box<str>, HeaderName)>,
+}
+
+/// Counts of one adapter since the start, its open connections, and its sessions.
 #[derive(Debug, Default)]
 pub struct AdapterCounters {
     connections: AtomicU64,
     connections_refused: AtomicU64,
     sessions: AtomicU64,
-    ignored: AtomicU64,
     answers: [AtomicU64; AnswerKind::NAMES.len()],
+    /// The buckets of CL.THROTTLE that gave way before they were full.
+    pub evictions: AtomicU64,
+    /// The descriptors of Envoy of which a field was ignored.
+    pub ignored: AtomicU64,
 }
 
 /// The kind of an answer, for metrics.
@@ -54,13 +82,13 @@ pub struct AdapterCounters {
 enum AnswerKind {
     Allowed,
     Refused,
+    Done,
     Degraded,
     Rejected,
-    Done,
 }
 
 impl AnswerKind {
-    const NAMES: [&str; 5] = ["allowed", "refused", "degraded", "rejected", "done"];
+    const NAMES: [&str; 5] = ["allowed", "refused", "done", "degraded", "rejected"];
 }
 
 impl AdapterCounters {
@@ -82,12 +110,6 @@ impl AdapterCounters {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Returns the descriptors of which a field was ignored.
-    #[must_use]
-    pub fn ignored(&self) -> u64 {
-        self.ignored.load(Ordering::Relaxed)
-    }
-
     /// Returns the answers by kind.
     pub fn answers(&self) -> impl Iterator<Item = (&'static str, u64)> {
         AnswerKind::NAMES.into_iter().zip(self.answers.iter().map(|count| count.load(Ordering::Relaxed)))
@@ -99,6 +121,29 @@ impl AdapterCounters {
     }
 }
 
+/// The protocol of an adapter.
+#[derive(Debug)]
+pub enum AdapterProtocol {
+    /// HTTP, with the requests of proxies if the settings name some.
+    Http(Option<HttpAuth>),
+    /// RESP, the protocol of Redis.
+    Resp,
+    /// The rate limit service of Envoy.
+    Envoy,
+}
+
+impl AdapterProtocol {
+    /// Returns the name for people, and the name in settings and metrics.
+    #[must_use]
+    pub fn names(&self) -> (&'static str, &'static str) {
+        match self {
+            AdapterProtocol::Http(_) => ("HTTP", "http"),
+            AdapterProtocol::Resp => ("RESP", "resp"),
+            AdapterProtocol::Envoy => ("Envoy's rate limit service", "envoy"),
+        }
+    }
+}
+
 /// The thread of an adapter, until this is dropped.
 #[derive(Debug)]
 pub struct AdapterThread {
@@ -107,18 +152,33 @@ pub struct AdapterThread {
 }
 
 impl AdapterThread {
-    /// Returns the handle of a thread, and its work until `stop`. A listener that cannot be opened is logged and tried again.
-    fn start<F: Future<Output = ()>>(
+    /// Returns the handle of the thread, and its work until `stop`. A listener that cannot be opened is logged and tried again.
+    pub fn new(
+        protocol: AdapterProtocol,
+        endpoint: Endpoint,
+        limits: ConnectionLimits,
+        connector: Connector,
+        clock: Arc<Clock>,
+        counters: Arc<AdapterCounters>,
         stop: CancellationToken,
-        serve: impl Fn(CancellationToken) -> F + Send + 'static,
     ) -> (AdapterThread, impl FnMut() + Send + 'static) {
         let (tell_ended, ended) = sync_channel(1);
+        let state = Arc::new(AdapterState {
+            protocol,
+            endpoint,
+            limits,
+            connector,
+            clock,
+            counters,
+            sessions: HttpSessions::default(),
+            throttle: LazyLock::new(Mutex::default),
+        });
         let stopped = stop.clone();
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
-            runtime.block_on(serve(stopped.clone()));
+            runtime.block_on(listen::serve(&state, &stopped));
             let _ = tell_ended.try_send(());
         };
         (AdapterThread { stop, ended }, work)
@@ -133,46 +193,23 @@ impl Drop for AdapterThread {
     }
 }
 
-/// The state that all connections of an adapter share.
+/// The state that all connections share.
 #[derive(Debug)]
-pub struct AdapterState {
-    /// Where it listens.
-    pub listen: ListenSettings,
+struct AdapterState {
+    protocol: AdapterProtocol,
+    endpoint: Endpoint,
     /// The limits of the socket, of which the adapter takes a part.
-    pub limits: ConnectionLimits,
-    /// The way to the decision threads.
-    pub connector: Connector,
-    /// Its counters.
-    pub counters: Arc<AdapterCounters>,
+    limits: ConnectionLimits,
+    connector: Connector,
+    clock: Arc<Clock>,
+    counters: Arc<AdapterCounters>,
+    sessions: HttpSessions,
+    /// The buckets of CL.THROTTLE.
+    throttle: LazyLock<Mutex<ThrottleTable>>,
 }
-
-impl AdapterState {
-    /// Whether a client may name this domain: one over TCP only those of the settings.
-    fn is_open(&self, peer: &peer::Peer, domain: &str) -> bool {
-        peer.token.is_none() || self.listen.domains.iter().any(|open| **open == *domain)
-    }
-}
-
-/// How long a client waits for a decision: the default of every client.
-fn deadline() -> Duration {
-    // A busy machine must not decide a test.
-    #[cfg(all(debug_assertions, feature = "test-hooks"))]
-    if std::env::var_os("TIDEGATE_DEBUG_PATIENT").is_some() {
-        return Duration::from_secs(10);
-    }
-    DEADLINE
-}
-
-const DEADLINE: Duration = Duration::from_millis(20);
 
 /// The status that tidegate would answer, where a proxy answers another.
 const STATUS_HEADER: &str = "tidegate-status";
-
-/// A body on a socket of this host is there at once.
-const BODY_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Longer than the deadline of a request.
-const LAST_ANSWER_MAX: Duration = Duration::from_millis(200);
 
 /// How long the end of the daemon waits for the thread.
 const END_MAX: Duration = Duration::from_millis(300);

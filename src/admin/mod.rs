@@ -70,10 +70,8 @@ pub struct AdminState {
     pub history: Arc<History>,
     /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
-    /// The counters of the HTTP adapter.
-    pub http: Arc<AdapterCounters>,
-    /// The counters of Envoy's rate limit service.
-    pub envoy: Arc<AdapterCounters>,
+    /// The counters of the adapters: HTTP, RESP, Envoy.
+    pub adapters: [Arc<AdapterCounters>; 3],
 }
 
 /// The thread that answers operators, until this is dropped.

@@ -33,6 +33,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::daemon::{self, log};
 use crate::protocol::RequestFrame;
+use crate::terms::without_number;
 use admin_client::AdminFailure;
 use client::ClientFailure;
 
@@ -160,7 +161,7 @@ pub fn run() -> ExitCode {
     let (code, message) = match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
         Ok(code) => return code,
         Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
-        Err(CliError::Io(error)) => (1, error.to_string()),
+        Err(CliError::Io(error)) => (1, without_number(&error)),
         Err(CliError::Message(code, message)) => (code, message),
     };
     log::plainly(&format!("tidegate: {message}"));

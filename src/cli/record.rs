@@ -21,7 +21,8 @@ use super::verbs::seconds;
 use super::{CliResult, failed, usage};
 use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
-use crate::terms::counted;
+use crate::terms::{counted, without_number};
+use crate::trace::recording::there_already;
 
 /// Records the requests of the daemon as a trace for `tidegate replay`
 ///
@@ -83,7 +84,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let signals =
         runtime.block_on(async { CaughtSignals::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]) })?;
     let sink = Sink::open(&args.out, out, args.max_size);
-    let mut sink = sink.map_err(|error| failed(format_args!("{}: {error}", args.out.display())))?;
+    let mut sink =
+        sink.map_err(|error| failed(format_args!("{}: {}", args.out.display(), without_number(&error))))?;
     let (stream, came) = match args.admin.client().begin("/record", &body) {
         Ok(begun) => begun,
         Err(failure) => {
@@ -313,10 +315,7 @@ impl<'o> Sink<'o> {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_no_file(path) => {
                     To::Other(OpenOptions::new().write(true).open(path)?)
                 }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    let message = "it is there already, and is not written over: name another, or remove it";
-                    return Err(io::Error::new(error.kind(), message));
-                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(there_already()),
                 Err(error) => return Err(error),
             }
         };

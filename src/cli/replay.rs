@@ -11,6 +11,7 @@ use super::{CliError, CliResult, failed, usage};
 use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
 use crate::state::AtomicFile;
+use crate::terms::without_number;
 use crate::trace::event::TraceFailure;
 use crate::trace::player::Player;
 use crate::trace::recording::{RecordedTrace, TraceFormat, directory, is_dash};
@@ -72,17 +73,17 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         Some(None) => return Ok(ExitCode::FAILURE),
     };
     let domain = domain(args, &rules, other.as_deref()).map_err(usage)?;
-    if let Some(option) = written_over_the_trace(args) {
-        let message = "names the trace itself, which it would replace: name another file";
-        return Err(usage(format_args!("{option} {message}")));
+    if is_written_over(args) {
+        let message = "--decisions names the trace itself, which it would replace: name another file";
+        return Err(usage(message));
     }
     let recording = RecordedTrace::open(&args.trace).map_err(|error| at(&args.trace, error))?;
     // Reports an unusable path before the replay.
-    let begin = |path: &Path| report::begin(path).map_err(|error| at(path, error));
+    let begin = |path: &Path| report::begin(path).map_err(|error| at(path, without_number(&error)));
     let report = args.report.as_deref().map(begin).transpose()?;
     // A progress bar would garble decisions on the same terminal.
     let to_terminal = args.decisions.as_deref().is_some_and(is_dash) && io::stdout().is_terminal();
-    let sink = args.decisions.as_deref().map(|path| create(path, out).map_err(|error| at(path, error)));
+    let sink = args.decisions.as_deref().map(|path| create(path, out));
     let mut sink = sink.transpose()?;
     let seed = args.seed.unwrap_or_default();
     let player = |rules| Player::new(rules, seed, report.is_some());
@@ -98,7 +99,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         log::plainly(&summary);
     }
     if let (Some(Err(error)), Some(path)) = (written, &args.report) {
-        return Err(at(path, error));
+        return Err(at(path, without_number(&error)));
     }
     match played {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -122,14 +123,11 @@ pub fn play(
     played.map(|()| stage.summary(counts)).map_err(|failure| failure.to_string())
 }
 
-/// Returns the option that would overwrite the trace.
-fn written_over_the_trace(args: &Args) -> Option<&'static str> {
-    let trace = fs::canonicalize(&args.trace).ok().filter(|_| !is_dash(&args.trace))?;
-    let is_trace = |path: &Option<PathBuf>| {
-        path.as_deref().and_then(|path| fs::canonicalize(path).ok()).is_some_and(|path| path == trace)
-    };
-    let options = [("--decisions", &args.decisions), ("--report", &args.report)];
-    options.into_iter().find(|(_, path)| is_trace(path)).map(|(option, _)| option)
+/// Whether the decisions would replace the trace.
+fn is_written_over(args: &Args) -> bool {
+    let trace = fs::canonicalize(&args.trace).ok().filter(|_| !is_dash(&args.trace));
+    let decisions = args.decisions.as_deref().and_then(|path| fs::canonicalize(path).ok());
+    trace.is_some() && trace == decisions
 }
 
 /// Writes the report, up to a bad line if there was one.
@@ -190,11 +188,12 @@ fn domain(
     }
 }
 
-fn create<'w>(path: &Path, out: &'w mut dyn Write) -> io::Result<Box<dyn Write + 'w>> {
+fn create<'w>(path: &Path, out: &'w mut dyn Write) -> Result<Box<dyn Write + 'w>, CliError> {
     Ok(if is_dash(path) {
         Box::new(BufWriter::with_capacity(WRITE_BYTES, out))
     } else {
-        Box::new(BufWriter::with_capacity(WRITE_BYTES, File::create(path)?))
+        let file = File::create(path).map_err(|error| at(path, without_number(&error)))?;
+        Box::new(BufWriter::with_capacity(WRITE_BYTES, file))
     })
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, span, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
+use crate::terms::without_number;
 use crate::trace::event::{Action, EventConsumer, TraceEvent, TraceFailure};
 use crate::trace::recording::{RecordedTrace, TraceFormat, is_dash};
 use crate::trace::spread::quantile;
@@ -110,7 +111,8 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     let suggestions = Suggestions { domain, lines, span, keys, shown, remarks };
     if let Some(path) = &args.write {
         let text = suggestions.yaml(&args.trace);
-        write(path, &text).map_err(|error| failed(format_args!("{}: {error}", path.display())))?;
+        write(path, &text)
+            .map_err(|error| failed(format_args!("{}: {}", path.display(), without_number(&error))))?;
     }
     Ok(suggestions)
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::settings::check_socket_path;
 use super::settings_file::PathText;
-use crate::adapters::{HttpAuth, HttpSettings, ListenSettings};
+use crate::adapters::{Endpoint, HttpAuth, HttpSettings};
 use crate::rules::de::{self, DeferredMap, FieldText, Mapping};
 use crate::rules::source::Report;
 use crate::rules::values::{Name, read_from};
@@ -19,7 +19,18 @@ use crate::rules::{ValueProblem, shown};
 pub(super) struct AdaptersFields<'n> {
     #[serde(borrow)]
     pub(super) http: Option<HttpFields<'n>>,
-    pub(super) envoy: Option<EnvoyFields<'n>>,
+    pub(super) resp: Option<EndpointFields<'n>>,
+    pub(super) envoy: Option<EndpointFields<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "an adapter")]
+pub(super) struct EndpointFields<'n> {
+    #[serde(borrow)]
+    socket: Option<PathText<'n>>,
+    listen: Option<LoopbackAddress>,
+    token_file: Option<PathText<'n>>,
+    domains: Option<Vec<Name<'n>>>,
 }
 
 #[derive(Deserialize)]
@@ -31,16 +42,6 @@ pub(super) struct HttpFields<'n> {
     token_file: Option<PathText<'n>>,
     domains: Option<Vec<Name<'n>>>,
     auth: Option<AuthFields<'n>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "`envoy`")]
-pub(super) struct EnvoyFields<'n> {
-    #[serde(borrow)]
-    socket: Option<PathText<'n>>,
-    listen: Option<LoopbackAddress>,
-    token_file: Option<PathText<'n>>,
-    domains: Option<Vec<Name<'n>>>,
 }
 
 #[derive(Deserialize)]
@@ -77,37 +78,26 @@ pub(super) fn read_http(
     directory: &Path,
     report: &mut Report<'_>,
 ) -> Option<HttpSettings> {
-    let errors_before = report.errors();
     let HttpFields { socket, listen, token_file, domains, auth } = fields;
-    let own = EnvoyFields { socket, listen, token_file, domains };
-    let listen = read_listen("http", own, mapping, directory, report);
+    let endpoint = EndpointFields { socket, listen, token_file, domains };
+    let endpoint = read_endpoint("http", endpoint, mapping, directory, report);
+    let errors_before = report.errors();
     let auth = auth.and_then(|auth| {
         let own = Mapping(mapping.get("auth")?);
         Some(HttpAuth { domain: auth.domain.0.into(), attributes: attributes(own, report) })
     });
-    (report.errors() == errors_before).then_some(HttpSettings { listen, auth })
+    endpoint.filter(|_| report.errors() == errors_before).map(|endpoint| HttpSettings { endpoint, auth })
 }
 
-/// As [`read_http`].
-pub(super) fn read_envoy(
-    fields: EnvoyFields<'_>,
+/// Likewise the fields of every adapter.
+pub(super) fn read_endpoint(
+    name: &str,
+    fields: EndpointFields<'_>,
     mapping: Mapping<'_>,
     directory: &Path,
     report: &mut Report<'_>,
-) -> Option<ListenSettings> {
+) -> Option<Endpoint> {
     let errors_before = report.errors();
-    let listen = read_listen("envoy", fields, mapping, directory, report);
-    (report.errors() == errors_before).then_some(listen)
-}
-
-/// Checks the fields that all adapters have.
-fn read_listen(
-    adapter: &str,
-    fields: EnvoyFields<'_>,
-    mapping: Mapping<'_>,
-    directory: &Path,
-    report: &mut Report<'_>,
-) -> ListenSettings {
     let socket = fields.socket.map(|path| directory.join(path.0));
     if let Some(socket) = &socket {
         report.settle(mapping.at("socket"), check_socket_path(socket));
@@ -115,8 +105,8 @@ fn read_listen(
     if socket.is_none() && fields.listen.is_none() && !mapping.has("socket") && !mapping.has("listen") {
         report.error(
             mapping.0.at,
-            format!("`{adapter}` needs `socket` or `listen`"),
-            format!("write `socket: /run/tidegate/{adapter}.sock`"),
+            format!("`{name}` needs `socket` or `listen`"),
+            format!("write `socket: /run/tidegate/{name}.sock`"),
         );
     }
     if fields.listen.is_some() && !(mapping.has("token_file") && mapping.has("domains")) {
@@ -124,13 +114,13 @@ fn read_listen(
         let help = "write both, or `socket` instead; make a token: (umask 077; openssl rand -hex 32 > FILE)";
         report.error(mapping.at("listen"), message, help);
     }
-    ListenSettings {
+    (report.errors() == errors_before).then(|| Endpoint {
         socket,
-        address: fields.listen.map(|address| address.0),
+        listen: fields.listen.map(|address| address.0),
         token_file: fields.token_file.map(|path| directory.join(path.0)).unwrap_or_default(),
         domains: fields.domains.unwrap_or_default().into_iter().map(|name| name.0.into()).collect(),
-        ..ListenSettings::default()
-    }
+        ..Endpoint::default()
+    })
 }
 
 /// Reads the mapping of names of attributes to headers.

@@ -19,6 +19,7 @@ use crate::fleet::secrets::{OverridesKey, SecretDigest};
 use crate::fleet::task::{FleetHandle, StoreIdentity, SyncPlan};
 use crate::host::read_machine_marks;
 use crate::sys;
+use crate::terms::without_number;
 
 /// An engine that shares budgets from now on, and the plan of the sync task.
 #[derive(Debug)]
@@ -110,7 +111,7 @@ fn identity(
         Ok(()) => Ok((identity, Some(keep))),
         Err(error) => {
             let help = "make its directory, writable for the daemon's user: the identity is stored within a minute then";
-            warn!(path = %path.display(), %error, help, "the identity of this host cannot be stored, so a restart would count as another host");
+            warn!(path = %path.display(), error = %without_number(&error), help, "the identity of this host cannot be stored, so a restart would count as another host");
             Ok((Identity::fresh(marks, random), Some(keep)))
         }
     }

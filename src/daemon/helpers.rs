@@ -179,7 +179,8 @@ pub(super) fn crash_if_requested() {
 
 /// The order of starting, for hosts without enough threads: a service manager without notifications ends the
 /// daemon, while the log works without its thread.
-const ORDER: [&str; 9] = ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "http", "log"];
+const ORDER: [&str; 10] =
+    ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "http", "resp", "log"];
 
 /// Not started yet.
 const WAITING: u8 = 0;

@@ -14,6 +14,7 @@ use tracing::{debug, info, warn};
 use crate::clock::read_boot_nanos;
 use crate::rules::{DomainTexts, Library};
 use crate::state::{Directory, SnapshotStats, StateFile, open_regular, set_aside, write_whole};
+use crate::terms::without_number;
 
 #[derive(Debug)]
 pub(super) struct LastGood {
@@ -46,11 +47,11 @@ impl LastGood {
                     warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");
                 }
                 Err(error) => {
-                    warn!(%path, %error, "the rules that were kept are damaged or another version's: not used");
+                    warn!(%path, error = %without_number(&error), "the rules that were kept are damaged or another version's: not used");
                 }
             },
             LastGoodError::Unreadable(error) => {
-                warn!(%path, %error, "the rules that were kept cannot be read: not used");
+                warn!(%path, error = %without_number(&error), "the rules that were kept cannot be read: not used");
             }
         }
         Vec::new()
@@ -86,6 +87,7 @@ impl LastGood {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failure_logged, true) {
+                    let error = without_number(&error);
                     warn!(%path, "the rules cannot be kept for a start at which their files have errors: {error}; tried again");
                 }
                 false

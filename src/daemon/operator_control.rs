@@ -17,6 +17,7 @@ use crate::state::{
     ASIDE, SWITCHES_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches,
     read_switches, set_aside, write_switches,
 };
+use crate::terms::without_number;
 
 #[derive(Debug)]
 pub(super) struct SwitchesStore {
@@ -180,6 +181,7 @@ impl SwitchesStore {
 }
 
 fn lost(file: &str, error: &std::io::Error) -> String {
+    let error = without_number(error);
     format!("it is lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
 }
 
@@ -201,7 +203,7 @@ fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
     record.found_bad(StateFile::Switches);
     match unreadable {
         UnreadableSwitches::Io(error) => {
-            warn!(path = %shown, %error, "earlier switches and blocks cannot be read: let the daemon read the file");
+            warn!(path = %shown, error = %without_number(&error), "earlier switches and blocks cannot be read: let the daemon read the file");
         }
         UnreadableSwitches::Damaged(reason) => match set_aside(path) {
             Ok(aside) => {
@@ -209,7 +211,7 @@ fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
                 warn!(%aside, reason, "earlier switches and blocks are lost: the file is set aside");
             }
             Err(error) => {
-                warn!(path = %shown, reason, %error, "earlier switches and blocks are lost");
+                warn!(path = %shown, reason, error = %without_number(&error), "earlier switches and blocks are lost");
             }
         },
     }

@@ -19,6 +19,7 @@ use crate::state::{
     set_aside,
 };
 use crate::sys;
+use crate::terms::without_number;
 
 /// The paths to restore from, and the options of a new engine.
 #[derive(Debug)]
@@ -214,16 +215,18 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
                 warn!(aside = %aside.display(), "evidence of the crash loop: please report it");
             }
             Ok(None) => {}
-            Err(error) => warn!(path = %path.display(), %error, "it cannot be set aside"),
+            Err(error) => {
+                warn!(path = %path.display(), error = %without_number(&error), "it cannot be set aside")
+            }
         }
     }
     if let Err(error) =
         std::fs::copy(directory.path_of(StateFile::ProvenRules), directory.path_of(StateFile::Rules))
     {
-        debug!(%error, "no rules are kept for a start at which their files have errors");
+        debug!(error = %without_number(&error), "no rules are kept for a start at which their files have errors");
     }
     if let Err(error) = crashes.forget() {
-        warn!(%error, "the notes of the crash loop stay, so that the next start does the same");
+        warn!(error = %without_number(&error), "the notes of the crash loop stay, so that the next start does the same");
     }
 }
 
@@ -237,6 +240,7 @@ fn tables_aside(directory: &Directory, useless: &SnapshotError) {
             error!(%path, %aside, "the snapshot cannot be used: {useless}; it is set aside: {BEGINS_ANEW}");
         }
         Err(error) => {
+            let error = without_number(&error);
             error!(%path, "the snapshot cannot be used: {useless}: {BEGINS_ANEW}. It cannot be set aside: {error}");
         }
     }

@@ -18,7 +18,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
-use crate::adapters::{AdapterCounters, AdapterState, AdapterThread, ListenSettings};
+use crate::adapters::{AdapterCounters, AdapterProtocol, AdapterThread, Endpoint, HttpSettings};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -174,7 +174,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let (http, envoy) = (Arc::<AdapterCounters>::default(), Arc::<AdapterCounters>::default());
+        let adapters: [Arc<AdapterCounters>; 3] = Default::default();
         let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
@@ -199,16 +199,14 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             ledger,
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),
-            http: Arc::clone(&http),
-            envoy: Arc::clone(&envoy),
+            adapters: adapters.clone(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
         let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
-        let _http = start_http(settings, &server, &clock, http, &shutdown, &helpers);
-        let _envoy = start_envoy(settings, &server, envoy, &shutdown, &helpers);
+        let _adapters = start_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
         start_helpers(&helpers, &admin_thread);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
@@ -378,49 +376,37 @@ fn start_admin(state: AdminState, listeners: Listeners, helpers: &Helpers) -> Ad
     admin
 }
 
-/// Adds the thread of the HTTP adapter, if the settings name one.
-fn start_http(
+/// Adds the thread of each adapter that the settings name.
+fn start_adapters(
     settings: &Settings,
     server: &server::Server,
     clock: &Arc<Clock>,
-    counters: Arc<AdapterCounters>,
+    [http, resp, envoy]: [Arc<AdapterCounters>; 3],
     shutdown: &CancellationToken,
     helpers: &Helpers,
-) -> Option<AdapterThread> {
-    let http = settings.http.clone()?;
-    let state = adapter_state("http", http.listen, settings, server, counters);
-    let (thread, work) = AdapterThread::http(state, http.auth, Arc::clone(clock), shutdown.clone());
-    helpers.add("http", "HTTP is not served", work);
-    Some(thread)
-}
-
-/// Adds the thread of Envoy's rate limit service, if the settings name it.
-fn start_envoy(
-    settings: &Settings,
-    server: &server::Server,
-    counters: Arc<AdapterCounters>,
-    shutdown: &CancellationToken,
-    helpers: &Helpers,
-) -> Option<AdapterThread> {
-    let state = adapter_state("envoy", settings.envoy.clone()?, settings, server, counters);
-    let (thread, work) = AdapterThread::envoy(state, shutdown.clone());
-    helpers.add("envoy", "Envoy's rate limit service is not served", work);
-    Some(thread)
-}
-
-fn adapter_state(
-    name: &str,
-    mut listen: ListenSettings,
-    settings: &Settings,
-    server: &server::Server,
-    counters: Arc<AdapterCounters>,
-) -> AdapterState {
-    listen.mode = settings.socket.mode;
-    listen.group = group_of(settings).unwrap_or_else(|error| {
-        warn!("{error}: the socket of `adapters.{name}` has the group of the daemon");
-        None
-    });
-    AdapterState { listen, limits: settings.connections, connector: server.connector(), counters }
+) -> [Option<AdapterThread>; 3] {
+    let start = |endpoint: &Endpoint, protocol: AdapterProtocol, counters| {
+        let name = protocol.names().1;
+        let mut endpoint = endpoint.clone();
+        endpoint.mode = settings.socket.mode;
+        endpoint.group = group_of(settings).unwrap_or_else(|error| {
+            warn!("{error}: the socket of `adapters.{name}` has the group of the daemon");
+            None
+        });
+        let (connector, clock, stop) = (server.connector(), Arc::clone(clock), shutdown.clone());
+        let (adapter, work) =
+            AdapterThread::new(protocol, endpoint, settings.connections, connector, clock, counters, stop);
+        helpers.add(name, "an adapter is not served", work);
+        adapter
+    };
+    let of_http = |own: &HttpSettings| start(&own.endpoint, AdapterProtocol::Http(own.auth.clone()), http);
+    let of_resp = |own: &Endpoint| start(own, AdapterProtocol::Resp, resp);
+    let of_envoy = |own: &Endpoint| start(own, AdapterProtocol::Envoy, envoy);
+    [
+        settings.http.as_ref().map(of_http),
+        settings.resp.as_ref().map(of_resp),
+        settings.envoy.as_ref().map(of_envoy),
+    ]
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::redis_settings::RedisSettings;
 use super::settings_file;
-use crate::adapters::{HttpSettings, ListenSettings};
+use crate::adapters::{Endpoint, HttpSettings};
 use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Severity, ValueProblem};
 use crate::server::{ConnectionLimits, PoolLimits};
@@ -49,8 +49,10 @@ pub struct Settings {
     pub hosts_at_least: u32,
     /// The HTTP adapter; `None`: off.
     pub http: Option<HttpSettings>,
-    /// Envoy's rate limit service; `None`: off.
-    pub envoy: Option<ListenSettings>,
+    /// The RESP adapter; `None`: off.
+    pub resp: Option<Endpoint>,
+    /// The rate limit service of Envoy; `None`: off.
+    pub envoy: Option<Endpoint>,
 }
 
 /// The socket for clients.
@@ -196,12 +198,15 @@ impl Settings {
         self.admin_socket.clone().unwrap_or_else(|| default_admin_socket(&self.socket.path))
     }
 
-    /// Returns a warning for each domain of the settings without rules: a misspelt name, or missing rules.
+    /// Returns a warning for each domain of the settings without rules: a misspelt name, or missing rules. That of CL.THROTTLE
+    /// needs none.
     pub(crate) fn domains_without_rules<'s>(
         &'s self,
         known: &'s [Arc<Domain>],
     ) -> impl Iterator<Item = &'s Problem> {
-        let is_known = |name: &str| known.iter().any(|domain| domain.name() == name);
+        let is_known = |name: &str| {
+            self.resp.is_some() && name == "resp" || known.iter().any(|domain| domain.name() == name)
+        };
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
     }
 
@@ -256,6 +261,7 @@ impl Settings {
             redis: None,
             hosts_at_least: 1,
             http: None,
+            resp: None,
             envoy: None,
         }
     }

@@ -248,15 +248,19 @@ fn set_fields(
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
     if let Some(own) = fields.adapters {
-        let adapter = |name| part("adapters").get(name).map(Mapping);
+        let adapter = |name: &str| part("adapters").get(name).map(Mapping);
         settings.http = own
             .http
             .zip(adapter("http"))
             .and_then(|(own, http)| adapter_settings::read_http(own, http, directory, report));
+        settings.resp = own
+            .resp
+            .zip(adapter("resp"))
+            .and_then(|(own, resp)| adapter_settings::read_endpoint("resp", own, resp, directory, report));
         settings.envoy = own
             .envoy
             .zip(adapter("envoy"))
-            .and_then(|(own, envoy)| adapter_settings::read_envoy(own, envoy, directory, report));
+            .and_then(|(own, envoy)| adapter_settings::read_endpoint("envoy", own, envoy, directory, report));
     }
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));

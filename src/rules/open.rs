@@ -12,6 +12,8 @@ use std::path::{Component, Path};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
+use crate::terms::without_number;
+
 /// A regular file that was opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
@@ -29,7 +31,7 @@ pub(crate) enum OpenError {
     Outside,
     #[error("not a regular file")]
     NotRegular,
-    #[error("cannot read the file: {0}")]
+    #[error("cannot read the file: {}", without_number(.0))]
     Io(#[from] io::Error),
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::WeakUnboundedSender;
 use super::ServerState;
 use super::accept::{RefusalLog, admit};
 use super::decision_thread::{Assignment, DecisionThread};
+use crate::terms::Mode;
 
 /// Connects adapters to the decision threads. It keeps no decision thread running.
 #[derive(Debug)]
@@ -28,6 +29,12 @@ impl Connector {
             next: AtomicUsize::new(0),
             refusals: RefusalLog::default(),
         }
+    }
+
+    /// Returns the mode of the daemon, the strictest of any rule; `None` if the domain is closed to the user.
+    #[must_use]
+    pub fn mode(&self, domain: &str, user: u32) -> Option<Mode> {
+        self.shared.access.is_open(domain, user).then(|| self.shared.engine.mode())
     }
 
     /// Connects as this user, within the limits of `connections`. As on the socket, a refusal is an ERROR to read, and a

@@ -14,6 +14,7 @@ use super::moment::Moment;
 use super::snapshot::write_tables;
 use crate::clock::{Clock, Micros, Timestamp};
 use crate::engine::Engine;
+use crate::terms::without_number;
 
 /// A handle to the thread that writes snapshots.
 #[derive(Debug)]
@@ -135,6 +136,7 @@ fn log_failure(error: &io::Error, path: &std::path::Path) {
         warn!(%path, "another tidegate uses this directory, so a restart of this one loses its state; help: {help}");
         return;
     }
+    let error = without_number(error);
     let help = "check that the directory exists, belongs to this user and has space";
     warn!(%path, "the tables cannot be written, so a restart loses newer state: {error}; will retry; help: {help}");
 }

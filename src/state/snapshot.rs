@@ -30,6 +30,7 @@ use super::moment::Moment;
 use crate::clock::{Now, Timestamp};
 use crate::engine::Engine;
 use crate::engine::snapshot::{InvalidEntry, SnapshotEntry};
+use crate::terms::without_number;
 
 /// The key of the digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl std::fmt::Debug for SnapshotKey {
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// It cannot be read.
-    #[error("it cannot be read: {0}")]
+    #[error("it cannot be read: {}", without_number(.0))]
     Unreadable(#[from] io::Error),
     /// It does not begin with the magic bytes.
     #[error("it is not a tidegate snapshot")]

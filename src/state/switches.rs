@@ -18,12 +18,13 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use super::{open_regular, write_whole};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
+use crate::terms::without_number;
 
 /// Why the file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum UnreadableSwitches {
     /// A file system error. A later attempt may succeed.
-    #[error("{0}")]
+    #[error("{}", without_number(.0))]
     Io(#[from] io::Error),
     /// The content is damaged: set the file aside.
     #[error("{0}")]

@@ -14,6 +14,7 @@ use crate::clock::Timestamp;
 use crate::engine::{Charge, Request, WorkOutcome};
 use crate::protocol;
 use crate::rules::shown;
+use crate::terms::without_number;
 
 /// One event of a trace; events are in order of time.
 #[derive(Clone, Copy, Debug)]
@@ -123,11 +124,11 @@ pub(crate) enum TraceFailure {
     Line { number: u64, wrong: TraceLineError },
     #[error("line {number}: {wrong}")]
     AccessLine { number: u64, wrong: UnreadableLine },
-    #[error("line {number}: {source}")]
+    #[error("line {number}: {}", without_number(source))]
     Read { number: u64, source: io::Error },
     #[error("line {number}: something is wrong here, and its text is not shown: another user owns the trace")]
     Withheld { number: u64 },
-    #[error("{0}")]
+    #[error("{}", without_number(.0))]
     Write(#[from] io::Error),
 }
 

@@ -164,6 +164,12 @@ pub(crate) fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// The error of an output that would replace a file.
+pub(crate) fn there_already() -> io::Error {
+    let message = "it is there already, and is not written over: name another, or remove it";
+    io::Error::new(io::ErrorKind::AlreadyExists, message)
+}
+
 const READ_BYTES: usize = 1 << 16;
 
 /// A progress bar on standard error, if that is a terminal; hidden until `PATIENCE` has passed.

@@ -10,6 +10,7 @@ use maud::{Markup, Render, html};
 
 use super::course::StepCounts;
 use super::player::Player;
+use super::recording::there_already;
 use super::rule_records::{CallerSet, RuleRecord};
 use super::spread::{CallerDistribution, QUANTILES};
 use super::summary::{Changes, NUMBERS, PlayedCounts, describe_changes, remarks, rules};
@@ -53,13 +54,14 @@ impl<'s> ReportSet<'s> {
 /// Creates the report's file, so that an unwritable path fails before the replay.
 ///
 /// # Errors
-/// The path cannot be written, or is not a regular file.
+/// The path cannot be written, or is there already.
 pub(crate) fn begin(path: &Path) -> io::Result<AtomicFile> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
             Err(io::Error::other("this is no file: name one for the report, such as replay.html"))
         }
-        _ => AtomicFile::begin(path),
+        Ok(_) => Err(there_already()),
+        Err(_) => AtomicFile::begin(path),
     }
 }
 

@@ -303,6 +303,75 @@ def test_the_npm_package_is_installed(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_the_maven_repository_has_all_artifacts(tmp_path: Path) -> None:
+    """Unpacked into the local repository, and built against without the network."""
+    need("mvn", "javac")
+    archive = only("tidegate-*-maven.tar.gz")
+    # The plugins of Maven are those of this user.
+    local = tmp_path / "local"
+    home = Path.home() / ".m2/repository"
+    for directory in ("", "io", "io/github"):
+        (local / directory).mkdir()
+        for each in (home / directory).glob("*"):
+            if each.relative_to(home).as_posix() not in ("io", "io/github", "io/github/tidegate"):
+                (local / directory / each.name).symlink_to(each)
+    run("tar", "-xf", archive, "-C", local)
+    [version] = os.listdir(local / "io/github/tidegate/tidegate")
+    names = sorted(path.name for path in (local / "io/github/tidegate").rglob("*.jar"))
+    artifacts = ("tidegate", "tidegate-grpc", "tidegate-servlet", "tidegate-spring-boot-starter")
+    assert names == sorted(f"{each}-{version}{kind}.jar" for each in artifacts for kind in ("", "-sources"))
+    (tmp_path / "src/main/java").mkdir(parents=True)
+    (tmp_path / "src/main/java/Ask.java").write_text("""
+        import io.github.tidegate.TidegateClient;
+        import java.util.Map;
+        class Ask {
+            public static void main(String[] arguments) {
+                var client = TidegateClient.create();
+                for (int i = 0; i < 2; i++) System.out.println(client.hit("api", Map.of("user", "u1")).allowed());
+            }
+        }""")
+    (tmp_path / "pom.xml").write_text(f"""<project>
+        <modelVersion>4.0.0</modelVersion>
+        <groupId>example</groupId><artifactId>program</artifactId><version>1</version>
+        <properties><maven.compiler.release>17</maven.compiler.release>
+            <project.build.sourceEncoding>UTF-8</project.build.sourceEncoding></properties>
+        <dependencies><dependency>
+            <groupId>io.github.tidegate</groupId><artifactId>tidegate</artifactId><version>{version}</version>
+        </dependency></dependencies>
+        <build><plugins><plugin>
+            <artifactId>maven-compiler-plugin</artifactId><version>3.14.1</version>
+        </plugin></plugins></build>
+    </project>""")
+    run("mvn", "--batch-mode", "--offline", f"-Dmaven.repo.local={local}", "compile", cwd=tmp_path)
+    jar = local / f"io/github/tidegate/tidegate/{version}/tidegate-{version}.jar"
+    with serving(BINARY, tmp_path) as daemon:
+        allowed = run("java", "-cp", f"{tmp_path}/target/classes:{jar}", "Ask", env=daemon).split()
+    assert archive.name == f"tidegate-{version}-maven.tar.gz" and allowed == ["true", "false"]
+
+
+@pytest.mark.nightly
+def test_the_php_package_is_installed(tmp_path: Path) -> None:
+    need("php", "composer")
+    if "zip" not in run("php", "-m").split():
+        pytest.skip("there is no zip extension of PHP here")
+    package = only("tidegate-*-php.zip")
+    shutil.copy(package, tmp_path)
+    (tmp_path / "composer.json").write_text(json.dumps({
+        "repositories": [{"type": "artifact", "url": str(tmp_path)}, {"packagist.org": False}],
+        "require": {"tidegate/tidegate": "*"},
+    }))
+    here = os.environ | {"COMPOSER_HOME": str(tmp_path / "home"), "COMPOSER_ALLOW_SUPERUSER": "1"}
+    run("composer", "install", "--no-interaction", "--no-progress", cwd=tmp_path, env=here)
+    program = """require "vendor/autoload.php";
+        $client = new Tidegate\\Client();
+        $ask = fn () => var_export($client->hit("api", ["user" => "u1"])->allowed, true);
+        echo Composer\\InstalledVersions::getPrettyVersion("tidegate/tidegate"), " ", $ask(), " ", $ask();"""
+    with serving(BINARY, tmp_path) as daemon:
+        version, *allowed = run("php", "-r", program, cwd=tmp_path, env=daemon).split()
+    assert package.name == f"tidegate-{version}-php.zip" and allowed == ["true", "false"]
+
+
+@pytest.mark.nightly
 def test_the_list_of_packages_is_that_of_cargo() -> None:
     text = only("tidegate-*.cdx.json").read_text()
     bom = json.loads(text)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::adapters::{HttpAuth, HttpSettings, ListenSettings};
+use tidegate::adapters::{Endpoint, HttpAuth, HttpSettings};
 use tidegate::daemon::redis_settings::RedisSettings;
 use tidegate::daemon::settings::{Environment, Log, LogFormat, Settings, Socket};
 use tidegate::fleet::link::LinkOptions;
@@ -63,7 +63,8 @@ fn defaults_every_setting() {
     assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/tidegate.admin.sock"));
     assert_eq!(settings.metrics, None, "on the admin socket alone");
-    assert_eq!(settings.http, None, "off");
+    let adapters = (settings.http.clone(), settings.resp.clone(), settings.envoy.clone());
+    assert_eq!(adapters, (None, None, None), "off");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
     }
@@ -107,20 +108,17 @@ fn parses_every_line_of_packaged_file() {
             region_weight: None,
         }),
         http: Some(HttpSettings {
-            listen: listen_at("/run/tidegate/http.sock"),
+            endpoint: Endpoint { socket: Some("/run/tidegate/http.sock".into()), ..Endpoint::default() },
             auth: Some(auth("web", &[("ip", "x-real-ip")])),
         }),
-        envoy: Some(listen_at("/run/tidegate/envoy.sock")),
+        resp: Some(Endpoint { socket: Some("/run/tidegate/resp.sock".into()), ..Endpoint::default() }),
+        envoy: Some(Endpoint { socket: Some("/run/tidegate/envoy.sock".into()), ..Endpoint::default() }),
         ..settings
     };
     assert_eq!(with_all, expected);
     assert_eq!(domains(&with_all), [("api", &[][..])], "written, and open to all");
     assert_eq!(pools(&with_all), [("web", &[][..], Some(256))]);
     assert_eq!(problems, Vec::<String>::new());
-}
-
-fn listen_at(socket: &str) -> ListenSettings {
-    ListenSettings { socket: Some(socket.into()), ..ListenSettings::default() }
 }
 
 #[test]
@@ -147,7 +145,8 @@ fn parses_each_line() {
          admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\nfleet: {hosts_at_least: 12}\n\
          adapters: {http: {socket: h.sock, listen: \"[::1]:9632\", token_file: t, domains: [api], \
          auth: {domain: web, attributes: {ip: X-Real-IP, user: x-user}}}, \
-         envoy: {socket: e.sock, listen: \"[::1]:9632\", token_file: t, domains: [api]}}\n",
+         resp: {listen: \"127.0.0.1:6379\", token_file: /t, domains: [api, resp]}, \
+         envoy: {socket: e.sock}}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -163,18 +162,26 @@ fn parses_each_line() {
     assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate/a.sock"));
     assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
     assert_eq!(settings.hosts_at_least, 12);
-    let listen = ListenSettings {
-        address: Some("[::1]:9632".parse().unwrap()),
-        token_file: "/etc/tidegate/t".into(),
-        domains: vec!["api".into()],
-        ..listen_at("/etc/tidegate/h.sock")
+    let http = HttpSettings {
+        endpoint: Endpoint {
+            socket: Some("/etc/tidegate/h.sock".into()),
+            listen: Some("[::1]:9632".parse().unwrap()),
+            token_file: "/etc/tidegate/t".into(),
+            domains: vec!["api".into()],
+            ..Endpoint::default()
+        },
+        auth: Some(auth("web", &[("ip", "x-real-ip"), ("user", "x-user")])),
     };
-    let auth = Some(auth("web", &[("ip", "x-real-ip"), ("user", "x-user")]));
-    assert_eq!(settings.http, Some(HttpSettings { listen: listen.clone(), auth }));
-    assert_eq!(
-        settings.envoy,
-        Some(ListenSettings { socket: Some("/etc/tidegate/e.sock".into()), ..listen })
-    );
+    assert_eq!(settings.http, Some(http));
+    let resp = Endpoint {
+        listen: Some("127.0.0.1:6379".parse().unwrap()),
+        token_file: "/t".into(),
+        domains: vec!["api".into(), "resp".into()],
+        ..Endpoint::default()
+    };
+    assert_eq!(settings.resp, Some(resp));
+    let socket = Some("/etc/tidegate/e.sock".into());
+    assert_eq!(settings.envoy, Some(Endpoint { socket, ..Endpoint::default() }));
 }
 
 #[test]

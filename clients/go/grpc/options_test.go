@@ -160,7 +160,11 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 		}
 		fake.AssertReleased()
 		lines := logged.All()
-		if c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name+" panicked") ||
+		counted := int64(2)
+		if name == "outcome" || name == "instrument" {
+			counted = 0
+		}
+		if c.Stats().Missed["callback"] != counted || len(lines) != 1 || !strings.Contains(lines[0], name+" panicked") ||
 			strings.Contains(lines[0], "secret") {
 			t.Fatalf("%s: %v %v", name, c.Stats().Missed, lines)
 		}

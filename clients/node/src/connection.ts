@@ -13,8 +13,8 @@ import {
 const IN_FLIGHT_MAX = 256; // requests written and not answered, which the daemon keeps for one connection
 const WAITING_MAX = 8_192; // waiting requests; further ones fail immediately
 const UNPROVED_MAX = 512, PATH_BYTES_MAX = 107;
-const BUSY = 8; // the daemon accepts no further connection
-const ERRORS_KEPT_OPEN: readonly Value[] = [5, 6, 7, 10, 11]; // errors after which the connection stays open
+const BUSY = 8, FORBIDDEN = 9, INTERNAL = 10; // errors; BUSY: the daemon accepts no further connection
+const ERRORS_KEPT_OPEN: readonly Value[] = [5, 6, 7, 10, 11]; // errors of one request: the rest of the connection is not doubtful
 
 /** Number of a connection, and id of a request on it. */
 export type Which = readonly [number, number];
@@ -189,19 +189,24 @@ export class Connection {
   #reply(reply: Value[]): void {
     const [kind, about, code] = reply;
     const asked = typeof about === "number" ? this.#waiting.get(about) : undefined;
+    const hello = about === 0 && !this.#welcome;
     const answers = asked?.sent && (kind === DECISION || kind === DONE) && (kind === DECISION) === isJudged(asked.op);
     if (asked && answers && kind === DECISION) {
       const grant = this.owner.grant(this, [this.number, asked.id]);
       this.#finish(asked, new Decision(reply.slice(2), null, grant, asked.idem, asked.domain));
     } else if (asked && answers) this.#finish(asked, code === true);
     else if (kind === GOODBYE) this.leaving = true;
-    else if (kind === WELCOME && about === 0 && code === 1) this.#welcome = true;
+    else if (kind === WELCOME && hello && code === 1) this.#welcome = true;
     else {
-      const kept = kind === ERROR && asked?.sent === true && ERRORS_KEPT_OPEN.includes(code ?? null);
-      const reason = (kind === ERROR && REFUSALS.get(code ?? null)) || "protocol";
-      const text = `the daemon answered ${String(kind)}: ${reply.slice(2).map(String).join(" ").slice(0, 200)}`;
-      const fault = new Fault(text, reason, { kept, full: kind === ERROR && code === BUSY });
+      // An ERROR with the id of no request is doubtful; without an id it is about the connection.
+      const concerns = asked?.sent === true || hello || (about === null && (code === FORBIDDEN || !REFUSALS.has(code ?? null)));
+      const error = kind === ERROR && concerns ? (code ?? null) : null;
+      const kept = asked?.sent === true && ERRORS_KEPT_OPEN.includes(error);
+      const said = reply.slice(2).map(String).join(" ").slice(0, 200).replace(/[\x00-\x1f\x7f-\x9f]/g, "?"); // one line of a log
+      const text = `the daemon answered ${String(kind)}: ${said}`;
+      const fault = new Fault(text, REFUSALS.get(error) ?? "protocol", { kept, full: error === BUSY });
       if (!kept || !asked) throw fault;
+      this.leaving ||= error === INTERNAL; // the daemon closes
       this.#finish(asked, fault);
     }
   }

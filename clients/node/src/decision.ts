@@ -18,6 +18,8 @@ const REFUSED: ReadonlySet<string | null> = new Set(REFUSALS.values());
 const VERDICTS: readonly Verdict[] = ["allow", "limit", "shed", "wait", "deny"];
 const STATUSES = { allow: 200, limit: 429, shed: 503, wait: 200, deny: 403 } as const;
 const OUTCOMES = { ok: 0, error: 1, dropped: 2 } as const;
+// Elements of `extra` with a value of their type.
+const EXTRA = [["help", ""], ["unit", ""], ["rate", ""], ["digest", ""], ["hide", true], ["blocked", true]] as const;
 const DIGITS_MAX = 10 ** 15 - 1; // of an integer in a header
 
 export function isRefusal(reason: string | null): boolean {
@@ -79,7 +81,8 @@ export class Decision {
     const known = typeof verdict === "number" ? VERDICTS[verdict] : undefined;
     const isText = rule === null || typeof rule === "string";
     const isMap = extra === null || extra instanceof Map;
-    if (!known || !isText || !isMap || !isList(notes) || !isList(all)) throw malformed();
+    const fits = !isMap || EXTRA.every(([name, kind]) => typeof (extra?.get(name) ?? kind) === typeof kind);
+    if (!known || !isText || !isMap || !fits || !isList(notes) || !isList(all)) throw malformed();
     this.verdict = known;
     this.status = STATUSES[known];
     this.allowed = this.status === 200;
@@ -245,7 +248,11 @@ function seconds(us: Value | undefined): number | null {
 
 function pairs(flat: Value[]): { kind: string; rule: string }[] {
   const notes = [];
-  for (let i = 0; i + 1 < flat.length; i += 2) notes.push({ kind: String(flat[i]), rule: String(flat[i + 1]) });
+  for (let i = 0; i < flat.length; i += 2) {
+    const [kind, rule] = flat.slice(i, i + 2);
+    if (typeof kind !== "string" || typeof rule !== "string") throw malformed();
+    notes.push({ kind, rule });
+  }
   return notes;
 }
 

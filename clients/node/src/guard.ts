@@ -156,7 +156,7 @@ export class Guard<R> {
     if (await this.#value("exempt", () => exempt?.(request), false)) return null;
     const caller = await this.#value("user", () => user?.(request), null);
     const added = await this.#attributes(seen);
-    const further = (await this.#value("descriptors", () => descriptors?.(request), null)) ?? [];
+    const further = (await this.#value("descriptors", async () => checkList(await descriptors?.(request)), null)) ?? [];
     const amount = await this.#value("cost", () => (typeof cost === "function" ? cost(request) : (cost ?? 1)), 1);
     const importance = await this.#value("priority", () => (typeof priority === "function" ? priority(request) : priority), null);
     const action = typeof onFailure === "function" ? await this.#value("onFailure", () => onFailure(request), "allow") : this.#actionOf(path);
@@ -264,9 +264,19 @@ function addFields(response: ServerResponse, fields: (status: number, there: str
 /** Returns what a function returned as attributes: an object, but none that is iterable; null: none. */
 function checkMapping<T>(given: T): T {
   if (given == null || (typeof given === "object" && !(Symbol.iterator in given))) return given;
-  const error = new TypeError("attributes are values by name");
+  throw wrongResult("attributes are values by name");
+}
+
+/** Returns what a function returned as further descriptors: an array; null: none. */
+function checkList<T>(given: T): T {
+  if (given == null || Array.isArray(given)) return given;
+  throw wrongResult("descriptors are an array");
+}
+
+function wrongResult(message: string): TypeError {
+  const error = new TypeError(message);
   error.stack = ""; // no line of the application
-  throw error;
+  return error;
 }
 
 function header(raw: IncomingMessage, name: string): string | undefined {

@@ -344,6 +344,8 @@ export function shortenIdem(idem: unknown): string | Uint8Array | null {
 /** Checks a cost or, if `signed`, an amount. Throws a TypeError or a RangeError: a programmer's error. */
 export function checkCost(cost: unknown, signed = false): Cost {
   if (typeof cost !== "object" || cost === null) return checkAmount(cost, signed);
+  // The units of an Array would be its indices, and a Map would have none: no rule would check the request.
+  if (Symbol.iterator in cost) return checkAmount(cost, signed);
   return Object.fromEntries(Object.entries(cost).map(([unit, n]) => [checkName(unit), checkAmount(n, signed)]));
 }
 

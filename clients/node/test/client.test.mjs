@@ -161,42 +161,6 @@ test("digests long values and keys, and sends no invalid priority", async (t) =>
   assert.ok(daemon.of(3)[1][3].flat().some((text) => /^~[0-9a-f]{32}$/.test(text)));
 });
 
-const HOSTILE = {
-  silence: ["timeout", () => null],
-  cut: ["timeout", (s, m) => frame(decision(m)).subarray(0, -1)],
-  "wrong id": ["protocol", (s, m) => Object.assign(decision(m), { 1: m[1] + 1 })],
-  "huge id": ["protocol", (s, m) => Object.assign(decision(m), { 1: 2n ** 64n - 1n })],
-  oversize: ["protocol", () => Buffer.concat([Buffer.from([0, 0, 0x40, 1]), Buffer.alloc(100)])],
-  garbage: ["protocol", () => frame(Uint8Array.of(0xc1))],
-  "unknown verdict": ["protocol", (s, m) => [1, m[1], 5]],
-  "unknown kind": ["protocol", (s, m) => [9, m[1]]],
-  "negative time": ["protocol", (s, m) => decision(m, [0, "r", 4, -2, 3, 4, 5])],
-  "rule of another type": ["protocol", (s, m) => decision(m, [0, 7, 4, 2, 3, 4, 5])],
-  "done for a judgement": ["protocol", (s, m) => [2, m[1], true]],
-  "error that closes": ["protocol", () => [3, null, 1, "malformed"]],
-  "internal error": ["protocol", (s, m) => [3, m[1], 10, "internal"], 1],
-  closed: ["unreachable", (s) => void s.destroy()],
-};
-
-for (const [name, [reason, script, connections = 0]] of Object.entries(HOSTILE)) {
-  test(`survives a hostile daemon: ${name}`, async (t) => {
-    const daemon = await Played.start(t);
-    daemon.script = script;
-    const client = makeClient(t, daemon.path, reason === "timeout" ? { timeoutMs: 50 } : {});
-    const d = await client.acquire("api", {}, { onFailure: "refuse" });
-    assert.deepEqual([d.reason, d.allowed, d.status, d.degraded], [reason, false, 503, true]);
-    assert.deepEqual(client.stats(), { missed: { [reason]: 1 }, refused: {}, connections, breakerOpen: false });
-    daemon.script = (socket, message) => decision(message);
-    assert.deepEqual(await hits(makeClient(t, daemon.path)), [null]);
-    let again = null;
-    await until(async () => (again = await client.hit("api")).reason === null); // a busy machine may be late again
-    const options = daemon.of(3).map((message) => message[6]).find((found) => found);
-    assert.ok(options.get("missed").get(reason) >= 1);
-    assert.deepEqual(options.get("abandoned"), connections ? [] : [[1, 1]]);
-    assert.equal(again.allowed, true);
-  });
-}
-
 test("refuses when the daemon refuses the client", async (t) => {
   const daemon = await Played.start(t);
   const client = makeClient(t, daemon.path, { fallback: "1/s" });

@@ -293,6 +293,21 @@ test("sends no attributes of a function that returns no values by name", async (
   assert.deepEqual(client.stats().missed, { callback: 5 });
 });
 
+test("sends no descriptors of a function that returns no array", async (t) => {
+  const daemon = await Played.start(t);
+  const client = makeClient(t, daemon.path);
+  let returned;
+  const port = await listening(t, createServer(limitHttp(client, "api", { descriptors: async () => returned }, (_, response) => response.end())));
+  const counts = [];
+  for (returned of ["abc", 7, { org: "o" }, new Set([{ org: "o" }]), null, undefined, [], [{ org: "o" }]]) {
+    assert.equal((await send(port, "/")).status, 200);
+    counts.push(daemon.of(1).at(-1)[3].length);
+  }
+  assert.deepEqual(counts, [1, 1, 1, 1, 1, 1, 1, 2]);
+  assert.deepEqual(client.lines, ["tidegate: descriptors threw TypeError: such requests are checked without it"]);
+  assert.deepEqual(client.stats().missed, { callback: 4 });
+});
+
 test("leaves onFailure to the daemon's absence, also if a function throws", async (t) => {
   const client = makeClient(t, "/nowhere/s");
   const options = { onFailure: "refuse", attributes: () => { throw new Error("secret"); } };

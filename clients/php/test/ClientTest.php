@@ -165,52 +165,6 @@ final class ClientTest extends Base
         $this->assertNotSame([], preg_grep('/^~[0-9a-f]{32}$/', array_merge(...$daemon->seen(Wire::HIT)[1][3])));
     }
 
-    public static function hostile(): array
-    {
-        return [
-            'silence' => ['timeout', static fn () => null],
-            'cut' => ['timeout', static fn (array $m) => substr(frame(decision($m)), 0, -1)],
-            'wrong id' => ['protocol', static fn (array $m) => array_replace(decision($m), [1 => $m[1] + 1])],
-            'huge id' => ['protocol', static fn (array $m) => frame("\x93\x01\xcf" . str_repeat("\xff", 8) . "\x00")],
-            'oversize' => ['protocol', static fn () => "\0\0\x40\x01" . str_repeat("\0", 100)],
-            'empty' => ['protocol', static fn () => "\0\0\0\0"],
-            'garbage' => ['protocol', static fn () => frame("\xc1")],
-            'text of an error' => ['protocol', static fn () => "HTTP/1.1 400 Bad Request\r\n\r\n"],
-            'unknown verdict' => ['protocol', static fn (array $m) => [1, $m[1], 5]],
-            'unknown kind' => ['protocol', static fn (array $m) => [9, $m[1]]],
-            'negative time' => ['protocol', static fn (array $m) => decision($m, [0, 'r', 4, -2, 3, 4, 5])],
-            'rule of another type' => ['protocol', static fn (array $m) => decision($m, [0, 7, 4, 2, 3, 4, 5])],
-            'extra of another type' => ['protocol', static fn (array $m) => array_replace(decision($m), [12 => 7])],
-            'done for a judgement' => ['protocol', static fn (array $m) => [2, $m[1], true]],
-            'error that closes' => ['protocol', static fn () => [3, null, 1, 'malformed']],
-            'flood of errors' => ['protocol', static fn () => str_repeat(frame([3, null, 10, 'internal']), 500)],
-            'flood of goodbyes' => ['timeout', static fn () => str_repeat(frame([4, null, 'draining']), 500)],
-            'internal error' => ['protocol', static fn (array $m) => [3, $m[1], 10, 'internal'], 1],
-            'closed' => ['unreachable', static fn () => false],
-        ];
-    }
-
-    /** @dataProvider hostile */
-    public function testSurvivesAHostileDaemon(string $reason, Closure $script, int $connections = 0): void
-    {
-        $daemon = $this->played(static fn (array $m, string $mode) => $mode === 'allow' && $m[0] === 1 ? $script($m) : decision($m));
-        $client = $this->client($daemon->path, timeout: $reason === 'timeout' ? 0.05 : PATIENT);
-        $d = $client->acquire('api', onFailure: 'refuse');
-        $this->assertSame([$reason, false, 503, true], [$d->reason, $d->allowed, $d->status, $d->degraded]);
-        $this->assertSame(['missed' => [$reason => 1], 'refused' => [], 'connections' => $connections, 'breakerOpen' => false], $client->stats());
-        $daemon->mode('well');
-        $again = until(fn () => ($d = $client->hit('api'))->reason === null ? $d : null); // a busy machine may be late again
-        $this->assertTrue($again->allowed);
-        $options = until(fn () => array_filter(array_map(static fn (array $m) => $m[6] ?? null, $daemon->seen(Wire::HIT))));
-        $options = reset($options);
-        $this->assertGreaterThanOrEqual(1, $options->missed->$reason);
-        $acquired = $daemon->seen(Wire::ACQUIRE)[0][1];
-        $this->assertSame($connections ? null : [[1, $acquired]], $options->abandoned ?? null);
-        self::hits($client);
-        $all = $daemon->seen(Wire::HIT);
-        $this->assertCount(5, end($all)); // reported once
-    }
-
     public function testRefusesWhenTheDaemonRefusesTheClient(): void
     {
         $daemon = $this->played(static fn (array $m, string $mode): array => [3, $m[1], (int) $mode, 'no']);

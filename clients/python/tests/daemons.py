@@ -30,14 +30,16 @@ def frame(message: object) -> bytes:
 class Played:
     """A scripted daemon: `script(connection, message)` gets every request but HELLO.
 
-    `seen` has every message, HELLO too; replies of `script` that are lists or bytes are framed and sent. `silent`:
-    sends no reply, not even to HELLO and PING.
+    `seen` has every message, HELLO too; replies of `script` that are lists or bytes are framed and sent. `greet` is the
+    script of HELLO, `ping` that of PING. `silent`: sends no reply, not even to these.
     """
 
     def __init__(self, path: str) -> None:
         self.path, self.seen, self.connections, self.stopped, self.silent = path, [], [], False, False
         self.served, self.most, self.refused = set(), 1_000, 0  # further connections get the error `busy`
         self.script = lambda connection, message: [1, message[1], *ALLOW]
+        self.greet = lambda connection, message: [0, message[1], 1, {"server": "played/1", "boot": 1, "connection": 1}]
+        self.ping = lambda connection, message: [2, message[1], True]
         self.hears = self.seen.append
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
@@ -69,10 +71,8 @@ class Played:
                     self.hears(message)
                     if self.silent:
                         answer = None
-                    elif message[0] == 0:
-                        answer = [0, message[1], 1, {"server": "played/1", "boot": 1, "connection": 1}]
-                    elif message[0] == 8:
-                        answer = [2, message[1], True]
+                    elif message[0] in (0, 8):
+                        answer = (self.ping if message[0] else self.greet)(connection, message)
                     else:
                         answer = self.script(connection, message)
                         if message[1] is None and not isinstance(answer, bytes):

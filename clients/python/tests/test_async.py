@@ -10,7 +10,7 @@ import time
 
 import pytest
 from daemons import ALLOW, LIMIT, PATIENT, Played, frame
-from test_client import SLACK, fork_past_python, in_child
+from test_client import fork_past_python, in_child
 
 import tidegate
 from tidegate import HIT, pipe
@@ -139,40 +139,6 @@ def test_every_loop_has_a_connection_of_its_own(played, ac):
 # -- without the daemon ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        pytest.param(lambda c, m: None, "timeout", id="silence"),
-        pytest.param(lambda c, m: frame([1, m[1], *ALLOW])[:-1], "timeout", id="cut"),
-        pytest.param(lambda c, m: [1, m[1] + 1, *ALLOW], "protocol", id="wrong_id"),
-        pytest.param(lambda c, m: b"\x00\x00\x40\x01" + bytes(100), "protocol", id="oversize"),
-        pytest.param(lambda c, m: frame(b"\xc1"), "protocol", id="garbage"),
-        pytest.param(lambda c, m: [1, m[1], 5], "protocol", id="unknown_verdict"),
-        pytest.param(lambda c, m: [2, m[1], True], "protocol", id="done_for_a_judgement"),
-        pytest.param(lambda c, m: [3, None, 1, "malformed"], "protocol", id="error_that_closes"),
-        pytest.param(lambda c, m: c.shutdown(socket.SHUT_RDWR), "unreachable", id="closed"),
-    ],
-)
-@pytest.mark.parametrize("on_failure", ["allow", "refuse"])
-def test_hostile_daemons(played, make_async, script, reason, on_failure):
-    ac = make_async(timeout=0.1 if reason == "timeout" else PATIENT)
-    played.script = script
-
-    async def main():
-        started = time.monotonic()
-        decision = await ac.acquire("api", on_failure=on_failure)
-        assert time.monotonic() - started < (0.1 if reason == "timeout" else PATIENT) + SLACK
-        assert (decision.reason, decision.allowed) == (reason, on_failure == "allow")
-        assert ac.stats() == {"missed": {reason: 1}, "refused": {}, "connections": 0, "breaker_open": False}
-        played.script = lambda connection, message: [1, message[1], *ALLOW]
-        ac._core._timeout = PATIENT
-        assert await hits(ac, 2) == [None, None]
-
-    asyncio.run(main())
-    report, plain = played.of(HIT)
-    assert report[6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(plain) == 5
-
-
 def test_many_timeouts_count_once(played, make_async, long_pauses):
     ac = make_async(timeout=0.1)
     played.script = lambda connection, message: None
@@ -187,23 +153,6 @@ def test_many_timeouts_count_once(played, make_async, long_pauses):
     asyncio.run(main())
 
 
-def test_a_full_backlog_is_a_failure_at_the_deadline(directory, make_async):
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(directory / "s"))
-    listener.listen(0)
-    fill = []
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            fill.append(socket.socket(socket.AF_UNIX))
-            fill[-1].setblocking(False)
-            fill[-1].connect(str(directory / "s"))
-    ac = make_async(timeout=0.1)
-    started = time.monotonic()
-    assert asyncio.run(hits(ac)) == ["unreachable"] and 0.1 <= time.monotonic() - started < 0.1 + SLACK
-    for one in (*fill, listener):
-        one.close()
-
-
 def test_no_daemon_then_one(directory, make_async, caplog, long_pauses):
     ac = make_async()
     assert asyncio.run(hits(ac, 4)) == ["unreachable"] + ["breaker"] * 3
@@ -212,22 +161,6 @@ def test_no_daemon_then_one(directory, make_async, caplog, long_pauses):
     ac._core._until = 0.001
     assert asyncio.run(hits(ac, 2)) == [None, None] and "answers again" in caplog.text
     made.stop()
-
-
-def test_a_reply_that_arrived_in_time_counts(played, make_async):
-    """Simulates a busy loop."""
-    ac = make_async(timeout=0.1)
-    played.script = lambda connection, message: [1, message[1], *LIMIT]
-
-    async def main():
-        await hits(ac)
-        asked = asyncio.ensure_future(ac.hit("api"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the request was written
-        time.sleep(0.3)
-        return (await asked).verdict
-
-    assert asyncio.run(main()) == "limit"
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
@@ -242,22 +175,6 @@ def test_an_orderly_restart_loses_no_decision(played, ac, goodbye):
     assert asyncio.run(main()) == [None] * 10 and ac.stats()["missed"] == {}
 
 
-def test_retries_unanswered_requests_after_a_goodbye(played, ac):
-    async def main():
-        await hits(ac)
-
-        def leave(connection, message):
-            played.script = lambda connection, message: [1, message[1], *ALLOW]
-            connection.sendall(frame([4, None, "draining"]))
-            connection.shutdown(socket.SHUT_RDWR)
-
-        played.script = leave
-        assert await hits(ac) == [None]
-
-    asyncio.run(main())
-    assert ac.stats()["missed"] == {}
-
-
 def test_a_hangup_without_welcome_is_not_retried_forever(make_async, monkeypatch):
     made = []
 
@@ -268,13 +185,6 @@ def test_a_hangup_without_welcome_is_not_retried_forever(make_async, monkeypatch
 
     monkeypatch.setattr(pipe, "connect", connected)
     assert asyncio.run(hits(make_async())) == ["unreachable"] and len(made) == 1
-
-
-@pytest.mark.parametrize("code", [5, 10])
-def test_an_error_that_keeps_the_connection(played, ac, code):
-    played.script = lambda connection, message: [3, message[1], code, "the reason"]
-    assert asyncio.run(hits(ac, 5)) == ["protocol"] * 5
-    assert ac.stats() == {"missed": {"protocol": 5}, "refused": {}, "connections": 1, "breaker_open": False}
 
 
 def test_disabled(played, make_async):

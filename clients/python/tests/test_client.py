@@ -17,7 +17,6 @@ import pytest
 from daemons import ALLOW, LIMIT, PATIENT, Played, frame
 
 import tidegate
-from tidegate import HIT
 from tidegate.answers import problem
 
 SLACK = 2.0  # seconds beyond a deadline that a busy machine may cause
@@ -63,16 +62,6 @@ def test_invalid_options_of_a_client_raise(options):
         tidegate.Client(**options)
 
 
-def test_a_reply_in_pieces_with_a_welcome_and_more_elements(played, client):
-    def in_pieces(connection, message):
-        for byte in frame([1, message[1], *LIMIT, None, None, None, None, "later", {"k": [1]}]):
-            connection.sendall(bytes((byte,)))
-
-    played.script = in_pieces
-    decision = hits(client)[0]
-    assert not decision and decision.retry_after == 0.05 and not decision.degraded
-
-
 def test_a_large_reply(played, client):
     entries = [["rule" * 20, 1, 2, 3, 4]] * 150
     played.script = lambda connection, message: [1, message[1], *ALLOW, None, None, entries]
@@ -105,77 +94,6 @@ def test_check(played, client):
 # -- 1, 2: the deadline, and malformed replies -------------------------------------------------------------------------
 
 
-def drip(connection, message):
-    for byte in frame([1, message[1], *ALLOW]):
-        connection.sendall(bytes((byte,)))
-        time.sleep(SLACK / 10)
-
-
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        pytest.param(lambda c, m: None, "timeout", id="silence"),
-        pytest.param(drip, "timeout", id="drip"),
-        pytest.param(lambda c, m: frame([1, m[1], *ALLOW])[:-1], "timeout", id="cut"),
-        pytest.param(lambda c, m: [1, m[1] + 1, *ALLOW], "protocol", id="wrong_id"),
-        pytest.param(lambda c, m: [1, m[1] - 1, *ALLOW], "protocol", id="late_id"),
-        pytest.param(lambda c, m: [1, None, *ALLOW], "protocol", id="nil_id"),
-        pytest.param(lambda c, m: b"\x00\x00\x00\x00", "protocol", id="empty_frame"),
-        pytest.param(lambda c, m: b"\x00\x00\x40\x01" + bytes(100), "protocol", id="oversize"),
-        pytest.param(lambda c, m: b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol", id="http"),
-        pytest.param(lambda c, m: frame(b"\xc1"), "protocol", id="garbage"),
-        pytest.param(lambda c, m: [9, m[1]], "protocol", id="unknown_kind"),
-        pytest.param(lambda c, m: [1, m[1], 5], "protocol", id="unknown_verdict"),
-        pytest.param(lambda c, m: [1, m[1], 0, 5], "protocol", id="rule_no_text"),
-        pytest.param(lambda c, m: [2, m[1], True], "protocol", id="done_for_a_judgement"),
-        pytest.param(lambda c, m: [0, m[1], 1, {}], "protocol", id="welcome_again"),
-        pytest.param(lambda c, m: [3, None, 1, "malformed"], "protocol", id="error_that_closes"),
-        pytest.param(lambda c, m: [3, m[1], 77, "new"], "protocol", id="error_unknown"),
-        pytest.param(lambda c, m: [3, m[1], "5", "odd"], "protocol", id="error_odd"),
-        pytest.param(lambda c, m: [], "protocol", id="no_kind"),
-        pytest.param(lambda c, m: c.close(), "unreachable", id="closed"),
-        pytest.param(
-            lambda c, m: (c.sendall(frame([1, m[1], *ALLOW])[:9]), c.close())[1], "unreachable", id="closed_in_it"
-        ),
-    ],
-)
-@pytest.mark.parametrize("on_failure", ["allow", "refuse"])
-def test_hostile_daemons(played, make_client, script, reason, on_failure):
-    played.script = script
-    timeout = 0.1 if reason == "timeout" else PATIENT
-    client = make_client(timeout=timeout)
-    started = time.monotonic()
-    decision = client.acquire("api", {"user": "u1"}, on_failure=on_failure)
-    assert time.monotonic() - started < timeout + SLACK
-    assert (decision.degraded, decision.reason) == (True, reason)
-    if on_failure == "allow":
-        assert (decision.allowed, decision.status, decision.headers()) == (True, 200, {})
-    else:
-        assert (decision.allowed, decision.status) == (False, 503)
-        assert decision.headers()["Retry-After"] == "1" and b"could not be judged" in problem(decision)
-    # The connection is not reused; the next request reports abandoned and missed ones.
-    assert client.stats() == {"missed": {reason: 1}, "refused": {}, "connections": 0, "breaker_open": False}
-    played.script = lambda connection, message: [1, message[1], *ALLOW]
-    client._timeout = PATIENT
-    assert not client.hit("api", {"user": "u1"}).degraded
-    assert played.of(HIT)[-1][6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]}
-    assert not client.hit("api", {"user": "u1"}).degraded
-    assert len(played.of(HIT)[-1]) == 5  # reported once
-
-
-def test_a_daemon_that_does_not_read_or_accept(directory, make_client):
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(directory / "s"))
-    listener.listen(0)
-    clients = [make_client(timeout=0.1) for _ in range(6)]
-    for client in clients:  # the first ones wait in the backlog, which is full for the others
-        started = time.monotonic()
-        assert hits(client)[0].reason in ("timeout", "unreachable")
-        assert time.monotonic() - started < 0.1 + SLACK
-    assert {reason for c in clients for reason in c.stats()["missed"]} == {"timeout", "unreachable"}
-    listener.close()
-
-
 def test_an_arrived_reply_counts_after_the_deadline(played, client, monkeypatch):
     hits(client)
     arrived = threading.Event()
@@ -197,30 +115,6 @@ def test_an_arrived_reply_counts_after_the_deadline(played, client, monkeypatch)
 
     monkeypatch.setattr(tidegate, "monotonic", asleep)
     assert hits(client)[0].verdict == "limit"
-
-
-def test_a_late_reply_never_reaches_another_request(played, make_client):
-    client = make_client(timeout=0.3)
-    played.script = lambda connection, message: (
-        time.sleep(0.4) if message[3] == [["user", "slow"]] else None,
-        [1, message[1], *(LIMIT if message[3] == [["user", "slow"]] else ALLOW)],
-    )[1]
-    for _ in range(2):
-        assert client.hit("api", {"user": "slow"}).reason == "timeout"
-        assert client.hit("api", {"user": "quick"}).verdict == "allow"
-
-
-@pytest.mark.parametrize("code", [5, 10])
-def test_an_error_that_keeps_the_connection(played, make_client, caplog, code):
-    client = make_client()
-    played.script = lambda connection, message: [3, message[1], code, "the reason"]
-    assert reasons(hits(client, 5)) == ["protocol"] * 5
-    assert client.stats() == {"missed": {"protocol": 5}, "refused": {}, "connections": 1, "breaker_open": False}
-    assert len(caplog.messages) == 1 and "the reason" in caplog.messages[0]
-    assert client.acquire("api").degraded
-    played.script = lambda connection, message: [1, message[1], *ALLOW]
-    assert not client.hit("api").degraded
-    assert "abandoned" not in played.of(HIT)[-1][6]  # a reply arrived
 
 
 def test_refuses_without_a_daemon_only_if_configured(make_client):
@@ -260,47 +154,6 @@ def test_a_release_does_not_wait_for_a_daemon_that_does_not_read(directory, make
 
 
 # -- an orderly restart ------------------------------------------------------------------------------------------------
-
-
-def test_retries_after_a_closed_idle_connection(played, client):
-    hits(client)
-    played.hang_up()
-    assert reasons(hits(client, 3)) == [None] * 3
-    assert client.stats()["missed"] == {}
-
-
-def test_retries_after_a_goodbye_on_an_idle_connection(played, client):
-    hits(client)
-    old = played.connections[0]
-    old.sendall(frame([4, None, "draining"]))
-    old.shutdown(socket.SHUT_RDWR)
-    assert reasons(hits(client)) == [None]
-
-
-def test_retries_after_a_goodbye_without_reply(played, client):
-    hits(client)
-
-    def leave(connection, message):
-        played.script = lambda connection, message: [1, message[1], *ALLOW]
-        connection.sendall(frame([4, None, "draining"]))
-        connection.shutdown(socket.SHUT_RDWR)
-
-    played.script = leave
-    assert reasons(hits(client)) == [None]
-    assert client.stats()["missed"] == {}
-
-
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_a_goodbye_with_the_reply_ends_the_connection(played, client, order):
-    goodbye = frame([4, None, "draining"])
-
-    def leave(connection, message):
-        reply = frame([1, message[1], *LIMIT])
-        return goodbye + reply if order == "before" else reply + goodbye
-
-    played.script = leave
-    assert [d.verdict for d in hits(client, 3)] == ["limit"] * 3
-    assert client.stats()["missed"] == {} and len([m for m in played.seen if m[0] == 0]) == 3
 
 
 def test_retries_once(directory, make_client):
@@ -744,21 +597,3 @@ def test_a_refusal_has_domain_rule_and_digest(played, client, directory, asynchr
 
 
 UNMATCHED = [0, None, None, None, None, None, 0, None, ["unmatched", "domain"]]
-
-
-def test_an_unknown_domain_is_logged_once(played, make_client, caplog):
-    played.script = lambda connection, message: [1, message[1], *UNMATCHED]
-    c = make_client()
-    for domain in ("ap", "ap", "log-in"):
-        decision = c.hit(domain, {"user": "u1"})
-        assert decision.allowed and not decision.degraded and decision.notes == [("unmatched", "domain")]
-
-    async def ask():
-        ac = tidegate.AsyncClient(played.path)
-        await ac.hit("ap", {"user": "u1"})
-        await ac.hit("ap", {"user": "u1"})
-        ac.close()
-
-    asyncio.run(ask())
-    said = 'tidegate: the rules have no domain "%s"; its requests are not limited'
-    assert caplog.messages == [said % "ap", said % "log-in", said % "ap"]

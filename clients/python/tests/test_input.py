@@ -6,7 +6,7 @@ import hashlib
 import math
 
 import pytest
-from daemons import ALLOW, LIMIT, frame
+from daemons import ALLOW, LIMIT
 
 import tidegate
 import tidegate.http
@@ -149,34 +149,6 @@ def test_an_idem_is_written_as_it_is_or_as_its_digest(played, client, idem, writ
     client.hit("api", USER, idem=idem)
     client.charge("api", USER, idem=idem)
     assert [message[-1] for message in played.requests()] == [{"idem": written}, {"idem": written}]
-
-
-@pytest.mark.parametrize(("code", "reason"), [(6, "invalid"), (7, "quota"), (9, "forbidden"), (11, "not_allowed")])
-@pytest.mark.parametrize("on_failure", ["allow", "refuse"])
-def test_an_error_about_the_client_refuses(played, make_client, caplog, code, reason, on_failure):
-    client = make_client(fallback="9/s")
-    played.script = lambda connection, message: [3, message[1], code, "the text"]
-    for _ in range(10):
-        decision = client.acquire("api", USER, on_failure=on_failure)
-        assert (decision.verdict, decision.status, decision.reason, decision.degraded) == ("shed", 503, reason, False)
-        assert b"could not be judged" in tidegate.answers.problem(decision)
-    assert client.stats()["refused"] == {reason: 10}
-    assert (client.stats()["missed"], client.stats()["breaker_open"]) == ({}, False)
-    assert [reason in message for message in caplog.messages] == [True]
-
-
-@pytest.mark.parametrize("code", [9])
-def test_refuses_after_forbidden_hello(played, client, code):
-    played.script = lambda connection, message: frame([3, 0, code, "not for you"])
-    assert [client.hit("api", USER).reason for _ in range(5)] == ["forbidden"] * 5
-
-
-@pytest.mark.parametrize(("code", "closes"), [(1, True), (2, True), (3, True), (10, False), (5, False)])
-def test_an_error_about_the_daemon_is_degraded(played, make_client, long_pauses, code, closes):
-    client = make_client()
-    played.script = lambda connection, message: [3, None if closes else message[1], code, "the text"]
-    reasons = [client.hit("api", USER).reason for _ in range(5)]
-    assert reasons == (["protocol"] * 3 + ["breaker"] * 2 if closes else ["protocol"] * 5)
 
 
 def test_middlewares_raise_for_invalid_options(client):

@@ -70,22 +70,3 @@ def test_one_request_without_the_daemon_is_singular(directory, make_client, capl
     client.hit("api")
     made.stop()
     assert caplog.messages[1].endswith("answers again; 1 request so far decided without it")
-
-
-def test_a_request_that_no_rule_matches_is_logged_once_for_each_domain(played, make_client, caplog):
-    played.script = lambda connection, message: [1, message[1], 0, *5 * [None], 0, None, ["unmatched", "rule"]]
-    c = make_client()
-    for domain, attributes in (("shop", {"user": "u1", "plan": "free"}), ("shop", {"ip": "::1"}), ("login", {})):
-        assert c.hit(domain, attributes).notes == [("unmatched", "rule")]
-
-    async def ask():
-        ac = tidegate.AsyncClient(played.path)
-        for _ in range(2):
-            await ac.hit("shop", [{"user": "u1"}, {"user": "u2", "plan": "free"}])
-        ac.close()
-
-    asyncio.run(ask())
-    why = "it is not limited; `tidegate why {} …` says why"
-    said = 'tidegate: no rule of the domain "{0}" matches a request with{1}: ' + why.format("{0}")
-    shop = said.format("shop", " the attributes user, plan")
-    assert caplog.messages == [shop, said.format("login", "out attributes"), shop]

@@ -389,7 +389,8 @@ module Tidegate
     end
 
     def log_refusal(error)
-      result = error.is_a?(Fault) && !error.refusal? ? consequence : "are refused"
+      reason = error.is_a?(Fault) ? error.reason : "invalid"
+      result = REFUSALS.include?(reason) ? "are refused (#{reason})" : consequence
       log("#{error.message}; such requests #{result}", once: true)
     end
   end

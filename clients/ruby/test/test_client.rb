@@ -43,16 +43,6 @@ class TestClient < Support::Case
     end
   end
 
-  def test_a_reply_in_pieces_with_a_welcome_and_more_elements
-    played.script = lambda do |connection, message|
-      reply = Support.frame([1, message[1], *LIMIT, nil, nil, nil, nil, "later", { "k" => [1] }])
-      reply.each_char { |byte| connection.write(byte) } && nil
-    end
-    decision = hits(client).first
-    refute decision.allowed?
-    assert_equal [0.05, false], [decision.retry_after, decision.degraded?]
-  end
-
   def test_a_large_reply
     entries = Array.new(150) { ["rule" * 20, 1, 2, 3, 4] }
     played.script = ->(_, message) { [1, message[1], *ALLOW, nil, nil, entries] }
@@ -112,86 +102,6 @@ class TestClient < Support::Case
 
   # -- 1, 2: the deadline, and malformed replies -----------------------------------------------------------------------
 
-  DRIP = lambda do |connection, message|
-    Support.frame([1, message[1], *ALLOW]).each_char do |byte|
-      connection.write(byte)
-      sleep(SLACK / 10)
-    end
-    nil
-  end
-  HOSTILE = {
-    silence: ["timeout", ->(_, _) {}],
-    drip: ["timeout", DRIP],
-    cut: ["timeout", ->(_, m) { Support.frame([1, m[1], *ALLOW])[0..-2] }],
-    wrong_id: ["protocol", ->(_, m) { [1, m[1] + 1, *ALLOW] }],
-    late_id: ["protocol", ->(_, m) { [1, m[1] - 1, *ALLOW, nil, nil, nil, nil] }],
-    nil_id: ["protocol", ->(_, _) { [1, nil, *ALLOW] }],
-    empty_frame: ["protocol", ->(_, _) { "\0\0\0\0" }],
-    oversize: ["protocol", ->(_, _) { "\0\0\x40\x01#{'x' * 100}" }],
-    length_beyond: ["timeout", ->(_, m) { "\0\0\1".b << Support.frame([1, m[1], *ALLOW, nil, nil, nil, nil]).byteslice(3..) }],
-    length_short: ["protocol", ->(_, m) { "\0\0\0\3".b << Support.frame([1, m[1], *ALLOW, nil, nil, nil, nil]).byteslice(4..) }],
-    http: ["protocol", ->(_, _) { "HTTP/1.1 400 Bad Request\r\n\r\n" }],
-    garbage: ["protocol", ->(_, _) { Support.frame("\xc1") }],
-    unknown_kind: ["protocol", ->(_, m) { [9, m[1]] }],
-    unknown_verdict: ["protocol", ->(_, m) { [1, m[1], 5, *ALLOW[1..], nil, nil, nil, nil] }],
-    rule_no_text: ["protocol", ->(_, m) { [1, m[1], 0, 5] }],
-    rule_of_bytes: ["protocol", ->(_, m) { [1, m[1], 0, "per-user".b, *ALLOW[2..]] }],
-    below_0: ["protocol", ->(_, m) { [1, m[1], 0, "per-user", -1] }],
-    done_for_a_judgement: ["protocol", ->(_, m) { [2, m[1], true] }],
-    welcome_again: ["protocol", ->(_, m) { [0, m[1], 1, {}] }],
-    error_that_closes: ["protocol", ->(_, _) { [3, nil, 1, "malformed"] }],
-    error_unknown: ["protocol", ->(_, m) { [3, m[1], 77, "new"] }],
-    error_odd: ["protocol", ->(_, m) { [3, m[1], "5", "odd"] }],
-    no_kind: ["protocol", ->(_, _) { [] }],
-    closed: ["unreachable", ->(c, _) { c.close }],
-    closed_in_it: ["unreachable", ->(c, m) { c.write(Support.frame([1, m[1], *ALLOW])[0, 9]) && c.close }]
-  }.freeze
-
-  HOSTILE.each do |name, (reason, script)|
-    %w[allow refuse].each do |on_failure|
-      define_method("test_hostile_#{name}_#{on_failure}") { assert_held(reason, script, on_failure) }
-    end
-  end
-
-  def assert_held(reason, script, on_failure)
-    played.script = script
-    timeout = reason == "timeout" ? 0.1 : PATIENT
-    client = make_client(timeout: timeout)
-    started = Support.now
-    decision = client.acquire("api", { user: "u1" }, on_failure: on_failure)
-    assert_operator Support.now - started, :<, timeout + SLACK
-    assert_equal [true, reason], [decision.degraded?, decision.reason]
-    if on_failure == "allow"
-      assert_equal [true, 200, {}], [decision.allowed?, decision.status, decision.headers]
-    else
-      assert_equal [false, 503, "1"], [decision.allowed?, decision.status, decision.headers["Retry-After"]]
-      assert_includes decision.message, "could not be judged"
-    end
-    # The connection is not reused; the next request reports abandoned and missed ones.
-    assert_equal({ missed: { reason => 1 }, refused: {}, connections: 0, breaker_open: false }, client.stats)
-    played.script = ->(_, message) { [1, message[1], *ALLOW] }
-    client.instance_variable_set(:@timeout, PATIENT)
-    refute client.hit("api", { user: "u1" }).degraded?
-    assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, FIRST]] }, played.last_report)
-    refute client.hit("api", { user: "u1" }).degraded?
-    assert_equal 5, played.seen.last.size # reported once
-  end
-
-  def test_a_daemon_that_does_not_read_or_accept
-    listener = Socket.new(:UNIX, :STREAM)
-    listener.bind(Socket.sockaddr_un("#{@directory}/s"))
-    listener.listen(0)
-    clients = Array.new(6) { make_client(timeout: 0.1) }
-    clients.each do |client| # the first ones wait in the backlog, which is full for the others
-      started = Support.now
-      assert_includes %w[timeout unreachable], hits(client).first.reason
-      assert_operator Support.now - started, :<, 0.1 + SLACK
-    end
-    assert_equal %w[timeout unreachable], clients.flat_map { |client| client.stats[:missed].keys }.uniq.sort
-    assert_includes @log.lines.join, "takes no connections"
-    listener.close
-  end
-
   def test_an_arrived_reply_counts_after_the_deadline
     hits(client.tap { played })
     arrived = Queue.new
@@ -215,56 +125,7 @@ class TestClient < Support::Case
     assert_equal "limit", decision.verdict
   end
 
-  def test_a_late_reply_never_reaches_another_request
-    client = make_client(timeout: 0.3)
-    played.script = lambda do |_, message|
-      slow = message[3] == [%w[user slow]]
-      sleep(0.4) if slow
-      [1, message[1], *(slow ? LIMIT : ALLOW)]
-    end
-    2.times do
-      assert_equal "timeout", client.hit("api", { user: "slow" }).reason
-      assert_equal "allow", client.hit("api", { user: "quick" }).verdict
-    end
-  end
-
-  [5, 10].each do |code|
-    define_method("test_error_#{code}_keeps_the_connection") do
-      played.script = ->(_, message) { [3, message[1], code, "the reason"] }
-      assert_equal ["protocol"] * 5, reasons(hits(client, 5))
-      assert_equal({ missed: { "protocol" => 5 }, refused: {}, connections: 1, breaker_open: false }, client.stats)
-      assert_equal 1, @log.lines.size
-      assert_includes @log.lines.first, "the reason"
-      assert client.acquire("api").degraded?
-      played.script = ->(_, message) { [1, message[1], *ALLOW] }
-      refute client.hit("api").degraded?
-      refute_includes played.seen.last[6], "abandoned" # a reply arrived
-    end
-  end
-
   # -- input ----------------------------------------------------------------------------------------------------------
-
-  { 6 => "invalid", 7 => "quota", 11 => "not_allowed", 9 => "forbidden" }.each do |code, reason|
-    define_method("test_refuses_when_the_daemon_answers_#{reason}") do
-      played.script = ->(_, message) { [3, message[1], code, "the reason"] }
-      client = make_client(fallback: "100/s")
-      decisions = Array.new(5) { client.acquire("api", on_failure: "allow") }
-      decisions.each { |decision| assert_refused(reason, decision) }
-      assert_equal({ missed: {}, refused: { reason => 5 }, connections: code == 9 ? 0 : 1, breaker_open: false }, client.stats)
-      assert_equal 1, @log.lines.size
-      assert_match(/the reason.*; such requests are refused/, @log.lines.first)
-      assert_equal false, client.charge("api")
-    end
-  end
-
-  def test_refuses_when_hello_is_forbidden
-    closing = ->(connection) { connection.write(Support.frame([3, 0, 9, "another user's session"])) && connection.close }
-    listener = UNIXServer.new("#{@directory}/s")
-    serving = Thread.new { 5.times { listener.accept.tap { |one| one.readpartial(4_096) }.then(&closing) } }
-    5.times { assert_refused("forbidden", client.hit("api")) }
-    serving.join
-    listener.close
-  end
 
   def assert_refused(reason, decision)
     assert_equal ["shed", 503, reason, false, false], [decision.verdict, decision.status, decision.reason, decision.degraded?, decision.allowed?]
@@ -368,48 +229,6 @@ class TestClient < Support::Case
   end
 
   # -- an orderly restart ----------------------------------------------------------------------------------------------
-
-  def test_retries_after_a_closed_idle_connection
-    played
-    hits(client)
-    played.hang_up
-    assert_equal [nil] * 3, reasons(hits(client, 3))
-    assert_empty client.stats[:missed]
-  end
-
-  def test_retries_after_a_goodbye_on_an_idle_connection
-    played
-    hits(client)
-    old = played.connections[0]
-    old.write(Support.frame([4, nil, "draining"]))
-    old.shutdown
-    assert_equal [nil], reasons(hits(client))
-  end
-
-  def test_retries_after_a_goodbye_without_reply
-    played
-    hits(client)
-    played.script = lambda do |connection, _|
-      played.script = ->(_, message) { [1, message[1], *ALLOW] }
-      connection.write(Support.frame([4, nil, "draining"]))
-      connection.shutdown && nil
-    end
-    assert_equal [nil], reasons(hits(client))
-    assert_empty client.stats[:missed]
-  end
-
-  %w[before after].each do |order|
-    define_method("test_a_goodbye_#{order}_the_reply_ends_the_connection") do
-      goodbye = Support.frame([4, nil, "draining"])
-      played.script = lambda do |_, message|
-        reply = Support.frame([1, message[1], *LIMIT, nil, nil, nil, nil])
-        order == "before" ? goodbye + reply : reply + goodbye
-      end
-      assert_equal ["limit"] * 3, hits(client, 3).map(&:verdict)
-      assert_empty client.stats[:missed]
-      assert_equal(3, played.seen.count { |message| message[0].zero? })
-    end
-  end
 
   def test_retries_once
     made = Played.new("#{@directory}/s")
@@ -675,13 +494,6 @@ class TestClient < Support::Case
       skip_it || @log.lines.first&.match?(/permission denied on .*: \S+ has mode 0600, without access for its group; see/)
     end
     assert reported
-  end
-
-  def test_logs_once_that_a_domain_does_not_exist
-    played.script = ->(_, message) { [1, message[1], 0, *[nil] * 5, 0, nil, %w[unmatched domain]] }
-    assert(%w[ap ap log-in].all? { |domain| client.hit(domain, { user: "u1" }).allowed? })
-    said = %w[ap log-in].map { |domain| "the rules have no domain \"#{domain}\"; its requests are not limited" }
-    assert_equal said, @log.lines.map { |line| line.delete_prefix("tidegate: ") }
   end
 
   def test_ignores_exceptions_of_the_logger

@@ -5,16 +5,6 @@ require "socket"
 require_relative "support"
 
 class TestLog < Support::Case
-  def test_logs_once_for_each_domain_that_no_rule_matches
-    played.script = ->(_, message) { [1, message[1], 0, *[nil] * 5, 0, nil, %w[unmatched rule]] }
-    [["shop", [{ user: "u1", org: nil }, { user: "u2", plan: "free" }]], ["shop", { ip: "::1" }], [:login, {}]].each do |domain, given|
-      assert_predicate client.hit(domain, given), :allowed?
-    end
-    why = ->(domain) { "it is not limited; `tidegate why #{domain} …` says why" }
-    assert_equal ["tidegate: no rule of the domain \"shop\" matches a request with the attributes user, plan: #{why['shop']}",
-                  "tidegate: no rule of the domain \"login\" matches a request without attributes: #{why['login']}"], @log.lines
-  end
-
   def test_names_the_directory_that_the_group_may_not_enter
     played
     Dir.mkdir(inner = "#{@directory}/inner")

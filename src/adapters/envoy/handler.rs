@@ -13,22 +13,21 @@ use tonic::{Code as GrpcCode, Status};
 use tonic_prost::ProstCodec;
 use tracing::warn;
 
-use super::EnvoyState;
 use super::judge::Judge;
 use super::link::SharedLink;
 use super::messages::{
     DESCRIPTORS_MAX, ENTRIES_MAX, HealthCheckRequest, HealthCheckResponse, RateLimitRequest,
     RateLimitResponse, is_small,
 };
+use crate::adapters::handler::{AdapterPeer, BODY_PATIENCE};
 use crate::adapters::listen::Place;
-use crate::adapters::peer::Peer;
-use crate::adapters::{AnswerKind, BODY_PATIENCE};
+use crate::adapters::{AdapterState, AnswerKind};
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct EnvoyHandler {
-    state: Arc<EnvoyState>,
-    peer: Peer,
+    state: Arc<AdapterState>,
+    peer: AdapterPeer,
     place: Place,
     link: SharedLink,
     was_asked: AtomicBool,
@@ -43,7 +42,7 @@ struct ShouldRateLimit<'h>(&'h EnvoyHandler);
 struct GrpcHealth;
 
 impl EnvoyHandler {
-    pub(super) fn new(state: Arc<EnvoyState>, peer: Peer, place: Place) -> EnvoyHandler {
+    pub(super) fn new(state: Arc<AdapterState>, peer: AdapterPeer, place: Place) -> EnvoyHandler {
         EnvoyHandler { state, peer, place, link: SharedLink::default(), was_asked: AtomicBool::new(false) }
     }
 
@@ -56,7 +55,7 @@ impl EnvoyHandler {
     pub(super) async fn answer(&self, request: Request<Incoming>) -> GrpcReply {
         self.was_asked.store(true, Ordering::Relaxed);
         self.route(request).await.unwrap_or_else(|status| {
-            self.state.0.counters.count(AnswerKind::Rejected);
+            self.state.counters.count(AnswerKind::Rejected);
             status.into_http()
         })
     }
@@ -104,8 +103,8 @@ impl EnvoyHandler {
     }
 
     async fn judge(&self, request: RateLimitRequest) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let counters = &self.state.0.counters;
-        let judge = Judge { state: &self.state.0, peer: &self.peer, link: &self.link };
+        let counters = &self.state.counters;
+        let judge = Judge { state: &self.state, peer: &self.peer, link: &self.link };
         let judged = judge.answer(&request).await;
         counters.count(match &judged {
             Ok(judged) if judged.is_refused => AnswerKind::Refused,

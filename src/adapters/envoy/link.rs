@@ -98,7 +98,7 @@ impl SharedLink {
 
 impl Link {
     fn open(connector: &Connector, user: u32) -> Result<Link, MissReason> {
-        let stream = open(connector, user, CLIENT, None).and_then(UnixStream::from_std);
+        let stream = open(connector, NAME, user, None).and_then(UnixStream::from_std);
         let (reader, writer) = stream.map_err(|_| MissReason::Unreachable)?.into_split();
         let (frames, unsent) = mpsc::unbounded_channel();
         let pending = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -158,5 +158,5 @@ async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
 /// More than the streams of a connection have at once: those that were given up are still answered.
 const PENDING_MAX: usize = 1_024;
 
-/// The client of HELLO, for metrics.
-const CLIENT: &str = concat!("envoy/", env!("CARGO_PKG_VERSION"));
+/// The name in HELLO.
+const NAME: &str = "envoy";

@@ -1,6 +1,7 @@
 //! The daemon itself: its memory, its connections, its rules.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Scrape, Sheet};
@@ -95,7 +96,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let http = &scrape.admin.http;
+    let [http, resp, _] = &scrape.admin.adapters;
     let help =
         "Connections of the HTTP adapter. Act if near a quarter of `connections.max`, or half of `.per_user`";
     sheet.gauge("http_connections", help, &http.connections())?;
@@ -105,12 +106,23 @@ fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("http_sessions", "Sessions that clients of the HTTP adapter have named", &http.sessions())?;
     let help = "Answers of the HTTP adapter: allowed, refused: decisions; done: release, charge; degraded: no decision \
                 within 20 ms; rejected: not passed on. Act if degraded grows: requests pass unlimited";
-    sheet.counters_by("http_answers", help, "answer", http.answers())
+    sheet.counters_by("http_answers", help, "answer", http.answers())?;
+    let help = "Connections of the RESP adapter. Act if near an eighth of `connections.max`, or a quarter of `.per_user`";
+    sheet.gauge("resp_connections", help, &resp.connections())?;
+    let help = "Connections that the RESP adapter closed at once, as there were too many. Act if it grows: use a pool";
+    sheet.counter("resp_connections_refused", help, &resp.connections_refused())?;
+    let help = "Answers of the RESP adapter: allowed, refused: decisions; degraded: no decision within 20 ms; rejected: \
+                errors; done: none. Act if degraded grows: requests pass unlimited";
+    sheet.counters_by("resp_answers", help, "answer", resp.answers())?;
+    let help = "Buckets of CL.THROTTLE that gave way to other keys before they were full. Act if it grows: their callers \
+                start fresh; use rules and HIT";
+    sheet.counter("resp_key_evictions", help, &resp.evictions.load(Ordering::Relaxed))
 }
 
 fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let envoy = &scrape.admin.envoy;
-    let help = "gRPC connections of Envoy. Act if near a quarter of `connections.max`, or of `.per_user`";
+    let [_, _, envoy] = &scrape.admin.adapters;
+    let help =
+        "gRPC connections of Envoy. Act if near an eighth of `connections.max`, or a quarter of `.per_user`";
     sheet.gauge("envoy_connections", help, &envoy.connections())?;
     let help = "gRPC connections that were closed at once, as there were too many. Act if it grows: raise \
                 `connections`";
@@ -122,7 +134,7 @@ fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counters_by("envoy_answers", help, "answer", answers)?;
     let help = "Descriptors from Envoy whose `limit` or `is_negative_hits` had no effect. Act if it grows: write \
                 those limits as rules";
-    sheet.counter("envoy_fields_ignored", help, &envoy.ignored())
+    sheet.counter("envoy_fields_ignored", help, &envoy.ignored.load(Ordering::Relaxed))
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -148,8 +160,8 @@ fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
                 or the log reader";
     sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
     let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
-    let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log, and http \
-                if it is on; 0: it cannot start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
+    let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log, and http, \
+                resp and envoy if they are on; 0: it cannot start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
     let running = threads().map(|(labels, thread)| (labels, u64::from(thread.is_running)));
     sheet.gauges("thread_running", help, running.collect::<Vec<_>>())?;
     let help =

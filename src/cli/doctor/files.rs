@@ -8,7 +8,7 @@ use super::reach::User;
 use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
-use crate::terms::counted;
+use crate::terms::{counted, without_number};
 
 /// Returns the settings, read as by the daemon, and the findings on them.
 pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) {
@@ -101,7 +101,8 @@ fn directory(path: &Path, memory_max_bytes: u64, of_daemon: Option<&User>) -> Fi
         Err(error) => {
             let user = of_daemon.map_or("tidegate", |user| &user.name);
             let help = format!("install -d -m 0700 -o {user} {shown}");
-            return Finding::wrong(STATE, format!("{shown}: {error}: a restart forgets every count"), help);
+            let message = format!("{shown}: {}: a restart forgets every count", without_number(&error));
+            return Finding::wrong(STATE, message, help);
         }
     };
     if found.mode() & 0o077 != 0 {
@@ -127,7 +128,9 @@ fn directory(path: &Path, memory_max_bytes: u64, of_daemon: Option<&User>) -> Fi
             }
             Finding::well(STATE, message)
         }
-        Err(error) => Finding::unseen(STATE, format!("{shown}: {error}"), "run this as root"),
+        Err(error) => {
+            Finding::unseen(STATE, format!("{shown}: {}", without_number(&error.into())), "run this as root")
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod auth;
 mod envoy;
 mod limits;
 mod requests;
+mod resp;
 mod sessions;
 
 use std::io::{Read, Write};

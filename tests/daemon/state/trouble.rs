@@ -80,7 +80,7 @@ fn warns_of_missing_directory_until_created() {
     fs::remove_dir(state(&plan)).unwrap();
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
-    daemon.await_log(&["WARN", "cannot be written", "No such file"]);
+    daemon.await_log(&["WARN", "cannot be written", "No such file or directory; will retry"]);
     fs::create_dir(state(&daemon.plan)).unwrap();
     daemon.await_log(&["can be written again"]);
     for name in ["write_failures_total", "writes_total", "bytes", "last_write_timestamp_seconds"] {

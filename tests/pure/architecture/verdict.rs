@@ -7,7 +7,7 @@ use super::source::{Token, rooms_named, tokens};
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("main", EVERYONE),
     ("cli", EVERYONE),
-    ("adapters", &["protocol", "server"]),
+    ("adapters", &["protocol", "server", "limit"]),
     ("daemon", &["adapters", "admin", "server", "fleet", "host", "state", "engine", "rules", "sys"]),
     ("trace", &["protocol", "server", "engine", "rules", "record", "state", "page"]),
     ("server", &["protocol", "engine", "record", "sys"]),

@@ -171,7 +171,7 @@ fn reports_bad_arguments_with_help() {
         (&["domains.jsonl"], 1, "several domains in the trace: say which by --domain: `api`, `web`"),
         (&["known.jsonl", "--domain", "web"], 1, "no request for the domain `web`: there is `api`"),
         (&["bad.jsonl"], 1, "bad.jsonl: line 3: not a line of a trace"),
-        (&["nowhere.jsonl"], 1, "nowhere.jsonl: cannot read the file: No such file"),
+        (&["nowhere.jsonl"], 1, "nowhere.jsonl: cannot read the file: No such file or directory\nhelp"),
         (&["known.jsonl", "--rules", "nowhere"], 1, "cannot read the rules"),
         (&["known.jsonl", "--write", "there.yaml"], 1, "there.yaml: is there already"),
         (&["-"], 2, "the trace is read several times, so name a file"),

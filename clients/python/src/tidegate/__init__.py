@@ -64,6 +64,7 @@ __version__ = "0.1.0"
 F = TypeVar("F", bound=Callable[..., Any])
 FIELDS = ("X-Ratelimit-Limit", "X-Ratelimit-Remaining", "Retry-After", "X-Ratelimit-Retry-After")
 KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)]  # of the elements of a decision
+EXTRA = {"help": str, "unit": str, "rate": str, "digest": str, "hide": bool, "blocked": bool}
 VERDICTS: tuple[Verdict, ...] = ("allow", "limit", "shed", "wait", "deny")
 STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
 SHOWN = ("domain", "rule", "limit", "remaining", "retry_after", "lease", "digest", "reason")
@@ -112,6 +113,9 @@ class Decision:
     def __init__(self, elements: list[Any], reason: str | None = None) -> None:
         given = (elements + 11 * [None])[:11]
         fits = all(map(tuple.__contains__, KINDS, map(type, given)))
+        if fits and (given[8] or given[10]):
+            extra, fits = given[10] or {}, not given[8] or not (len(given[8]) % 2 or {*map(type, given[8])} - {str})
+            fits = fits and all(extra.get(key, kind()).__class__ in (kind, type(None)) for key, kind in EXTRA.items())
         if not fits or given[0] not in range(5) or min(filter(None, given[2:8]), default=0) < 0:
             raise Fault(f"malformed decision: {elements!r:.200}")
         self.reason = reason

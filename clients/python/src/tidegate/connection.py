@@ -21,19 +21,19 @@ from time import monotonic
 from typing import Any
 
 from .protocol import (
-    BUSY,
     DECISION,
     ERROR,
     ERRORS_KEPT_OPEN,
     FRAME_MAX,
     GOODBYE,
     HELLO,
-    REFUSALS,
+    INTERNAL,
     WELCOME,
     Fault,
     Map,
     decode,
     encode,
+    error_fault,
     raised_here,
 )
 
@@ -87,7 +87,8 @@ class Connection:
 
     def __init__(self, path: str, info: Map, timeout: float) -> None:
         self.number, self.asked, self.last, self.rest, self.leaving = info["connection"], 0, -1, b"", False
-        self.used, self.unproved = 0.0, deque[list[int]](maxlen=512)  # requests released since the last reply
+        self.welcome, self.used = False, 0.0
+        self.unproved = deque[list[int]](maxlen=512)  # requests released since the last reply
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # sent with the first request: saves a round trip
         self.socket = connect(path)
@@ -160,15 +161,16 @@ class Connection:
                 kind, about, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
                 if (kind, about) == (wanted, self.asked):
                     return reply[2:]
-                fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
+                text, hello = f"the daemon answered {kind}: {reply[2:]!r:.200}", about == 0 and not self.welcome
                 if kind == ERROR:
-                    fault.reason = REFUSALS.get(what or 0, "protocol")
+                    fault = error_fault(text, what, hello or about == self.asked, about)
                     if about == self.asked and what in ERRORS_KEPT_OPEN:
+                        self.leaving = self.leaving or what == INTERNAL
                         return fault
-                    fault.code = errno.EAGAIN if what == BUSY else 0
-                if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
                     raise fault
-                self.leaving = self.leaving or kind == GOODBYE
+                if kind != GOODBYE and not (hello and kind == WELCOME and what == 1):
+                    raise Fault(text)
+                self.leaving, self.welcome = self.leaving or kind == GOODBYE, self.welcome or kind == WELCOME
             if end > 4 + FRAME_MAX:
                 raise Fault(beside("log_texts", "oversized", "malformed frame {!r:.20}".format)(self.rest))
             self.rest += self._receive(deadline)

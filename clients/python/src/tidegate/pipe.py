@@ -14,18 +14,18 @@ from .connection import SEND_FLAGS, connect, match_decision
 from .log_texts import oversized
 from .protocol import (
     ACQUIRE,
-    BUSY,
     DECISION,
     ERROR,
     ERRORS_KEPT_OPEN,
     FRAME_MAX,
     GOODBYE,
     HELLO,
-    REFUSALS,
+    INTERNAL,
     WELCOME,
     Fault,
     decode,
     encode,
+    error_fault,
     raised_here,
 )
 
@@ -220,16 +220,18 @@ class Pipe:
         reply = decode(payload)
         kind, number, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
         about = -1 if number is None else number
-        asked, fault = self.waiting.get(about), Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
+        asked, hello = self.waiting.get(about), about == 0 and not self.welcome
+        fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
         if kind == ERROR:
-            fault.reason, fault.code = REFUSALS.get(what or 0, "protocol"), errno.EAGAIN if what == BUSY else 0
+            fault = error_fault(str(fault), what, hello or asked is not None, number)
         if asked is not None and kind == ERROR and what in ERRORS_KEPT_OPEN:
+            self.leaving = self.leaving or what == INTERNAL
             self._finish(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
             self._finish(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
         elif kind == GOODBYE:
             self.leaving = True
-        elif (kind, about, what) == (WELCOME, 0, 1):
+        elif hello and (kind, what) == (WELCOME, 1):
             self.welcome = True
         else:
             raise fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import operator
@@ -20,9 +21,10 @@ VALUE_MAX, NAME_MAX, IDEM_MAX, PAIRS_MAX, DESCRIPTORS_MAX = 1_024, 64, 64, 16, 8
 DEPTH_MAX, FRAME_MAX, TOO_LARGE = 4, 16_384, 1 << 32
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = range(9)
 WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
-ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # errors after which the connection stays open
+ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # errors of one request: the rest of the connection is not doubtful
 BUSY = 8  # the daemon accepts no further connection
 REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # errors that refuse; others are degraded
+FORBIDDEN, INTERNAL = 9, 10  # after INTERNAL the daemon closes the connection; only this request failed
 
 
 class Fault(ValueError):
@@ -34,6 +36,13 @@ class Fault(ValueError):
     def __init__(self, text: str, reason: str = "protocol", again: bool = False, code: int = 0) -> None:
         super().__init__(text)
         self.reason, self.again, self.code = reason, again, code
+
+
+def error_fault(text: str, code: int | None, known: bool, about: int | None) -> Fault:
+    """Returns the Fault of an ERROR. `known`: about a request in flight, or HELLO; another with an id is doubtful."""
+    known = known or (about is None and (code == FORBIDDEN or code not in REFUSALS))
+    reason = REFUSALS.get(code or 0, "protocol") if known else "protocol"
+    return Fault(text, reason, code=errno.EAGAIN if known and code == BUSY else 0)
 
 
 def raised_here(error: BaseException) -> bool:

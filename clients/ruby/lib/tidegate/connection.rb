@@ -126,11 +126,12 @@ module Tidegate
         return kind == DECISION ? Decision.from(fields, nil, self, about) : fields if kind == wanted && mine
 
         refuse(about, fields) if kind == ERROR
-        unless kind == GOODBYE || [kind, about, fields[0]] == [WELCOME, 0, 1]
+        unless kind == GOODBYE || (!@welcome && [kind, about, fields[0]] == [WELCOME, 0, 1])
           raise Fault, "the daemon answered #{kind}: #{fields.inspect[0, 200]}"
         end
 
         @leaving ||= kind == GOODBYE
+        @welcome ||= kind == WELCOME
       end
       raise Fault, oversized(stop) if stop && stop > 4 + FRAME_MAX
     end
@@ -141,11 +142,13 @@ module Tidegate
       "the daemon answered in HTTP: that is the admin socket; set TIDEGATE_SOCKET to the one beside it"
     end
 
-    # Raises the Fault of an ERROR about this request, HELLO (0) or the connection (nil).
+    # Raises the Fault of an ERROR about this request, HELLO (0) or the connection (nil); another ERROR is doubtful.
     def refuse(about, fields)
       text = "the daemon answered #{ERROR}: #{fields.inspect[0, 200]}"
-      raise Fault, text unless [@asked, 0, nil].include?(about)
+      mine = about == @asked || (about == 0 && !@welcome)
+      raise Fault, text unless mine || (about.nil? && (fields[0] == FORBIDDEN || !REFUSING.key?(fields[0])))
 
+      @spent ||= fields[0] == INTERNAL # the daemon closes after it
       flags = [(:keep if about == @asked && KEEPING.include?(fields[0])), (:full if fields[0] == BUSY)].compact
       raise Fault.new(text, REFUSING[fields[0]] || "protocol", *flags)
     end

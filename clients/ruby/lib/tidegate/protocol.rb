@@ -32,7 +32,8 @@ module Tidegate
 
   HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = *0..8
   WELCOME, DECISION, DONE, ERROR, GOODBYE = *0..4
-  BUSY, KEEPING = 8, [5, 6, 7, 10, 11].freeze # ERROR codes: no further connection; the connection stays open
+  BUSY, FORBIDDEN, INTERNAL = 8, 9, 10 # ERROR codes; BUSY: no further connection
+  KEEPING = [5, 6, 7, 10, 11].freeze # ERROR codes of one request: replies to others are not doubtful
   # ERROR codes that refuse the request; every other code is a failure of the daemon.
   REFUSING = { 6 => "invalid", 7 => "quota", 9 => "forbidden", 11 => "not_allowed" }.freeze
   REFUSALS = REFUSING.values.freeze
@@ -303,10 +304,18 @@ module Tidegate
       given = (elements + ([nil] * 11)).first(11)
       fits = KINDS.zip(given).all? { |kind, value| value.nil? || value.instance_of?(kind) }
       fits &&= given[0]&.between?(0, 4) && given[2, 6].compact.none?(&:negative?) && !given[1]&.encoding.equal?(BINARY)
+      fits &&= given[8].nil? || (given[8].size.even? && given[8].all? { |note| note && text?(note) })
+      fits &&= given[10].nil? || EXTRA.all? { |name, fit| fit.call(given[10][name]) }
       raise Fault, "malformed decision: #{elements.inspect[0, 200]}" unless fits
 
       new(given << id, given[0], connection, reason)
     end
+
+    def self.text?(value) = value.nil? || (value.instance_of?(String) && !value.encoding.equal?(BINARY))
+    private_class_method :text?
+    EXTRA = { %w[help unit rate digest] => method(:text?), %w[hide blocked] => [nil, true, false].method(:include?) }
+            .flat_map { |names, fits| names.map { |name| [name, fits] } }.freeze
+    private_constant :EXTRA
 
     # @return [Boolean] true if the work may start
     def allowed? = @verdict.zero? || @verdict == 3

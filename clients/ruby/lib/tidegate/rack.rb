@@ -158,10 +158,11 @@ module Tidegate
         (@outcome && safely(client, "outcome", "the status decides") { @outcome.call(status) }) || usual
       end
 
+      # Logs, once, that a function which does not affect the check raised.
       def safely(client, name, consequence)
         yield
       rescue StandardError => e
-        client.callback_failed(name, e, consequence)
+        client.log("#{name} raised #{e.class}: #{consequence}", once: true)
       end
 
       # Raises ArgumentError for a value in place of a function, such as a `user` that all requests would share.

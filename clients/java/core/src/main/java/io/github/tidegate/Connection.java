@@ -37,9 +37,9 @@ final class Connection {
     private static final int UNPROVED_MAX = 512, BATCH_BYTES = 32_768, PATH_BYTES_MAX = 107;
     private static final long GLANCE = 100_000; // ns, between checks whether the reading caller has looked
     private static final int WELCOME = 0, DECISION = 1, DONE = 2, ERROR = 3, GOODBYE = 4; // kinds of replies
-    private static final int BUSY = 8;
+    private static final int BUSY = 8, INTERNAL = 10;
     private static final int HTTP = 0x48545450; // the letters, as a length
-    private static final List<Integer> KEPT_OPEN = List.of(5, 6, 7, 10, 11); // errors after which the connection stays open
+    private static final List<Integer> KEPT_OPEN = List.of(5, 6, 7, 10, 11); // errors of one request: the rest of the connection is not doubtful
     private static final Map<Integer, Reason> REFUSALS =
             Map.of(6, Reason.INVALID, 7, Reason.QUOTA, 9, Reason.FORBIDDEN, 11, Reason.NOT_ALLOWED);
 
@@ -477,15 +477,18 @@ final class Connection {
             lock.unlock();
         } else {
             int known = kind == ERROR && code instanceof Long n ? n.intValue() : -1;
-            String text = "the daemon answered " + kind + ": " + reply.subList(Math.min(2, reply.size()), reply.size());
+            String said = reply.subList(Math.min(2, reply.size()), reply.size()).toString().replaceAll("\\p{Cntrl}", "?"); // one line of a log
+            String text = "the daemon answered " + kind + ": " + said;
             Reason reason = REFUSALS.getOrDefault(known, Reason.PROTOCOL);
-            boolean refused = asked != null || hello || about == null && reason == Reason.FORBIDDEN;
-            Fault fault = new Fault(refused ? reason : Reason.PROTOCOL, text.substring(0, Math.min(text.length(), 200)));
-            fault.full = known == BUSY;
+            // An ERROR with the id of no request is doubtful; without an id it is about the connection.
+            boolean concerns = asked != null || hello || about == null && (reason == Reason.FORBIDDEN || !reason.isRefusal());
+            Fault fault = new Fault(concerns ? reason : Reason.PROTOCOL, text.substring(0, Math.min(text.length(), 200)));
+            fault.full = concerns && known == BUSY;
             fault.kept = KEPT_OPEN.contains(known) && asked != null;
             if (!fault.kept) {
                 throw fault;
             }
+            leaving |= known == INTERNAL; // the daemon closes
             finish(asked, fault);
         }
     }

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -64,21 +65,22 @@ public record Decision(
             Verdict known = Verdict.values()[verdict];
             Map<?, ?> extra = at(reply, 12) == null ? Map.of() : (Map<?, ?>) at(reply, 12);
             List<?> flat = at(reply, 10) == null ? List.of() : (List<?>) at(reply, 10);
-            if (at(reply, 11) != null && !(at(reply, 11) instanceof List)) {
+            if (at(reply, 11) != null && !(at(reply, 11) instanceof List) || flat.size() % 2 != 0) {
                 throw new ClassCastException();
             }
             List<Note> notes = new ArrayList<>();
             for (int i = 0; i + 1 < flat.size(); i += 2) {
-                notes.add(new Note((String) flat.get(i), (String) flat.get(i + 1)));
+                notes.add(new Note((String) Objects.requireNonNull(flat.get(i)), (String) Objects.requireNonNull(flat.get(i + 1))));
             }
             Long lease = count(at(reply, 9));
             Grant grant = lease == null && idem == null || known.status() != 200 ? null : new Grant(connection, which, lease, idem);
+            Boolean hide = (Boolean) extra.get("hide"), blocked = (Boolean) extra.get("blocked");
             String help = (String) extra.get("help"), unit = (String) extra.get("unit");
             return new Decision(known, (String) at(reply, 3), count(at(reply, 4)), time(at(reply, 5)), count(at(reply, 6)),
                     time(at(reply, 7)), time(at(reply, 8)), notes, "".equals(help) ? null : help,
                     unit == null || unit.isEmpty() ? Cost.REQUESTS : unit, (String) extra.get("rate"),
-                    known == Verdict.LIMIT && Boolean.TRUE.equals(extra.get("blocked")), (String) extra.get("digest"),
-                    Boolean.TRUE.equals(extra.get("hide")), domain, null, grant);
+                    known == Verdict.LIMIT && Boolean.TRUE.equals(blocked), (String) extra.get("digest"),
+                    Boolean.TRUE.equals(hide), domain, null, grant);
         } catch (ClassCastException | IndexOutOfBoundsException | NullPointerException error) {
             throw Fault.malformed("malformed decision");
         }

@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import java.math.BigInteger;
 import java.net.SocketException;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
@@ -19,77 +18,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.Arguments;
-import org.junit.jupiter.params.provider.MethodSource;
 
-/** A hostile, absent, full or silent daemon. */
+/** An absent, full or silent daemon. */
 class FaultsTest extends Support {
-    private static List<Object> changed(List<?> message, int at, Object value) {
-        List<Object> reply = PlayedDaemon.decision(message, PlayedDaemon.ALLOW);
-        reply.set(at, value);
-        return reply;
-    }
-
-    private static Arguments fault(String name, Reason reason, PlayedDaemon.Script script) {
-        return Arguments.of(name, reason, script);
-    }
-
-    static Stream<Arguments> hostile() {
-        return Stream.of(
-            fault("silence", Reason.TIMEOUT, (s, m) -> null),
-            fault("half a frame", Reason.TIMEOUT, (s, m) -> {
-                byte[] frame = PlayedDaemon.frame(PlayedDaemon.decision(m, PlayedDaemon.ALLOW));
-                return Arrays.copyOf(frame, frame.length - 1);
-            }),
-            fault("wrong id", Reason.PROTOCOL, (s, m) -> changed(m, 1, (Long) m.get(1) + 1)),
-            fault("huge id", Reason.PROTOCOL, (s, m) -> changed(m, 1, BigInteger.ONE.shiftLeft(64).subtract(BigInteger.ONE))),
-            fault("nil id", Reason.PROTOCOL, (s, m) -> changed(m, 1, null)),
-            fault("oversize", Reason.PROTOCOL, (s, m) -> new byte[] {0, 0, 0x40, 1, 0, 0, 0}),
-            fault("gigabytes", Reason.PROTOCOL, (s, m) -> new byte[] {-1, -1, -1, -1, 0}),
-            fault("empty", Reason.PROTOCOL, (s, m) -> new byte[4]),
-            fault("empty array", Reason.PROTOCOL, (s, m) -> PlayedDaemon.frame(new byte[] {(byte) 0x90})),
-            fault("garbage", Reason.PROTOCOL, (s, m) -> PlayedDaemon.frame(new byte[] {(byte) 0xc1})),
-            fault("unknown verdict", Reason.PROTOCOL, (s, m) -> List.of(1, m.get(1), 5)),
-            fault("unknown kind", Reason.PROTOCOL, (s, m) -> List.of(9, m.get(1))),
-            fault("negative time", Reason.PROTOCOL, (s, m) -> changed(m, 5, -2)),
-            fault("rule of another type", Reason.PROTOCOL, (s, m) -> changed(m, 3, 7)),
-            fault("notes of another type", Reason.PROTOCOL, (s, m) -> changed(m, 10, "near")),
-            fault("done for a judgement", Reason.PROTOCOL, (s, m) -> List.of(2, m.get(1), true)),
-            fault("error that closes", Reason.PROTOCOL, (s, m) -> Arrays.asList(3, null, 1, "malformed")),
-            fault("flood of errors", Reason.PROTOCOL, (s, m) -> {
-                byte[] one = PlayedDaemon.frame(Arrays.asList(3, null, 6, "x".repeat(9_000)));
-                byte[] all = new byte[one.length * 20];
-                for (int i = 0; i < 20; i++) {
-                    System.arraycopy(one, 0, all, i * one.length, one.length);
-                }
-                return all;
-            }),
-            fault("internal error", Reason.PROTOCOL, (s, m) -> List.of(3, m.get(1), 10, "internal")),
-            fault("closed", Reason.UNREACHABLE, (s, m) -> {
-                s.close();
-                return null;
-            }));
-    }
-
-    @ParameterizedTest(name = "{0}")
-    @MethodSource("hostile")
-    void survivesAHostileDaemon(String name, Reason reason, PlayedDaemon.Script script) throws Exception {
-        PlayedDaemon daemon = played();
-        daemon.script = script;
-        TidegateClient client = reason == Reason.TIMEOUT ? client(daemon.path, 50) : client(daemon.path);
-        int connections = name.equals("internal error") ? 1 : 0;
-        Decision d = client.acquire("api", USER, CallOptions.NONE.onFailure(OnFailure.REFUSE));
-        assertEquals(List.of(reason, false, 503, true), List.of(d.reason(), d.allowed(), d.status(), d.degraded()));
-        assertEquals(new Stats(Map.of(reason, 1L), Map.of(), connections, false), client.stats());
-        daemon.script = (socket, message) -> PlayedDaemon.decision(message, PlayedDaemon.ALLOW);
-        until(() -> client.hit("api", USER).reason() == null); // a busy machine may be late again
-        Map<?, ?> options = daemon.of(3).stream().filter(message -> message.size() > 6).map(message -> (Map<?, ?>) message.get(6))
-                .findFirst().orElseThrow();
-        assertTrue((Long) ((Map<?, ?>) options.get("missed")).get(reason.toString()) >= 1);
-        assertEquals(connections == 1 ? List.of() : List.of(List.of(1L, 1L)), options.get("abandoned"));
-    }
-
     @Test
     void endsACallOfASilentDaemonInTime() throws Exception {
         PlayedDaemon daemon = played();

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::adapters::encode;
-use crate::adapters::exchange::REQUEST_ID;
+use super::encode;
+use super::exchange::REQUEST_ID;
 use crate::protocol::{
     ChargeFrame, CheckRequest, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions, UnitsField,
     WorkOutcome,
@@ -27,10 +27,10 @@ pub(super) struct CheckBody {
     pub(super) attributes: AttributeMap,
     /// For descriptor trees: lists of pairs, in order, instead of `attributes`.
     #[serde(default)]
-    descriptors: Vec<Vec<(String, String)>>,
+    pub(super) descriptors: Vec<Vec<(String, String)>>,
     /// The cost: 1 by default, or a number for each unit.
     #[serde(default)]
-    cost: Option<CostBody>,
+    pub(super) cost: Option<CostBody>,
     /// The name of the priority.
     #[serde(default)]
     priority: Option<String>,
@@ -84,7 +84,7 @@ pub(super) struct ReleaseBody {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a cost is a whole number of 0 or more, or a map from units to such numbers")]
-enum CostBody {
+pub(super) enum CostBody {
     Requests(u64),
     Units(BTreeMap<String, u64>),
 }

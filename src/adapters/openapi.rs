@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use super::bodies::{ChargeBody, CheckBody, ReleaseBody};
-use crate::adapters::decision::HttpDecision;
+use super::decision::HttpDecision;
 
 /// The answer to release and charge.
 #[derive(JsonSchema)]

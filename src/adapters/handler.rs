@@ -1,30 +1,47 @@
 //! Answers the HTTP requests of one connection.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
+use ring::hmac;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::bodies::{ChargeBody, CheckBody, CheckOp, ReleaseBody};
+use super::decision::HttpDecision;
+use super::exchange::{ProtocolConnection, SessionName, WireAnswer};
 use super::sessions::HttpSessions;
-use super::{HttpState, openapi};
-use crate::adapters::decision::HttpDecision;
-use crate::adapters::exchange::{ProtocolConnection, SessionName, WireAnswer};
-use crate::adapters::peer::Peer;
-use crate::adapters::{AnswerKind, BODY_PATIENCE, STATUS_HEADER, answers, deadline};
+use super::{AdapterProtocol, AdapterState, AnswerKind, STATUS_HEADER, answers, openapi};
 use crate::protocol::{Code, MissReason};
+
+/// The client of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct AdapterPeer {
+    /// The user that the kernel reports; over TCP that of the daemon.
+    pub(super) user: u32,
+    /// Over TCP, the token that each request must carry.
+    pub(super) token: Option<Arc<Token>>,
+}
+
+/// The digest of the token of `token_file`.
+#[derive(Debug)]
+pub(super) struct Token {
+    key: hmac::Key,
+    tag: hmac::Tag,
+}
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct HttpHandler {
-    state: Arc<HttpState>,
-    peer: Peer,
+    pub(super) state: Arc<AdapterState>,
+    pub(super) peer: AdapterPeer,
     /// Its connection to a decision thread, while no request uses it.
     idle: Mutex<Option<ProtocolConnection>>,
 }
@@ -32,10 +49,38 @@ pub(super) struct HttpHandler {
 type HttpReply = Response<Full<Bytes>>;
 
 /// A request that is not passed on: its status and message.
-struct BadRequest(StatusCode, String);
+pub(super) struct BadRequest(pub(super) StatusCode, pub(super) String);
+
+impl AdapterPeer {
+    /// Whether a request with this token may be answered.
+    pub(super) fn may_ask(&self, given: Option<&[u8]>) -> bool {
+        let is_right = |token: &Arc<Token>| given.is_some_and(|given| token.is(given));
+        self.token.as_ref().is_none_or(is_right)
+    }
+}
+
+impl Token {
+    /// Reads the file, without white space around the token.
+    pub(super) fn read(path: &Path) -> Result<Token, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let token = text.trim();
+        if token.len() < TOKEN_BYTES_MIN {
+            return Err(format!("{}: a token has at least {TOKEN_BYTES_MIN} bytes", path.display()));
+        }
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
+        let key = key.map_err(|_| "no random numbers".to_owned())?;
+        let tag = hmac::sign(&key, token.as_bytes());
+        Ok(Token { key, tag })
+    }
+
+    /// Compares in a time that does not depend on the token.
+    pub(super) fn is(&self, given: &[u8]) -> bool {
+        hmac::verify(&self.key, given, self.tag.as_ref()).is_ok()
+    }
+}
 
 impl HttpHandler {
-    pub(super) fn new(state: Arc<HttpState>, peer: Peer) -> HttpHandler {
+    pub(super) fn new(state: Arc<AdapterState>, peer: AdapterPeer) -> HttpHandler {
         HttpHandler { state, peer, idle: Mutex::new(None) }
     }
 
@@ -44,7 +89,7 @@ impl HttpHandler {
         match self.route(request).await {
             Ok(reply) => reply,
             Err(BadRequest(status, message)) => {
-                self.state.base.counters.count(AnswerKind::Rejected);
+                self.state.counters.count(AnswerKind::Rejected);
                 json_reply(status, &json!({"error": message}))
             }
         }
@@ -62,7 +107,7 @@ impl HttpHandler {
             return Err(BadRequest(StatusCode::NOT_FOUND, format!("no such path; help: {paths}")));
         };
         if !methods.contains(request.method()) {
-            self.state.base.counters.count(AnswerKind::Rejected);
+            self.state.counters.count(AnswerKind::Rejected);
             let allowed = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
             let error = json!({"error": format!("this path takes {allowed}")});
             let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, &error);
@@ -94,7 +139,17 @@ impl HttpHandler {
             CheckOp::Acquire => self.named_session(&request, "acquire")?,
             CheckOp::Hit | CheckOp::Peek => self.session(&request)?,
         };
-        let body: CheckBody = read(request).await?;
+        let decision = self.decide(op, session, &read(request).await?).await?;
+        Ok(json_reply(StatusCode::OK, &decision))
+    }
+
+    /// Asks for a decision, and counts it.
+    pub(super) async fn decide(
+        &self,
+        op: CheckOp,
+        session: Option<SessionName>,
+        body: &CheckBody,
+    ) -> Result<HttpDecision, BadRequest> {
         self.check_domain(&body.domain)?;
         let frame = body.frame(op).map_err(invalid)?;
         let decision = match self.ask(session, &frame).await {
@@ -104,27 +159,27 @@ impl HttpHandler {
             Err(reason) => HttpDecision::degraded(reason.name()),
         };
         self.count(&decision);
-        Ok(json_reply(StatusCode::OK, &decision))
+        Ok(decision)
     }
 
     /// Sends a request whose reply is DONE.
     async fn finish(&self, session: Option<SessionName>, frame: &[u8]) -> Result<HttpReply, BadRequest> {
         let reason = match self.ask(session, frame).await {
             Ok(WireAnswer::Done(ok)) => {
-                self.state.base.counters.count(AnswerKind::Done);
+                self.state.counters.count(AnswerKind::Done);
                 return Ok(json_reply(StatusCode::OK, &json!({"ok": ok, "degraded": false, "reason": null})));
             }
             Ok(WireAnswer::Error(code, message)) => refused(code, message)?.reason,
             Ok(WireAnswer::Decision(_)) => Some(MissReason::Protocol.name()),
             Err(reason) => Some(reason.name()),
         };
-        self.state.base.counters.count(AnswerKind::Degraded);
+        self.state.counters.count(AnswerKind::Degraded);
         Ok(json_reply(StatusCode::OK, &json!({"ok": false, "degraded": true, "reason": reason})))
     }
 
     /// Answers a proxy: 204, or the refusal as its caller receives it.
     async fn auth(&self, request: &Request<Incoming>) -> Result<HttpReply, BadRequest> {
-        let Some(auth) = &self.state.auth else {
+        let AdapterProtocol::Http(Some(auth)) = &self.state.protocol else {
             let message = "the settings have no `adapters.http.auth`".to_owned();
             return Err(BadRequest(StatusCode::NOT_FOUND, message));
         };
@@ -151,7 +206,7 @@ impl HttpHandler {
     }
 
     fn count(&self, decision: &HttpDecision) {
-        self.state.base.counters.count(match decision {
+        self.state.counters.count(match decision {
             HttpDecision { degraded: true, .. } => AnswerKind::Degraded,
             HttpDecision { allowed: true, .. } => AnswerKind::Allowed,
             _ => AnswerKind::Refused,
@@ -159,12 +214,13 @@ impl HttpHandler {
     }
 
     /// Checks that a client over TCP may name this domain.
-    fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
-        if self.state.base.is_open(&self.peer, domain) {
+    pub(super) fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
+        if self.peer.token.is_none() || self.state.endpoint.domains.iter().any(|open| **open == *domain) {
             return Ok(());
         }
-        let message = "this domain is not open over TCP; help: add it to `adapters.http.domains`";
-        Err(BadRequest(StatusCode::FORBIDDEN, message.to_owned()))
+        let field = self.state.protocol.names().1;
+        let message = format!("this domain is not open over TCP; help: add it to `adapters.{field}.domains`");
+        Err(BadRequest(StatusCode::FORBIDDEN, message))
     }
 
     fn session(&self, request: &Request<Incoming>) -> Result<Option<SessionName>, BadRequest> {
@@ -193,7 +249,8 @@ impl HttpHandler {
     /// Asks a decision thread, within the deadline of every client.
     async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, MissReason> {
         let idle = self.idle.lock().take().filter(|idle| idle.session == session);
-        let open = || ProtocolConnection::open(&self.state.base.connector, self.peer.user, session);
+        let name = self.state.protocol.names().1;
+        let open = || ProtocolConnection::open(&self.state.connector, name, self.peer.user, session);
         let exchanged = async {
             if let Some(mut connection) = idle {
                 match connection.exchange(frame).await {
@@ -301,8 +358,25 @@ const ROUTES: [(&str, &[Method]); 7] = [
     ("/v1/openapi.json", &[Method::GET]),
 ];
 
+pub(super) fn deadline() -> Duration {
+    // A busy machine must not decide a test.
+    #[cfg(all(debug_assertions, feature = "test-hooks"))]
+    if std::env::var_os("TIDEGATE_DEBUG_PATIENT").is_some() {
+        return Duration::from_secs(10);
+    }
+    DEADLINE
+}
+
+/// The default of every client.
+const DEADLINE: Duration = Duration::from_millis(20);
+
 /// A frame has 16 KiB; JSON with escapes takes some times as much.
 const BODY_BYTES_MAX: usize = 64 * 1_024;
+
+/// A body on a socket of this host is there at once.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(2);
+
+const TOKEN_BYTES_MIN: usize = 16;
 
 const TOKEN_HEADER: &str = "tidegate-token";
 const SESSION_HEADER: &str = "tidegate-session";

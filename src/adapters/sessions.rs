@@ -8,8 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
-use super::HttpState;
-use crate::adapters::exchange::{HTTP_CLIENT, SessionName, open};
+use super::AdapterState;
+use super::exchange::{SessionName, open};
 use crate::clock::Timestamp;
 
 /// The sessions in use, by user and name.
@@ -40,7 +40,11 @@ pub(super) enum HttpSessionError {
 
 impl HttpSessions {
     /// Opens a session, or notes its use. Returns its name on the wire, which is the same after a restart.
-    pub(super) fn enter(state: &HttpState, user: u32, name: &[u8]) -> Result<SessionName, HttpSessionError> {
+    pub(super) fn enter(
+        state: &AdapterState,
+        user: u32,
+        name: &[u8],
+    ) -> Result<SessionName, HttpSessionError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(HttpSessionError::Name);
         }
@@ -53,24 +57,24 @@ impl HttpSessions {
             return Ok(wire_name);
         }
         let of_user = sessions.keys().filter(|(of, _)| *of == user).count();
-        let (max, per_user) = ((state.base.limits.max / 4).max(1), (state.base.limits.per_user / 4).max(1));
+        let (max, per_user) = ((state.limits.max / 4).max(1), (state.limits.per_user / 4).max(1));
         if of_user >= per_user as usize || sessions.len() >= max as usize {
             return Err(HttpSessionError::TooMany { max, per_user });
         }
-        let connection = open(&state.base.connector, user, HTTP_CLIENT, Some(wire_name))?;
+        let connection = open(&state.connector, "http", user, Some(wire_name))?;
         sessions.insert((user, wire_name), UsedSession { _connection: connection, used_at });
-        state.base.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
+        state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         Ok(wire_name)
     }
 
     /// Ends the sessions that were not used for long, again and again.
-    pub(super) async fn expire(state: &HttpState) {
+    pub(super) async fn expire(state: &AdapterState) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let now = state.clock.now().at;
             let mut sessions = state.sessions.0.lock();
             sessions.retain(|_, session| now.since(session.used_at) < unused_max());
-            state.base.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
+            state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         }
     }
 }

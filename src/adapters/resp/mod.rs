@@ -1,0 +1,229 @@
+//! RESP, the protocol of Redis: HIT, PEEK, CL.THROTTLE, and the commands that clients send on their own.
+
+pub(super) mod throttle;
+mod wire;
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::AnswerKind;
+use super::bodies::{AttributeMap, CheckBody, CheckOp, CostBody};
+use super::handler::{BadRequest, HttpHandler};
+use super::listen::Place;
+use crate::protocol::Mode;
+use wire::{COMMAND_BYTES_MAX, Unsplit, split_command};
+
+/// One connection.
+struct RespConnection {
+    handler: HttpHandler,
+    is_authorized: bool,
+    replies: String,
+}
+
+/// Serves one connection to its end: one command after the other.
+pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: S,
+    handler: HttpHandler,
+    _place: Place,
+    stop: CancellationToken,
+) {
+    let is_authorized = handler.peer.token.is_none();
+    let mut connection = RespConnection { handler, is_authorized, replies: String::new() };
+    let _ = connection.serve(socket, &stop).await;
+}
+
+impl RespConnection {
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        mut socket: S,
+        stop: &CancellationToken,
+    ) -> io::Result<()> {
+        let mut received = Vec::<u8>::new();
+        loop {
+            let mut consumed = 0;
+            let is_last = loop {
+                if self.replies.len() >= REPLY_BYTES_MAX {
+                    self.send_replies(&mut socket).await?;
+                }
+                let rest = received.get(consumed..).unwrap_or_default();
+                match split_command(rest) {
+                    Ok((arguments, length)) => {
+                        consumed += length;
+                        if self.answer(&arguments).await {
+                            break true;
+                        }
+                    }
+                    Err(Unsplit::More) if rest.len() <= COMMAND_BYTES_MAX => break stop.is_cancelled(),
+                    Err(Unsplit::More) => break self.reply(Err("ERR it is above 64 KiB".to_owned())),
+                    Err(Unsplit::Broken(fault)) => break self.reply(Err(fault.to_owned())),
+                }
+            };
+            self.send_replies(&mut socket).await?;
+            received.drain(..consumed);
+            received.shrink_to(received.len() + READ_BYTES);
+            let read = async { timeout(IDLE_MAX, socket.read_buf(&mut received)).await? };
+            tokio::select! {
+                read = read, if !is_last => if read? == 0 { return Ok(()) },
+                () = stop.cancelled(), if !is_last => {}
+                else => return Ok(()),
+            }
+        }
+    }
+
+    async fn send_replies(&mut self, socket: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        timeout(UNREAD_MAX, socket.write_all(self.replies.as_bytes())).await??;
+        self.replies.clear();
+        Ok(())
+    }
+
+    /// Adds a reply. Returns whether it is the last: it is an error.
+    fn reply(&mut self, answer: Result<String, String>) -> bool {
+        let is_error = answer.is_err();
+        self.replies += &answer.unwrap_or_else(|message| {
+            self.handler.state.counters.count(AnswerKind::Rejected);
+            format!("-{}", message.replace(char::is_control, " "))
+        });
+        self.replies += "\r\n";
+        is_error
+    }
+
+    /// Answers one command. Returns whether it is the last of the connection.
+    async fn answer(&mut self, arguments: &[&[u8]]) -> bool {
+        let Some((name, rest)) = arguments.split_first() else { return false };
+        let name = name.to_ascii_uppercase();
+        let ok = || Ok("+OK".to_owned());
+        let answer = match (&*name, rest) {
+            (b"QUIT", _) => ok(),
+            (b"AUTH", [token] | [_, token]) => self.authorize(token).and_then(|()| ok()),
+            (b"HELLO", options) => self.hello(options),
+            _ if !self.is_authorized => Err(NO_AUTH.to_owned()),
+            (b"PING", []) => Ok("+PONG".to_owned()),
+            (b"HIT", [domain, pairs @ ..]) => self.check(CheckOp::Hit, domain, pairs).await,
+            (b"PEEK", [domain, pairs @ ..]) => self.check(CheckOp::Peek, domain, pairs).await,
+            (b"CL.THROTTLE", [key, numbers @ ..]) => self.throttle(key, numbers),
+            (b"SELECT", [b"0"]) => ok(),
+            (b"CLIENT", [word, ..]) if is(word, "SETINFO") || is(word, "SETNAME") => ok(),
+            (b"COMMAND", _) => Ok("*0".to_owned()),
+            _ => Err(format!("ERR this is no command; {HELP}")),
+        };
+        self.reply(answer);
+        *name == *b"QUIT"
+    }
+
+    /// Checks a token. On the Unix socket the user decides instead.
+    fn authorize(&mut self, given: &[u8]) -> Result<(), String> {
+        self.is_authorized = self.handler.peer.token.as_ref().is_none_or(|token| token.is(given));
+        let fault = || "WRONGPASS help: AUTH, and the text of `token_file`".to_owned();
+        self.is_authorized.then_some(()).ok_or_else(fault)
+    }
+
+    fn hello(&mut self, options: &[&[u8]]) -> Result<String, String> {
+        let auth = options.windows(3).find(|words| words.first().is_some_and(|word| is(word, "AUTH")));
+        if let Some([_, _, token]) = auth {
+            self.authorize(token)?;
+        }
+        let head = match options.first().copied() {
+            _ if !self.is_authorized => return Err(NO_AUTH.to_owned()),
+            None | Some(b"2") => "*8\r\n+proto\r\n:2",
+            Some(b"3") => "%4\r\n+proto\r\n:3",
+            _ => return Err("NOPROTO help: HELLO 2, or HELLO 3".to_owned()),
+        };
+        let server = concat!("+server\r\n+tidegate\r\n+version\r\n+", env!("CARGO_PKG_VERSION"));
+        Ok(format!("{head}\r\n{server}\r\n+role\r\n+master"))
+    }
+
+    /// Asks for a decision; the request does not wait.
+    async fn check(&self, op: CheckOp, domain: &[u8], pairs: &[&[u8]]) -> Result<String, String> {
+        let (pairs, cost) = match pairs {
+            [pairs @ .., b"COST", cost] => (pairs, integer(cost)?),
+            pairs => (pairs, 1),
+        };
+        let ((pairs, []), Ok(cost)) = (pairs.as_chunks(), u64::try_from(cost)) else {
+            return Err(format!("ERR a value is missing, or the cost is negative; {HELP}"));
+        };
+        let pairs = pairs.iter().map(|[key, value]| (text(key), text(value)));
+        let mut body = CheckBody::hit(&text(domain), AttributeMap::new());
+        (body.descriptors, body.cost) = (vec![pairs.collect()], Some(CostBody::Requests(cost)));
+        let decision = self.handler.decide(op, None, &body).await.map_err(error)?;
+        let retry = decision.retry_after.filter(|_| !decision.allowed);
+        let [retry, reset] = [retry, decision.reset_after].map(|time| Some(time?.0.div_ceil(1_000_000)));
+        let numbers = [Some(u64::from(!decision.allowed)), decision.limit, decision.remaining, retry, reset];
+        let numbers = numbers.map(|number| number.map_or(-1, u64::cast_signed));
+        let verdict = if decision.degraded { "degraded" } else { decision.verdict.name() };
+        Ok(array(&numbers, &[&decision.rule.unwrap_or_default(), verdict]))
+    }
+
+    /// Judges a request by its own quota, in the mode of the daemon.
+    fn throttle(&self, key: &[u8], numbers: &[&[u8]]) -> Result<String, String> {
+        let numbers = numbers.iter().map(|number| integer(number)).collect::<Result<Vec<_>, _>>()?;
+        let (quota, cost) = match *numbers {
+            [burst, count, period] => ([burst, count, period], 1),
+            [burst, count, period, cost] if cost >= 0 => ([burst, count, period], cost.unsigned_abs()),
+            _ => return Err(format!("ERR a number is missing or negative; {HELP}")),
+        };
+        self.handler.check_domain(DOMAIN).map_err(error)?;
+        let (state, user) = (&self.handler.state, self.handler.peer.user);
+        let Some(mode) = state.connector.mode(DOMAIN, user) else {
+            return Err(format!("ERR `resp` is not open to user {user}; help: `domains.resp.uids`"));
+        };
+        let mut table = state.throttle.lock();
+        let answer = table.judge(key, quota, cost, state.clock.now().at);
+        let mut answer = answer.map_err(|fault| format!("ERR {fault}; {HELP}"))?;
+        state.counters.evictions.store(table.evictions, Ordering::Relaxed);
+        if mode != Mode::Enforce {
+            (answer[0], answer[3]) = (0, -1);
+        }
+        state.counters.count(if answer[0] == 0 { AnswerKind::Allowed } else { AnswerKind::Refused });
+        Ok(array(&answer, &[]))
+    }
+}
+
+fn array(numbers: &[i64], texts: &[&str]) -> String {
+    let numbers = numbers.iter().map(|number| format!("\r\n:{number}"));
+    let texts = texts.iter().map(|text| format!("\r\n${}\r\n{text}", text.len()));
+    let elements: Vec<String> = numbers.chain(texts).collect();
+    format!("*{}{}", elements.len(), elements.concat())
+}
+
+fn error(BadRequest(_, message): BadRequest) -> String {
+    format!("ERR {message}")
+}
+
+fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
+}
+
+fn integer(digits: &[u8]) -> Result<i64, String> {
+    let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    number.ok_or_else(|| format!("ERR a number is not an integer; {HELP}"))
+}
+
+/// Returns a text of the daemon's protocol, which is UTF-8: other bytes are escaped.
+fn text(bytes: &[u8]) -> String {
+    str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned)
+}
+
+/// The domain of CL.THROTTLE in settings.
+const DOMAIN: &str = "resp";
+
+const HELP: &str = "help: HIT domain key value [key value ...] [COST n]; PEEK likewise; \
+                    CL.THROTTLE key max_burst count period_in_seconds [cost]";
+
+const NO_AUTH: &str = "NOAUTH over TCP a client sends the token; help: AUTH, and the text of `token_file`";
+
+/// Pools of clients keep connections open between two bursts.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// As on the socket.
+const UNREAD_MAX: Duration = Duration::from_secs(5);
+
+/// Replies that wait while more commands are there.
+const REPLY_BYTES_MAX: usize = 16 * 1_024;
+
+/// The buffer that an idle connection keeps.
+const READ_BYTES: usize = 1_024;
