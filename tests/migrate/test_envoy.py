@@ -28,7 +28,7 @@ class Trees:
         self.rng = rng
 
     def tree(self, name):
-        # Half have no replacements: a descriptor with an addend of its own is neither replaced by others nor replaces them.
+        # Half have no replacements, which do not reach a descriptor with an addend of its own.
         self.replaces = self.rng.random() < 0.5
         return {"domain": name, "descriptors": self.level(1)}
 

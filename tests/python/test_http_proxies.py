@@ -1,4 +1,4 @@
-"""nginx, Caddy and Envoy as docs/http.md and docs/envoy.md configure them, before an application and under load, while the daemon is killed."""
+"""nginx, Caddy and Envoy as docs configure them, before an application and under load, while the daemon is killed."""
 
 import collections
 import concurrent.futures
