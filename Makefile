@@ -234,7 +234,7 @@ nightly-conformance: test-node test-java test-php
 	$(BUILD)
 	$(PYTEST) -q -rs -n 2 --dist loadgroup tests/conformance
 
-# nginx and Caddy before an application, as docs/http.md configures them.
+# nginx, Caddy and Envoy before an application, as docs/http.md and docs/envoy.md configure them.
 nightly-proxies:
 	@scripts/setup proxies
 	$(BUILD)
@@ -263,7 +263,7 @@ nightly-release: release
 	$(BUILD)
 	$(PYTEST) -q -rs tests/packages/test_release.py tests/packages/test_containers.py
 
-# Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis.
+# Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis: also random trees beside it.
 nightly-migrate:
 	@scripts/setup migrate
 	$(BUILD)

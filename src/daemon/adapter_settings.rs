@@ -20,10 +20,11 @@ pub(super) struct AdaptersFields<'n> {
     #[serde(borrow)]
     http: Option<HttpFields<'n>>,
     resp: Option<EndpointFields<'n>>,
+    envoy: Option<EndpointFields<'n>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename = "`resp`")]
+#[serde(rename = "an adapter")]
 struct EndpointFields<'n> {
     #[serde(borrow)]
     socket: Option<PathText<'n>>,
@@ -76,12 +77,14 @@ pub(super) fn read(
     mapping: Mapping<'_>,
     directory: &Path,
     report: &mut Report<'_>,
-) -> (Option<HttpSettings>, Option<Endpoint>) {
+) -> (Option<HttpSettings>, Option<Endpoint>, Option<Endpoint>) {
     let http = fields.http.zip(mapping.get("http"));
     let http = http.and_then(|(own, http)| read_http(own, Mapping(http), directory, report));
-    let resp = fields.resp.zip(mapping.get("resp"));
-    let resp = resp.and_then(|(own, resp)| read_endpoint("resp", own, Mapping(resp), directory, report));
-    (http, resp)
+    let mut endpoint = |name, own: Option<EndpointFields<'_>>| {
+        own.zip(mapping.get(name))
+            .and_then(|(own, written)| read_endpoint(name, own, Mapping(written), directory, report))
+    };
+    (http, endpoint("resp", fields.resp), endpoint("envoy", fields.envoy))
 }
 
 fn read_http(

@@ -248,7 +248,8 @@ fn set_fields(
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
     if let Some(own) = fields.adapters {
-        (settings.http, settings.resp) = adapter_settings::read(own, part("adapters"), directory, report);
+        (settings.http, settings.resp, settings.envoy) =
+            adapter_settings::read(own, part("adapters"), directory, report);
     }
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));

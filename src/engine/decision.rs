@@ -4,6 +4,7 @@ use super::check::{CheckStage, StageCheck};
 use super::digest::{Digest, ShownDigest};
 use super::judgement::stage;
 use super::remote_check::Shortfalls;
+use super::workspace::ListedLimit;
 use crate::clock::Micros;
 use crate::limit::{Outcome, Quota, QuotaLevel};
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
@@ -55,7 +56,7 @@ pub struct Decision<'d> {
     pub unmatched: Option<Unmatched>,
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
-    pub(super) limits_by_index: &'d [(u32, QuotaLevel)],
+    pub(super) limits_by_index: &'d [ListedLimit],
     pub(super) checked_keys: CheckedKeys<'d>,
 }
 
@@ -140,9 +141,15 @@ impl<'d> Decision<'d> {
 
     /// All matching limits, in file order; empty unless requested.
     pub fn limits(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
-        self.limits_by_index
-            .iter()
-            .filter_map(|(rule, level)| Some(LimitView { rule: self.rule_at(*rule)?, level: *level }))
+        self.matching_limits().map(|limit| limit.view)
+    }
+
+    /// As [`limits`](Decision::limits), with the part of each in the decision.
+    pub fn matching_limits(&self) -> impl Iterator<Item = MatchingLimit<'d>> + '_ {
+        self.limits_by_index.iter().filter_map(|listed| {
+            let view = LimitView { rule: self.rule_at(listed.rule)?, level: listed.level };
+            Some(MatchingLimit { view, refuses: listed.refuses, descriptors: listed.descriptors })
+        })
     }
 
     /// The name of the binding rule, list entry or shedder.
@@ -234,6 +241,17 @@ pub struct LimitView<'d> {
     pub rule: &'d Rule,
     /// After the charge for a grant; unchanged for a refusal and a PEEK.
     pub level: QuotaLevel,
+}
+
+/// One limit that matches a request, and its part in the decision.
+#[derive(Clone, Copy, Debug)]
+pub struct MatchingLimit<'d> {
+    /// The limit.
+    pub view: LimitView<'d>,
+    /// Whether it refuses the request.
+    pub refuses: bool,
+    /// Of a node of a tree, the descriptors that it counts, as bits from the first on; of other rules 0.
+    pub descriptors: u8,
 }
 
 impl LimitView<'_> {

@@ -52,7 +52,8 @@ pub use control::{
 pub use counters::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use decider::Decider;
 pub use decision::{
-    ChargeError, Conflict, Decision, EngineAnswer, InspectedCheck, LimitView, RuleCheck, Unmatched,
+    ChargeError, Conflict, Decision, EngineAnswer, InspectedCheck, LimitView, MatchingLimit, RuleCheck,
+    Unmatched,
 };
 pub use digest::{Digest, DigestError, HashKey, ShownDigest};
 pub use fleet::{
