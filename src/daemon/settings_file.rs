@@ -248,19 +248,7 @@ fn set_fields(
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
     if let Some(own) = fields.adapters {
-        let adapter = |name: &str| part("adapters").get(name).map(Mapping);
-        settings.http = own
-            .http
-            .zip(adapter("http"))
-            .and_then(|(own, http)| adapter_settings::read_http(own, http, directory, report));
-        settings.resp = own
-            .resp
-            .zip(adapter("resp"))
-            .and_then(|(own, resp)| adapter_settings::read_endpoint("resp", own, resp, directory, report));
-        settings.envoy = own
-            .envoy
-            .zip(adapter("envoy"))
-            .and_then(|(own, envoy)| adapter_settings::read_endpoint("envoy", own, envoy, directory, report));
+        set_adapters(settings, own, part("adapters"), directory, report);
     }
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));
@@ -281,6 +269,28 @@ fn set_fields(
         uids: numbers(own.uids),
         slots_max: own.slots_max.map(u32::from),
     });
+}
+
+fn set_adapters(
+    settings: &mut Settings,
+    own: AdaptersFields<'_>,
+    adapters: Mapping<'_>,
+    directory: &Path,
+    report: &mut Report<'_>,
+) {
+    let adapter = |name: &str| adapters.get(name).map(Mapping);
+    settings.http = own
+        .http
+        .zip(adapter("http"))
+        .and_then(|(own, http)| adapter_settings::read_http(own, http, directory, report));
+    settings.resp = own
+        .resp
+        .zip(adapter("resp"))
+        .and_then(|(own, resp)| adapter_settings::read_endpoint("resp", own, resp, directory, report));
+    settings.envoy = own
+        .envoy
+        .zip(adapter("envoy"))
+        .and_then(|(own, envoy)| adapter_settings::read_endpoint("envoy", own, envoy, directory, report));
 }
 
 fn numbers(uids: Option<Vec<Uid>>) -> Vec<u32> {
