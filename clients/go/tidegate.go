@@ -220,7 +220,8 @@ func (c *Client) timeoutOf(text string) time.Duration {
 	if err == nil && strings.Trim(text, "0123456789.") == "" && ms > 0 && ms <= timeoutMaxMs {
 		return time.Duration(ms * float64(time.Millisecond))
 	} else if text != "" {
-		c.log(fmt.Sprintf("TIDEGATE_TIMEOUT_MS is %.40q, not above 0 and up to %d: the timeout is 20 ms", text, timeoutMaxMs), false)
+		const unfit = "TIDEGATE_TIMEOUT_MS is %.40q, not above 0 and up to %d: the timeout is 20 ms"
+		c.log(fmt.Sprintf(unfit, text, timeoutMaxMs), false)
 	}
 	return 20 * time.Millisecond
 }

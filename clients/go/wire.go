@@ -408,8 +408,8 @@ func text(value any) (s string) {
 	return s
 }
 
-// hasAddress returns true if the text of a value of this type may have an address, as of a function, or of a pointer in a
-// struct: each object would be another caller. At the first level text reads a pointer's value.
+// hasAddress returns true if the text of a value of this type may have an address, as of a function, or of a pointer in
+// a struct: each object would be another caller. At the first level text reads a pointer's value.
 func hasAddress(t reflect.Type, levels int) bool {
 	if t == nil || levels == 0 || t.Implements(stringer) || t.Implements(failure) {
 		return false

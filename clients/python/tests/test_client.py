@@ -120,13 +120,16 @@ def test_an_arrived_reply_counts_after_the_deadline(played, client, monkeypatch)
 def test_refuses_without_a_daemon_only_if_configured(make_client):
     client = make_client(socket="/nowhere")
     assert [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", None)] == [False, True, True]
-    asynchronous = tidegate.AsyncClient("/nowhere")
-    for word in ("deny", "", "Refuse", True, 7):
-        calls = [lambda: client.hit("api", on_failure=word), lambda: client.limited("api", on_failure=word)]
-        calls += [lambda: client.limit("api", on_failure=word).__enter__()]
-        for call in [*calls, lambda: asyncio.run(asynchronous.peek("api", on_failure=word))]:
-            with pytest.raises(ValueError, match=f"^on_failure is allow or refuse, not {word!r}$"):
-                call()
+
+
+@pytest.mark.parametrize("word", ["deny", "", "Refuse", True, 7])
+def test_another_on_failure_raises(make_client, word):
+    client, asynchronous = make_client(socket="/nowhere"), tidegate.AsyncClient("/nowhere")
+    for call in (client.hit, client.limited, lambda *given, **more: client.limit(*given, **more).__enter__()):
+        with pytest.raises(ValueError, match=f"^on_failure is allow or refuse, not {word!r}$"):
+            call("api", on_failure=word)
+    with pytest.raises(ValueError, match="^on_failure is"):
+        asyncio.run(asynchronous.peek("api", on_failure=word))
 
 
 def test_any_value_is_sent(played, client):

@@ -55,12 +55,12 @@ module Tidegate
     #   @return [Decision]
     { acquire: ACQUIRE, hit: HIT, peek: PEEK }.each do |name, operation| # written out, which saves a Hash and a call
       class_eval <<~RUBY, __FILE__, __LINE__ + 1
-        def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil, on_failure: "",
+        def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil, on_failure: "allow",
                     fallback: @fallback, held: nil)
           return pass unless @enabled
 
           begin_session if @pid != $$
-          @refuses = true if on_failure != "" && Wire.action(on_failure) == "refuse"
+          @refuses = true if on_failure != "allow" && Wire.action(on_failure) == "refuse"
           options, report = idem || queued || max_wait ? options(idem, queued, max_wait) : nil, nil
           out = Wire.request(#{operation}, domain, given, cost, priority, options)
           if !@report.empty? && out.bytesize < FRAME_MAX / 2 # else a value might become its digest

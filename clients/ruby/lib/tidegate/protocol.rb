@@ -59,7 +59,7 @@ module Tidegate
       bin: [0x00, 0, 0xc4, %w[C n N]], array: [0x90, 16, 0xdc, %w[n N]], map: [0x80, 16, 0xde, %w[n N]]
     }.freeze
     WIDTHS = { "C" => 1, "n" => 2, "N" => 4, "Q>" => 8, "c" => 1, "s>" => 2, "l>" => 4, "q>" => 8 }.freeze
-    ACTIONS = ["", "allow", "refuse", :allow, :refuse, nil].freeze # "": the default of a call
+    ACTIONS = ["allow", "refuse", :allow, :refuse, nil].freeze
     CONSTANTS = { nil => 0xc0, false => 0xc2, true => 0xc3 }.freeze
     STARTS = FORMS.each_with_object(CONSTANTS.to_h { |value, byte| [byte, [nil, value, 0]] }) do |(kind, form), starts|
       short, below, code, forms = form

@@ -201,7 +201,7 @@ module Tidegate
 
         lambda do |env|
           path = Rack.path(env)
-          list.find { |pattern, _| matches?(pattern, path) }&.last.to_s
+          list.find { |pattern, _| matches?(pattern, path) }&.last
         end
       end
 

@@ -58,7 +58,9 @@ func make_(given command) map[string]any {
 // attributes converts values; {"invalid": true} is text that is no UTF-8.
 func attributes(given command) (pairs tidegate.Attributes) {
 	for name, value := range given.Attributes {
-		if _, is := value.(map[string]any); is {
+		if odd, is := value.(map[string]any); is && odd["object"] == true {
+			value = struct{ self *command }{&given}
+		} else if is {
 			value = "\xff\xfe"
 		}
 		pairs = append(pairs, [2]any{name, value})
