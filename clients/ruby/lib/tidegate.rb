@@ -55,8 +55,8 @@ module Tidegate
     #   @return [Decision]
     { acquire: ACQUIRE, hit: HIT, peek: PEEK }.each do |name, operation| # written out, which saves a Hash and a call
       class_eval <<~RUBY, __FILE__, __LINE__ + 1
-        def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil, on_failure: "allow",
-                    fallback: @fallback, held: nil)
+        def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil,
+                    on_failure: "allow", fallback: @fallback, held: nil)
           return pass unless @enabled
 
           begin_session if @pid != $$

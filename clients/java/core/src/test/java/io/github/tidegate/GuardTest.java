@@ -190,7 +190,7 @@ class GuardTest extends Support {
         for (String forwarded : java.util.Arrays.asList(null, "1.2.3.4")) {
             for (int proxies = 0; proxies < 2; proxies++) {
                 List<String> lines = new java.util.ArrayList<>();
-                TidegateClient client = opened(TidegateClient.builder().socket(daemon.path).timeout(Duration.ofSeconds(9)).logger(lines::add).build());
+                TidegateClient client = opened(TidegateClient.builder().socket(daemon.path).timeout(java.time.Duration.ofSeconds(9)).logger(lines::add).build());
                 Guard<String> guard = new Guard<>(client, "api", new GuardOptions<String>().trustedProxies(proxies));
                 for (String peer : java.util.Arrays.asList(null, "")) {
                     guard.judge("ann", new Guard.Seen("GET", "/", peer, name -> name.equals("x-forwarded-for") ? forwarded : null));
