@@ -72,6 +72,7 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
     });
     warnings.extend(of_state(&status.state));
     warnings.extend(status.missed_warning());
+    warnings.extend(status.raised_warning());
     let in_force = admin.engine.in_force();
     warnings.extend(unmet_rules(status, limits(&in_force).map(|rule| (rule.domain, rule.name))));
     warnings.extend(of_fleet(status, fleet));

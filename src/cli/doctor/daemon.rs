@@ -136,7 +136,7 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::wrong("readiness", *reason, help));
     }
     if let Some(status) = status {
-        findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
+        findings.extend(status.decided_alone().filter(|_| status.misses_many()).map(missed));
         findings.extend(of_status(&status, &reasons));
         findings.extend(shared_domains(&status, settings));
     }
