@@ -94,6 +94,8 @@ pub(crate) struct RuleStatus {
     #[serde(flatten)]
     pub(crate) totals: RuleTotals,
     pub(crate) mode: Option<String>,
+    /// Whether it is a limit: neither an entry of a list nor a part of a shedder.
+    pub(crate) is_limit: bool,
 }
 
 /// The tables.
@@ -194,7 +196,8 @@ impl DaemonStatus {
     /// Warns of decisions that clients made alone, unless they are few.
     pub(crate) fn missed_warning(&self) -> Option<String> {
         // A client's breaker opens after other failures.
-        let why = &self.decided_alone().max_by_key(|missed| (missed.reason != "breaker", missed.count))?.reason;
+        let why =
+            &self.decided_alone().max_by_key(|missed| (missed.reason != "breaker", missed.count))?.reason;
         self.misses_many().then(|| {
             format!(
                 "clients made {} without the daemon, which made {}; the most common reason is `{why}`: see `missed` \
@@ -248,10 +251,13 @@ fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
         totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
     let in_force = in_force.each().filter_map(|rule| {
         let totals = known.get(&(rule.domain, rule.name))?;
-        Some(RuleStatus { totals: (*totals).clone(), mode: Some(rule.mode.name().to_owned()) })
+        let is_limit = matches!(rule.kind, NamedKind::Rule(..));
+        Some(RuleStatus { totals: (*totals).clone(), mode: Some(rule.mode.name().to_owned()), is_limit })
     });
     let others = totals.rules.last().filter(|others| others.domain.is_empty());
-    in_force.chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None })).collect()
+    in_force
+        .chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None, is_limit: false }))
+        .collect()
 }
 
 /// Returns the rules in force, without lists and shedders.

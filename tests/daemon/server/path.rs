@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::daemon::{Daemon, Plan, Process, SetOnDrop, daemon, eventually};
+use super::http::get;
 use super::wire::{Wire, hello};
 
 /// Starts a daemon that must fail; returns its exit code and log.
@@ -92,7 +93,9 @@ fn socket_path_always_exists_while_two_daemons_compete() {
                 eventually("one gives way", || both.iter_mut().position(|one| one.has_ended().is_some()));
             assert_eq!(both[loser].exit_code(), Some(75), "round {round}");
             let log = fs::read_to_string(plan.path(&format!("log{}", loser + 1))).unwrap();
-            assert!(log.contains("another tidegate is running here"), "{log}");
+            let other = both[1 - loser].id();
+            assert!(log.contains(&format!("another tidegate is running here: process {other}")), "{log}");
+            assert!(log.contains(&format!("help: to replace it: kill {other}")), "{log}");
             let stream = eventually("the other listens", || UnixStream::connect(&socket).ok());
             let mut wire = Wire::over(stream);
             assert_eq!(wire.ask(&hello())[0], 0);
@@ -241,4 +244,49 @@ fn removes_own_socket_at_exit_only() {
     let _other = UnixListener::bind(replaced.socket()).unwrap();
     replaced.stop();
     assert!(is_socket(&replaced.socket()), "the other one's socket is still there");
+}
+
+#[test]
+fn makes_removed_socket_again() {
+    let daemon = daemon();
+    let mut before = Wire::over(UnixStream::connect(daemon.socket()).unwrap());
+    let (socket, lock) = (daemon.socket(), daemon.plan.path("t.sock.lock"));
+    let connect = || UnixStream::connect(&socket).ok();
+    let remove: [(&str, &dyn Fn()); 3] = [
+        ("the file", &|| fs::remove_file(&socket).unwrap()),
+        ("the file and its lock", &|| {
+            [&socket, &lock].into_iter().for_each(|path| fs::remove_file(path).unwrap())
+        }),
+        ("replaced by a stale one", &|| {
+            fs::remove_file(&socket).unwrap();
+            drop(UnixListener::bind(&socket).unwrap());
+        }),
+    ];
+    for (what, remove) in remove {
+        remove();
+        let mut wire = Wire::over(eventually(what, connect));
+        assert_eq!(wire.ask(&hello())[0], 0, "{what}");
+        assert_eq!(fs::symlink_metadata(&socket).unwrap().mode() & 0o777, 0o660, "{what}");
+        // Commands find the daemon by the new file.
+        assert!(daemon.run("status").contains("mode enforce"), "{what}");
+        let (code, log) = refused(&daemon.plan);
+        assert_eq!(code, Some(75), "{what}: {log}");
+    }
+    assert_eq!(before.ask(&hello())[0], 0);
+    daemon.await_log(&["WARN", "the socket file was removed or replaced: it is made again"]);
+}
+
+#[test]
+fn is_unready_while_another_process_has_its_path() {
+    let daemon = daemon();
+    fs::remove_file(daemon.socket()).unwrap();
+    let other = UnixListener::bind(daemon.socket()).unwrap();
+    let ready = || get(&daemon, "/readyz");
+    let reasons = eventually("it is noticed", || Some(ready()).filter(|ready| ready.status == 503)).body;
+    assert!(reasons.contains("its socket file was removed or replaced"), "{reasons}");
+    assert!(is_socket(&daemon.socket()), "the other one's socket is still there");
+    drop(other);
+    fs::remove_file(daemon.socket()).unwrap();
+    eventually("it is ready again", || Some(()).filter(|()| ready().status == 200));
+    assert_eq!(daemon.connect().ask(&hello())[0], 0);
 }
