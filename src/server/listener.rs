@@ -109,7 +109,8 @@ impl Listener {
     }
 
     /// Whether the socket file is still at its path. That of a passed socket is the service manager's.
-    pub(super) fn is_at_path(&self) -> bool {
+    #[must_use]
+    pub fn is_at_path(&self) -> bool {
         let is_own = |owned: &OwnedPath| {
             std::fs::symlink_metadata(&self.path).is_ok_and(|now| file_identity(&now) == owned.identity)
         };

@@ -267,7 +267,9 @@ fn makes_removed_socket_again() {
         let mut wire = Wire::over(eventually(what, connect));
         assert_eq!(wire.ask(&hello())[0], 0, "{what}");
         assert_eq!(fs::symlink_metadata(&socket).unwrap().mode() & 0o777, 0o660, "{what}");
-        // Commands find the daemon by the new file.
+        // Commands find the daemon by the new file, at the admin socket that is made again as well.
+        fs::remove_file(daemon.plan.path("t.admin.sock")).unwrap();
+        eventually("the admin socket", || Some(()).filter(|()| daemon.outcome("status").0 == Some(0)));
         assert!(daemon.run("status").contains("mode enforce"), "{what}");
         let (code, log) = refused(&daemon.plan);
         assert_eq!(code, Some(75), "{what}: {log}");
