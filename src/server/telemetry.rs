@@ -56,6 +56,7 @@ pub(super) enum ClientKind {
     Node,
     Java,
     Php,
+    Rust,
 }
 
 impl ClientKind {
