@@ -149,7 +149,7 @@ fn shedding(status: &DaemonStatus, story: &RateHistory) -> HealthCheck {
 /// Checks the decisions that clients made without the daemon.
 fn missed(status: &DaemonStatus, story: &RateHistory) -> HealthCheck {
     let [.., recent] = story.sums;
-    let most = status.missed.iter().max_by_key(|missed| missed.count);
+    let most = status.decided_alone().max_by_key(|missed| missed.count);
     let why = most.map(|missed| &*missed.reason).unwrap_or_default();
     match (recent, status.missed_in_all()) {
         (0, 0) => check(CheckState::Good, "none", "every client had its answers"),
@@ -271,6 +271,12 @@ pub(in crate::admin) mod tests {
             ("/pools/0/u", "null", CheckState::Note, "no slots are known"),
             ("/pools", "[]", CheckState::Good, "the rules watch over no pool"),
             ("/missed", r#"[{"reason": "timeout", "count": 3}]"#, CheckState::Good, "3 since the start"),
+            (
+                "/missed",
+                r#"[{"reason": "callback", "count": 3}]"#,
+                CheckState::Good,
+                "every client had its answers",
+            ),
             ("/fleet", r#"{"redis": false, "rules": 2}"#, CheckState::Bad, "no Redis is set"),
             (
                 "/fleet",

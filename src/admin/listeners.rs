@@ -53,6 +53,13 @@ impl AdminSocket {
         Ok(socket)
     }
 
+    /// Returns once the socket file is not at its path any more.
+    async fn await_removal(&self) {
+        while self.listener.as_ref().is_none_or(Listener::is_at_path) {
+            tokio::time::sleep(CHECK_EVERY).await;
+        }
+    }
+
     /// Removes the path of the socket.
     pub(super) fn close(&mut self) {
         self.listener = None;
@@ -99,8 +106,23 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
     listener.map_err(|error| format!("{address}: {error}: correct metrics.listen, or free the port"))
 }
 
-/// Serves the admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
+/// Serves the admin socket, which is made again after its file was removed.
 async fn serve_operators(
+    admin: &Arc<AdminState>,
+    first: Result<UnixListener, String>,
+    admin_socket: &mut AdminSocket,
+) {
+    let mut first = first;
+    loop {
+        serve_operators_until_removed(admin, first, admin_socket).await;
+        let path = admin_socket.path.display();
+        warn!(%path, "the admin socket was removed or replaced: it is made again");
+        first = admin_socket.open();
+    }
+}
+
+/// Serves one admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
+async fn serve_operators_until_removed(
     admin: &Arc<AdminState>,
     first: Result<UnixListener, String>,
     admin_socket: &mut AdminSocket,
@@ -122,7 +144,10 @@ async fn serve_operators(
         }
         Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
     };
-    take_turns(admin, accept).await;
+    tokio::select! {
+        () = take_turns(admin, accept) => {}
+        () = admin_socket.await_removal() => {}
+    }
 }
 
 async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, String>, address: SocketAddr) {
@@ -171,3 +196,6 @@ const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longer than any verb waits.
 const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Commands miss a removed admin socket for no longer than this.
+const CHECK_EVERY: Duration = Duration::from_secs(1);

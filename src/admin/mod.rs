@@ -42,7 +42,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
 use crate::record::Recorder;
-use crate::server::ServerCounters;
+use crate::server::{ServerCounters, SocketFile};
 use crate::state::SnapshotStats;
 
 /// Shared state of all pages and verbs.
@@ -168,12 +168,12 @@ pub trait DaemonControl: Send + Sync {
 }
 
 /// The socket that this daemon serves, so that a command can tell it from another daemon's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ServedSocket {
     /// Its path.
     pub path: PathBuf,
-    /// Device and inode of the socket file; `None` if there was none.
-    pub identity: Option<(u64, u64)>,
+    /// Its file.
+    pub file: Arc<SocketFile>,
 }
 
 impl ServedSocket {

@@ -42,11 +42,9 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
         let count = unmatched.domain;
         let mut names = status.unknown_domains.iter();
         let missing = names.next().map(|name| admin.engine.in_force().describe_missing(name));
-        let more = names.len();
-        let other = counted(more, "other unknown domain");
-        let more = if more > 0 { format!(", and {other}") } else { String::new() };
+        let of = if names.len() > 0 { " for several unknown domains" } else { "" };
         let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
-        format!("not limited: {}; {missing}{more}", counted(count, "request"))
+        format!("not limited: {}{of}; {missing}", counted(count, "request"))
     });
     let decided = status.decisions.sum();
     warn(unmatched.rule > decided / 2, &|| {
@@ -72,6 +70,7 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
     });
     warnings.extend(of_state(&status.state));
     warnings.extend(status.missed_warning());
+    warnings.extend(status.raised_warning());
     let in_force = admin.engine.in_force();
     warnings.extend(unmet_rules(status, limits(&in_force).map(|rule| (rule.domain, rule.name))));
     warnings.extend(of_fleet(status, fleet));

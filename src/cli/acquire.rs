@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-use super::ask::{EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, RequestArgs, is_disabled, print_text};
+use super::ask::{EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, RequestArgs, is_disabled, not_limited, print_text};
 use super::client::{Client, ClientFailure, retry_unread};
 use super::signals::CaughtSignals;
 use super::{CliError, CliResult, usage};
@@ -96,7 +96,12 @@ impl Args {
     fn leave(&self, reply: &WireReply<'_>) -> Result<Leave, CliError> {
         match reply {
             WireReply::Decision(decision) => match decision.verdict {
-                Verdict::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
+                Verdict::Allow => {
+                    if let Some(text) = not_limited(decision) {
+                        log::plainly(&format!("tidegate: {text}"));
+                    }
+                    Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO })
+                }
                 Verdict::Wait => {
                     let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
                     Ok(Leave::Run { lease: decision.lease, wait })

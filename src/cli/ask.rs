@@ -232,15 +232,18 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
 
 /// Says why nothing limits the request.
 fn unlimited(decision: &DecisionReply<'_>) -> &'static str {
-    let reason =
-        decision.notes.iter().find(|(kind, _)| *kind == NoteKind::Unmatched).map(|(_, reason)| *reason);
-    match reason {
-        Some("domain") => {
+    not_limited(decision).unwrap_or("no enforced rule with a limit matches; `tidegate why` says why")
+}
+
+/// Says that no rule matches the request at all.
+pub(super) fn not_limited(decision: &DecisionReply<'_>) -> Option<&'static str> {
+    let (_, reason) = decision.notes.iter().find(|(kind, _)| *kind == NoteKind::Unmatched)?;
+    Some(match *reason {
+        "domain" => {
             "NOT LIMITED: no domain of this name has rules; `tidegate why DOMAIN` names those that have"
         }
-        Some(_) => "not limited: no rule matches; `tidegate why DOMAIN KEY=VALUE` says why not",
-        None => "no enforced rule with a limit matches",
-    }
+        _ => "not limited: no rule matches; `tidegate why DOMAIN KEY=VALUE` says why not",
+    })
 }
 
 fn to_json(decision: &DecisionReply<'_>) -> Value {

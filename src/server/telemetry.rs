@@ -92,11 +92,11 @@ impl ServerCounters {
         names.zip(self.errors.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Returns the decisions that clients made without the daemon, by client library and reason.
-    pub fn missed_decisions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    /// Returns what clients report of decisions without the daemon and of functions that raised, by client library.
+    pub fn missed_decisions(&self) -> impl Iterator<Item = (&'static str, MissReason, u64)> {
         ClientKind::VARIANTS.iter().zip(&self.missed).flat_map(|(client, counts)| {
             let each = MissReason::ALL.into_iter().zip(counts);
-            each.map(move |(reason, count)| (client.into(), reason.name(), count.load(Ordering::Relaxed)))
+            each.map(move |(reason, count)| (client.into(), reason, count.load(Ordering::Relaxed)))
         })
     }
 
@@ -211,12 +211,15 @@ impl MissedReports {
     /// Logs the reports since the last line at once.
     pub(super) fn log_now(&self) {
         let missed = std::mem::take(&mut *self.unlogged.lock());
-        if !missed.is_empty() {
-            let [unreachable, timeout, protocol, breaker, callback] =
-                MissReason::ALL.map(|reason| missed.count(reason));
+        let [unreachable, timeout, protocol, breaker, callback] =
+            MissReason::ALL.map(|reason| missed.count(reason));
+        if missed.iter().any(|(reason, _)| reason.is_without_daemon()) {
+            warn!(unreachable, timeout, protocol, breaker, "clients report decisions made without tidegate");
+        }
+        if callback > 0 {
             warn!(
-                unreachable,
-                timeout, protocol, breaker, callback, "clients report decisions made without tidegate"
+                callback,
+                "functions of an application raised: requests were judged without their attributes; see its log"
             );
         }
     }

@@ -25,7 +25,8 @@ pub(super) fn all(settings: &Settings, running: Option<&RunningDaemon>) -> Vec<F
         findings.push(open_files(running, settings.connections.max));
     }
     if running.is_none() {
-        let others = running::sockets(socket).into_iter().filter(|(_, other)| other != socket);
+        let others = running::sockets(socket).into_iter();
+        let others = others.filter(|(_, other)| other.as_ref() != Some(socket));
         findings.extend(others.map(elsewhere));
     }
     findings
@@ -89,7 +90,11 @@ pub(super) fn start_help(socket: &Path) -> String {
 }
 
 /// Reports a daemon that serves another socket.
-fn elsewhere((pid, socket): (u32, PathBuf)) -> Finding {
+fn elsewhere((pid, socket): (u32, Option<PathBuf>)) -> Finding {
+    let Some(socket) = &socket else {
+        let message = format!("process {pid} is a daemon, and this user may not see which socket it serves");
+        return Finding::unseen("daemon", message, "run this as root or as the daemon's user");
+    };
     let socket = socket.display();
     let help =
         format!("tidegate doctor --socket {socket}; for clients and commands: TIDEGATE_SOCKET={socket}");
@@ -136,7 +141,7 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::wrong("readiness", *reason, help));
     }
     if let Some(status) = status {
-        findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
+        findings.extend(status.decided_alone().filter(|_| status.misses_many()).map(missed));
         findings.extend(of_status(&status, &reasons));
         findings.extend(shared_domains(&status, settings));
     }

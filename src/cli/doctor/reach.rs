@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use super::super::running;
 use super::Finding;
 use super::daemon::start_help;
 use crate::terms::without_number;
@@ -113,11 +114,25 @@ fn missing(path: &Path, error: &std::io::Error, socket: &Path) -> Finding {
         std::io::ErrorKind::PermissionDenied => {
             Finding::unseen(WHAT, message, "run this as root, which sees the whole path")
         }
-        _ => {
-            let help = format!("{}; or say where its socket is: --socket PATH", start_help(socket));
-            Finding::wrong(WHAT, message, help)
-        }
+        _ => match daemon_of(socket) {
+            Some(pid) => {
+                let message = format!("{message}; process {pid} serves this path, but its file is gone");
+                let help = "the daemon makes it again within seconds; else its log and `tidegate status` say why not";
+                Finding::wrong(WHAT, message, help)
+            }
+            None => {
+                let help = format!("{}; or say where its socket is: --socket PATH", start_help(socket));
+                Finding::wrong(WHAT, message, help)
+            }
+        },
     }
+}
+
+/// Returns the process of the daemon whose command line, environment or settings name this socket.
+fn daemon_of(socket: &Path) -> Option<u32> {
+    let socket = std::path::absolute(socket).ok();
+    let found = running::sockets(Path::new("/")).into_iter().find(|(_, other)| *other == socket);
+    found.map(|(pid, _)| pid).filter(|_| socket.is_some())
 }
 
 fn described(found: &Metadata) -> String {
