@@ -64,6 +64,12 @@ fn denies_closed_domain_and_keeps_connection() {
     let line = daemon.await_log(&["domain=\"api\"", "not open to this user", &format!("user={mine}")]);
     assert!(line.contains("domains.api.uids"), "{line}");
     assert_eq!(daemon.log().matches("not open to this user").count(), 1, "told once: {}", daemon.log());
+    // Commands refuse what clients refuse.
+    for words in ["hit api user=u1", "peek api user=u1", "acquire api user=u1 -- false"] {
+        let (code, _, printed) = daemon.outcome(words);
+        assert_eq!(code, Some(75), "{words}: {printed}");
+        assert!(printed.contains("tidegate: shed, not_allowed: the domain `api` is not open"), "{printed}");
+    }
 }
 
 #[test]
