@@ -203,6 +203,8 @@ pub(crate) struct FleetPage {
 #[serde(default)]
 pub(crate) struct FleetSummary {
     pub(crate) redis: bool,
+    /// Why the Redis of the settings cannot be used.
+    pub(crate) failure: Option<String>,
     pub(crate) host: String,
     pub(crate) secret: SecretStatus,
     pub(crate) needed: bool,
@@ -330,6 +332,7 @@ impl From<&FleetReading> for FleetSummary {
         let host = view.host.iter().take(HOST_BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
         FleetSummary {
             redis: fleet.is_set,
+            failure: fleet.failure.as_deref().map(str::to_owned),
             host: if fleet.is_set { host.collect() } else { String::new() },
             secret: SecretStatus { uses: fleet.secret(), other_hosts: view.unlike.into() },
             needed: view.is_needed,

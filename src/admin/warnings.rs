@@ -71,6 +71,8 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
         format!("not let in: {}; raise connections.max or .per_user", counted(refused, "connection"))
     });
     warnings.extend(of_errors(admin, status));
+    let no_metrics = admin.metrics_failure.lock().as_ref().map(|why| format!("no metrics over TCP: {why}"));
+    warnings.extend(no_metrics);
     warnings.extend(of_state(&status.state));
     warnings.extend(status.missed_warning());
     let in_force = admin.engine.in_force();
@@ -130,7 +132,7 @@ fn of_state(state: &SnapshotStatus) -> impl Iterator<Item = String> + '_ {
                  answers, unless the secret of this host is wrong"
             .to_owned(),
         false => format!(
-            "`{file}` of the state directory was unusable at the start, so its content is lost: the log has the cause"
+            "`{file}` of the state directory was unusable at the start, so its content does not hold: the log has the cause"
         ),
     })
 }

@@ -96,6 +96,9 @@ fn shown<T: DeserializeOwned>(
 
 /// Summarizes the fleet state in one line.
 pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
+    if let Some(why) = fleet.failure.as_ref().filter(|_| !fleet.redis) {
+        return format!("shares with no other host: {why}");
+    }
     if !fleet.redis {
         return "shares with no other host: `redis` of the settings names whom to meet where".to_owned();
     }

@@ -103,6 +103,10 @@ fn refusing(node: &RedisNodeStatus) -> Option<Finding> {
 }
 
 fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
+    if let Some(file) = redis.link.password_file.as_ref().filter(|file| is_hidden(file)) {
+        let message = format!("{} may not be read by this user", file.display());
+        return Finding::unseen(WHAT, message, "run this as root or as the daemon's user");
+    }
     let help = match error.class {
         FailureClass::Down | FailureClass::Timeout => {
             "start it, or correct `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"

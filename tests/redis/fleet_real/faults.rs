@@ -202,7 +202,8 @@ fn survives_redis_flush_and_sleep() {
     sleep(Duration::from_secs(1));
     let (linked, _) = scene.await_linked();
     sleep(RECOVERED + Duration::from_secs(1));
-    let (passed, _) = scene.end();
+    let (passed, hosts) = scene.end();
+    hosts.iter().for_each(|host| assert_eq!(count_log(host, "Redis HAS LOST ITS DATA"), 1, "{}", host.log()));
     assert_passes(&passed, began, flushed, "once Redis is flushed");
     assert_passes(&passed, linked + RECOVERED.as_nanos() as u64, u64::MAX, "after it");
     // Known keys begin without tokens.
