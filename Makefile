@@ -31,9 +31,9 @@ LINTED_ONCE := CARGO_INCREMENTAL=0 $(LINTED)
 # Time limit of `make test`.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients conformance proxies page packages release migrate fuzz sanitizer mutants)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured race fleet restarts clients conformance proxies page packages release migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php)
+.PHONY: help demo test quick lint bench race pictures book packages release nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(CLIENTS) $(REAL) $(COMPUTED) binary client programs files timing node java php rust)
 
 help:            ## Lists the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -137,6 +137,10 @@ test-php: test-binary
 	@scripts/setup php
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage php sh -c 'clients/php/test/run && $(call CONFORMS,php)'
 
+# Not a stage of `make test`, which is at its time limit: it builds tokio and the client.
+test-rust: test-binary
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage rust clients/rust/test/run
+
 test-roulette: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
 
@@ -149,9 +153,15 @@ release:         ## The files of a release in target/release-files, and the comm
 	@scripts/setup release
 	$(PYTHON) packaging/release
 
-bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
+bench:           ## Speed and memory beside a reference; the figures of docs/performance.md, and which miss their musts
 	@scripts/setup bench
+	@scripts/setup race
 	benches/run
+
+# ROUNDS=1 takes two minutes.
+race:            ## The daemon and other limiters in turn, in one run: a table of ratios, and target/race.json for the chart of docs/performance.md
+	@scripts/setup race
+	cargo bench --locked --package tidegate-benches --bench sockets -- --only race --reps $${ROUNDS:-5} --seconds 1 --race $(TARGET)/race.json
 
 pictures:        ## The pictures of docs/: decisions of `tidegate replay`, the demo, shedding, the fleet, and the daemon's page
 	@scripts/setup pictures
@@ -199,6 +209,10 @@ nightly-measured:
 	cargo test --profile nightly --locked --no-fail-fast --test daemon --test memory -- --ignored --nocapture
 	SEEDS=$${SEEDS:-20} cargo test --profile nightly --locked --test shedding -- --include-ignored
 
+# Every server of the race takes part, or prints why not.
+nightly-race:
+	ROUNDS=1 $(MAKE) --no-print-directory race
+
 nightly-fleet:
 	RUNS=$${FLEET_RUNS:-100000} cargo test --profile nightly --locked --test fleet -- --include-ignored
 	cargo test --profile nightly --locked --test redis -- --ignored --nocapture --test-threads 1
@@ -210,7 +224,7 @@ nightly-restarts:
 	KILLS=$${KILLS:-100} $(PYTEST) -q -s \
 	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py tests/python/test_pictures.py -m "not simulated"
 
-nightly-clients: test-node test-java test-php
+nightly-clients: test-node test-java test-php test-rust
 	$(BUILD)
 	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
 	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express tests/python/test_demo.py
@@ -220,7 +234,7 @@ nightly-conformance: test-node test-java test-php
 	$(BUILD)
 	$(PYTEST) -q -rs -n 2 --dist loadgroup tests/conformance
 
-# nginx and Caddy before an application, as docs/http.md configures them.
+# nginx, Caddy and Envoy before an application, as docs/http.md and docs/envoy.md configure them.
 nightly-proxies:
 	@scripts/setup proxies
 	$(BUILD)
@@ -249,7 +263,7 @@ nightly-release: release
 	$(BUILD)
 	$(PYTEST) -q -rs tests/packages/test_release.py tests/packages/test_containers.py
 
-# Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis.
+# Tests that `make test` skips without nginx, and the rate limit service of Envoy with a Redis: also random trees beside it.
 nightly-migrate:
 	@scripts/setup migrate
 	$(BUILD)

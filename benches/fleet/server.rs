@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::machine::Machine;
-use crate::process::{Process, waited_nanos};
+use crate::process::{Address, Process, waited_nanos};
 
 /// The server, on a CPU of its own. Killed when dropped.
 pub(crate) struct Server {
@@ -28,7 +28,7 @@ impl Server {
         let process = Process::start(&redis);
         machine.unpin()?;
         let mut process = process?;
-        process.wait_for(&socket)?;
+        process.wait_for(&Address::Unix(socket))?;
         Ok(Server { process, directory })
     }
 

@@ -10,8 +10,8 @@ use tidegate::sys::return_freed_memory;
 use crate::beside::Governor;
 use crate::contestant::{Limits, MEMORY_BYTES};
 use crate::report::{Bound, Row};
-use crate::rules;
 use crate::stopwatch::resident_bytes;
+use crate::{lender, rules, shares};
 
 /// The table to fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,6 +23,7 @@ pub(crate) enum Held {
     OneBucket,
     TenBuckets,
     SixtyBuckets,
+    FleetShare,
     Governor,
 }
 
@@ -33,6 +34,14 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let mut rows = vec![
         Row::beside(&of("token bucket"), "B", &buckets, "governor", &full(Held::Governor, 1)?)
             .must(Bound::AtMost(0.6)),
+        Row::beside(
+            &of("fleet share, on credit"),
+            "B",
+            &full(Held::FleetShare, 1)?,
+            "token bucket",
+            &buckets,
+        )
+        .must(Bound::AtMost(2.5)),
     ];
     // Bounds from the literature: fixed window 36 B, 60 counters 1.6 KB, log 88 B at 3/min, 12 KB at 500/h.
     for (name, held, keys, hits, most) in [
@@ -85,7 +94,10 @@ pub(crate) fn hold(held: Held, keys: u32, hits: u32) -> io::Result<()> {
         after = resident_bytes()?;
         black_box(&filled);
     } else {
-        let empty = Limits::new(&rules::one(&fields(held, hits)), MEMORY_BYTES);
+        let empty = match held {
+            Held::FleetShare => Limits::in_fleet(&shares::of_fleet(lender::ON_CREDIT), MEMORY_BYTES).0,
+            _ => Limits::new(&rules::one(&fields(held, hits)), MEMORY_BYTES),
+        };
         before = resident_bytes()?;
         let filled = empty.filled_in_rounds(keys, hits);
         filled.assert_few_refused();
@@ -98,7 +110,7 @@ pub(crate) fn hold(held: Held, keys: u32, hits: u32) -> io::Result<()> {
 
 fn fields(held: Held, hits: u32) -> String {
     match held {
-        Held::TokenBucket | Held::Governor => rules::TOKEN_BUCKET.to_owned(),
+        Held::TokenBucket | Held::FleetShare | Held::Governor => rules::TOKEN_BUCKET.to_owned(),
         Held::LeakyBucket => rules::LEAKY_BUCKET.to_owned(),
         Held::FixedWindow => rules::FIXED_WINDOW.to_owned(),
         // As many as it admits: the log is full.

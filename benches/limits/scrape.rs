@@ -28,6 +28,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         server: Arc::default(),
         snapshots: Arc::default(),
         fleet: None,
+        fleet_failure: None,
         control: Arc::new(Nothing),
         ledger: Arc::default(),
         history: Arc::default(),
@@ -101,6 +102,10 @@ impl DaemonControl for Nothing {
 
     fn change_fleet_overrides(&self, _: tidegate::engine::FleetChange) -> Result<bool, String> {
         Ok(false)
+    }
+
+    fn disable_file(&self) -> Option<String> {
+        None
     }
 
     fn unready(&self) -> Vec<String> {

@@ -45,7 +45,7 @@ fn beside(what: &str, reps: usize, keys: u32, mut fleet: Limits) -> Row {
     Row::beside(&figure, "ns", &of_fleet, "token bucket", &of_host).must(Bound::AtMost(1.15))
 }
 
-fn of_fleet(terms: &str) -> String {
+pub(crate) fn of_fleet(terms: &str) -> String {
     rules::one(&format!("{}, scope: fleet, {terms}", rules::TOKEN_BUCKET))
 }
 

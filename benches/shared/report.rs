@@ -1,4 +1,4 @@
-//! The report: one row for each figure, with its spread, its bound, its aim, and the result.
+//! The report: one row for each figure, with its spread, its bound, and the result.
 
 #![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
 
@@ -19,7 +19,6 @@ pub(crate) struct Row {
     beside: Option<Beside>,
     ratio: Option<Spread>,
     must: Option<Bound>,
-    aim: Option<Bound>,
     skipped: Option<String>,
 }
 
@@ -29,6 +28,7 @@ struct Beside {
     spread: Spread,
 }
 
+/// The bound of a ratio, or of a figure without one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Bound {
     AtMost(f64),
@@ -54,7 +54,6 @@ impl Row {
             beside: None,
             ratio: None,
             must: None,
-            aim: None,
             skipped: None,
         }
     }
@@ -62,9 +61,8 @@ impl Row {
     /// A figure beside another's. Both were measured in turn, so the ratio is computed within each
     /// repetition, where the load of the machine cancels out.
     pub(crate) fn beside(figure: &str, unit: &str, measured: &[f64], name: &str, other: &[f64]) -> Row {
-        let ratios: Vec<f64> = measured.iter().zip(other).map(|(ours, theirs)| ours / theirs).collect();
         let beside = Spread::of(other).map(|spread| Beside { name: name.to_owned(), spread });
-        Row { beside, ratio: Spread::of(&ratios), ..Row::alone(figure, unit, measured) }
+        Row { beside, ratio: Spread::of_ratios(measured, other), ..Row::alone(figure, unit, measured) }
     }
 
     /// A figure that could not be measured, and the reason.
@@ -76,43 +74,35 @@ impl Row {
         Row { must: Some(must), ..self }
     }
 
-    pub(crate) fn aim(self, aim: Bound) -> Row {
-        Row { aim: Some(aim), ..self }
-    }
-
     /// The value that bounds apply to: the ratio, if there is one.
-    fn judged(&self) -> Option<f64> {
-        self.ratio.or(self.tidegate).map(|spread| spread.median)
+    fn judged(&self) -> Option<Spread> {
+        self.ratio.or(self.tidegate)
     }
 
-    fn result(&self) -> String {
-        if let Some(reason) = &self.skipped {
-            return format!("skipped: {reason}");
-        }
-        let Some(judged) = self.judged() else { return "not measured".to_owned() };
-        let holds = |bound: Option<Bound>| bound.map(|bound| bound.holds(judged));
-        match (holds(self.must), holds(self.aim)) {
-            (Some(false), _) => "FAIL",
-            (_, Some(true)) => "pass, aim met",
-            (Some(true), _) => "pass",
-            (None, Some(false)) => "aim missed",
-            (None, None) => "for information",
-        }
-        .to_owned()
-    }
-
-    fn cells(&self) -> [String; COLUMNS] {
+    fn cells(&self) -> Vec<String> {
         let with_unit = |spread: Spread| format!("{spread} {}", self.unit).trim_end().to_owned();
         let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "–".to_owned());
-        [
+        let skipped = self.skipped.as_ref().map(|reason| format!("skipped: {reason}"));
+        vec![
             self.figure.clone(),
-            or_dash(self.tidegate.map(with_unit)),
+            or_dash(skipped.or(self.tidegate.map(with_unit))),
             or_dash(self.beside.as_ref().map(|other| format!("{}: {}", other.name, with_unit(other.spread)))),
             or_dash(self.ratio.map(|ratio| ratio.to_string())),
-            or_dash(self.must.map(|bound| bound.to_string())),
-            or_dash(self.aim.map(|bound| bound.to_string())),
-            self.result(),
         ]
+    }
+
+    /// The row of the table of musts, if it has a bound.
+    fn must_cells(&self) -> Option<Vec<String>> {
+        let must = self.must?;
+        let figure = match &self.beside {
+            Some(other) => format!("{} ÷ {}", self.figure, other.name),
+            None if self.unit.is_empty() => self.figure.clone(),
+            None => format!("{}, {}", self.figure, self.unit),
+        };
+        let judged = self.judged();
+        let result = judged.map_or("not measured", |it| if must.holds(it.median) { "ok" } else { "over" });
+        let measured = judged.map_or_else(|| "–".to_owned(), |spread| spread.to_string());
+        Some(vec![figure, measured, must.to_string(), result.to_owned()])
     }
 }
 
@@ -135,13 +125,18 @@ impl fmt::Display for Bound {
 }
 
 impl Spread {
-    fn of(values: &[f64]) -> Option<Spread> {
+    pub(crate) fn of(values: &[f64]) -> Option<Spread> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let upper = sorted.len() / 2;
         let lower = (sorted.len() - 1) / 2;
         Some(Spread { median: (sorted[lower] + sorted[upper]) / 2.0, min, max, count: sorted.len() })
+    }
+
+    /// Of the ratios of each two that were measured together.
+    pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Spread> {
+        Spread::of(&ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
     }
 }
 
@@ -179,18 +174,33 @@ pub(crate) fn ended(done: io::Result<()>) -> ExitCode {
     }
 }
 
-/// Prints all rows as a Markdown table.
+/// Prints all rows as a Markdown table, then the musts: those that have a bound.
 pub(crate) fn print(rows: &[Row]) {
-    let head = ["figure", "tidegate", "beside", "ratio", "must", "aim", "result"].map(str::to_owned);
-    let cells: Vec<[String; COLUMNS]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
-    let widths: [usize; COLUMNS] =
-        std::array::from_fn(|column| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
-    for (number, row) in cells.iter().enumerate() {
+    let head = ["figure", "tidegate", "beside", "ratio"];
+    print_table(&with_head(&head, rows.iter().map(Row::cells)));
+    println!();
+    print_table(&with_head(
+        &["figure", "measured", "must", "result"],
+        rows.iter().filter_map(Row::must_cells),
+    ));
+}
+
+fn with_head(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    std::iter::once(head.iter().map(|word| (*word).to_owned()).collect()).chain(rows).collect()
+}
+
+/// Prints rows of equal length as a Markdown table; the first is its head.
+pub(crate) fn print_table(rows: &[Vec<String>]) {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for (number, row) in rows.iter().enumerate() {
         let line: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         println!("| {} |", line.join(" | "));
         if number == 0 {
-            println!("|{}|", widths.map(|width| "-".repeat(width + 2)).join("|"));
+            let rules: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
+            println!("|{}|", rules.join("|"));
         }
     }
 }
@@ -222,5 +232,3 @@ fn load_criterion(directory: &Path) -> io::Result<Vec<Row>> {
     rows.sort_by(|one, other| one.figure.cmp(&other.figure));
     Ok(rows)
 }
-
-const COLUMNS: usize = 7;

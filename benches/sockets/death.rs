@@ -11,7 +11,7 @@ use tidegate::protocol::{
     WireReply, decode_reply, encode_request, split_frame,
 };
 
-use crate::process::Process;
+use crate::process::{Address, Process};
 use crate::report::{Bound, Row};
 use crate::servers::Daemon;
 
@@ -25,7 +25,7 @@ pub(crate) fn run(daemon: &Daemon, directory: &Path, repetitions: usize) -> io::
     )?;
     let (mut command, socket) = daemon.command_with("death.sock", &rules);
     let mut process = Process::start_directly(&mut command)?;
-    process.wait_for(&socket)?;
+    process.wait_for(&Address::Unix(socket.clone()))?;
     let mut asking = Client::connect(&socket, None)?;
     let kills = repetitions.max(1) * KILLS;
     let mut millis = (0..kills).map(|_| kill_one(&socket, &mut asking)).collect::<io::Result<Vec<f64>>>()?;

@@ -17,7 +17,7 @@ pub(crate) trait Dialect {
     fn request(&mut self, out: &mut Vec<u8>);
 
     /// The length of the first whole reply in `input`, if there is one.
-    fn reply(&self, input: &[u8]) -> io::Result<Option<usize>>;
+    fn reply(&mut self, input: &[u8]) -> io::Result<Option<usize>>;
 }
 
 /// `hit` in tidegate's frames. The echo server answers with a copy of one of the daemon's replies, so that
@@ -49,7 +49,7 @@ impl Dialect for Frames {
         out.extend_from_slice(self.hits.next());
     }
 
-    fn reply(&self, input: &[u8]) -> io::Result<Option<usize>> {
+    fn reply(&mut self, input: &[u8]) -> io::Result<Option<usize>> {
         let Some(frame) = frame(input) else { return Ok(None) };
         // Kind DECISION, an id of four bytes, verdict ALLOW; later fields have no fixed offset.
         if frame.get(KIND_AT) == Some(&DECISION) && frame.get(VERDICT_AT) == Some(&ALLOW) {
@@ -66,74 +66,85 @@ pub(crate) fn frame(input: &[u8]) -> Option<&[u8]> {
     input.get(..FRAME_HEADER_BYTES + u32::from_be_bytes(*length) as usize)
 }
 
-/// The GCRA script by EVALSHA, in RESP.
-#[derive(Debug)]
-pub(crate) struct Script {
-    sha: String,
-    interval_us: String,
-    burst: String,
+/// A protocol of requests and replies in lines: those of Redis and memcached.
+pub(crate) struct Lines {
     users: Users,
+    request: Write,
+    /// Lines of a reply.
+    lines: usize,
+    accepts: fn(&[u8]) -> bool,
 }
 
-impl Script {
-    pub(crate) fn new(sha: &str, users: Users) -> Script {
-        Script {
-            sha: sha.to_owned(),
-            interval_us: (workload::REFILL_SECONDS * 1_000_000).to_string(),
-            burst: workload::BURST.to_string(),
-            users,
-        }
-    }
-}
+/// Appends the request of a caller.
+type Write = Box<dyn Fn(&mut Vec<u8>, u32) + Send>;
 
-impl Dialect for Script {
+impl Dialect for Lines {
     fn request(&mut self, out: &mut Vec<u8>) {
-        let key = redis_key(self.users.draw());
-        command(out, &["EVALSHA", &self.sha, "1", &key, &self.interval_us, &self.burst, "1"]);
+        (self.request)(out, self.users.draw());
     }
 
-    fn reply(&self, input: &[u8]) -> io::Result<Option<usize>> {
-        let Some(reply) = lines(input, SCRIPT_REPLY_LINES) else { return Ok(None) };
-        if reply.starts_with(b"*5\r\n:1\r\n") {
+    fn reply(&mut self, input: &[u8]) -> io::Result<Option<usize>> {
+        let Some(reply) = lines(input, self.lines) else { return Ok(None) };
+        if (self.accepts)(reply) {
             Ok(Some(reply.len()))
         } else {
-            Err(io::Error::other(format!("expected an allowed request: {}", String::from_utf8_lossy(reply))))
+            Err(io::Error::other(format!("an unexpected reply: {}", String::from_utf8_lossy(reply))))
         }
     }
+}
+
+/// The GCRA script by EVALSHA.
+pub(crate) fn script(sha: &str, users: Users) -> Lines {
+    let (sha, burst) = (sha.to_owned(), workload::BURST.to_string());
+    let interval_us = (workload::REFILL_SECONDS * 1_000_000).to_string();
+    let request = move |out: &mut Vec<u8>, user| {
+        command(out, &["EVALSHA", &sha, "1", &key(user), &interval_us, &burst, "1"]);
+    };
+    Lines { users, request: Box::new(request), lines: 6, accepts: |reply| reply.starts_with(b"*5\r\n:1\r\n") }
 }
 
 /// Writes each caller's state into Redis as the script would: faster than a million script calls.
-#[derive(Debug)]
-pub(crate) struct Fill {
-    arrival_us: String,
-    users: Users,
+pub(crate) fn script_states(unix_us: u64) -> Lines {
+    let arrival_us = (unix_us + workload::REFILL_SECONDS * 1_000_000).to_string();
+    let request = move |out: &mut Vec<u8>, user| {
+        command(out, &["SET", &key(user), &arrival_us, "EX", FILL_SECONDS]);
+    };
+    let users = Users::InOrder(0);
+    Lines { users, request: Box::new(request), lines: 1, accepts: |reply| reply == b"+OK\r\n" }
 }
 
-impl Fill {
-    pub(crate) fn new(unix_us: u64) -> Fill {
-        let arrival_us = unix_us + workload::REFILL_SECONDS * 1_000_000;
-        Fill { arrival_us: arrival_us.to_string(), users: Users::InOrder(0) }
-    }
+/// INCR of Redis: a counter alone, without a limit and without an end.
+pub(crate) fn increment(users: Users) -> Lines {
+    let request = |out: &mut Vec<u8>, user| command(out, &["INCR", &key(user)]);
+    Lines { users, request: Box::new(request), lines: 1, accepts: |reply| reply.starts_with(b":") }
 }
 
-impl Dialect for Fill {
-    fn request(&mut self, out: &mut Vec<u8>) {
-        let key = redis_key(self.users.draw());
-        command(out, &["SET", &key, &self.arrival_us, "EX", FILL_SECONDS]);
-    }
-
-    fn reply(&self, input: &[u8]) -> io::Result<Option<usize>> {
-        match lines(input, 1) {
-            None => Ok(None),
-            Some(b"+OK\r\n") => Ok(Some(5)),
-            Some(line) => {
-                Err(io::Error::other(format!("expected OK, received {}", String::from_utf8_lossy(line))))
-            }
-        }
-    }
+/// THROTTLE of throttlecrab: a GCRA.
+pub(crate) fn throttle(users: Users) -> Lines {
+    let (burst, period) = (workload::BURST.to_string(), workload::REFILL_SECONDS.to_string());
+    let request =
+        move |out: &mut Vec<u8>, user| command(out, &["THROTTLE", &key(user), &burst, "1", &period, "1"]);
+    Lines { users, request: Box::new(request), lines: 6, accepts: |reply| reply.starts_with(b"*5\r\n:1\r\n") }
 }
 
-fn redis_key(user: u32) -> String {
+/// `incr` of memcached: a counter alone.
+pub(crate) fn memcached(users: Users) -> Lines {
+    let request =
+        |out: &mut Vec<u8>, user| out.extend_from_slice(format!("incr {} 1\r\n", key(user)).as_bytes());
+    Lines { users, request: Box::new(request), lines: 1, accepts: |reply| reply[0].is_ascii_digit() }
+}
+
+/// A counter for each caller, as `incr` makes none.
+pub(crate) fn memcached_counters() -> Lines {
+    let request = |out: &mut Vec<u8>, user| {
+        out.extend_from_slice(format!("set {} 0 0 1\r\n0\r\n", key(user)).as_bytes());
+    };
+    let users = Users::InOrder(0);
+    Lines { users, request: Box::new(request), lines: 1, accepts: |reply| reply == b"STORED\r\n" }
+}
+
+/// The caller's key in a store.
+fn key(user: u32) -> String {
     format!("{}:per-user:{}", workload::DOMAIN, workload::user(user))
 }
 
@@ -168,9 +179,6 @@ const KIND_AT: usize = FRAME_HEADER_BYTES + 1;
 const VERDICT_AT: usize = KIND_AT + 1 + 5;
 const DECISION: u8 = 1;
 const ALLOW: u8 = 0;
-
-/// `*5` and five integers.
-const SCRIPT_REPLY_LINES: usize = 6;
 
 /// Longer than any run, so that no key expires.
 const FILL_SECONDS: &str = "86400";

@@ -17,7 +17,7 @@ use tidegate::clock::read_boot_nanos;
 
 use crate::load::{Connection, now_and_then};
 use crate::report::{Bound, Row};
-use crate::servers::{Daemon, Server};
+use crate::servers::Daemon;
 use crate::workload;
 
 pub(crate) fn run(binary: &Path, directory: &Path, repetitions: usize, nanos: u64) -> io::Result<Vec<Row>> {
@@ -41,7 +41,7 @@ pub(crate) fn run(binary: &Path, directory: &Path, repetitions: usize, nanos: u6
                 let server = daemon.start_watched(heartbeat.path(), WATCHDOG_MICROS)?;
                 let mut connection = server.connect(1)?;
                 calm.push(p99_millis(&mut connection, nanos / 4)?);
-                let flood = Flood::start(&server, connections, frame_bytes)?;
+                let flood = Flood::start(server.socket(), connections, frame_bytes)?;
                 flooded.push(p99_millis(&mut connection, nanos / 2)?);
                 drop(flood);
                 drop(server);
@@ -110,10 +110,10 @@ fn longest_gap(socket: &UnixDatagram, ended: &Receiver<()>) -> u64 {
 struct Flood(Child);
 
 impl Flood {
-    fn start(server: &Server, connections: usize, frame_bytes: usize) -> io::Result<Flood> {
+    fn start(socket: &Path, connections: usize, frame_bytes: usize) -> io::Result<Flood> {
         // This path lets another user run a program in a directory that only root may read.
         let mut command = Command::new("/proc/self/exe");
-        command.arg("flood").arg(server.socket()).args([connections.to_string(), frame_bytes.to_string()]);
+        command.arg("flood").arg(socket).args([connections.to_string(), frame_bytes.to_string()]);
         command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut flood = Flood(command.spawn()?);
         let mut ready = [0];

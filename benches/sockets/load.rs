@@ -1,24 +1,26 @@
 //! The load generator: one request at a time, many in flight, or one per interval.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{Shutdown, shutdown};
 use tidegate::clock::read_boot_nanos;
 
 use crate::dialect::Dialect;
+use crate::process::Address;
 use crate::workload::Random;
 
 /// An open connection and its requests.
 pub(crate) struct Connection {
-    stream: UnixStream,
-    dialect: Box<dyn Dialect>,
+    /// A socket of either kind, read and written like a file.
+    stream: File,
+    dialect: Box<dyn Dialect + Send>,
     input: Vec<u8>,
     /// Bytes of `input` that were read but not counted yet.
     filled: usize,
@@ -26,8 +28,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn open(socket: &Path, dialect: Box<dyn Dialect>) -> io::Result<Connection> {
-        let stream = UnixStream::connect(socket)?;
+    pub(crate) fn open(address: &Address, dialect: Box<dyn Dialect + Send>) -> io::Result<Connection> {
+        let stream = address.connect()?;
         let input = vec![0; INPUT_BYTES];
         let mut connection = Connection { stream, dialect, input, filled: 0, output: Vec::new() };
         if let Some(greeting) = connection.dialect.greeting() {
@@ -159,7 +161,7 @@ pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until
         Until::Nanos(nanos) => (nanos, u64::MAX),
         Until::Requests(requests) => (FILL_NANOS_MAX, requests),
     };
-    let streams: Vec<UnixStream> =
+    let streams: Vec<File> =
         connections.iter().map(|connection| connection.stream.try_clone()).collect::<io::Result<_>>()?;
     let _watch = Watch::over(&streams, nanos)?;
     let mut fds: Vec<PollFd<'_>> =
@@ -196,6 +198,29 @@ pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until
     Ok(Flow { replies: total, nanos: read_boot_nanos() - start })
 }
 
+/// One thread for each connection, which sends one request at a time, like blocking workers.
+pub(crate) fn by_workers(connections: &mut [Connection], nanos: u64) -> io::Result<Flow> {
+    let _watch = Watch::over(connections.iter().map(|connection| &connection.stream), nanos)?;
+    let start = read_boot_nanos();
+    let replies = thread::scope(|scope| {
+        let work = |connection: &mut Connection| -> io::Result<u64> {
+            let mut replies = 0;
+            while read_boot_nanos() < start + nanos {
+                connection.round_trip()?;
+                replies += 1;
+            }
+            Ok(replies)
+        };
+        let workers: Vec<_> =
+            connections.iter_mut().map(|connection| scope.spawn(move || work(connection))).collect();
+        let ended = |worker: thread::ScopedJoinHandle<'_, io::Result<u64>>| {
+            worker.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")))
+        };
+        workers.into_iter().map(ended).sum::<io::Result<u64>>()
+    })?;
+    Ok(Flow { replies, nanos: read_boot_nanos() - start })
+}
+
 /// Closes connections that take far too long, so that a server that hangs is an error instead of a hang. A
 /// read timeout would set a timer on every measured read.
 struct Watch {
@@ -203,15 +228,14 @@ struct Watch {
 }
 
 impl Watch {
-    fn over<'s>(streams: impl IntoIterator<Item = &'s UnixStream>, nanos: u64) -> io::Result<Watch> {
-        let streams: Vec<UnixStream> =
-            streams.into_iter().map(UnixStream::try_clone).collect::<io::Result<_>>()?;
+    fn over<'s>(streams: impl IntoIterator<Item = &'s File>, nanos: u64) -> io::Result<Watch> {
+        let streams: Vec<File> = streams.into_iter().map(File::try_clone).collect::<io::Result<_>>()?;
         let (over, wait) = channel::<()>();
         let patience = Duration::from_nanos(nanos) + PATIENCE;
         thread::spawn(move || {
             if wait.recv_timeout(patience) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 for stream in streams {
-                    let _ = stream.shutdown(std::net::Shutdown::Both);
+                    let _ = shutdown(stream, Shutdown::Both);
                 }
             }
         });

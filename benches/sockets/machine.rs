@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 
+use rustix::io::Errno;
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs that this process may use, and the two that the benchmark pins to.
@@ -43,6 +45,20 @@ impl Machine {
         let mut set = CpuSet::new();
         self.cpus.iter().for_each(|cpu| set.set(*cpu));
         Ok(sched_setaffinity(None, &set)?)
+    }
+
+    /// Pins threads that run already; threads that they start later inherit it.
+    pub(crate) fn pin_threads(&self, threads: &[i32], cpus: &[usize]) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        cpus.iter().for_each(|cpu| set.set(*cpu));
+        for thread in threads {
+            match sched_setaffinity(Pid::from_raw(*thread), &set) {
+                // It has ended.
+                Err(Errno::SRCH) => {}
+                done => done?,
+            }
+        }
+        Ok(())
     }
 
     /// Whether the scheduler supports custom slices.

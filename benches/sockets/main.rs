@@ -1,4 +1,4 @@
-//! The daemon from outside: the cost of a decision over its socket, beside an echo server and Redis.
+//! The daemon from outside: the cost of a decision over its socket, beside an echo server and other limiters.
 //!
 //! Options: `cargo bench --bench sockets -- --help`; measurements: `docs/performance.md`. Every process
 //! started here is stopped by its own process id and uses sockets in a temporary directory.
@@ -14,18 +14,23 @@
     reason = "a benchmark prints, may stop where it stands, and divides counts that fit"
 )]
 
+mod batching;
 #[path = "../shared/build.rs"]
 mod build;
-mod comparison;
 mod death;
 mod dialect;
 mod echo;
 mod fairness;
+mod grpc;
+mod idle;
 mod load;
 mod machine;
+mod measure;
 mod memory;
 mod operated;
+mod peers;
 mod process;
+mod race;
 #[path = "../shared/report.rs"]
 mod report;
 mod servers;
@@ -40,12 +45,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use comparison::Parts;
 use machine::Machine;
+use race::Race;
 use report::Row;
 use servers::Daemon;
 
-/// Measures the daemon over its socket, beside a bare echo server and beside Redis.
+/// Measures the daemon over its socket, beside a bare echo server and other limiters.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Repetitions, in each of which everything is measured once
@@ -60,6 +65,9 @@ struct Arguments {
     /// Write the rows of the table to this file as well
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write the result of the race to this file, for its chart
+    #[arg(long)]
+    race: Option<PathBuf>,
     /// Rows that another benchmark wrote, to be printed with ours
     #[arg(long)]
     include: Vec<PathBuf>,
@@ -75,12 +83,12 @@ struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Suite {
-    /// p50 and server CPU of one hit at a time
-    P50,
-    /// Decisions per second, 8 connections × 16 in flight
-    Throughput,
-    /// The saving by 64 requests in flight
+    /// Beside other servers in turn: one request at a time, many in flight, blocking workers
+    Race,
+    /// The saving by 64 requests in flight, and the cost of a large table
     Batching,
+    /// Memory, wake-ups and size of a daemon without requests
+    Idle,
     /// The slowest answers on a busy host
     Slice,
     /// Start to first answer
@@ -139,16 +147,19 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     let reps = arguments.reps;
 
     let wanted = |suite| arguments.only.is_empty() || arguments.only.contains(&suite);
-    let parts = Parts {
-        p50: wanted(Suite::P50),
-        throughput: wanted(Suite::Throughput),
-        batching: wanted(Suite::Batching),
-    };
     let mut rows = Vec::new();
-    if parts.p50 || parts.throughput || parts.batching {
-        let compared = comparison::run(parts, &machine, &daemon, directory.path(), reps, nanos);
-        rows.extend(or_skipped("comparison", compared));
+    if wanted(Suite::Race) {
+        let race = Race::run(&machine, &daemon, directory.path(), reps, nanos)?;
+        race.print();
+        arguments.race.as_ref().map_or(Ok(()), |path| race.save(path))?;
+        rows.extend(race.into_rows());
+    }
+    if wanted(Suite::Batching) {
+        rows.extend(or_skipped("batching", batching::run(&machine, &daemon, reps, nanos)));
         machine.unpin()?;
+    }
+    if wanted(Suite::Idle) {
+        rows.extend(or_skipped("idle", idle::run(&daemon, &program, reps, nanos)));
     }
     for included in &arguments.include {
         rows.extend(or_skipped(&included.to_string_lossy(), report::load(included)));

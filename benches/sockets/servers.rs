@@ -1,33 +1,61 @@
-//! The compared servers and how to start them.
+//! A running server and its protocol, and how to start the daemon.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::dialect::{Dialect, Fill, Frames, Script, command, hex};
+use crate::dialect::{Dialect, Frames};
 use crate::load::{Connection, Until, in_flight};
-use crate::process::Process;
-use crate::workload::{self, USERS, Users};
+use crate::process::{Address, Process};
+use crate::workload::{self, Users};
 
 /// A running server and its protocol.
 pub(crate) struct Server {
     pub(crate) process: Process,
-    socket: PathBuf,
+    /// Another server that it asks, if any.
+    store: Option<Process>,
+    address: Address,
     speaks: Speaks,
 }
 
-enum Speaks {
-    Tidegate,
-    Echo,
-    Redis { sha: String },
-}
+/// Makes the requests of one connection.
+type Speaks = Box<dyn Fn(Users) -> Box<dyn Dialect + Send>>;
 
 impl Server {
+    /// A started process with `address`, whose requests `speaks` makes; waits until it accepts connections.
+    pub(crate) fn new<D: Dialect + Send + 'static>(
+        mut process: Process,
+        address: Address,
+        speaks: impl Fn(Users) -> D + 'static,
+    ) -> io::Result<Server> {
+        process.wait_for(&address)?;
+        let speaks: Speaks = Box::new(move |users| Box::new(speaks(users)));
+        Ok(Server { process, store: None, address, speaks })
+    }
+
+    pub(crate) fn with_store(self, store: Server) -> Server {
+        Server { store: Some(store.process), ..self }
+    }
+
+    /// The path of its Unix socket.
     pub(crate) fn socket(&self) -> &Path {
-        &self.socket
+        match &self.address {
+            Address::Unix(path) => path,
+            Address::Tcp(_) => Path::new(""),
+        }
+    }
+
+    /// CPU of its live threads, with those of its store.
+    pub(crate) fn cpu_nanos(&self) -> io::Result<u64> {
+        Ok(self.process.cpu_nanos()? + self.store.as_ref().map_or(Ok(0), Process::cpu_nanos)?)
+    }
+
+    /// The ids of its threads, with those of its store.
+    pub(crate) fn threads(&self) -> io::Result<Vec<i32>> {
+        let mut threads = self.process.threads()?;
+        threads.extend(self.store.as_ref().map_or(Ok(Vec::new()), Process::threads)?);
+        Ok(threads)
     }
 
     /// Connects with requests of callers drawn with this seed.
@@ -36,12 +64,13 @@ impl Server {
     }
 
     pub(crate) fn connect_for(&self, users: Users) -> io::Result<Connection> {
-        let dialect: Box<dyn Dialect> = match &self.speaks {
-            Speaks::Tidegate => Box::new(Frames::to_daemon(users)),
-            Speaks::Echo => Box::new(Frames::to_echo(users)),
-            Speaks::Redis { sha } => Box::new(Script::new(sha, users)),
-        };
-        Connection::open(&self.socket, dialect)
+        Connection::open(&self.address, (self.speaks)(users))
+    }
+
+    /// Sends these requests one after the other, as one of each of the first `keys` callers.
+    pub(crate) fn fill(&self, keys: u64, requests: impl Dialect + Send + 'static) -> io::Result<()> {
+        let mut connections = [Connection::open(&self.address, Box::new(requests))?];
+        in_flight(&mut connections, FILL_DEPTH, Until::Requests(keys)).map(drop)
     }
 }
 
@@ -73,17 +102,24 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The command that serves on a socket of this name with one decision thread, like compared servers.
+    /// The command that serves on a socket of this name with one decision thread.
     pub(crate) fn command(&self, name: &str) -> (Command, PathBuf) {
         self.command_with(name, &self.rules)
     }
 
     /// Like `command`, with other rules.
     pub(crate) fn command_with(&self, name: &str, rules: &Path) -> (Command, PathBuf) {
+        let (mut command, socket) = self.by_default(name, rules);
+        command.args(["--threads", "1"]);
+        (command, socket)
+    }
+
+    /// With its own number of decision threads.
+    fn by_default(&self, name: &str, rules: &Path) -> (Command, PathBuf) {
         let socket = self.directory.join(name);
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--config").arg(&self.config).arg("--rules").arg(rules);
-        command.arg("--socket").arg(&socket).args(["--threads", "1"]);
+        command.arg("--socket").arg(&socket);
         (command, socket)
     }
 
@@ -91,18 +127,20 @@ impl Daemon {
     pub(crate) fn start(&self, more: &[&str]) -> io::Result<Server> {
         let (mut command, socket) = self.command("tidegate.sock");
         command.args(more);
-        let mut process = Process::start(&command)?;
-        process.wait_for(&socket)?;
-        Ok(Server { process, socket, speaks: Speaks::Tidegate })
+        Server::new(Process::start(&command)?, Address::Unix(socket), Frames::to_daemon)
+    }
+
+    /// Starts it with its own number of decision threads.
+    pub(crate) fn start_by_default(&self) -> io::Result<Server> {
+        let (command, socket) = self.by_default("default.sock", &self.rules);
+        Server::new(Process::start(&command)?, Address::Unix(socket), Frames::to_daemon)
     }
 
     /// Starts it with a service manager's socket and watchdog interval.
     pub(crate) fn start_watched(&self, manager: &Path, watchdog_micros: u64) -> io::Result<Server> {
         let (mut command, socket) = self.command("watched.sock");
         command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", watchdog_micros.to_string());
-        let mut process = Process::start_directly(&mut command)?;
-        process.wait_for(&socket)?;
-        Ok(Server { process, socket, speaks: Speaks::Tidegate })
+        Server::new(Process::start_directly(&mut command)?, Address::Unix(socket), Frames::to_daemon)
     }
 
     /// Whether `serve` accepts an option with this value, shown in its help or not.
@@ -114,66 +152,14 @@ impl Daemon {
 
 /// Sends one request per caller, so that every key is in the table.
 pub(crate) fn fill(server: &Server, keys: u64) -> io::Result<()> {
-    let mut connections = [server.connect_for(Users::InOrder(0))?];
-    in_flight(&mut connections, FILL_DEPTH, Until::Requests(keys))?;
-    Ok(())
-}
-
-/// Starts the echo server, which answers requests of the size of `request` with `reply`.
-pub(crate) fn start_echo(directory: &Path, request: &[u8], reply: &[u8]) -> io::Result<Server> {
-    let socket = directory.join("echo.sock");
-    remove(&socket)?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("echo").arg(&socket).arg(request.len().to_string()).arg(hex(reply));
-    let mut process = Process::start(&command)?;
-    process.wait_for(&socket)?;
-    Ok(Server { process, socket, speaks: Speaks::Echo })
-}
-
-/// Starts Redis without persistence, loads the script and writes every caller's state.
-pub(crate) fn start_redis(directory: &Path) -> io::Result<Server> {
-    let socket = directory.join("redis.sock");
-    remove(&socket)?;
-    let mut redis = Command::new("redis-server");
-    redis.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
-    redis.arg("--unixsocket").arg(&socket).arg("--dir").arg(directory);
-    let mut process = Process::start(&redis)?;
-    process.wait_for(&socket)?;
-    let sha = load_script(&socket)?;
-    #[allow(clippy::disallowed_methods, reason = "the script's state is in Unix time")]
-    let unix_us = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?.as_micros() as u64;
-    let mut connections = [Connection::open(&socket, Box::new(Fill::new(unix_us)))?];
-    in_flight(&mut connections, FILL_DEPTH, Until::Requests(u64::from(USERS)))?;
-    Ok(Server { process, socket, speaks: Speaks::Redis { sha } })
-}
-
-fn load_script(socket: &Path) -> io::Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
-    let mut request = Vec::new();
-    command(&mut request, &["SCRIPT", "LOAD", GCRA]);
-    stream.write_all(&request)?;
-    let mut stream = BufReader::new(stream);
-    let mut header = String::new();
-    stream.read_line(&mut header)?;
-    if header != "$40\r\n" {
-        return Err(io::Error::other(format!("Redis did not take the script: {header}")));
-    }
-    let mut sha = [0; 40];
-    stream.read_exact(&mut sha)?;
-    Ok(String::from_utf8_lossy(&sha).into_owned())
-}
-
-/// Removes the socket of a killed server, which would prevent the next bind.
-fn remove(socket: &Path) -> io::Result<()> {
-    match fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    server.fill(keys, Frames::to_daemon(Users::InOrder(0)))
 }
 
 /// Room for a million keys (the default would evict), and no log entry at every start.
 const SETTINGS: &str = "memory: {max: 1GiB}\nlog: {level: warn}\n";
 
-const GCRA: &str = include_str!("gcra.lua");
+/// Why a suite cannot be measured with a daemon whose `serve` lacks the options for tests.
+pub(crate) const NEEDS_HOOKS: &str =
+    "needs --daemon with a daemon of cargo build --release --features test-hooks";
 
 const FILL_DEPTH: u64 = 64;

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ring::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::encode;
 use super::exchange::REQUEST_ID;
 use crate::protocol::{
-    ChargeFrame, CheckRequest, DescriptorList, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions,
-    UnitsField, VALUE_BYTES_MAX, WorkOutcome, encode_request,
+    ChargeFrame, CheckRequest, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions, UnitsField,
+    WorkOutcome,
 };
 
 /// Attributes of the caller.
@@ -213,40 +213,19 @@ fn frame(
     if !attributes.is_empty() && !descriptors.is_empty() {
         return Err("`attributes` and `descriptors`: only one of them can hold".to_owned());
     }
-    let given = descriptors.iter().map(|pairs| shortened(pairs.iter().map(|(key, value)| (key, value))));
-    let texts: Vec<Vec<(&str, Cow<'_, str>)>> =
-        if descriptors.is_empty() { vec![shortened(attributes.iter())] } else { given.collect() };
-    let mut list = DescriptorList::new();
-    for pairs in texts.iter().filter(|pairs| !pairs.is_empty()) {
-        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (*key, &**value)).collect();
-        if !list.push(&pairs) {
-            return Err("a request has at most 8 descriptors of at most 16 attributes".to_owned());
-        }
-    }
-    let mut bytes = Vec::new();
-    encode_request(&mut bytes, request, &list).map_err(|error| error.to_string())?;
-    Ok(bytes)
+    let given = descriptors.iter().map(|pairs| present(pairs.iter().map(|(key, value)| (key, value))));
+    let texts = if descriptors.is_empty() { vec![present(attributes.iter())] } else { given.collect() };
+    encode::fitting(request, texts.into_iter().filter(|pairs| !pairs.is_empty()).collect())
 }
 
-/// Leaves out empty values and shortens long ones as every client does.
-fn shortened<'b>(pairs: impl Iterator<Item = (&'b String, &'b String)>) -> Vec<(&'b str, Cow<'b, str>)> {
+/// Leaves out empty values.
+fn present<'b>(pairs: impl Iterator<Item = (&'b String, &'b String)>) -> Vec<(&'b str, Cow<'b, str>)> {
     let present = pairs.filter(|(_, value)| !value.is_empty());
-    present.map(|(key, value)| (&**key, cut(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT))).collect()
+    present.map(|(key, value)| (&**key, value.into())).collect()
 }
 
 fn shortened_idem(idem: &str) -> Cow<'_, str> {
-    cut(idem, IDEM_BYTES_MAX, IDEM_BYTES_KEPT)
-}
-
-/// Replaces the end of a text above the maximum by a digest of the whole.
-fn cut(text: &str, max: usize, kept: usize) -> Cow<'_, str> {
-    if text.len() <= max {
-        return text.into();
-    }
-    let start = text.get(..text.floor_char_boundary(kept)).unwrap_or_default();
-    let digest = digest(&SHA256, text.as_bytes());
-    let hex: String = digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("{start}~{hex}").into()
+    encode::cut(idem, IDEM_BYTES_MAX, IDEM_BYTES_KEPT)
 }
 
 fn lease_of(text: &str) -> Result<u64, String> {
@@ -269,5 +248,4 @@ fn ok() -> WorkOutcome {
 }
 
 /// As in docs/protocol.md, "Input never means allow".
-const VALUE_BYTES_KEPT: usize = 960;
 const IDEM_BYTES_KEPT: usize = 30;

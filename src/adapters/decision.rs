@@ -62,11 +62,16 @@ pub(super) struct HttpDecision {
 /// The level of one limit.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct LimitLevel {
-    rule: String,
-    limit: u64,
-    window: Seconds,
-    remaining: u64,
-    reset_after: Seconds,
+    pub(super) rule: String,
+    pub(super) limit: u64,
+    pub(super) window: Seconds,
+    pub(super) remaining: u64,
+    pub(super) reset_after: Seconds,
+    #[serde(skip)]
+    pub(super) refuses: bool,
+    /// As in [`LimitEntry`](crate::protocol::LimitEntry).
+    #[serde(skip)]
+    pub(super) descriptors: u64,
 }
 
 /// A duration in microseconds, written in seconds.
@@ -103,6 +108,8 @@ impl HttpDecision {
             window: Seconds(of.window_us),
             remaining: of.remaining,
             reset_after: Seconds(of.reset_us),
+            refuses: of.refuses,
+            descriptors: of.descriptors,
         };
         let wait = reply.retry_us.filter(|_| reply.verdict == Verdict::Wait).unwrap_or_default();
         HttpDecision {

@@ -69,10 +69,12 @@ impl ProtocolConnection {
         loop {
             match split_frame(&self.received) {
                 FrameSplit::Frame { payload, consumed } => {
-                    let answer = read_answer(payload)?;
+                    let read = read_answer(payload)?;
                     self.received.drain(..consumed);
-                    if let Some(answer) = answer {
-                        return Ok(answer);
+                    match read {
+                        None => {}
+                        Some((Some(REQUEST_ID), answer) | (None, answer)) => return Ok(answer),
+                        Some(_) => return Err(MissReason::Protocol),
                     }
                 }
                 FrameSplit::More { .. } => match self.stream.read_buf(&mut self.received).await {
@@ -85,18 +87,21 @@ impl ProtocolConnection {
     }
 }
 
-/// Reads the payload of a reply; `None` for WELCOME.
-fn read_answer(payload: &[u8]) -> Result<Option<WireAnswer>, MissReason> {
+/// Reads the payload of a reply and its id; `None` for WELCOME. An ERROR without an id is about the connection.
+pub(super) fn read_answer(payload: &[u8]) -> Result<Option<(Option<u64>, WireAnswer)>, MissReason> {
     let mut scratch = ReplyScratch::default();
     match decode_reply(payload, &mut scratch) {
         Ok(WireReply::Welcome { .. }) => Ok(None),
         Ok(WireReply::Goodbye { .. }) => Err(MissReason::Unreachable),
-        Ok(WireReply::Decision(decision)) if decision.id == REQUEST_ID => {
-            Ok(Some(WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)))))
+        Ok(WireReply::Decision(decision)) => {
+            let answer = WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)));
+            Ok(Some((Some(decision.id), answer)))
         }
-        Ok(WireReply::Done { id: REQUEST_ID, ok }) => Ok(Some(WireAnswer::Done(ok))),
-        Ok(WireReply::Error { code, message, .. }) => Ok(Some(WireAnswer::Error(code, message.to_owned()))),
-        Ok(_) | Err(_) => Err(MissReason::Protocol),
+        Ok(WireReply::Done { id, ok }) => Ok(Some((Some(id), WireAnswer::Done(ok)))),
+        Ok(WireReply::Error { id, code, message }) => {
+            Ok(Some((id, WireAnswer::Error(code, message.to_owned()))))
+        }
+        Err(_) => Err(MissReason::Protocol),
     }
 }
 

@@ -18,7 +18,7 @@ use super::bodies::{ChargeBody, CheckBody, CheckOp, ReleaseBody};
 use super::decision::HttpDecision;
 use super::exchange::{ProtocolConnection, SessionName, WireAnswer};
 use super::sessions::HttpSessions;
-use super::{AdapterProtocol, AdapterState, AnswerKind, answers, openapi};
+use super::{AdapterProtocol, AdapterState, AnswerKind, STATUS_HEADER, answers, openapi};
 use crate::protocol::{Code, MissReason};
 
 /// The client of a connection.
@@ -50,6 +50,14 @@ type HttpReply = Response<Full<Bytes>>;
 
 /// A request that is not passed on: its status and message.
 pub(super) struct BadRequest(pub(super) StatusCode, pub(super) String);
+
+impl AdapterPeer {
+    /// Whether a request with this token may be answered.
+    pub(super) fn may_ask(&self, given: Option<&[u8]>) -> bool {
+        let is_right = |token: &Arc<Token>| given.is_some_and(|given| token.is(given));
+        self.token.as_ref().is_none_or(is_right)
+    }
+}
 
 impl Token {
     /// Reads the file, without white space around the token.
@@ -88,13 +96,9 @@ impl HttpHandler {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
-        if let Some(token) = &self.peer.token {
-            let given = request.headers().get(TOKEN_HEADER);
-            if !given.is_some_and(|given| token.is(given.as_bytes())) {
-                let message =
-                    "over TCP a request needs the token of `token_file` in the header Tidegate-Token";
-                return Err(BadRequest(StatusCode::UNAUTHORIZED, message.to_owned()));
-            }
+        if !self.peer.may_ask(request.headers().get(TOKEN_HEADER).map(HeaderValue::as_bytes)) {
+            let message = "over TCP a request needs the token of `token_file` in the header Tidegate-Token";
+            return Err(BadRequest(StatusCode::UNAUTHORIZED, message.to_owned()));
         }
         let path = request.uri().path();
         let known = ROUTES.iter().find(|(known, _)| *known == path);
@@ -354,7 +358,7 @@ const ROUTES: [(&str, &[Method]); 7] = [
     ("/v1/openapi.json", &[Method::GET]),
 ];
 
-fn deadline() -> Duration {
+pub(super) fn deadline() -> Duration {
     // A busy machine must not decide a test.
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
     if std::env::var_os("TIDEGATE_DEBUG_PATIENT").is_some() {
@@ -370,11 +374,10 @@ const DEADLINE: Duration = Duration::from_millis(20);
 const BODY_BYTES_MAX: usize = 64 * 1_024;
 
 /// A body on a socket of this host is there at once.
-const BODY_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(2);
 
 const TOKEN_BYTES_MIN: usize = 16;
 
 const TOKEN_HEADER: &str = "tidegate-token";
 const SESSION_HEADER: &str = "tidegate-session";
-const STATUS_HEADER: &str = "tidegate-status";
 const DEGRADED_HEADER: &str = "tidegate-degraded";

@@ -20,7 +20,7 @@ use tracing::{debug, info};
 
 use super::handler::{AdapterPeer, HttpHandler, Token};
 use super::sessions::HttpSessions;
-use super::{AdapterProtocol, AdapterState, resp};
+use super::{AdapterProtocol, AdapterState, envoy, resp};
 use crate::server::{Listener, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
@@ -90,14 +90,18 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         match accept().await {
             Ok((socket, peer)) => match Places::take(places, state, peer.user) {
                 Some(place) => {
-                    let handler = HttpHandler::new(Arc::clone(state), peer);
-                    let stop = stop.clone();
+                    let (state, stop) = (Arc::clone(state), stop.clone());
                     match &state.protocol {
                         AdapterProtocol::Http(_) => {
+                            let handler = HttpHandler::new(state, peer);
                             places.tasks.spawn(serve_connection(socket, handler, place, stop))
                         }
                         AdapterProtocol::Resp => {
+                            let handler = HttpHandler::new(state, peer);
                             places.tasks.spawn(resp::serve_connection(socket, handler, place, stop))
+                        }
+                        AdapterProtocol::Envoy => {
+                            places.tasks.spawn(envoy::serve_connection(socket, state, peer, place, stop))
                         }
                     };
                 }
@@ -143,11 +147,25 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
 }
 
-/// The connections: their tasks, and the number of each user.
+/// The connections: their tasks, and the use of each user.
 #[derive(Debug, Default)]
 struct Places {
-    by_user: Mutex<HashMap<u32, usize>>,
+    by_user: Mutex<HashMap<u32, PlacesOfUser>>,
     tasks: TaskTracker,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PlacesOfUser {
+    open: usize,
+    /// The bytes of requests that are not answered.
+    bytes: usize,
+}
+
+/// Bytes of a request, until this is dropped.
+#[derive(Debug)]
+pub(super) struct RequestBytes<'p> {
+    place: &'p Place,
+    bytes: usize,
 }
 
 /// One connection. Its place is free once this drops.
@@ -159,20 +177,51 @@ pub(super) struct Place {
 }
 
 impl Places {
-    /// Takes a place: of HTTP a quarter of all connections and half of those of a user, of RESP half as many. Each has a
+    /// Takes a place: of HTTP a quarter of all connections and half of those of a user, of RESP and Envoy half as many. Each has a
     /// connection to a decision thread, and so has each session; some remain for the socket.
     fn take(places: &Arc<Places>, state: &Arc<AdapterState>, user: u32) -> Option<Place> {
         let mut by_user = places.by_user.lock();
-        let open: usize = by_user.values().sum();
+        let open: usize = by_user.values().map(|of_user| of_user.open).sum();
         let of_user = by_user.entry(user).or_default();
         let parts = if matches!(state.protocol, AdapterProtocol::Http(_)) { 1 } else { 2 };
         let (max, per_user) = (state.limits.max / 4 / parts, state.limits.per_user / 2 / parts);
-        if open >= max.max(1) as usize || *of_user >= per_user.max(1) as usize {
+        if open >= max.max(1) as usize || of_user.open >= per_user.max(1) as usize {
             return None;
         }
-        *of_user += 1;
+        of_user.open += 1;
         state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
         Some(Place { places: Arc::clone(places), state: Arc::clone(state), user })
+    }
+}
+
+impl Place {
+    /// Starts to count the bytes of a request.
+    pub(super) fn hold(&self) -> RequestBytes<'_> {
+        RequestBytes { place: self, bytes: 0 }
+    }
+}
+
+impl RequestBytes<'_> {
+    /// Adds bytes; `false`: the user, or all together, would have too many.
+    #[must_use]
+    pub(super) fn add(&mut self, bytes: usize) -> bool {
+        let mut by_user = self.place.places.by_user.lock();
+        let all: usize = by_user.values().map(|of_user| of_user.bytes).sum();
+        let Some(of_user) = by_user.get_mut(&self.place.user) else { return false };
+        let has_room = of_user.bytes + bytes <= BYTES_OF_USER_MAX && all + bytes <= BYTES_MAX;
+        if has_room {
+            of_user.bytes += bytes;
+            self.bytes += bytes;
+        }
+        has_room
+    }
+}
+
+impl Drop for RequestBytes<'_> {
+    fn drop(&mut self) {
+        if let Some(of_user) = self.place.places.by_user.lock().get_mut(&self.place.user) {
+            of_user.bytes -= self.bytes;
+        }
     }
 }
 
@@ -180,10 +229,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut by_user = self.places.by_user.lock();
         if let Some(of_user) = by_user.get_mut(&self.user) {
-            *of_user -= 1;
+            of_user.open -= 1;
         }
-        by_user.retain(|_, open| *open > 0);
-        let open: usize = by_user.values().sum();
+        by_user.retain(|_, of_user| of_user.open > 0);
+        let open: usize = by_user.values().map(|of_user| of_user.open).sum();
         self.state.counters.connections.store(open as u64, Ordering::Relaxed);
     }
 }
@@ -200,9 +249,15 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
 
 /// A client that does not read keeps its place no longer.
-const CONNECTION_MAX: Duration = Duration::from_secs(600);
+pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(600);
 
 /// Longer than the deadline of a request.
-const LAST_ANSWER_MAX: Duration = Duration::from_millis(200);
+pub(super) const LAST_ANSWER_MAX: Duration = Duration::from_millis(200);
+
+/// The largest request of an adapter, some times.
+const BYTES_OF_USER_MAX: usize = 8 * 1_024 * 1_024;
+
+/// Some users, each with all of its own.
+const BYTES_MAX: usize = 4 * BYTES_OF_USER_MAX;
 
 const PAUSE: Duration = Duration::from_millis(100);

@@ -4,6 +4,8 @@
 mod answers;
 mod bodies;
 mod decision;
+mod encode;
+mod envoy;
 mod exchange;
 mod handler;
 mod listen;
@@ -71,6 +73,8 @@ pub struct AdapterCounters {
     answers: [AtomicU64; AnswerKind::NAMES.len()],
     /// The buckets of CL.THROTTLE that gave way before they were full.
     pub evictions: AtomicU64,
+    /// The descriptors of Envoy of which a field was ignored.
+    pub ignored: AtomicU64,
 }
 
 /// The kind of an answer, for metrics.
@@ -124,6 +128,8 @@ pub enum AdapterProtocol {
     Http(Option<HttpAuth>),
     /// RESP, the protocol of Redis.
     Resp,
+    /// The rate limit service of Envoy.
+    Envoy,
 }
 
 impl AdapterProtocol {
@@ -133,6 +139,7 @@ impl AdapterProtocol {
         match self {
             AdapterProtocol::Http(_) => ("HTTP", "http"),
             AdapterProtocol::Resp => ("RESP", "resp"),
+            AdapterProtocol::Envoy => ("Envoy's rate limit service", "envoy"),
         }
     }
 }
@@ -200,6 +207,9 @@ struct AdapterState {
     /// The buckets of CL.THROTTLE.
     throttle: LazyLock<Mutex<ThrottleTable>>,
 }
+
+/// The status that tidegate would answer, where a proxy answers another.
+const STATUS_HEADER: &str = "tidegate-status";
 
 /// How long the end of the daemon waits for the thread.
 const END_MAX: Duration = Duration::from_millis(300);

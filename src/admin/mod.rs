@@ -71,8 +71,8 @@ pub struct AdminState {
     pub history: Arc<History>,
     /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
-    /// The counters of the adapters: HTTP, RESP.
-    pub adapters: [Arc<AdapterCounters>; 2],
+    /// The counters of the adapters: HTTP, RESP, Envoy.
+    pub adapters: [Arc<AdapterCounters>; 3],
     /// Why no metrics are served over TCP, although the settings say so.
     pub metrics_failure: Arc<Mutex<Option<String>>>,
 }

@@ -18,13 +18,14 @@ use crate::rules::{ValueProblem, shown};
 #[serde(rename = "`adapters`")]
 pub(super) struct AdaptersFields<'n> {
     #[serde(borrow)]
-    pub(super) http: Option<HttpFields<'n>>,
-    pub(super) resp: Option<EndpointFields<'n>>,
+    http: Option<HttpFields<'n>>,
+    resp: Option<EndpointFields<'n>>,
+    envoy: Option<EndpointFields<'n>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename = "`resp`")]
-pub(super) struct EndpointFields<'n> {
+#[serde(rename = "an adapter")]
+struct EndpointFields<'n> {
     #[serde(borrow)]
     socket: Option<PathText<'n>>,
     listen: Option<LoopbackAddress>,
@@ -34,7 +35,7 @@ pub(super) struct EndpointFields<'n> {
 
 #[derive(Deserialize)]
 #[serde(rename = "`http`")]
-pub(super) struct HttpFields<'n> {
+struct HttpFields<'n> {
     #[serde(borrow)]
     socket: Option<PathText<'n>>,
     listen: Option<LoopbackAddress>,
@@ -70,8 +71,23 @@ read_from! {
     });
 }
 
-/// Checks the fields; paths are relative to `directory`. `None`, after reporting it, if the adapter cannot be served so.
-pub(super) fn read_http(
+/// Checks the fields of each adapter; paths are relative to `directory`. `None`, after reporting it, if it cannot be served so.
+pub(super) fn read(
+    fields: AdaptersFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> (Option<HttpSettings>, Option<Endpoint>, Option<Endpoint>) {
+    let http = fields.http.zip(mapping.get("http"));
+    let http = http.and_then(|(own, http)| read_http(own, Mapping(http), directory, report));
+    let mut endpoint = |name, own: Option<EndpointFields<'_>>| {
+        own.zip(mapping.get(name))
+            .and_then(|(own, written)| read_endpoint(name, own, Mapping(written), directory, report))
+    };
+    (http, endpoint("resp", fields.resp), endpoint("envoy", fields.envoy))
+}
+
+fn read_http(
     fields: HttpFields<'_>,
     mapping: Mapping<'_>,
     directory: &Path,
@@ -88,8 +104,7 @@ pub(super) fn read_http(
     endpoint.filter(|_| report.errors() == errors_before).map(|endpoint| HttpSettings { endpoint, auth })
 }
 
-/// Likewise the fields of every adapter.
-pub(super) fn read_endpoint(
+fn read_endpoint(
     name: &str,
     fields: EndpointFields<'_>,
     mapping: Mapping<'_>,

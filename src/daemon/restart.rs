@@ -216,7 +216,7 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
             }
             Ok(None) => {}
             Err(error) => {
-                warn!(path = %path.display(), error = %without_number(&error), "it cannot be set aside")
+                warn!(path = %path.display(), error = %without_number(&error), "it cannot be set aside");
             }
         }
     }

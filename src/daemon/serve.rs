@@ -174,7 +174,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let adapters: [Arc<AdapterCounters>; 2] = Default::default();
+        let adapters: [Arc<AdapterCounters>; 3] = Default::default();
         let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
@@ -377,15 +377,15 @@ fn start_admin(state: AdminState, listeners: Listeners, helpers: &Helpers) -> Ad
     admin
 }
 
-/// Adds the thread of the HTTP adapter, if the settings name one.
+/// Adds the thread of each adapter that the settings name.
 fn start_adapters(
     settings: &Settings,
     server: &server::Server,
     clock: &Arc<Clock>,
-    [http, resp]: [Arc<AdapterCounters>; 2],
+    [http, resp, envoy]: [Arc<AdapterCounters>; 3],
     shutdown: &CancellationToken,
     helpers: &Helpers,
-) -> [Option<AdapterThread>; 2] {
+) -> [Option<AdapterThread>; 3] {
     let start = |endpoint: &Endpoint, protocol: AdapterProtocol, counters| {
         let name = protocol.names().1;
         let mut endpoint = endpoint.clone();
@@ -402,7 +402,12 @@ fn start_adapters(
     };
     let of_http = |own: &HttpSettings| start(&own.endpoint, AdapterProtocol::Http(own.auth.clone()), http);
     let of_resp = |own: &Endpoint| start(own, AdapterProtocol::Resp, resp);
-    [settings.http.as_ref().map(of_http), settings.resp.as_ref().map(of_resp)]
+    let of_envoy = |own: &Endpoint| start(own, AdapterProtocol::Envoy, envoy);
+    [
+        settings.http.as_ref().map(of_http),
+        settings.resp.as_ref().map(of_resp),
+        settings.envoy.as_ref().map(of_envoy),
+    ]
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.

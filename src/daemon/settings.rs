@@ -51,6 +51,8 @@ pub struct Settings {
     pub http: Option<HttpSettings>,
     /// The RESP adapter; `None`: off.
     pub resp: Option<Endpoint>,
+    /// The rate limit service of Envoy; `None`: off.
+    pub envoy: Option<Endpoint>,
 }
 
 /// The socket for clients.
@@ -260,6 +262,7 @@ impl Settings {
             hosts_at_least: 1,
             http: None,
             resp: None,
+            envoy: None,
         }
     }
 }

@@ -248,15 +248,8 @@ fn set_fields(
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
     if let Some(own) = fields.adapters {
-        let adapter = |name: &str| part("adapters").get(name).map(Mapping);
-        settings.http = own
-            .http
-            .zip(adapter("http"))
-            .and_then(|(own, http)| adapter_settings::read_http(own, http, directory, report));
-        settings.resp = own
-            .resp
-            .zip(adapter("resp"))
-            .and_then(|(own, resp)| adapter_settings::read_endpoint("resp", own, resp, directory, report));
+        (settings.http, settings.resp, settings.envoy) =
+            adapter_settings::read(own, part("adapters"), directory, report);
     }
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));

@@ -4,7 +4,7 @@
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::digest::Digest;
+use super::digest::{Digest, ShownDigest};
 use super::sketch::{Ranking, SketchEntry, Sketches};
 use super::slots::{RULE_SLOTS, Slot};
 use crate::clock::{Now, Timestamp};
@@ -75,10 +75,11 @@ impl CallerSketch {
     pub(super) fn top(&self, slot: Slot, domain: &str, rule: &str) -> TopCallers {
         let Some(sketches) = self.sketches_of_slot(slot) else { return TopCallers::default() };
         let sketches = sketches.lock();
+        let shown = |key: Digest| ShownDigest::new(&key, domain, rule).to_hex().to_string();
         let caller = |SketchEntry { key: [low, high], count, error, text }| Caller {
             domain: domain.into(),
             rule: rule.into(),
-            digest: Digest::from_words([low, high]).to_hex().to_string(),
+            digest: shown(Digest::from_words([low, high])),
             text,
             count: count - error,
             error,

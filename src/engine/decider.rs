@@ -8,7 +8,7 @@ use super::Engine;
 use super::check::{CheckStage, StageCheck};
 use super::counters::ThreadCounters;
 use super::decision::{ChargeError, EngineAnswer, InspectedCheck};
-use super::digest::Digest;
+use super::digest::ShownDigest;
 use super::judgement::Judgement;
 use super::refundable_costs;
 use super::remote_check::{self, RemoteCheckResult};
@@ -128,12 +128,12 @@ impl Engine {
 }
 
 impl Engine {
-    /// Passes the checks of the rules of a domain that have a state for this key, or block it, each with a cost of one:
-    /// the only rule that counts by it, as no two rules have equal digests. Changes and counts nothing.
+    /// Passes the check of the rule of a domain that counts by this key, with a cost of one, if it has a state of the key or
+    /// blocks it. Changes and counts nothing.
     pub fn inspect_key<T>(
         &self,
         domain: &str,
-        key: Digest,
+        key: ShownDigest,
         now: Now,
         read: impl FnOnce(&[InspectedCheck<'_>]) -> T,
     ) -> T {
@@ -143,15 +143,18 @@ impl Engine {
         let context = judgement.check_context(None);
         let mut found = Vec::new();
         for (index, (rule, compiled_rule)) in (0u32..).zip(compiled.each_rule()) {
+            if !key.is_of(domain, &rule.name) {
+                continue;
+            }
             let allowances = 0..u32::try_from(rule.limit.allowances.len()).unwrap_or(u32::MAX);
             let mut checks = allowances.map(|allowance| {
-                let mut check = StageCheck::new(index, compiled_rule, key, allowance, 1);
+                let mut check = StageCheck::new(index, compiled_rule, key.key(), allowance, 1);
                 let is_known = check.inspect(&context, &mut self.shards.lock(check.shard(&self.shards)));
                 (check, is_known)
             });
             let Some((check, _)) = checks.find(|(_, is_known)| *is_known) else { continue };
             let is_uncertain = checks.any(|(_, is_known)| is_known);
-            let found_here = InspectedCheck::new(rule, &check, CheckStage::Concurrency);
+            let found_here = InspectedCheck::new(domain, rule, &check, CheckStage::Concurrency);
             found.push(InspectedCheck { is_uncertain, ..found_here });
         }
         read(&found)

@@ -1,9 +1,10 @@
 //! The answers of the engine.
 
 use super::check::{CheckStage, StageCheck};
-use super::digest::Digest;
+use super::digest::{Digest, ShownDigest};
 use super::judgement::stage;
 use super::remote_check::Shortfalls;
+use super::workspace::ListedLimit;
 use crate::clock::Micros;
 use crate::limit::{Outcome, Quota, QuotaLevel};
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
@@ -55,7 +56,7 @@ pub struct Decision<'d> {
     pub unmatched: Option<Unmatched>,
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
-    pub(super) limits_by_index: &'d [(u32, QuotaLevel)],
+    pub(super) limits_by_index: &'d [ListedLimit],
     pub(super) checked_keys: CheckedKeys<'d>,
 }
 
@@ -108,23 +109,23 @@ impl<'d> Decision<'d> {
             CheckedKeys::Several(checks) => checks,
         };
         let stage = stage(checks);
-        checks
-            .iter()
-            .filter_map(move |check| Some(InspectedCheck::new(self.rule_at(check.rule)?, check, stage)))
+        checks.iter().filter_map(move |check| {
+            Some(InspectedCheck::new(self.domain?.name(), self.rule_at(check.rule)?, check, stage))
+        })
     }
 
     /// The key of the rule that refuses; `None` for other verdicts.
     #[must_use]
-    pub fn refused_key(&self) -> Option<Digest> {
+    pub fn refused_key(&self) -> Option<ShownDigest> {
         let binding = self.binding.filter(|_| self.verdict == Verdict::Limit)?;
-        match self.checked_keys {
-            CheckedKeys::One { key, .. } => Some(key),
+        let key = match self.checked_keys {
+            CheckedKeys::One { key, .. } => key,
             CheckedKeys::Several(checks) => {
                 let is_binding = |rule: &Rule| std::ptr::eq(rule, binding.rule);
-                let check = checks.iter().find(|check| self.rule_at(check.rule).is_some_and(is_binding))?;
-                Some(check.key)
+                checks.iter().find(|check| self.rule_at(check.rule).is_some_and(is_binding))?.key
             }
-        }
+        };
+        Some(ShownDigest::new(&key, self.domain?.name(), &binding.rule.name))
     }
 
     /// The notes with the name of their rule, in file order.
@@ -140,9 +141,15 @@ impl<'d> Decision<'d> {
 
     /// All matching limits, in file order; empty unless requested.
     pub fn limits(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
-        self.limits_by_index
-            .iter()
-            .filter_map(|(rule, level)| Some(LimitView { rule: self.rule_at(*rule)?, level: *level }))
+        self.matching_limits().map(|limit| limit.view)
+    }
+
+    /// As [`limits`](Decision::limits), with the part of each in the decision.
+    pub fn matching_limits(&self) -> impl Iterator<Item = MatchingLimit<'d>> + '_ {
+        self.limits_by_index.iter().filter_map(|listed| {
+            let view = LimitView { rule: self.rule_at(listed.rule)?, level: listed.level };
+            Some(MatchingLimit { view, refuses: listed.refuses, descriptors: listed.descriptors })
+        })
     }
 
     /// The name of the binding rule, list entry or shedder.
@@ -202,7 +209,12 @@ pub struct InspectedCheck<'d> {
 }
 
 impl<'d> InspectedCheck<'d> {
-    pub(super) fn new(rule: &'d Rule, check: &StageCheck, stage: CheckStage) -> InspectedCheck<'d> {
+    pub(super) fn new(
+        domain: &str,
+        rule: &'d Rule,
+        check: &StageCheck,
+        stage: CheckStage,
+    ) -> InspectedCheck<'d> {
         InspectedCheck {
             rule,
             quota: rule.limit.allowance(check.allowance).map(|allowance| &allowance.quota),
@@ -210,7 +222,7 @@ impl<'d> InspectedCheck<'d> {
             is_uncertain: false,
             level: check.level,
             cost: check.cost,
-            digest: check.key.to_hex().to_string(),
+            digest: ShownDigest::new(&check.key, domain, &rule.name).to_hex().to_string(),
             refuses: !check.passes() && stage.includes_check(check),
             retry_after: match check.outcome {
                 Outcome::Later(wait) | Outcome::Queued(wait) => Some(wait),
@@ -229,6 +241,17 @@ pub struct LimitView<'d> {
     pub rule: &'d Rule,
     /// After the charge for a grant; unchanged for a refusal and a PEEK.
     pub level: QuotaLevel,
+}
+
+/// One limit that matches a request, and its part in the decision.
+#[derive(Clone, Copy, Debug)]
+pub struct MatchingLimit<'d> {
+    /// The limit.
+    pub view: LimitView<'d>,
+    /// Whether it refuses the request.
+    pub refuses: bool,
+    /// Of a node of a tree, the descriptors that it counts, as bits from the first on; of other rules 0.
+    pub descriptors: u8,
 }
 
 impl LimitView<'_> {

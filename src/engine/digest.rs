@@ -166,12 +166,33 @@ impl Digest {
     }
 }
 
-impl Digest {
-    /// Its 32 hexadecimal digits, as operators see it.
+/// The digest of a key as operators see it: in place of the tag of a state, 16 bits of a hash of its rule, as the tables of
+/// states do not tell which rule counts by a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownDigest(Digest);
+
+impl ShownDigest {
+    #[inline(never)]
+    pub(super) fn new(key: &Digest, domain: &str, rule: &str) -> ShownDigest {
+        ShownDigest(key.tagged(rule_bits(domain, rule)))
+    }
+
+    /// The digest of the key alone.
+    pub(super) fn key(&self) -> Digest {
+        self.0.tagged(Tag::NONE)
+    }
+
+    /// Whether a rule may count by this key: a rule that does not passes one time in 65 536.
+    #[must_use]
+    pub fn is_of(&self, domain: &str, rule: &str) -> bool {
+        self.0.tag() == rule_bits(domain, rule)
+    }
+
+    /// Its 32 hexadecimal digits.
     #[must_use]
     pub fn to_hex(&self) -> ArrayString<32> {
         let mut text = ArrayString::new();
-        for byte in u128::from(*self).to_be_bytes() {
+        for byte in u128::from(self.0).to_be_bytes() {
             for digit in [byte >> 4, byte & 0xf] {
                 text.push(char::from(if digit < 10 { b'0' + digit } else { b'a' - 10 + digit }));
             }
@@ -180,15 +201,21 @@ impl Digest {
     }
 }
 
-impl FromStr for Digest {
+impl FromStr for ShownDigest {
     type Err = DigestError;
 
-    /// Reads the digits that [`Digest::to_hex`] writes.
-    fn from_str(text: &str) -> Result<Digest, DigestError> {
+    /// Reads the digits that [`ShownDigest::to_hex`] writes.
+    fn from_str(text: &str) -> Result<ShownDigest, DigestError> {
         let is_hex = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
         let bits = u128::from_str_radix(text, 16).ok().filter(|_| is_hex).ok_or(DigestError)?;
-        Ok(Digest::from(bits).tagged(Tag::NONE))
+        Ok(ShownDigest(Digest::from(bits)))
     }
+}
+
+/// Without a secret, so that it is the same on all hosts: refusals name the rule anyway.
+fn rule_bits(domain: &str, rule: &str) -> Tag {
+    let [hash, _] = SipHash::new([0; 2]).hash_each([domain, rule].into_iter());
+    Tag::from_bits(u16::try_from(hash & TAG_BITS).unwrap_or_default())
 }
 
 /// A text is no digest.

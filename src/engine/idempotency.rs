@@ -11,7 +11,7 @@ use super::snapshot::{FIRST_RULE_SET, SnapshotEntry};
 use super::sync::MutexGuard;
 use super::table::StateTable;
 use super::tag::{TableState, Tag};
-use super::workspace::Workspace;
+use super::workspace::{ListedLimit, Workspace};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::{QuotaLevel, malloc_block_bytes};
 use crate::rules::{Domain, ListKind, ListedEntry, Rule};
@@ -220,7 +220,7 @@ impl Grant {
             binding,
             listed: decision.listed.map(|listed| listed.name.clone()),
             notes: decision.notes.into(),
-            all: decision.limits_by_index.into(),
+            all: decision.limits_by_index.iter().map(|listed| (listed.rule, listed.level)).collect(),
             rule_set,
         }
     }
@@ -252,7 +252,8 @@ impl Grant {
         workspace.clear();
         if rule_set == self.rule_set {
             workspace.notes.extend_from_slice(&self.notes);
-            workspace.all.extend(self.all.iter().map(|(rule, level)| (*rule, aged(*level))));
+            let passed = |(rule, level): &(u32, QuotaLevel)| ListedLimit::passed(*rule, aged(*level));
+            workspace.all.extend(self.all.iter().map(passed));
         }
         Decision {
             verdict: self.verdict,

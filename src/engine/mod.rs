@@ -47,14 +47,15 @@ use arc_swap::ArcSwap;
 pub use callers::{Caller, TopCallers};
 pub use control::{
     Alarm, BlockedKey, ControlEvent, FleetChange, FleetOverrides, HostOverrides, KeyError, NamedKey,
-    RuleName, RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
+    OtherRule, RuleName, RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
 };
 pub use counters::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use decider::Decider;
 pub use decision::{
-    ChargeError, Conflict, Decision, EngineAnswer, InspectedCheck, LimitView, RuleCheck, Unmatched,
+    ChargeError, Conflict, Decision, EngineAnswer, InspectedCheck, LimitView, MatchingLimit, RuleCheck,
+    Unmatched,
 };
-pub use digest::{Digest, DigestError, HashKey};
+pub use digest::{Digest, DigestError, HashKey, ShownDigest};
 pub use fleet::{
     FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, NextIncrease, RedisLevel,
     ShareReply, ShareReport, SharedKey, WindowTurns,

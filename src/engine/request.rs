@@ -76,7 +76,7 @@ impl<'a> Descriptors<'a> {
     }
 
     /// Iterates over the descriptors as lists of attributes.
-    pub fn iter(&self) -> impl Iterator<Item = &'a [(&'a str, &'a str)]> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = &'a [(&'a str, &'a str)]> + Clone + use<'a> {
         let (attributes, mut start) = (self.attributes, 0);
         let whole = if self.ends.is_empty() { Some(attributes) } else { None };
         whole.into_iter().chain(self.ends.iter().map(move |end| {

@@ -6,8 +6,8 @@ mod comparable;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use comparable::{describe_key, is_shared, memory_kind, state_tag_and_salt};
-pub(super) use comparable::{permit_salt, share_tag_and_salt};
+use comparable::{describe_key, memory_kind, state_tag_and_salt};
+pub(super) use comparable::{is_shared, permit_salt, share_tag_and_salt};
 
 use super::Engine;
 use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorControl, RuleName};

@@ -18,7 +18,7 @@ pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
     pub(super) checks: Vec<StageCheck>,
     pub(super) notes: Vec<(NoteKind, u32)>,
-    pub(super) all: Vec<(u32, QuotaLevel)>,
+    pub(super) all: Vec<ListedLimit>,
     /// Would-be refusals of shadow shedders, listed after the notes of rules.
     pub(super) shed_notes: Vec<(NoteKind, u32)>,
     /// The ties of the lease, and its time to live.
@@ -38,6 +38,23 @@ pub(super) struct Workspace {
     amounts: Vec<i64>,
     key: KeyScratch,
     hits: NodeHits,
+}
+
+/// One matching limit of a request that asks for all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ListedLimit {
+    /// The rule's number in its domain.
+    pub(super) rule: u32,
+    pub(super) level: QuotaLevel,
+    pub(super) refuses: bool,
+    pub(super) descriptors: u8,
+}
+
+impl ListedLimit {
+    /// A limit that refuses nothing, of a rule outside of the tree.
+    pub(super) fn passed(rule: u32, level: QuotaLevel) -> ListedLimit {
+        ListedLimit { rule, level, refuses: false, descriptors: 0 }
+    }
 }
 
 impl Workspace {
@@ -240,11 +257,19 @@ impl Workspace {
 
     /// Lists every matching limit that may be shown, if the request asks for them.
     pub(super) fn list_all_limits(&mut self, domain: &Domain, request: &Request<'_>) {
-        for check in self.checks.iter().filter(|_| request.lists_all_limits) {
+        if !request.lists_all_limits {
+            return;
+        }
+        // The checks of nodes are the last, in the order of the hits. Without them, hits of an earlier request remain.
+        let first_node = self.checks.len().saturating_sub(self.hits.len());
+        for (at, check) in self.checks.iter().enumerate() {
             let is_named = domain.rules().get(check.rule as usize).is_some_and(|rule| rule.advertise);
-            if let Some(level) = check.level.filter(|_| is_named) {
-                self.all.push((check.rule, level));
-            }
+            let Some(level) = check.level.filter(|_| is_named) else { continue };
+            let hit = at.checked_sub(first_node).and_then(|index| self.hits.get(index));
+            let hit = hit.filter(|hit| hit.hit.rule == check.rule);
+            let descriptors =
+                hit.map_or(0, |hit| domain.tree().descriptors_of(hit, request.descriptors.iter()));
+            self.all.push(ListedLimit { rule: check.rule, level, refuses: check.refuses(), descriptors });
         }
     }
 }

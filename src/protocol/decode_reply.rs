@@ -177,8 +177,10 @@ fn read_all<'a>(reader: &mut PayloadReader<'a>, all: &mut Vec<LimitEntry<'a>>) -
         let rule = reader.text()?;
         let (limit, window_us) = (reader.unsigned()?, reader.unsigned()?);
         let (remaining, reset_us) = (reader.unsigned()?, reader.unsigned()?);
-        all.push(LimitEntry { rule, limit, window_us, remaining, reset_us });
-        for _ in 0..more {
+        let refuses = if more > 0 { reader.boolean()? } else { false };
+        let descriptors = if more > 1 { reader.unsigned()? } else { 0 };
+        all.push(LimitEntry { rule, limit, window_us, remaining, reset_us, refuses, descriptors });
+        for _ in 2..more {
             reader.skip()?;
         }
     }
@@ -204,8 +206,10 @@ const LEASE: ExpectedField =
     ExpectedField { field: "lease", range: "nil or an unsigned integer from 1 to 9223372036854775807" };
 const NOTES: ExpectedField =
     ExpectedField { field: "notes", range: "nil or an array of kinds and rules, in turn" };
-const ALL: ExpectedField =
-    ExpectedField { field: "all", range: "nil or an array of [rule, limit, window_us, remaining, reset_us]" };
+const ALL: ExpectedField = ExpectedField {
+    field: "all",
+    range: "nil or an array of [rule, limit, window_us, remaining, reset_us, refuses, descriptors]",
+};
 const EXTRA: ExpectedField = ExpectedField {
     field: "extra",
     range: "nil or a map: texts help, unit, rate and digest; hide and blocked true or false",

@@ -129,10 +129,17 @@ fn write_notes(writer: &mut FrameWriter<'_>, notes: &[(NoteKind, &str)]) {
 fn write_all(writer: &mut FrameWriter<'_>, entries: &[LimitEntry<'_>]) {
     writer.array(entries.len());
     for entry in entries {
-        writer.array(5);
+        let (is_node, refuses) = (entry.descriptors > 0, entry.refuses);
+        writer.array(5 + usize::from(is_node || refuses) + usize::from(is_node));
         writer.text(entry.rule);
         for number in [entry.limit, entry.window_us, entry.remaining, entry.reset_us] {
             writer.unsigned(number);
+        }
+        if is_node || refuses {
+            writer.boolean(refuses);
+        }
+        if is_node {
+            writer.unsigned(entry.descriptors);
         }
     }
 }
@@ -235,7 +242,15 @@ mod tests {
     #[test]
     fn omits_parts_of_oversized_decisions() {
         let long = "r".repeat(255);
-        let entry = LimitEntry { rule: &long, limit: 1, window_us: 1, remaining: 1, reset_us: 1 };
+        let entry = LimitEntry {
+            rule: &long,
+            limit: 1,
+            window_us: 1,
+            remaining: 1,
+            reset_us: 1,
+            refuses: true,
+            descriptors: 1,
+        };
         let (few, many) = ([entry; 2], [entry; 64]);
         let (note, notes) = ([(NoteKind::Near, &*long)], [(NoteKind::Near, &*long); 64]);
         let help = "h".repeat(20_000);

@@ -108,4 +108,8 @@ pub struct LimitEntry<'a> {
     pub remaining: u64,
     /// As in [`DecisionReply`].
     pub reset_us: u64,
+    /// Whether it refuses the request.
+    pub refuses: bool,
+    /// Of a node of a descriptor tree, the descriptors that it counts, as bits from the first on; of other rules 0.
+    pub descriptors: u64,
 }

@@ -291,6 +291,20 @@ impl Tree {
         hits.sort_by_key(|hit| hit.hit.rule);
     }
 
+    /// Returns the descriptors that share the state of a hit, as bits: the lowest is the first descriptor.
+    pub fn descriptors_of<'d, 'a: 'd>(
+        &self,
+        hit: &NodeHit,
+        descriptors: impl Iterator<Item = &'d [(&'a str, &'a str)]> + Clone,
+    ) -> u8 {
+        let own = (hit.hit, descriptors.clone().nth(usize::from(hit.descriptor)).unwrap_or_default());
+        let bits = (0u32..).zip(descriptors.take(DESCRIPTORS_MAX)).map(|(index, descriptor)| {
+            let found = self.find(descriptor);
+            u8::from(found.is_some_and(|found| self.is_same(&own, &(found, descriptor)))) << index
+        });
+        bits.fold(0, std::ops::BitOr::bitor)
+    }
+
     fn is_replaced(&self, hit: Hit, found: &[(u8, FoundNode<'_, '_>)]) -> bool {
         let Some(limiting) = self.limiting(hit.rule) else { return false };
         let Some(name) = limiting.name.filter(|_| !limiting.unlimited) else { return false };

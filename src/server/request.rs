@@ -4,8 +4,8 @@ use super::answer::{AfterFrame, UnwrittenGrants};
 use super::membership::Membership;
 use crate::clock::{Micros, Now};
 use crate::engine::{
-    self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, Op, RemoteCheckResult,
-    UnitNumbers, Verdict,
+    self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, MatchingLimit, Op,
+    RemoteCheckResult, UnitNumbers, Verdict,
 };
 use crate::protocol::{
     self, COST_MAX, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry,
@@ -290,7 +290,8 @@ const STALL_ATTRIBUTE: &str = "debug-stall";
 fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
     let mut notes: Vec<_> = decision.notes().collect();
     notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.name())));
-    let all: Option<Vec<_>> = judge.options.all.then(|| decision.limits().map(limit_entry).collect());
+    let all: Option<Vec<_>> =
+        judge.options.all.then(|| decision.matching_limits().map(limit_entry).collect());
     let mut reply = DecisionReply {
         retry_us: decision.retry_after.map(|retry| retry.0),
         notes: &notes,
@@ -323,12 +324,15 @@ fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &en
     encode_decision(replies, &reply);
 }
 
-fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
+fn limit_entry(limit: MatchingLimit<'_>) -> LimitEntry<'_> {
+    let view = limit.view;
     LimitEntry {
         rule: &view.rule.name,
         limit: view.level.limit,
         window_us: view.level.window.0,
         remaining: view.level.remaining,
         reset_us: view.level.reset.0,
+        refuses: limit.refuses,
+        descriptors: limit.descriptors.into(),
     }
 }

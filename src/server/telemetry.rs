@@ -58,6 +58,7 @@ pub(super) enum ClientKind {
     Node,
     Java,
     Php,
+    Rust,
 }
 
 impl ClientKind {

@@ -62,11 +62,11 @@ def _python(file):
 
 @functools.cache
 def _built(make, *command):
-    """Returns a temporary directory with what a compiler made."""
+    """Returns a temporary directory with the results of a compiler, which runs in the adapter's directory."""
     place = tempfile.mkdtemp(prefix=f"tg-{make}-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     sources = sorted(map(str, ADAPTERS.glob("*.java"))) if make == "java" else []
-    directory = ADAPTERS / make if make == "go" else ADAPTERS
+    directory = ADAPTERS / make if (ADAPTERS / make).is_dir() else ADAPTERS
     subprocess.run([*(part.format(place) for part in command), *sources], cwd=directory, check=True)
     return place
 

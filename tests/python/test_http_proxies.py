@@ -1,4 +1,4 @@
-"""nginx and Caddy as docs/http.md configures them, before an application and under load, while the daemon is killed."""
+"""nginx, Caddy and Envoy as docs configure them, before an application and under load, while the daemon is killed."""
 
 import collections
 import concurrent.futures
@@ -19,14 +19,17 @@ import pytest
 from servers import OWN_GROUP, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/http.md").read_text()
+PAGES = {name: (ROOT / "docs" / page).read_text() for name, page in {
+    "nginx": "http.md", "caddy": "http.md", "envoy": "envoy.md",
+}.items()}  # fmt: skip
+LANGUAGES = {"envoy": "yaml"}
 MADE = ROOT / "target/proxies"
 BURST = 20
 RULES = f"""
 domain: web
-deny: [{{name: blocked, match: {{ip: 127.0.0.3}}}}]
-exempt: [{{name: ours, match: {{ip: 127.0.0.5}}}}]
-limits: [{{name: per-ip, key: [ip], rate: 1/h, burst: {BURST}}}]
+deny: [{{name: blocked, match: {{remote_address: 127.0.0.3}}}}]
+exempt: [{{name: ours, match: {{remote_address: 127.0.0.5}}}}]
+limits: [{{name: per-ip, key: [remote_address], rate: 1/h, burst: {BURST}}}]
 """
 
 
@@ -74,19 +77,21 @@ def proxy(name, directory, application):
     if program is None:
         pytest.skip(f"missing: {name} (scripts/setup proxies)")
     port = free_port()
-    [text] = re.findall(rf"^```{name}\n(.*?)^```$", PAGE, re.M | re.S)
-    text = text.replace("/run/tidegate/http.sock", str(directory / "http.sock"))
+    [text, *_] = re.findall(rf"^```{LANGUAGES.get(name, name)}\n(.*?)^```$", PAGES[name], re.M | re.S)
+    text = text.replace("/run/tidegate/", f"{directory}/")
     text = re.sub(r"\b8080\b", f"127.0.0.1:{port}" if name == "nginx" else str(port), text)
     text = re.sub(r"\b8000\b", str(application), text)
     # A busy machine must not decide the test.
-    text = text.replace("100ms", "2s")
-    configuration = directory / f"{name}.conf"
+    text = text.replace("100ms", "2s").replace("timeout: 0.05s", "timeout: 1s")
+    configuration = directory / (f"{name}.yaml" if name == "envoy" else f"{name}.conf")
     if name == "nginx":
         user = "user root;" if os.geteuid() == 0 else ""
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         places = " ".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
         text = f"{user} daemon off; pid {directory}/pid; events {{}} http {{ access_log off; {places}\n{text}}}"
         command = [program, "-c", str(configuration), "-e", str(directory / "nginx.log")]
+    elif name == "envoy":
+        command = [program, "-c", str(configuration), "--concurrency", "2", "--disable-hot-restart", "-l", "warning"]
     else:
         text = "{\n admin off\n auto_https off\n}\n" + text
         command = [program, "run", "--adapter", "caddyfile", "--config", str(configuration)]
@@ -109,14 +114,15 @@ def proxy(name, directory, application):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["nginx", "caddy"])
+@pytest.mark.parametrize("name", ["nginx", "caddy", "envoy"])
 def test_proxy_limits_and_lets_requests_pass_while_the_daemon_is_down(
     name, daemon, directory, application, monkeypatch
 ):
     monkeypatch.setenv("TIDEGATE_DEBUG_PATIENT", "1")
     settings = directory / "settings.yaml"
-    auth = "auth: {domain: web, attributes: {ip: X-Real-IP}}"
-    settings.write_text(f"adapters: {{http: {{socket: {directory}/http.sock, {auth}}}}}\n")
+    auth = "auth: {domain: web, attributes: {remote_address: X-Real-IP}}"
+    http_socket, envoy = f"{{socket: {directory}/http.sock, {auth}}}", f"{{socket: {directory}/envoy.sock}}"
+    settings.write_text(f"adapters: {{http: {http_socket}, envoy: {envoy}}}\n")
     (daemon.rules / "web.yaml").write_text(RULES)
     daemon.options = ["--config", str(settings)]
     daemon.start()
@@ -128,6 +134,8 @@ def test_proxy_limits_and_lets_requests_pass_while_the_daemon_is_down(
         assert (status, headers["RateLimit"]) == (429, '"per-ip";r=0;t=' + headers["Retry-After"])
         assert headers["RateLimit-Policy"].startswith('"per-ip";q=20;w=') and 0 < int(headers["Retry-After"]) <= 3600
         assert get(port, "127.0.0.3")[0] == 403
+        if name == "envoy":
+            assert headers["Content-Type"] == "application/problem+json", headers
         status, headers = get(port, "127.0.0.4")
         assert status == 200 and headers["RateLimit"].startswith('"per-ip";r=19;t=')
         assert headers["RateLimit-Policy"].startswith('"per-ip";q=20;w=')

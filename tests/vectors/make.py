@@ -431,8 +431,10 @@ decision("decision_further_element", 7, 0, False, [1, 7, 0, "r", 5, 6, 1, 2, 0, 
 decision("decision_unknown_extra", 7, 0, False, [1, 7, 0, "r", 5, 6, 1, 2, 0, None, None, None,
                                                  {"cost": 3, "unit": "tokens"}],
          rule="r", limit=5, window_us=6, remaining=1, reset_us=2, retry_us=0, extra={"unit": "tokens"})
-decision("decision_longer_entry", 7, 0, False, [1, 7, 0] + [None] * 8 + [[["r", 5, 6, 1, 2, "new"]]],
+decision("decision_longer_entry", 7, 0, False, [1, 7, 0] + [None] * 8 + [[["r", 5, 6, 1, 2, False, 0, "new"]]],
          all=[["r", 5, 6, 1, 2]])
+decision("decision_node_entry", 7, 1, False, [1, 7, 1] + [None] * 8 + [[["r", 5, 6, 0, 2, True, 5], ["s", 5, 6, 1, 2, True]]],
+         all=[["r", 5, 6, 0, 2], ["s", 5, 6, 1, 2]])
 decision("decision_wide", 7, 0, False, array16([u8(1), u64(7), i8(0), str32("r"), u64(5), u64(6), u64(1), u64(2), u64(0)]),
          rule="r", limit=5, window_us=6, remaining=1, reset_us=2, retry_us=0)
 

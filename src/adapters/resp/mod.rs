@@ -3,7 +3,6 @@
 pub(super) mod throttle;
 mod wire;
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -42,7 +41,7 @@ impl RespConnection {
         &mut self,
         mut socket: S,
         stop: &CancellationToken,
-    ) -> io::Result<()> {
+    ) -> std::io::Result<()> {
         let mut received = Vec::<u8>::new();
         loop {
             let mut consumed = 0;
@@ -66,7 +65,8 @@ impl RespConnection {
             self.send_replies(&mut socket).await?;
             received.drain(..consumed);
             received.shrink_to(received.len() + READ_BYTES);
-            let read = async { timeout(IDLE_MAX, socket.read_buf(&mut received)).await? };
+            let patience = if self.is_authorized { IDLE_MAX } else { NO_AUTH_MAX };
+            let read = async { timeout(patience, socket.read_buf(&mut received)).await? };
             tokio::select! {
                 read = read, if !is_last => if read? == 0 { return Ok(()) },
                 () = stop.cancelled(), if !is_last => {}
@@ -75,7 +75,7 @@ impl RespConnection {
         }
     }
 
-    async fn send_replies(&mut self, socket: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    async fn send_replies(&mut self, socket: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
         timeout(UNREAD_MAX, socket.write_all(self.replies.as_bytes())).await??;
         self.replies.clear();
         Ok(())
@@ -216,8 +216,9 @@ const HELP: &str = "help: HIT domain key value [key value ...] [COST n]; PEEK li
 
 const NO_AUTH: &str = "NOAUTH over TCP a client sends the token; help: AUTH, and the text of `token_file`";
 
-/// Pools of clients keep connections open between two bursts.
+/// Pools of clients keep connections open between two bursts. A client without the token holds its place no longer than by HTTP.
 const IDLE_MAX: Duration = Duration::from_secs(300);
+const NO_AUTH_MAX: Duration = Duration::from_secs(10);
 
 /// As on the socket.
 const UNREAD_MAX: Duration = Duration::from_secs(5);

@@ -32,7 +32,6 @@ fn take_argument<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     if end == b"\r\n" { Ok(argument) } else { Err(Unsplit::Broken(broken)) }
 }
 
-/// Takes a line without its end.
 fn take_line<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     let end = rest.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n');
     let Some((line, after)) = end.and_then(|end| rest.split_at_checked(end + 1)) else {

@@ -39,6 +39,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("resident_bytes", help, &process.resident_bytes)?;
     connections(scrape, sheet)?;
     http(scrape, sheet)?;
+    envoy(scrape, sheet)?;
     state(scrape, sheet)?;
     threads(&process, sheet)?;
     rules(scrape, sheet)?;
@@ -95,7 +96,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let [http, resp] = &scrape.admin.adapters;
+    let [http, resp, _] = &scrape.admin.adapters;
     let help =
         "Connections of the HTTP adapter. Act if near a quarter of `connections.max`, or half of `.per_user`";
     sheet.gauge("http_connections", help, &http.connections())?;
@@ -116,6 +117,24 @@ fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Buckets of CL.THROTTLE that gave way to other keys before they were full. Act if it grows: their callers \
                 start fresh; use rules and HIT";
     sheet.counter("resp_key_evictions", help, &resp.evictions.load(Ordering::Relaxed))
+}
+
+fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let [_, _, envoy] = &scrape.admin.adapters;
+    let help =
+        "gRPC connections of Envoy. Act if near an eighth of `connections.max`, or a quarter of `.per_user`";
+    sheet.gauge("envoy_connections", help, &envoy.connections())?;
+    let help = "gRPC connections that were closed at once, as there were too many. Act if it grows: raise \
+                `connections`";
+    sheet.counter("envoy_connections_refused", help, &envoy.connections_refused())?;
+    let help = "Answers to Envoy: allowed, refused: decisions; degraded: no decision within 20 ms; rejected: not \
+                judged, the log says why. Act if degraded or rejected grows: requests pass, unless \
+                `failure_mode_deny` is set";
+    let answers = envoy.answers().filter(|(kind, _)| *kind != "done");
+    sheet.counters_by("envoy_answers", help, "answer", answers)?;
+    let help = "Descriptors from Envoy whose `limit` or `is_negative_hits` had no effect. Act if it grows: write \
+                those limits as rules";
+    sheet.counter("envoy_fields_ignored", help, &envoy.ignored.load(Ordering::Relaxed))
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -141,8 +160,8 @@ fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
                 or the log reader";
     sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
     let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
-    let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log, and http \
-                and resp if they are on; 0: it cannot start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
+    let help = "1 while a helper thread runs: notify, rules, admin, state, switches, sync, sampler, log, and http, \
+                resp and envoy if they are on; 0: it cannot start, or has panicked. Decisions need none. Act if 0: raise `TasksMax=`";
     let running = threads().map(|(labels, thread)| (labels, u64::from(thread.is_running)));
     sheet.gauges("thread_running", help, running.collect::<Vec<_>>())?;
     let help =

@@ -9,7 +9,9 @@ use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, keep, rule};
 use crate::admin::fleet::FleetReading;
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
-use crate::engine::{BlockedKey, Digest, Engine, FleetChange, KeyError, NamedKey, RuleName, SwitchOrigin};
+use crate::engine::{
+    BlockedKey, Engine, FleetChange, KeyError, NamedKey, RuleName, ShownDigest, SwitchOrigin,
+};
 
 pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
     let body = RequestFields::of(body, &["rule", "key", "digest", "for_s", "fleet"])?;
@@ -103,7 +105,11 @@ fn undo(
         admin.ledger.enter(&by.to_string(), &format!("{what} {rule}"), admin.clock.now());
     }
     let [nothing, done] = message;
-    let still = key.attributes().map_or("", |key| still_blocked(admin, &rule, key));
+    let mut still = key.attributes().map_or("", |key| still_blocked(admin, &rule, key));
+    if some && still.is_empty() && admin.engine.is_over_limit(&rule, key.named(), admin.clock.now()) {
+        still =
+            "; it is still over the limit, and its next request is refused: `tidegate reset` starts it fresh";
+    }
     let message = format!("{rule}: this key {}{still}", if some { done } else { nothing });
     Ok(answer::done(json!({"said": message, "done": some, "warning": keep(admin, false)})))
 }
@@ -119,7 +125,7 @@ pub(super) fn rule_and_key<'a>(
 /// A key, as a body names it.
 enum RequestedKey<'a> {
     Attributes(AttributePairs<'a>),
-    Digest(Digest),
+    Digest(ShownDigest),
 }
 
 impl RequestedKey<'_> {

@@ -2,6 +2,7 @@
 //! rules that do not match with their reasons. Nothing is charged.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{
-    BlockedKey, Caller, Cost, Descriptors, Digest, DigestError, InspectedCheck, Op, Request, RuleName,
+    BlockedKey, Caller, Cost, Descriptors, DigestError, InspectedCheck, Op, Request, RuleName, ShownDigest,
     SwitchOrigin, SwitchView, Target,
 };
 use crate::rules::de::{TYPO, nearest};
@@ -135,18 +136,21 @@ pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -
     };
     match (&request.domain, &request.digest) {
         (Some(name), None) => inspect(admin, domain(name)?, &request, &mut status, now)?,
-        (Some(name), Some(digest)) => {
-            look_up(admin, domain(name)?, find_digest(admin, digest)?, &mut status, now);
-        }
-        (None, Some(digest)) => {
+        (name, Some(digest)) => {
             let digest = find_digest(admin, digest)?;
-            for domain in in_force.domains() {
-                look_up(admin, domain, digest, &mut status, now);
-                if !status.checks.is_empty() {
-                    domain.name().clone_into(&mut status.domain);
-                    break;
-                }
-            }
+            let named = name.as_deref().map(domain).transpose()?;
+            let domains = named.map_or_else(|| in_force.domains().collect(), |domain| vec![domain]);
+            let has_rule = |domain: &&&Arc<Domain>| {
+                domain.rules().iter().any(|rule| digest.is_of(domain.name(), &rule.name))
+            };
+            let Some(domain) = domains.iter().find(has_rule) else {
+                let domain = name.as_deref().map(|name| format!(" of {name}")).unwrap_or_default();
+                return Err(VerbRefusal::failed(format!(
+                    "no rule{domain} has a key of this digest: copy it anew; a digest of before a rule was renamed is lost"
+                )));
+            };
+            domain.name().clone_into(&mut status.domain);
+            look_up(admin, domain, digest, &mut status, now);
         }
         (None, None) => return Err(VerbRefusal::bad("of which request: write `domain`, or `digest`")),
     }
@@ -275,7 +279,7 @@ fn add_sketch(admin: &AdminState, domain: &Domain, entry: &mut WhyCheck) -> bool
 }
 
 /// Finds the rule that knows a digest: by its states, its sketch and blocks.
-fn look_up(admin: &AdminState, domain: &Domain, key: Digest, status: &mut WhyStatus, now: Now) {
+fn look_up(admin: &AdminState, domain: &Domain, key: ShownDigest, status: &mut WhyStatus, now: Now) {
     let blocks = [admin.engine.blocked_keys(), admin.engine.fleet_overrides().blocks].concat();
     let digest = key.to_hex();
     status.checks = admin.engine.inspect_key(domain.name(), key, now, |checks| {
@@ -285,6 +289,7 @@ fn look_up(admin: &AdminState, domain: &Domain, key: Digest, status: &mut WhySta
         let entries = domain
             .rules()
             .iter()
+            .filter(|rule| key.is_of(domain.name(), &rule.name))
             .map(|rule| of_rule(admin, domain, rule, numbers_or_unlimited(rule.limit.quota()), &digest));
         let known = |mut entry: WhyCheck| add_sketch(admin, domain, &mut entry).then_some(entry);
         status.checks = entries.filter_map(known).collect();
@@ -301,7 +306,7 @@ fn look_up(admin: &AdminState, domain: &Domain, key: Digest, status: &mut WhySta
 }
 
 /// Reads a digest, or its first digits where only one caller or blocked key that is shown has them.
-pub(super) fn find_digest(admin: &AdminState, text: &str) -> Result<Digest, VerbRefusal> {
+pub(super) fn find_digest(admin: &AdminState, text: &str) -> Result<ShownDigest, VerbRefusal> {
     let wrong = match text.parse() {
         Ok(digest) => return Ok(digest),
         Err(wrong @ DigestError) => wrong,

@@ -1,14 +1,15 @@
 //! Keys that an operator blocks, unblocks or resets. Leases are unaffected.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::switch::SwitchOrigin;
 use super::{OperatorControl, RuleName};
-use crate::clock::Timestamp;
+use crate::clock::{Now, Timestamp};
 use crate::engine::Engine;
-use crate::engine::digest::Digest;
-use crate::engine::rule_set::CompiledRule;
+use crate::engine::digest::{Digest, ShownDigest};
+use crate::engine::rule_set::{CompiledRule, is_shared};
 use crate::engine::shards::Shard;
 use crate::engine::table::AnyTable;
 use crate::rules::{Domain, NamedKind, NotItsKey, Rule};
@@ -33,8 +34,8 @@ pub struct BlockedKey {
 pub enum NamedKey<'a> {
     /// Every attribute that the rule counts by, with its value.
     Attributes(&'a [(&'a str, &'a str)]),
-    /// Its keyed digest, which no other rule has.
-    Digest(Digest),
+    /// Its keyed digest.
+    Digest(ShownDigest),
 }
 
 impl<'a, A: AsRef<[(&'a str, &'a str)]> + ?Sized> From<&'a A> for NamedKey<'a> {
@@ -57,6 +58,15 @@ pub enum KeyError {
     /// The attributes do not form a key of the rule.
     #[error("{0}: {1}")]
     Key(RuleName, NotItsKey),
+    /// The digest is that of another rule's key.
+    #[error("{0} has no key with this digest: {1}")]
+    OtherRule(RuleName, OtherRule),
+    /// The state is in Redis.
+    #[error(
+        "{0} counts on all hosts together, and no host alone starts a key fresh; help: for one caller, write an entry of \
+         `exempt`, or of the rule's `overrides`"
+    )]
+    FleetState(RuleName),
     /// No other host knows the keys of the rule.
     #[error(
         "{0}: this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings, or see `tidegate status` if they are there"
@@ -65,6 +75,19 @@ pub enum KeyError {
     /// The maximum number of blocks is reached.
     #[error("{BLOCKS_MAX} keys are blocked by hand, and no more can be: write an entry of `deny`")]
     TooMany,
+}
+
+/// The rule that a digest is of; `None`: of none in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherRule(pub Option<RuleName>);
+
+impl fmt::Display for OtherRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(rule) => write!(f, "it is of {rule}"),
+            None => f.write_str("it is of no rule in force, or has a wrong digit"),
+        }
+    }
 }
 
 /// The blocked keys of one rule, each with the end of its block.
@@ -82,7 +105,8 @@ impl BlockedKey {
     /// Formats the digest as 32 hexadecimal digits.
     #[must_use]
     pub fn format_digest(&self) -> String {
-        Digest::from_words(self.key).to_hex().to_string()
+        let RuleName { domain, rule } = &self.rule;
+        ShownDigest::new(&Digest::from_words(self.key), domain, rule).to_hex().to_string()
     }
 }
 
@@ -134,10 +158,13 @@ impl Engine {
     /// state existed.
     ///
     /// # Errors
-    /// The attributes do not form a key of the rule.
+    /// The attributes do not form a key of the rule, or the rule counts on all hosts together.
     pub fn reset_key<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
         let found = FoundKeys::find(self, &control, rule, key.into())?;
+        if is_shared(found.rule()) {
+            return Err(KeyError::FleetState(rule.clone()));
+        }
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| {
@@ -149,6 +176,16 @@ impl Engine {
             shard.soft_states.remove(digest, memory);
         });
         Ok(self.remove_block(&mut control, rule, &found) || some)
+    }
+
+    /// Whether a key of a rule of this host is over its limit now: the next request of cost one is refused.
+    #[must_use]
+    pub fn is_over_limit<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>, now: Now) -> bool {
+        let found = FoundKeys::find(self, &self.control.lock(), rule, key.into());
+        found.is_ok_and(|found| {
+            let key = ShownDigest::new(&found.key, &rule.domain, &rule.rule);
+            self.inspect_key(&rule.domain, key, now, |checks| checks.iter().any(|check| check.refuses))
+        })
     }
 
     pub(in crate::engine) fn find_keys(
@@ -218,7 +255,8 @@ impl FoundKeys {
         let compiled_rule = compiled.rules.get(number as usize).ok_or_else(no_rule)?;
         let key = match key {
             NamedKey::Attributes(_) => compiled_rule.key_hash.digest(values.iter().map(String::as_str)),
-            NamedKey::Digest(digest) => digest,
+            NamedKey::Digest(digest) if digest.is_of(&name.domain, &name.rule) => digest.key(),
+            NamedKey::Digest(digest) => return Err(wrong_rule(control, name, digest)),
         };
         let states = state_digests(compiled_rule, &key);
         Ok(FoundKeys { domain: Arc::clone(domain), number, values, is_single, key, states })
@@ -244,6 +282,15 @@ impl FoundKeys {
         let shown: Vec<String> = shown.map(|(name, value)| format!("{name}={value}")).collect();
         (!shown.is_empty()).then(|| shown.join(" ").into())
     }
+}
+
+/// Names the rule that a digest is of.
+fn wrong_rule(control: &OperatorControl, name: &RuleName, digest: ShownDigest) -> KeyError {
+    let rules = control.configured_domains.iter().flat_map(|domain| {
+        domain.rules().iter().map(|rule| RuleName { domain: domain.name().into(), rule: rule.name.clone() })
+    });
+    let other = rules.into_iter().find(|rule| digest.is_of(&rule.domain, &rule.rule));
+    KeyError::OtherRule(name.clone(), OtherRule(other))
 }
 
 /// The digests of a key's states: per allowance the normal and the elastic one.

@@ -13,7 +13,7 @@ use crate::engine::request::{Op, Request, UNIT_REQUESTS};
 use crate::engine::rule_set::{CompiledRule, SimpleRule};
 use crate::engine::sketch::Ranking;
 use crate::engine::tag::Tag;
-use crate::engine::workspace::Workspace;
+use crate::engine::workspace::{ListedLimit, Workspace};
 use crate::limit::{Outcome, Quota, QuotaLevel};
 use crate::rules::{Rule, Selection};
 use crate::terms::{NoteKind, Verdict};
@@ -115,7 +115,8 @@ impl<'d> Judgement<'d> {
             workspace.notes.push((NoteKind::Shadow, number));
         }
         if request.lists_all_limits && rule.advertise {
-            workspace.all.push((number, level));
+            let refuses = !passes && compiled_rule.enforced();
+            workspace.all.push(ListedLimit { refuses, ..ListedLimit::passed(number, level) });
         }
         let (verdict, retry) = match outcome {
             Outcome::Queued(wait) if compiled_rule.enforced() && wait > Micros::ZERO => {

@@ -61,7 +61,7 @@ pub(super) fn memory_kind(quota: &Quota) -> MemoryKind {
 }
 
 /// Returns whether its keys are hashed alike on all hosts.
-pub(super) fn is_shared(rule: &Rule) -> bool {
+pub(in crate::engine) fn is_shared(rule: &Rule) -> bool {
     rule.limit.allowances.iter().flatten().any(|allowance| match &allowance.quota {
         Quota::FleetBudget(_) => true,
         Quota::Concurrency(quota) => quota.is_fleet(),

@@ -3,7 +3,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** JSON, which the JDK has no library for: what the test sends, without a check of its form. */
+/** Reads the commands of the test and writes the results, since the JDK has no JSON. */
 final class Json {
     private final String text;
     private int at;

@@ -3,6 +3,7 @@
 use crate::{daemon, http, wire};
 
 mod auth;
+mod envoy;
 mod limits;
 mod requests;
 mod resp;

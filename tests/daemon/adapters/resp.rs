@@ -279,6 +279,8 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
         stream.write_all(format!("{commands}\r\nQUIT\r\n").as_bytes()).unwrap();
         read_all(&mut stream)
     };
+    let mut silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
     for command in
         ["PING", "HIT api user u1", "CL.THROTTLE k 1 1 60", "SELECT 0", "COMMAND", "HELLO", "HELLO 3"]
     {
@@ -305,6 +307,7 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
             )
         );
     }
+    assert_eq!(read_all(&mut silent), "", "it has no token, and gives its place away");
     assert!(!daemon.log().contains(token), "{}", daemon.log());
 }
 

@@ -70,8 +70,8 @@ fn why_shows_the_decision_and_charges_nothing() {
             "{request}"
         );
     }
-    let fresh = why(&daemon, "--digest 00000000000000000000000000000000");
-    assert_eq!(fresh["checks"], json!([]));
+    let (code, _, err) = daemon.outcome("why --digest 00000000000000000000000000000000");
+    assert!(code == Some(1) && err.contains("no rule has a key of this digest"), "{err}");
     let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
     assert_eq!(status["callers"]["refused"][0]["digest"], digest);
     let (code, out, _) = daemon.outcome("why api user=u1");
@@ -180,6 +180,59 @@ fn blocks_and_frees_a_caller_by_the_digest_of_a_refusal() {
         let (code, _, err) = run(command);
         assert!(code == Some(expected) && err.contains(words), "{command}: {code:?} {err}");
     }
+}
+
+#[test]
+fn a_digest_names_its_rule_alone() {
+    // Rules of one algorithm, also of another domain, could read the state of each other's keys.
+    let other =
+        "domain: aa\nlimits: [{name: slow, key: [user], rate: 1/h}, {name: big, key: [ip], rate: 9/s}]\n";
+    let daemon = Plan::new().rules("api.yaml", RULES).rules("aa.yaml", other).start();
+    let mut wire = Wire::greeted(&daemon.socket());
+    let refused = (0..4).map(|id| wire.ask(&hit(id, "u1"))).last().unwrap();
+    let digest = refused[12]["digest"].as_str().unwrap().to_owned();
+    let found = why(&daemon, &format!("--digest {digest}"));
+    let rules: Vec<&Value> = found["checks"].as_array().unwrap().iter().map(|check| &check["rule"]).collect();
+    assert_eq!((&found["domain"], rules), (&json!("api"), vec![&json!("per-user")]), "{found}");
+    for command in [
+        "why aa",
+        "reset aa/slow",
+        "reset posts",
+        "unblock posts",
+        "block posts --for 1h",
+        "block aa/slow --for 1h",
+    ] {
+        let (code, out, err) = daemon.outcome(&format!("{command} --digest {digest}"));
+        let words = if command == "why aa" { "no rule of aa" } else { "it is of api/per-user" };
+        assert!(code == Some(1) && err.contains(words), "{command}: {code:?} {out} {err}");
+    }
+    assert_eq!(wire.ask(&hit(5, "u1"))[2], 1, "nothing was reset or blocked");
+}
+
+#[test]
+fn unblock_says_where_the_key_is_still_over_its_limit() {
+    let rules =
+        "domain: api\nlimits: [{name: tries, key: [user], algorithm: sliding_log, rate: 2/h, block: 1h}]\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let mut wire = Wire::greeted(&daemon.socket());
+    let verdicts: Vec<Value> = (0..3).map(|id| wire.ask(&hit(id, "u1"))[2].take()).collect();
+    assert_eq!(verdicts, [0, 0, 1]);
+    let (code, out, _) = daemon.outcome("unblock tries user=u1");
+    assert!(
+        code == Some(0) && out.contains("still over the limit") && out.contains("tidegate reset"),
+        "{out}"
+    );
+    assert_eq!(daemon.outcome("block tries user=u2 --for 1h").0, Some(0));
+    let (_, out, _) = daemon.outcome("unblock tries user=u2");
+    assert!(!out.contains("still"), "{out}");
+}
+
+#[test]
+fn a_rule_of_the_fleet_is_not_reset_on_one_host() {
+    let rules = "domain: api\nlimits: [{name: shared, key: [user], rate: 2/h, scope: fleet}]\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let (code, out, err) = daemon.outcome("reset shared user=u1");
+    assert!(code == Some(1) && err.contains("counts on all hosts together"), "{code:?} {out} {err}");
 }
 
 #[test]

@@ -1,0 +1,122 @@
+//! The options of a client.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::decision::Decision;
+use crate::fallback::{Fallback, RateError};
+
+/// The options of a client.
+#[derive(Default)]
+pub struct ClientBuilder {
+    pub(crate) socket: Option<PathBuf>,
+    timeout: Option<Duration>,
+    pub(crate) pool: Option<String>,
+    pub(crate) slots: u32,
+    pub(crate) is_disabled: bool,
+    pub(crate) fallback: Option<Fallback>,
+    pub(crate) logger: Option<Logger>,
+    pub(crate) on_decision: Option<Observer>,
+}
+
+type Logger = Box<dyn Fn(&str) + Send + Sync>;
+type Observer = Box<dyn Fn(&Decision, Duration) + Send + Sync>;
+
+impl ClientBuilder {
+    /// Sets the path of the socket; else `TIDEGATE_SOCKET`, else the default paths.
+    #[must_use]
+    pub fn socket(mut self, path: impl Into<PathBuf>) -> ClientBuilder {
+        self.socket = Some(path.into());
+        self
+    }
+
+    /// Sets the deadline of a whole call; else `TIDEGATE_TIMEOUT_MS`, else 20 ms.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> ClientBuilder {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the name of the application. One that is no name is logged, and refused by the daemon.
+    #[must_use]
+    pub fn pool(mut self, name: impl Into<String>) -> ClientBuilder {
+        self.pool = Some(name.into());
+        self
+    }
+
+    /// Sets the number of requests that this process works on at once.
+    #[must_use]
+    pub fn slots(mut self, slots: u32) -> ClientBuilder {
+        self.slots = slots;
+        self
+    }
+
+    /// `false` allows every request without any I/O, as `TIDEGATE_DISABLE=1` does.
+    #[must_use]
+    pub fn enabled(mut self, is_enabled: bool) -> ClientBuilder {
+        self.is_disabled = !is_enabled;
+        self
+    }
+
+    /// Limits in this process while the daemon is unreachable: each set of attributes at a rate such as `20/s`.
+    ///
+    /// # Errors
+    /// It is not a rate.
+    pub fn fallback(self, rate: &str) -> Result<ClientBuilder, RateError> {
+        self.fallbacks([("*", rate)])
+    }
+
+    /// As [`fallback`](ClientBuilder::fallback), by the rule that bound such requests last; `*` is for the rest.
+    ///
+    /// # Errors
+    /// One is not a rate.
+    pub fn fallbacks<'r>(
+        mut self,
+        rates: impl IntoIterator<Item = (&'r str, &'r str)>,
+    ) -> Result<ClientBuilder, RateError> {
+        self.fallback = Some(Fallback::new(rates)?);
+        Ok(self)
+    }
+
+    /// Replaces warnings of `tracing`.
+    #[must_use]
+    pub fn logger(mut self, logger: impl Fn(&str) + Send + Sync + 'static) -> ClientBuilder {
+        self.logger = Some(Box::new(logger));
+        self
+    }
+
+    /// Calls a function after each decision but a peek, with its time. It must not block.
+    #[must_use]
+    pub fn on_decision(
+        mut self,
+        observer: impl Fn(&Decision, Duration) + Send + Sync + 'static,
+    ) -> ClientBuilder {
+        self.on_decision = Some(Box::new(observer));
+        self
+    }
+
+    /// Makes the client. Starts nothing and opens nothing.
+    #[must_use]
+    pub fn build(mut self) -> Client {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let millis = variable("TIDEGATE_TIMEOUT_MS").and_then(|millis| millis.parse::<f64>().ok());
+        let given = millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1e3).ok());
+        let timeout = self.timeout.or(given).filter(|timeout| !timeout.is_zero()).unwrap_or(TIMEOUT);
+        self.is_disabled |= variable("TIDEGATE_DISABLE").is_some_and(|value| value != "0");
+        Client::from_options(self, timeout.min(TIMEOUT_MAX))
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// The default of every client.
+const TIMEOUT: Duration = Duration::from_millis(20);
+
+/// A longer one would never pass.
+const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);

@@ -1,0 +1,94 @@
+//! Frames of requests, whose values are shortened as every client does: the length of a value refuses no request.
+
+use std::borrow::Cow;
+
+use ring::digest::{SHA256, digest};
+
+use crate::protocol::{DescriptorList, RequestFrame, VALUE_BYTES_MAX, encode_request};
+
+/// The names and values of one descriptor.
+pub(super) type Pairs<'t> = Vec<(&'t str, Cow<'t, str>)>;
+
+/// Returns the frame of a request. Long values are cut; if the frame is still too large, the longest become digests.
+///
+/// # Errors
+/// A message for the client.
+pub(super) fn fitting(
+    request: &RequestFrame<'_>,
+    mut descriptors: Vec<Pairs<'_>>,
+) -> Result<Vec<u8>, String> {
+    for (_, value) in descriptors.iter_mut().flatten() {
+        shorten(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT);
+    }
+    loop {
+        let error = match encoded(request, &descriptors)? {
+            Ok(frame) => return Ok(frame),
+            Err(error) => error,
+        };
+        // Of equally long ones the first, as every client does: `max_by_key` returns the last.
+        let values = descriptors.iter_mut().flatten().map(|(_, value)| value).rev();
+        match values.max_by_key(|value| value.len()).filter(|value| value.len() > DIGEST_BYTES) {
+            Some(longest) => shorten(longest, DIGEST_BYTES, 0),
+            None => return Err(error),
+        }
+    }
+}
+
+/// Encodes the frame; the inner error: it is too large.
+fn encoded(request: &RequestFrame<'_>, descriptors: &[Pairs<'_>]) -> Result<Result<Vec<u8>, String>, String> {
+    let mut list = DescriptorList::new();
+    for descriptor in descriptors {
+        let pairs: Vec<(&str, &str)> = descriptor.iter().map(|(key, value)| (*key, &**value)).collect();
+        if !list.push(&pairs) {
+            return Err("a request has at most 8 descriptors of at most 16 attributes".to_owned());
+        }
+    }
+    let mut bytes = Vec::new();
+    let encoded = encode_request(&mut bytes, request, &list);
+    Ok(encoded.map(|()| bytes).map_err(|error| error.to_string()))
+}
+
+fn shorten(value: &mut Cow<'_, str>, max: usize, kept: usize) {
+    if value.len() > max {
+        *value = cut(value, max, kept).into_owned().into();
+    }
+}
+
+/// Replaces the end of a text above the maximum by a digest of the whole.
+pub(super) fn cut(text: &str, max: usize, kept: usize) -> Cow<'_, str> {
+    if text.len() <= max {
+        return text.into();
+    }
+    let start = text.get(..text.floor_char_boundary(kept)).unwrap_or_default();
+    let digest = digest(&SHA256, text.as_bytes());
+    let hex: String = digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{start}~{hex}").into()
+}
+
+/// As in docs/protocol.md, "Input never means allow".
+const VALUE_BYTES_KEPT: usize = 960;
+
+/// A tilde and 32 digits.
+const DIGEST_BYTES: usize = 33;
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::{Pairs, fitting};
+    use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, RequestFrame};
+
+    /// As many long values as a request has.
+    #[test]
+    fn shortens_values_until_they_fit() {
+        let value = "v".repeat(5_000);
+        let descriptor = || (0..16).map(|_| ("key", Cow::Borrowed(&*value))).collect::<Pairs<'_>>();
+        for descriptors in 1..=8 {
+            let frame =
+                fitting(&RequestFrame::hit(1, "api"), (0..descriptors).map(|_| descriptor()).collect());
+            let length = frame.unwrap().len();
+            assert!(length <= FRAME_BYTES_MAX + HEADER_BYTES, "{descriptors}: {length}");
+        }
+        assert!(fitting(&RequestFrame::hit(1, "api"), (0..9).map(|_| descriptor()).collect()).is_err());
+    }
+}

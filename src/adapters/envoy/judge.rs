@@ -1,0 +1,131 @@
+//! The decision of one request, as requests of the protocol: one for each `hits_addend`.
+
+use std::sync::atomic::Ordering;
+
+use tonic::Status;
+
+use super::link::{NumberedFrame, SharedLink};
+use super::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use super::statuses;
+use crate::adapters::AdapterState;
+use crate::adapters::decision::HttpDecision;
+use crate::adapters::encode::{self, Pairs};
+use crate::adapters::exchange::WireAnswer;
+use crate::adapters::handler::{AdapterPeer, deadline};
+use crate::protocol::{CheckRequest, Code, DESCRIPTORS_MAX, RequestFrame, RequestOptions, UnitsField};
+
+/// The context of a request.
+#[derive(Debug)]
+pub(super) struct Judge<'h> {
+    pub(super) state: &'h AdapterState,
+    pub(super) peer: &'h AdapterPeer,
+    pub(super) link: &'h SharedLink,
+}
+
+/// The answer, and whether it refuses.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) response: RateLimitResponse,
+    pub(super) is_refused: bool,
+}
+
+/// Descriptors of one cost, by their index in the request, and the decision about them.
+#[derive(Debug)]
+pub(super) struct DecidedGroup {
+    pub(super) descriptors: Vec<usize>,
+    pub(super) decision: HttpDecision,
+}
+
+impl Judge<'_> {
+    pub(super) async fn answer(&self, request: &RateLimitRequest) -> Result<Judged, Status> {
+        let domain = String::from_utf8_lossy(&request.domain);
+        let is_open =
+            self.peer.token.is_none() || self.state.endpoint.domains.iter().any(|open| **open == *domain);
+        if !is_open {
+            let message = "this domain is not open over TCP; help: add it to `adapters.envoy.domains`";
+            return Err(Status::permission_denied(message));
+        }
+        if request.descriptors.is_empty() {
+            return Err(Status::invalid_argument("a request needs a descriptor"));
+        }
+        let ignored = request.descriptors.iter().filter(|each| each.limit.is_some() || each.is_negative_hits);
+        self.state.counters.ignored.fetch_add(ignored.count() as u64, Ordering::Relaxed);
+        let groups = groups(request);
+        let frames = groups.iter().map(|(cost, indexes)| self.frame(&domain, *cost, indexes, request));
+        let frames: Vec<NumberedFrame> =
+            frames.collect::<Result<_, _>>().map_err(Status::invalid_argument)?;
+        let exchanged = self.link.exchange(&self.state.connector, self.peer.user, &frames);
+        let answers = match tokio::time::timeout(deadline(), exchanged).await {
+            Ok(answers) => answers.map_err(|reason| Status::unavailable(reason.name()))?,
+            Err(_) => {
+                self.link.close();
+                return Err(Status::unavailable("timeout"));
+            }
+        };
+        let decided = groups.into_iter().zip(answers).map(|((_, descriptors), answer)| match answer {
+            WireAnswer::Decision(decision) => Ok(DecidedGroup { descriptors, decision: *decision }),
+            WireAnswer::Error(code, message) => Err(refused(code, message)),
+            WireAnswer::Done(_) => Err(Status::unavailable("protocol")),
+        });
+        let decided: Vec<DecidedGroup> = decided.collect::<Result<_, _>>()?;
+        Ok(statuses::combine(&decided, request.descriptors.len(), &domain))
+    }
+
+    /// The frame of one group. A cost of 0 asks whether one more would pass, and charges nothing.
+    fn frame(
+        &self,
+        domain: &str,
+        cost: u64,
+        indexes: &[usize],
+        request: &RateLimitRequest,
+    ) -> Result<NumberedFrame, String> {
+        let id = self.link.next_id();
+        let check = CheckRequest {
+            cost: UnitsField::Requests(cost.max(1)),
+            options: RequestOptions { max_wait_us: Some(0), all: true, ..RequestOptions::default() },
+            ..CheckRequest::new(id, domain)
+        };
+        let frame = if cost == 0 { RequestFrame::Peek(check) } else { RequestFrame::Hit(check) };
+        let descriptors = indexes.iter().filter_map(|index| request.descriptors.get(*index));
+        Ok((id, encode::fitting(&frame, descriptors.map(pairs).collect())?))
+    }
+}
+
+/// Groups the descriptors by cost, in the order of the request; a frame has room for some. Those of cost 0 stay apart: of
+/// equal ones each would ask whether two more pass.
+fn groups(request: &RateLimitRequest) -> Vec<(u64, Vec<usize>)> {
+    let mut groups: Vec<(u64, Vec<usize>)> = Vec::new();
+    for (index, descriptor) in request.descriptors.iter().enumerate() {
+        let given = descriptor.hits_addend.filter(|_| !descriptor.is_negative_hits);
+        let cost = match (given, descriptor.is_negative_hits) {
+            (_, true) => 0,
+            (Some(own), false) => own,
+            (None, false) => request.hits_addend.max(1).into(),
+        };
+        match groups
+            .iter_mut()
+            .find(|(of, indexes)| cost > 0 && *of == cost && indexes.len() < DESCRIPTORS_MAX)
+        {
+            Some((_, indexes)) => indexes.push(index),
+            None => groups.push((cost, vec![index])),
+        }
+    }
+    groups
+}
+
+fn pairs(descriptor: &RateLimitDescriptor) -> Pairs<'_> {
+    // A key is text of Envoy's configuration: an empty one is refused as invalid. A value may be any bytes of a header.
+    let key = |key| std::str::from_utf8(key).unwrap_or_default();
+    let pairs = descriptor.entries.iter();
+    pairs.map(|entry| (key(&entry.key), String::from_utf8_lossy(&entry.value))).collect()
+}
+
+/// The status of an ERROR.
+fn refused(code: Code, message: String) -> Status {
+    match code {
+        Code::Invalid => Status::invalid_argument(message),
+        Code::Quota => Status::resource_exhausted(message),
+        Code::NotAllowed | Code::Forbidden => Status::permission_denied(message),
+        code => Status::unavailable(code.name()),
+    }
+}

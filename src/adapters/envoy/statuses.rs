@@ -1,0 +1,175 @@
+//! The response to a request: its code, the status of each descriptor, and the headers of the caller.
+
+use super::judge::{DecidedGroup, Judged};
+use super::messages::{
+    CurrentLimit, DescriptorStatus, HeaderValue, LimitCode, RateLimitResponse, WholeSeconds,
+};
+use crate::adapters::decision::{HttpDecision, LimitLevel};
+use crate::adapters::{STATUS_HEADER, answers};
+
+/// Combines the decisions: a request passes if all groups pass.
+pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str) -> Judged {
+    let mut statuses = vec![DescriptorStatus::default(); descriptors];
+    for group in groups {
+        for (place, index) in group.descriptors.iter().enumerate() {
+            if let Some(status) = statuses.get_mut(*index) {
+                *status = status_of(&group.decision, place);
+            }
+        }
+    }
+    let decisions = groups.iter().map(|group| &group.decision);
+    let refusing = decisions.clone().filter(|decision| !decision.allowed).max_by_key(|decision| {
+        // Never is the longest wait.
+        decision.retry_after.map_or(u64::MAX, |retry| retry.0)
+    });
+    let told = refusing
+        .or_else(|| decisions.min_by(|one, other| remaining_part(one).total_cmp(&remaining_part(other))));
+    let code = if refusing.is_some() { LimitCode::OverLimit } else { LimitCode::Ok };
+    let response = RateLimitResponse {
+        overall_code: code.into(),
+        statuses,
+        response_headers_to_add: told.map(|decision| headers(decision)).unwrap_or_default(),
+        raw_body: refusing.map(|decision| answers::problem(decision, domain)).unwrap_or_default(),
+    };
+    Judged { response, is_refused: refusing.is_some() }
+}
+
+/// The status of the descriptor at this place of its group: by its own node of the tree, else by the rule that leaves least.
+fn status_of(decision: &HttpDecision, place: usize) -> DescriptorStatus {
+    let all = decision.all.as_deref().unwrap_or_default();
+    let own = all.iter().find(|limit| limit.descriptors >> place & 1 == 1);
+    let of_rules = all.iter().filter(|limit| limit.descriptors == 0);
+    let limit = own.or_else(|| {
+        of_rules
+            .min_by(|one, other| order(one).partial_cmp(&order(other)).unwrap_or(std::cmp::Ordering::Equal))
+    });
+    // A load shedder, a deny list or a hidden rule refuses the whole request.
+    let is_refused_whole = !decision.allowed && !all.iter().any(|limit| limit.refuses);
+    let refuses = is_refused_whole || limit.is_some_and(|limit| limit.refuses);
+    let Some(limit) = limit else {
+        return DescriptorStatus { code: code(refuses), ..DescriptorStatus::default() };
+    };
+    DescriptorStatus {
+        code: code(refuses),
+        current_limit: Some(CurrentLimit {
+            requests_per_unit: saturate(limit.limit),
+            unit: UNITS
+                .iter()
+                .find(|(_, seconds)| seconds * 1_000_000 == limit.window.0)
+                .map_or(0, |(unit, _)| *unit),
+            name: limit.rule.clone(),
+        }),
+        limit_remaining: if refuses { 0 } else { saturate(limit.remaining) },
+        duration_until_reset: Some(WholeSeconds {
+            seconds: i64::try_from(limit.reset_after.0.div_ceil(1_000_000)).unwrap_or(i64::MAX),
+        }),
+    }
+}
+
+/// Refusing limits first, then those with the smallest remaining part.
+#[allow(clippy::cast_precision_loss, reason = "near ties may be decided either way")]
+fn order(limit: &LimitLevel) -> (bool, f64) {
+    (!limit.refuses, limit.remaining as f64 / limit.limit.max(1) as f64)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "near ties may be decided either way")]
+fn remaining_part(decision: &HttpDecision) -> f64 {
+    let part = decision.remaining.zip(decision.limit);
+    part.map_or(f64::INFINITY, |(remaining, limit)| remaining as f64 / limit.max(1) as f64)
+}
+
+/// The headers of every client. Those of `X-Ratelimit` are left to Envoy, which has a setting for them.
+fn headers(decision: &HttpDecision) -> Vec<HeaderValue> {
+    let header =
+        |name: &str, value: &str| HeaderValue { key: name.to_ascii_lowercase(), value: value.to_owned() };
+    let own = decision.headers.iter().filter(|(name, _)| !name.starts_with("X-"));
+    let mut headers: Vec<HeaderValue> = own.map(|(name, value)| header(name, value)).collect();
+    if !decision.allowed {
+        headers.push(header(STATUS_HEADER, &decision.status.to_string()));
+        headers.push(header("content-type", "application/problem+json"));
+    }
+    headers
+}
+
+fn code(refuses: bool) -> i32 {
+    if refuses { LimitCode::OverLimit.into() } else { LimitCode::Ok.into() }
+}
+
+fn saturate(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The units of the service and their seconds.
+const UNITS: [(i32, u64); 7] =
+    [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 2_592_000), (6, 31_536_000)];
+
+#[cfg(test)]
+mod tests {
+    use super::{DecidedGroup, combine};
+    use crate::adapters::decision::HttpDecision;
+    use crate::protocol::{DecisionReply, LimitEntry, Verdict};
+
+    const HOUR_US: u64 = 3_600_000_000;
+
+    fn entry(rule: &str, refuses: bool, descriptors: u64) -> LimitEntry<'_> {
+        let remaining = u64::from(!refuses);
+        LimitEntry { rule, limit: 2, window_us: HOUR_US, remaining, reset_us: 1, refuses, descriptors }
+    }
+
+    fn group(verdict: Verdict, all: &[LimitEntry<'_>], descriptors: Vec<usize>) -> DecidedGroup {
+        let reply = DecisionReply { all: Some(all), retry_us: Some(1), ..DecisionReply::new(1, verdict) };
+        DecidedGroup { descriptors, decision: HttpDecision::from_reply(&reply) }
+    }
+
+    /// Verdict, limits of the reply, the codes of three descriptors, and the status that tidegate would answer.
+    #[test]
+    fn tells_which_descriptors_are_over_their_limit() {
+        let (ok, over) = (1, 2);
+        let table: [(_, Vec<LimitEntry<'_>>, _, _); 6] = [
+            (Verdict::Allow, vec![entry("a", false, 0b1)], [ok; 3], None),
+            (
+                Verdict::Limit,
+                vec![entry("a", true, 0b101), entry("b", false, 0b10)],
+                [over, ok, over],
+                Some("429"),
+            ),
+            // A rule stands for the descriptors without a node.
+            (
+                Verdict::Limit,
+                vec![entry("a", false, 0b1), entry("r", true, 0)],
+                [ok, over, over],
+                Some("429"),
+            ),
+            // Nothing listed refuses: all of it is refused.
+            (Verdict::Limit, vec![entry("a", false, 0b1)], [over; 3], Some("429")),
+            (Verdict::Shed, vec![entry("a", false, 0b1)], [over; 3], Some("503")),
+            (Verdict::Deny, vec![], [over; 3], Some("403")),
+        ];
+        for (verdict, all, codes, status) in table {
+            let judged = combine(&[group(verdict, &all, vec![0, 1, 2])], 3, "api");
+            let seen: Vec<_> = judged.response.statuses.iter().map(|status| status.code).collect();
+            assert_eq!(seen, codes, "{verdict:?} {all:?}");
+            assert_eq!(judged.is_refused, status.is_some(), "{verdict:?}");
+            let headers = &judged.response.response_headers_to_add;
+            let told = headers.iter().find(|header| header.key == "tidegate-status");
+            assert_eq!(told.map(|header| &*header.value), status, "{verdict:?}");
+            assert_eq!(judged.response.raw_body.is_empty(), status.is_none(), "{verdict:?}");
+        }
+    }
+
+    /// Each group decides about its own descriptors; one that refuses refuses all.
+    #[test]
+    fn combines_groups() {
+        let groups = [
+            group(Verdict::Allow, &[entry("a", false, 0b11)], vec![0, 2]),
+            group(Verdict::Limit, &[entry("b", true, 0b1)], vec![1]),
+        ];
+        let response = combine(&groups, 3, "api").response;
+        let seen = response.statuses.iter().map(|status| {
+            let limit = status.current_limit.as_ref().unwrap();
+            (status.code, &*limit.name, limit.unit, status.limit_remaining)
+        });
+        let seen: Vec<_> = seen.collect();
+        assert_eq!((response.overall_code, seen), (2, vec![(1, "a", 3, 1), (2, "b", 3, 0), (1, "a", 3, 1)]));
+    }
+}

@@ -1,0 +1,83 @@
+//! Users, tokens, domains, and the health service.
+
+use super::client::{Grpc, PATH, Reply, ask};
+use super::{RULES, with_envoy};
+use crate::daemon::Plan;
+use crate::http::metric;
+
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+const PERMISSION_DENIED: i32 = 7;
+const UNAUTHENTICATED: i32 = 16;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Health {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+fn health(envoy: &mut Grpc, service: &str) -> Reply {
+    envoy.call(HEALTH, &[], &Health { service: service.into() })
+}
+
+/// The uid decides, as on the socket: this domain is for another user.
+#[test]
+fn refuses_users_without_the_domain() {
+    let settings = "domains: {shop: {uids: [65534]}}\nadapters: {envoy: {socket: envoy.sock}}";
+    let daemon = Plan::new().rules("shop.yaml", RULES).settings(settings).start();
+    daemon.await_log(&["Envoy's rate limit service is served"]);
+    let mut envoy = Grpc::connect(&daemon);
+    let denied = envoy.call(PATH, &[], &ask("shop", &["user=u1"]));
+    assert_eq!(
+        (denied.status, denied.message.contains("not%20open")),
+        (PERMISSION_DENIED, true),
+        "{denied:?}"
+    );
+    daemon.await_log(&["a request of Envoy was not judged"]);
+    assert_eq!(metric(&daemon, "tidegate_envoy_answers_total{answer=\"rejected\"}"), Some(1.0));
+    assert_eq!(envoy.call(PATH, &[], &ask("api", &["user=u1"])).status, 0);
+}
+
+#[test]
+fn asks_for_the_token_and_a_listed_domain_over_tcp() {
+    let token = "0123456789abcdef";
+    let tcp = "adapters: {envoy: {listen: \"127.0.0.1:0\", token_file: token, domains: [api]}}";
+    let daemon = Plan::new().rules("shop.yaml", RULES).settings(tcp).start();
+    daemon.await_log(&["Envoy's rate limit service is not served", "help: correct `adapters.envoy`"]);
+    std::fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
+    let log = daemon.await_log(&["service is served", "address=127.0.0.1:"]);
+    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
+    let mut envoy = Grpc::tcp(port.parse().unwrap());
+    let right = format!("Bearer {token}");
+    let (longer, lower) = (format!("{right}0"), format!("bearer {token}"));
+    let table = [
+        (Some(&*right), "api", 0),
+        (Some(&*lower), "api", 0),
+        (Some(&*right), "shop", PERMISSION_DENIED),
+        (None, "api", UNAUTHENTICATED),
+        (Some(token), "api", UNAUTHENTICATED),
+        (Some("Bearer 0123456789abcdeF"), "api", UNAUTHENTICATED),
+        (Some(&*longer), "api", UNAUTHENTICATED),
+        (Some("Bearer "), "api", UNAUTHENTICATED),
+        (Some(""), "api", UNAUTHENTICATED),
+    ];
+    for (token, domain, status) in table {
+        let metadata: Vec<_> = token.iter().map(|token| ("authorization", *token)).collect();
+        let reply = envoy.call(PATH, &metadata, &ask(domain, &["user=u1"]));
+        assert_eq!(reply.status, status, "{token:?} {domain}: {reply:?}");
+    }
+    // Probes have no token.
+    assert_eq!(health(&mut envoy, "").status, 0);
+    assert!(!daemon.log().contains(token), "{}", daemon.log());
+}
+
+#[test]
+fn answers_health_checks() {
+    let daemon = with_envoy();
+    let mut envoy = Grpc::connect(&daemon);
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+        let serving = health(&mut envoy, service);
+        assert_eq!((serving.status, &*serving.body), (0, &[8, 1][..]), "{service}");
+    }
+    assert_eq!(health(&mut envoy, "other").status, 5);
+    assert_eq!(metric(&daemon, "tidegate_envoy_answers_total{answer=\"allowed\"}"), Some(0.0));
+}
