@@ -1,6 +1,10 @@
 //! The adapter of the Rust client: a command as a line of JSON on standard input, its result on standard output. With the argument
 //! `current_thread` the callers share one thread.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failure ends the scenario; standard output is the protocol")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failure ends the scenario; standard output is the protocol"
+)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -126,7 +130,11 @@ impl Adapter {
             "crowd" => return crowd(&client.unwrap(), &given).await,
             "work" => return work(&client.unwrap(), &given).await,
             "release" => {
-                let outcomes = HashMap::from([("ok", Outcome::Ok), ("error", Outcome::Error), ("dropped", Outcome::Dropped)]);
+                let outcomes = HashMap::from([
+                    ("ok", Outcome::Ok),
+                    ("error", Outcome::Error),
+                    ("dropped", Outcome::Dropped),
+                ]);
                 if let Some(decision) = self.last.take() {
                     decision.release(outcomes[given["outcome"].as_str().unwrap()]);
                 }
