@@ -36,6 +36,7 @@ from collections.abc import Callable
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ADAPTERS = ROOT / "tests/conformance/adapters"
 JAVA = ROOT / "clients/java/core/target/classes"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +82,10 @@ def _java():
     return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{JAVA}:{place}", "Adapter"]
 
 
+def _rust(*arguments):
+    return lambda: [str(TARGET / "debug/examples/conformance"), *arguments]
+
+
 def _needs(*tools, paths=()):
     def why():
         missing = [tool for tool in tools if shutil.which(tool) is None]
@@ -90,6 +95,7 @@ def _needs(*tools, paths=()):
     return why
 
 
+RUST = _needs(paths=[TARGET / "debug/examples/conformance"])  # make test-rust
 DYNAMIC, POOLS, LOOP, FORKS = "dynamic", "pools", "loop", "forks"
 LANGUAGES = [
     Language("python", _python("python_sync.py"), _needs(), 100, frozenset({DYNAMIC, POOLS, FORKS})),
@@ -118,6 +124,8 @@ LANGUAGES = [
         features=frozenset({DYNAMIC, FORKS}),
         nightly=True,
     ),
+    Language("rust", _rust(), RUST, 2_000, frozenset({LOOP}), nightly=True),
+    Language("rust-one-thread", _rust("current_thread"), RUST, 2_000, frozenset({LOOP}), nightly=True),
 ]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "clients/python/src")}
 CLEARED = ("TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR")

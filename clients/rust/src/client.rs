@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::attributes::{Amount, Attributes, check_names, check_units};
+use crate::attributes::{Amount, Attributes, check_names, check_units, name_attributes};
 use crate::breaker::{Breaker, Change, Permission};
 use crate::builder::ClientBuilder;
 use crate::check::{Check, OnFailure};
@@ -190,7 +190,8 @@ impl Client {
             self.log_once(&format!("no {reason} of {domain}"), || match &**reason {
                 "domain" => format!("the rules have no domain {domain:?}; its requests are not limited"),
                 _ => format!(
-                    "no rule of the domain {domain:?} matches a request: it is not limited; `tidegate why {domain} …` says why"
+                    "no rule of the domain {domain:?} matches a request {}: it is not limited; `tidegate why {domain} …` says why",
+                    name_attributes(&request.descriptors)
                 ),
             });
         }
@@ -318,7 +319,7 @@ impl Client {
                 Answer::Fault(fault) if fault.is_full && is_in_time => tokio::time::sleep(ROOM_PERIOD).await,
                 Answer::Fault(fault) if fault.is_unread && !is_repeated && is_in_time => is_repeated = true,
                 Answer::Fault(fault) if !fault.is_kept => {
-                    if fault.is_full {
+                    if fault.is_full || (fault.is_unread && is_repeated) {
                         self.settle(Some(fault), began);
                     }
                     return answer;
@@ -346,17 +347,19 @@ impl Client {
         elements: &Elements,
         deadline: Instant,
     ) -> Answer {
-        let unread = Fault { is_unread: true, ..Fault::new("the daemon hung up", Reason::Unreachable) };
-        let Ok(place) = timeout_at(deadline, connection.place()).await else {
+        let Ok(_place) = timeout_at(deadline, connection.place()).await else {
             return Answer::Fault(Fault {
                 is_own: true,
                 ..Fault::new("too many requests wait", Reason::Timeout)
             });
         };
-        let in_flight = place.as_ref().and_then(|_| connection.send(self, op, elements, Instant::now()));
-        let Some(mut in_flight) = in_flight else { return Answer::Fault(unread) };
+        let mut in_flight = match connection.send(self, op, elements, Instant::now()) {
+            Ok(in_flight) => in_flight,
+            Err(fault) => return Answer::Fault(fault),
+        };
         if let Ok(answer) = timeout_at(deadline, &mut in_flight.reply).await {
-            return answer.unwrap_or(Answer::Fault(unread));
+            return answer
+                .unwrap_or_else(|_| Answer::Fault(Fault::new("the client was closed", Reason::Unreachable)));
         }
         // A reply that is there counts, also if this process overslept.
         connection.read(self);

@@ -60,7 +60,7 @@ async fn refuses_what_the_daemon_refuses() {
         assert_eq!((client.stats().refused[&reason], lines.all().len()), (2, 1), "{:?}", lines.all());
     }
     // One that keeps the connection, but is no refusal.
-    let daemon = Scripted::start(|of| Some(frame(&[0x94, 3, of[2], 10, 0xa2, b'n', b'o'])));
+    let daemon = Scripted::start(|of| Some(frame(&[0x94, 3, of[2], 5, 0xa2, b'n', b'o'])));
     let (client, _) = client(&daemon.path(), |builder| builder);
     assert_eq!(client.hit("api", ()).await.reason, Some(Reason::Protocol));
     assert!(client.stats().is_connected && !client.stats().is_breaker_open);
