@@ -367,8 +367,8 @@ impl Connection {
         let is_unread = |of: &Waiting| is_hung_up && (is_leaving || (is_welcome && of.start >= written));
         let failed = || waiting.iter().filter(|(_, of)| !own.is_full && !is_unread(of));
         // A byte in doubt, or an end before WELCOME, counts without a request too; an end between two requests does not.
-        let is_doubtful = !own.is_full && !(is_hung_up && is_repeatable);
-        let began = failed().map(|(_, of)| of.began).next().or(is_doubtful.then(Instant::now));
+        let is_harmless = own.is_full || (is_hung_up && is_repeatable);
+        let began = failed().map(|(_, of)| of.began).next().or((!is_harmless).then(Instant::now));
         if let Some(began) = began.filter(|_| fault.is_some() && !own.is_own && !own.reason.is_refusal()) {
             client.settle(Some(&own), began);
         }
