@@ -120,7 +120,7 @@ impl ClientBuilder {
         own.unwrap_or_else(|| PathBuf::from("/run/tidegate/tidegate.sock"))
     }
 
-    pub(crate) fn pool(&self) -> &str {
+    pub(crate) fn pool_name(&self) -> &str {
         self.pool.as_deref().unwrap_or("default")
     }
 
@@ -130,7 +130,7 @@ impl ClientBuilder {
             ("client", Value::Text(format!("rust/{}", env!("CARGO_PKG_VERSION")))),
             ("session", Value::Binary(session.to_vec())),
             ("pid", Value::Unsigned(std::process::id().into())),
-            ("pool", Value::Text(self.pool().to_owned())),
+            ("pool", Value::Text(self.pool_name().to_owned())),
             ("slots", Value::Unsigned(self.slots.into())),
             ("connection", Value::Unsigned(connection)),
         ];

@@ -132,7 +132,7 @@ impl Client {
     pub fn signal(&self, name: &str, utilization: f64) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 1 000")]
         let permille = (utilization.clamp(0.0, 1.0) * 1e3).round() as u64;
-        let texts = [self.0.options.pool(), name].map(|text| Value::Text(text.to_owned()));
+        let texts = [self.0.options.pool_name(), name].map(|text| Value::Text(text.to_owned()));
         let elements = Elements::new(&[&texts[..], &[Value::Unsigned(permille)]].concat());
         if let Some(connection) = self.connection().filter(|_| is_name(name)) {
             connection.send_silent(self, Op::Signal, &elements, None);
