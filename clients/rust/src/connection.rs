@@ -46,6 +46,8 @@ struct ConnectionState {
     unproved: VecDeque<(u64, RequestKey)>,
     is_welcome: bool,
     is_leaving: bool,
+    /// After an internal ERROR: the daemon closes, and what it read is unknown.
+    is_failed: bool,
     is_closed: bool,
     /// For requests that come after the end.
     fault: Option<Fault>,
@@ -103,7 +105,7 @@ impl Connection {
     /// Whether further requests may be sent.
     pub(crate) fn is_usable(&self) -> bool {
         let state = crate::lock(&self.state);
-        !state.is_closed && !state.is_leaving
+        !state.is_closed && !state.is_leaving && !state.is_failed
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -230,7 +232,8 @@ impl Connection {
                     state.received.extend_from_slice(part.get(..count).unwrap_or_default());
                     // Answers are dropped without the lock: a grant that nobody awaits is released.
                     let (unawaited, read) = self.answer(client, &mut state);
-                    let is_done = state.is_leaving && state.waiting.is_empty() && state.unwritten.is_empty();
+                    let is_last = state.is_leaving || state.is_failed;
+                    let is_done = is_last && state.waiting.is_empty() && state.unwritten.is_empty();
                     drop(state);
                     drop(unawaited);
                     match read {
@@ -321,7 +324,7 @@ impl Connection {
                 let is_of_all =
                     *about == Value::Nil && (fault.reason == Reason::Forbidden || !fault.reason.is_refusal());
                 match op {
-                    Some(_) if fault.is_kept => state.is_leaving |= *code == INTERNAL,
+                    Some(_) if fault.is_kept => state.is_failed |= *code == INTERNAL,
                     Some(_) => return Err(fault),
                     None if is_of_hello || is_of_all => return Err(Fault { is_kept: false, ..fault }),
                     // It has the id of no request.
@@ -367,8 +370,8 @@ impl Connection {
         let is_unread = |of: &Waiting| is_hung_up && (is_leaving || (is_welcome && of.start >= written));
         let failed = || waiting.iter().filter(|(_, of)| !own.is_full && !is_unread(of));
         // A byte in doubt, or an end before WELCOME, counts without a request too; an end between two requests does not.
-        let is_doubtful = !own.is_full && !(is_hung_up && is_repeatable);
-        let began = failed().map(|(_, of)| of.began).next().or(is_doubtful.then(Instant::now));
+        let is_harmless = own.is_full || (is_hung_up && is_repeatable);
+        let began = failed().map(|(_, of)| of.began).next().or((!is_harmless).then(Instant::now));
         if let Some(began) = began.filter(|_| fault.is_some() && !own.is_own && !own.reason.is_refusal()) {
             client.settle(Some(&own), began);
         }

@@ -246,3 +246,18 @@ async fn closes_with_its_last_clone() {
     drop(calls);
     until("its connection is closed", async || daemon.open() == 0).await;
 }
+
+/// The panics print their messages.
+#[tokio::test]
+async fn decides_although_functions_of_the_application_panic() {
+    let daemon = Scripted::start(|of| Some(allow(of, 0)));
+    let (observed, lines) =
+        client(&daemon.path(), |builder| builder.on_decision(|_, _| panic!("of the application")));
+    for _ in 0..2 {
+        assert_eq!(observed.hit("api", ()).await.reason, None);
+    }
+    assert_eq!(lines.all(), ["on_decision panicked: the decision is not affected"]);
+    let absent = daemon.path().with_extension("absent");
+    let (logged, _) = client(&absent, |builder| builder.logger(|_| panic!("of the application")));
+    assert_eq!(logged.hit("api", ()).await.reason, Some(Reason::Unreachable));
+}
