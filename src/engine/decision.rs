@@ -198,6 +198,8 @@ pub struct InspectedCheck<'d> {
     pub level: Option<QuotaLevel>,
     /// The cost in the rule's unit.
     pub cost: u32,
+    /// The key.
+    pub key: Digest,
     /// The keyed digest of the key: 32 hexadecimal digits, as in lists of callers and blocks.
     pub digest: String,
     /// Whether it would refuse the request, also in shadow.
@@ -222,6 +224,7 @@ impl<'d> InspectedCheck<'d> {
             is_uncertain: false,
             level: check.level,
             cost: check.cost,
+            key: check.key,
             digest: ShownDigest::new(&check.key, domain, &rule.name).to_hex().to_string(),
             refuses: !check.passes() && stage.includes_check(check),
             retry_after: match check.outcome {

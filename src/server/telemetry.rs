@@ -297,7 +297,7 @@ mod tests {
         telemetry.add_missed(ClientKind::Ruby, &missed);
         telemetry.add_missed(ClientKind::Ruby, &missed);
         let found: Vec<_> = telemetry.missed_decisions().filter(|(.., count)| *count > 0).collect();
-        assert_eq!(found, [("ruby", "timeout", u64::MAX)]);
+        assert_eq!(found, [("ruby", MissReason::Timeout, u64::MAX)]);
         assert_eq!(telemetry.missed_decisions().count(), ClientKind::VARIANTS.len() * MissReason::ALL.len());
     }
 }

@@ -267,8 +267,8 @@ fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> Why
 }
 
 fn is_unreported(admin: &AdminState, check: &InspectedCheck<'_>) -> bool {
-    let key = check.digest.parse().ok().zip(check.quota).filter(|_| !check.refuses);
-    key.is_some_and(|(key, quota)| admin.engine.is_unreported(key, quota, admin.clock.now()))
+    let quota = check.quota.filter(|_| !check.refuses);
+    quota.is_some_and(|quota| admin.engine.is_unreported(check.key, quota, admin.clock.now()))
 }
 
 /// Returns what is known of a key without its state.

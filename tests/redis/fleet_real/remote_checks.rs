@@ -358,6 +358,11 @@ fn shadow_counts_only_requests_beyond_the_budget() {
 #[test]
 fn status_names_checks_stopped_by_late_replies() {
     let (_redis, proxy, host) = one_host("mode: exact, wait: 20ms, on_redis_down: refuse");
+    let output = host.run("why api user=other");
+    assert!(
+        output.contains("30 of 30 left, as far as this host knows: only a request asks Redis"),
+        "{output}"
+    );
     proxy.faults().delay_millis.store(60, Ordering::Relaxed);
     let mut wire = Wire::greeted(&host.socket());
     eventually("the status names them", || {
