@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::control::{KeyError, RuleName};
-use super::digest::{Digest, HashKey, Salt, ShownDigest};
+use super::digest::{Digest, HashKey, Salt};
 use super::rule_set::{permit_salt, share_tag_and_salt};
 use super::shards::{Shard, Shards};
 use super::sync::Mutex;
@@ -247,11 +247,11 @@ impl Engine {
     /// Whether only Redis knows the level of a key of a shared budget: it has not reported it for as long as other hosts
     /// hold tokens.
     #[must_use]
-    pub fn is_unreported(&self, key: ShownDigest, quota: &Quota, now: Now) -> bool {
+    pub fn is_unreported(&self, key: Digest, quota: &Quota, now: Now) -> bool {
         let Quota::FleetBudget(quota) = quota else { return false };
         let (Some(number), budgets) = (quota.budget(), self.fleet_budgets()) else { return false };
         let Some(budget) = budgets.get(&number) else { return false };
-        let key = SharedKey::new(key.key(), number);
+        let key = SharedKey::new(key, number);
         let shard = self.shards.lock(self.shards.index_for(&key.digest));
         let share = shard.shares.find(&key.state(budget)).map(|share| share.unfold(&budget.quota, now.at));
         share
