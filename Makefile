@@ -139,7 +139,7 @@ test-php: test-binary
 
 # Not a stage of `make test`, which is at its time limit: it builds tokio and the client.
 test-rust: test-binary
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage rust clients/rust/test/run
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage rust sh -c 'clients/rust/test/run && $(call CONFORMS,rust)'
 
 test-roulette: test-binary
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
@@ -230,7 +230,7 @@ nightly-clients: test-node test-java test-php test-rust
 	  $(PYTEST) -q -s -rs tests/clients tests/migrate/test_pages.py::test_quickstart_of_express tests/python/test_demo.py
 
 # Every client, and the scenarios that wait for half a minute.
-nightly-conformance: test-node test-java test-php
+nightly-conformance: test-node test-java test-php test-rust
 	$(BUILD)
 	$(PYTEST) -q -rs -n 2 --dist loadgroup tests/conformance
 

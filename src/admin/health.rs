@@ -186,13 +186,14 @@ fn fleet(status: &DaemonStatus) -> HealthCheck {
     };
     let (fleet, shared) = (&part.summary, counted(part.rules, "rule is shared", "rules are shared"));
     let hosts = counted(fleet.hosts, "host", "hosts");
+    let live = counted(fleet.counted, "host", "hosts");
     match (fleet.redis, fleet.linked, fleet.needed) {
         (false, ..) => check(CheckState::Bad, "no Redis is set", format!("{shared} with no other host")),
         (_, true, _) => {
             let trip = format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3);
             check(
                 CheckState::Good,
-                format!("{} of {hosts}", fleet.alive),
+                format!("{} of {live}", fleet.alive),
                 format!("{shared}; Redis answers in {trip}"),
             )
         }

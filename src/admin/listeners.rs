@@ -84,7 +84,11 @@ pub(super) async fn serve(
 ) {
     let operators = listeners.admin.open();
     let scrapers = match listeners.metrics {
-        Some(address) => Some((address, open_port(address).await)),
+        Some(address) => {
+            let opened = open_port(address).await;
+            *admin.metrics_failure.lock() = opened.as_ref().err().cloned();
+            Some((address, opened))
+        }
         None => None,
     };
     tried();
@@ -153,6 +157,7 @@ async fn serve_operators_until_removed(
 async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, String>, address: SocketAddr) {
     let meanwhile = "no metrics over TCP; they are on the admin socket, too: it is tried again every second";
     let listener = retry_until_open(first, async || open_port(address).await, meanwhile).await;
+    *admin.metrics_failure.lock() = None;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
     info!(%address, "metrics are served");

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 pub use answer::SAFETY;
@@ -72,6 +73,8 @@ pub struct AdminState {
     pub recorder: Arc<Recorder>,
     /// The counters of the adapters: HTTP, RESP, Envoy.
     pub adapters: [Arc<AdapterCounters>; 3],
+    /// Why no metrics are served over TCP, although the settings say so.
+    pub metrics_failure: Arc<Mutex<Option<String>>>,
 }
 
 /// The thread that answers operators, until this is dropped.

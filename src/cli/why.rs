@@ -158,6 +158,9 @@ fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Resul
     } else if let Some(reset) = check.reset_us.filter(|reset| *reset > 0) {
         write!(out, ", one more in {}", Micros(reset))?;
     }
+    if check.is_unreported {
+        write!(out, ", as far as this host knows: only a request asks Redis")?;
+    }
     if is_request && (*cost != 1 || unit != UNIT_REQUESTS) {
         write!(out, "; cost {cost} {unit}")?;
     }

@@ -26,6 +26,8 @@ pub struct ServerCounters {
     clock_steps_back: AtomicU64,
     /// The first users of each domain of the rules.
     users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
+    /// The first closed domains, each with a user that was refused there.
+    turned_away: Mutex<BTreeSet<(Box<str>, u32)>>,
     /// The first names of requests whose domain did not exist.
     unknown_domains: Mutex<BTreeSet<Box<str>>>,
 }
@@ -123,6 +125,19 @@ impl ServerCounters {
             }
         } else if known.len() < DOMAINS_MAX {
             known.insert(domain.into(), ArrayVec::from_iter([user]));
+        }
+    }
+
+    /// Returns the first closed domains of which requests were refused, each with a user.
+    pub fn turned_away(&self) -> Vec<(Box<str>, u32)> {
+        self.turned_away.lock().iter().cloned().collect()
+    }
+
+    /// Adds a user that was refused in a closed domain. The domain is one of the settings.
+    pub(super) fn add_turned_away(&self, domain: &str, user: u32) {
+        let mut known = self.turned_away.lock();
+        if known.len() < TURNED_AWAY_MAX {
+            known.insert((domain.into(), user));
         }
     }
 
@@ -243,6 +258,9 @@ const NOT_PENDING: [(NotPending, &str); 3] =
 
 /// Names are arbitrary text of clients: as many as an operator reads, and lines of the log.
 const UNKNOWN_DOMAINS_MAX: usize = 16;
+
+/// As many as a warning names.
+const TURNED_AWAY_MAX: usize = 4;
 
 /// Users stored for each domain.
 const USERS_MAX: usize = 4;

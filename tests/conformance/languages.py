@@ -4,7 +4,7 @@ An adapter reads commands, JSON objects, one a line, and answers each with one l
 
 | command `do` | fields | answer |
 |---|---|---|
-| `make` | `client` (its name, also in other commands), `socket`, `timeout_ms`, `fallback`?, `enabled`? | `{}` |
+| `make` | `client` (its name, also in other commands), `socket`, `timeout_ms`?, `fallback`?, `enabled`? | `{}` |
 | `hit`, `acquire`, `peek` | `domain`, `attributes`, `cost`?, `priority`?, `idem`?, `on_failure`? | a decision |
 | `crowd` | those of `hit`, `callers` | `all`: decisions of concurrent hits of the users u0, u1, … |
 | `busy` | those of `hit`, `busy_ms` | a decision; the event loop is busy before the write and before the read |
@@ -16,7 +16,8 @@ An adapter reads commands, JSON objects, one a line, and answers each with one l
 
 A decision is `allowed`, `verdict`, `status`, `degraded`, `reason`, `rule`, `limit`, `remaining`, `lease` (null if
 absent), `retry_us` (null: never), `wait_us`, `took_us` (the time of the call); of a call that raised, `raised` and
-`took_us`. The attribute value `{"invalid": true}` is text that is not valid Unicode, as the language can hold it.
+`took_us`. The attribute value `{"invalid": true}` is text that is not valid Unicode, as the language can hold it;
+`{"object": true}` is an object without a text of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from collections.abc import Callable
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ADAPTERS = ROOT / "tests/conformance/adapters"
 JAVA = ROOT / "clients/java/core/target/classes"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Language:
     """`crowd`: concurrent callers, 0 without concurrency.
 
     Features: `dynamic`: any value may be a cost. `pools`: a client has several connections. `loop`: callers share an
-    event loop. `forks`: a process may fork.
+    event loop. `forks`: a process may fork. `objects`: an attribute may be an object without a text. `variables`: the
+    log tells of the environment's variables.
     """
 
     name: str
@@ -80,43 +83,51 @@ def _java():
     return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{JAVA}:{place}", "Adapter"]
 
 
+def _rust(*arguments):
+    return lambda: [str(TARGET / "debug/examples/conformance"), *arguments]
+
+
 def _needs(*tools, paths=()):
     def why():
         missing = [tool for tool in tools if shutil.which(tool) is None]
-        missing += [path for path in paths if not (ROOT / path).exists()]
+        missing += [str(path) for path in paths if not (ROOT / path).exists()]
         return f"missing: {', '.join(missing)}" if missing else ""
 
     return why
 
 
+RUST = _needs(paths=[TARGET / "debug/examples/conformance"])  # make test-rust
 DYNAMIC, POOLS, LOOP, FORKS = "dynamic", "pools", "loop", "forks"
+MOST = frozenset({"objects", "variables"})
 LANGUAGES = [
-    Language("python", _python("python_sync.py"), _needs(), 100, frozenset({DYNAMIC, POOLS, FORKS})),
-    Language("python-async", _python("python_async.py"), _needs(), 2_000, frozenset({DYNAMIC, LOOP, FORKS})),
+    Language("python", _python("python_sync.py"), _needs(), 100, MOST | {DYNAMIC, POOLS, FORKS}),
+    Language("python-async", _python("python_async.py"), _needs(), 2_000, MOST | {DYNAMIC, LOOP, FORKS}),
     Language(
         "ruby",
         lambda: ["ruby", str(ADAPTERS / "ruby.rb")],
         _needs("ruby"),
         100,
-        frozenset({DYNAMIC, POOLS, FORKS}),
+        MOST | {DYNAMIC, POOLS, FORKS},
     ),
-    Language("go", _go, _needs("go"), 2_000, frozenset({POOLS})),
+    Language("go", _go, _needs("go"), 2_000, MOST | {POOLS}),
     Language(
         "node",
         lambda: ["node", str(ADAPTERS / "node.mjs")],
         _needs("node", paths=["clients/node/dist/esm/index.js"]),  # make test-node
         2_000,
-        frozenset({DYNAMIC, LOOP}),
+        MOST | {DYNAMIC, LOOP},
         nightly=True,
     ),
-    Language("java", _java, _needs("java", "javac", paths=[JAVA]), 2_000, nightly=True),  # make test-java
+    Language("java", _java, _needs("java", "javac", paths=[JAVA]), 2_000, MOST, nightly=True),  # make test-java
     Language(
         "php",
         lambda: ["php", str(ADAPTERS / "php.php")],
         _needs("php"),
-        features=frozenset({DYNAMIC, FORKS}),
+        features=MOST | {DYNAMIC, FORKS},
         nightly=True,
     ),
+    Language("rust", _rust(), RUST, 2_000, frozenset({LOOP}), nightly=True),
+    Language("rust-one-thread", _rust("current_thread"), RUST, 2_000, frozenset({LOOP}), nightly=True),
 ]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "clients/python/src")}
 CLEARED = ("TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR")

@@ -130,3 +130,17 @@ pub(crate) fn check_names<'n>(mut names: impl Iterator<Item = &'n str>) -> Resul
     }
     Err(Fault::invalid("a name has 1 to 64 bytes, without control characters, `:` and `/`"))
 }
+
+/// Names the attributes of a request, in a sentence.
+pub(crate) fn name_attributes(descriptors: &[Vec<(String, String)>]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in descriptors.iter().flatten() {
+        if !names.contains(&&**name) {
+            names.push(name);
+        }
+    }
+    match &*names {
+        [] => "without attributes".to_owned(),
+        names => format!("with the attributes {}", names.join(", ")),
+    }
+}

@@ -1,20 +1,21 @@
 //! The options of a client.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::decision::Decision;
 use crate::fallback::{Fallback, RateError};
+use crate::wire::{Elements, Value};
 
 /// The options of a client.
 #[derive(Default)]
 pub struct ClientBuilder {
     pub(crate) socket: Option<PathBuf>,
     timeout: Option<Duration>,
-    pub(crate) pool: Option<String>,
-    pub(crate) slots: u32,
+    pool: Option<String>,
+    slots: u32,
     pub(crate) is_disabled: bool,
     pub(crate) fallback: Option<Fallback>,
     pub(crate) logger: Option<Logger>,
@@ -87,7 +88,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Calls a function after each decision but a peek, with its time. It must not block.
+    /// Calls a function after each decision but a peek, with its time. It must not block; a panic is logged once.
     #[must_use]
     pub fn on_decision(
         mut self,
@@ -107,6 +108,35 @@ impl ClientBuilder {
         self.is_disabled |= variable("TIDEGATE_DISABLE").is_some_and(|value| value != "0");
         Client::from_options(self, timeout.min(TIMEOUT_MAX))
     }
+
+    /// Returns the path of the socket, which the environment may change between two connections.
+    pub(crate) fn path(&self) -> PathBuf {
+        let given = std::env::var_os("TIDEGATE_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        if let Some(path) = self.socket.clone().or(given) {
+            return path;
+        }
+        let own = std::env::var_os("XDG_RUNTIME_DIR").map(|of| Path::new(&of).join("tidegate/tidegate.sock"));
+        let own = own.filter(|path| path.is_absolute() && path.exists());
+        own.unwrap_or_else(|| PathBuf::from("/run/tidegate/tidegate.sock"))
+    }
+
+    pub(crate) fn pool_name(&self) -> &str {
+        self.pool.as_deref().unwrap_or("default")
+    }
+
+    /// Returns the elements of HELLO.
+    pub(crate) fn hello(&self, session: &[u8], connection: u64) -> Elements {
+        let info = [
+            ("client", Value::Text(format!("rust/{}", env!("CARGO_PKG_VERSION")))),
+            ("session", Value::Binary(session.to_vec())),
+            ("pid", Value::Unsigned(std::process::id().into())),
+            ("pool", Value::Text(self.pool_name().to_owned())),
+            ("slots", Value::Unsigned(self.slots.into())),
+            ("connection", Value::Unsigned(connection)),
+        ];
+        let info = info.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        Elements::new(&[Value::Unsigned(PROTOCOL_VERSION), Value::Map(info)])
+    }
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -114,6 +144,8 @@ impl fmt::Debug for ClientBuilder {
         f.debug_struct("ClientBuilder").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
+
+const PROTOCOL_VERSION: u64 = 1;
 
 /// The default of every client.
 const TIMEOUT: Duration = Duration::from_millis(20);

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::path::{Path, PathBuf};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::attributes::{Amount, Attributes, check_names, check_units};
+use crate::attributes::{Amount, Attributes, check_names, check_units, name_attributes};
 use crate::breaker::{Breaker, Change, Permission};
 use crate::builder::ClientBuilder;
 use crate::check::{Check, OnFailure};
@@ -132,7 +132,7 @@ impl Client {
     pub fn signal(&self, name: &str, utilization: f64) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 1 000")]
         let permille = (utilization.clamp(0.0, 1.0) * 1e3).round() as u64;
-        let texts = [self.pool(), name].map(|text| Value::Text(text.to_owned()));
+        let texts = [self.0.options.pool_name(), name].map(|text| Value::Text(text.to_owned()));
         let elements = Elements::new(&[&texts[..], &[Value::Unsigned(permille)]].concat());
         if let Some(connection) = self.connection().filter(|_| is_name(name)) {
             connection.send_silent(self, Op::Signal, &elements, None);
@@ -179,7 +179,11 @@ impl Client {
             Err(fault) => self.refuse(&fault),
         };
         if let Some(observer) = self.0.options.on_decision.as_ref().filter(|_| !is_peek) {
-            observer(&decision, began.elapsed());
+            let told = catch_unwind(AssertUnwindSafe(|| observer(&decision, began.elapsed())));
+            if told.is_err() {
+                let text = "on_decision panicked: the decision is not affected";
+                self.log_once(text, || text.to_owned());
+            }
         }
         decision
     }
@@ -190,7 +194,8 @@ impl Client {
             self.log_once(&format!("no {reason} of {domain}"), || match &**reason {
                 "domain" => format!("the rules have no domain {domain:?}; its requests are not limited"),
                 _ => format!(
-                    "no rule of the domain {domain:?} matches a request: it is not limited; `tidegate why {domain} …` says why"
+                    "no rule of the domain {domain:?} matches a request {}: it is not limited; `tidegate why {domain} …` says why",
+                    name_attributes(&request.descriptors)
                 ),
             });
         }
@@ -318,7 +323,7 @@ impl Client {
                 Answer::Fault(fault) if fault.is_full && is_in_time => tokio::time::sleep(ROOM_PERIOD).await,
                 Answer::Fault(fault) if fault.is_unread && !is_repeated && is_in_time => is_repeated = true,
                 Answer::Fault(fault) if !fault.is_kept => {
-                    if fault.is_full {
+                    if fault.is_full || (fault.is_unread && is_repeated) {
                         self.settle(Some(fault), began);
                     }
                     return answer;
@@ -346,17 +351,19 @@ impl Client {
         elements: &Elements,
         deadline: Instant,
     ) -> Answer {
-        let unread = Fault { is_unread: true, ..Fault::new("the daemon hung up", Reason::Unreachable) };
-        let Ok(place) = timeout_at(deadline, connection.place()).await else {
+        let Ok(_place) = timeout_at(deadline, connection.place()).await else {
             return Answer::Fault(Fault {
                 is_own: true,
                 ..Fault::new("too many requests wait", Reason::Timeout)
             });
         };
-        let in_flight = place.as_ref().and_then(|_| connection.send(self, op, elements, Instant::now()));
-        let Some(mut in_flight) = in_flight else { return Answer::Fault(unread) };
+        let mut in_flight = match connection.send(self, op, elements, Instant::now()) {
+            Ok(in_flight) => in_flight,
+            Err(fault) => return Answer::Fault(fault),
+        };
         if let Ok(answer) = timeout_at(deadline, &mut in_flight.reply).await {
-            return answer.unwrap_or(Answer::Fault(unread));
+            return answer
+                .unwrap_or_else(|_| Answer::Fault(Fault::new("the client was closed", Reason::Unreachable)));
         }
         // A reply that is there counts, also if this process overslept.
         connection.read(self);
@@ -382,7 +389,12 @@ impl Client {
             return Ok(connection);
         }
         let number = crate::lock(&self.0.connection).1 + 1;
-        let opened = Connection::open(&self.path(), number, &self.hello(number), deadline).await?;
+        let session = self.0.session.get_or_init(|| {
+            let random = RandomState::new();
+            (0..2_u64).flat_map(|part| random.hash_one(part).to_be_bytes()).collect()
+        });
+        let (path, hello) = (self.0.options.path(), self.0.options.hello(session, number));
+        let opened = Connection::open(&path, number, &hello, deadline).await?;
         let connection = Arc::new(opened);
         *crate::lock(&self.0.connection) = (Some(Arc::clone(&connection)), number);
         tokio::spawn(Arc::clone(&connection).run(WeakClient(Arc::downgrade(&self.0))));
@@ -392,37 +404,6 @@ impl Client {
     /// The connection that is open, if any.
     fn connection(&self) -> Option<Arc<Connection>> {
         crate::lock(&self.0.connection).0.clone().filter(|connection| connection.is_open())
-    }
-
-    fn hello(&self, number: u64) -> Elements {
-        let session = self.0.session.get_or_init(|| {
-            let random = RandomState::new();
-            (0..2_u64).flat_map(|part| random.hash_one(part).to_be_bytes()).collect()
-        });
-        let info = [
-            ("client", Value::Text(format!("rust/{}", env!("CARGO_PKG_VERSION")))),
-            ("session", Value::Binary(session.clone())),
-            ("pid", Value::Unsigned(std::process::id().into())),
-            ("pool", Value::Text(self.pool().to_owned())),
-            ("slots", Value::Unsigned(self.0.options.slots.into())),
-            ("connection", Value::Unsigned(number)),
-        ];
-        let info = info.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        Elements::new(&[Value::Unsigned(PROTOCOL_VERSION), Value::Map(info)])
-    }
-
-    fn pool(&self) -> &str {
-        self.0.options.pool.as_deref().unwrap_or("default")
-    }
-
-    fn path(&self) -> PathBuf {
-        let given = std::env::var_os("TIDEGATE_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
-        if let Some(path) = self.0.options.socket.clone().or(given) {
-            return path;
-        }
-        let own = std::env::var_os("XDG_RUNTIME_DIR").map(|of| Path::new(&of).join("tidegate/tidegate.sock"));
-        let own = own.filter(|path| path.is_absolute() && path.exists());
-        own.unwrap_or_else(|| PathBuf::from("/run/tidegate/tidegate.sock"))
     }
 
     /// Ends a grant: on its connection, on another one that is open, or with the next request.
@@ -484,7 +465,8 @@ impl Client {
 
     fn log(&self, text: &str) {
         match &self.0.options.logger {
-            Some(logger) => logger(text),
+            // A panic there is of the application, and decides nothing.
+            Some(logger) => drop(catch_unwind(AssertUnwindSafe(|| logger(text)))),
             None => tracing::warn!(target: "tidegate", "{text}"),
         }
     }
@@ -514,8 +496,6 @@ impl fmt::Debug for ClientState {
         f.debug_struct("Client").field("socket", &self.options.socket).finish_non_exhaustive()
     }
 }
-
-const PROTOCOL_VERSION: u64 = 1;
 
 /// Between attempts while the daemon takes no further connection.
 const ROOM_PERIOD: Duration = Duration::from_millis(1);

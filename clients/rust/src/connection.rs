@@ -46,7 +46,11 @@ struct ConnectionState {
     unproved: VecDeque<(u64, RequestKey)>,
     is_welcome: bool,
     is_leaving: bool,
+    /// After an internal ERROR: the daemon closes, and what it read is unknown.
+    is_failed: bool,
     is_closed: bool,
+    /// For requests that come after the end.
+    fault: Option<Fault>,
 }
 
 /// A request in flight.
@@ -101,7 +105,7 @@ impl Connection {
     /// Whether further requests may be sent.
     pub(crate) fn is_usable(&self) -> bool {
         let state = crate::lock(&self.state);
-        !state.is_closed && !state.is_leaving
+        !state.is_closed && !state.is_leaving && !state.is_failed
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -113,18 +117,21 @@ impl Connection {
         self.places.acquire().await.ok()
     }
 
-    /// Sends a request. `None`: the connection is closed.
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// The connection is closed.
     pub(crate) fn send(
         &self,
         client: &Client,
         op: Op,
         elements: &Elements,
         began: Instant,
-    ) -> Option<InFlight> {
+    ) -> Result<InFlight, Fault> {
         let (sender, reply) = oneshot::channel();
         let mut state = crate::lock(&self.state);
         if state.is_closed {
-            return None;
+            return Err(state.fault.clone().unwrap_or_else(|| Fault { is_unread: true, ..hung_up() }));
         }
         state.last_id += 1;
         let id = state.last_id;
@@ -132,7 +139,7 @@ impl Connection {
         state.waiting.insert(id, Waiting { op, began, start, reply: sender });
         state.unwritten.extend(elements.frame(op, Some(id)));
         self.write(client, state);
-        Some(InFlight { reply })
+        Ok(InFlight { reply })
     }
 
     /// Sends a request without a reply. False: the connection is closed. `ended`: the request whose grant it ends.
@@ -225,7 +232,8 @@ impl Connection {
                     state.received.extend_from_slice(part.get(..count).unwrap_or_default());
                     // Answers are dropped without the lock: a grant that nobody awaits is released.
                     let (unawaited, read) = self.answer(client, &mut state);
-                    let is_done = state.is_leaving && state.waiting.is_empty() && state.unwritten.is_empty();
+                    let is_last = state.is_leaving || state.is_failed;
+                    let is_done = is_last && state.waiting.is_empty() && state.unwritten.is_empty();
                     drop(state);
                     drop(unawaited);
                     match read {
@@ -298,7 +306,7 @@ impl Connection {
                 state.is_leaving = true;
                 return Ok(None);
             }
-            ([Value::Unsigned(1), _, elements @ ..], Some(op)) if op.is_check() && state.is_welcome => {
+            ([Value::Unsigned(1), _, elements @ ..], Some(op)) if op.is_check() => {
                 let (mut decision, lease) = Decision::read(elements).ok_or_else(unexpected)?;
                 decision.lease = lease.map(|number| Lease {
                     number,
@@ -309,15 +317,18 @@ impl Connection {
                 });
                 Answer::Decision(Box::new(decision))
             }
-            ([Value::Unsigned(2), _, Value::Bool(ok), ..], Some(op))
-                if !op.is_check() && state.is_welcome =>
-            {
-                Answer::Done(*ok)
-            }
-            ([Value::Unsigned(3), _, Value::Unsigned(code), Value::Text(message), ..], op) => {
+            ([Value::Unsigned(2), _, Value::Bool(ok), ..], Some(op)) if !op.is_check() => Answer::Done(*ok),
+            ([Value::Unsigned(3), about, Value::Unsigned(code), Value::Text(message), ..], op) => {
                 let fault = Fault::of_error(*code, message);
-                if op.is_none() || !fault.is_kept {
-                    return Err(Fault { is_kept: false, ..fault });
+                let is_of_hello = id == Some(0) && !state.is_welcome;
+                let is_of_all =
+                    *about == Value::Nil && (fault.reason == Reason::Forbidden || !fault.reason.is_refusal());
+                match op {
+                    Some(_) if fault.is_kept => state.is_failed |= *code == INTERNAL,
+                    Some(_) => return Err(fault),
+                    None if is_of_hello || is_of_all => return Err(Fault { is_kept: false, ..fault }),
+                    // It has the id of no request.
+                    None => return Err(Fault::protocol(fault.text)),
                 }
                 Answer::Fault(fault)
             }
@@ -333,7 +344,7 @@ impl Connection {
     }
 
     fn hung_up(&self, client: &Client) {
-        self.end(client, Some(&Fault::new("the daemon hung up", Reason::Unreachable)), true);
+        self.end(client, Some(&hung_up()), true);
     }
 
     /// Closes the connection, once. Requests that wait get the fault; those that the daemon did not read may be sent again.
@@ -346,30 +357,31 @@ impl Connection {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let waiting = std::mem::take(&mut state.waiting);
         let unproved = std::mem::take(&mut state.unproved);
-        // After GOODBYE the daemon has answered all that it read. One that hangs up before WELCOME has no room.
-        let (is_leaving, written) = (state.is_leaving, state.written);
-        let is_full = is_hung_up && !state.is_welcome;
+        // One that hangs up before HELLO was written has no room. After GOODBYE the daemon has answered all that it read.
+        let (is_leaving, is_welcome, written) = (state.is_leaving, state.is_welcome, state.written);
+        let closed = Fault::new("the client was closed", Reason::Unreachable);
+        let own = fault.unwrap_or(&closed);
+        let own = Fault { is_full: own.is_full || (is_hung_up && written == 0), ..own.clone() };
+        let is_repeatable = is_welcome || is_leaving || fault.is_none();
+        state.fault = Some(Fault { is_unread: is_repeatable, ..own.clone() });
         drop(state);
         self.places.close();
         self.wake.notify_one();
-        let closed = Fault::new("the client was closed", Reason::Unreachable);
-        let own = fault.unwrap_or(&closed);
-        let own = Fault { is_full: own.is_full || is_full, ..own.clone() };
-        let (mut began, mut abandoned) = (None, Vec::new());
-        for (id, of) in waiting {
-            let is_unread = is_hung_up && (is_leaving || of.start >= written);
-            if !is_unread && !own.is_full {
-                began = began.or(Some(of.began));
-                abandoned.extend((of.op == Op::Acquire).then_some((self.number, id)));
-            }
-            let _ = of.reply.send(Answer::Fault(Fault { is_unread, ..own.clone() }));
-        }
-        // A byte in doubt counts without a request too; an end between two requests does not.
-        let began = began.or((!is_hung_up && !own.is_full).then(Instant::now));
+        let is_unread = |of: &Waiting| is_hung_up && (is_leaving || (is_welcome && of.start >= written));
+        let failed = || waiting.iter().filter(|(_, of)| !own.is_full && !is_unread(of));
+        // A byte in doubt, or an end before WELCOME, counts without a request too; an end between two requests does not.
+        let is_harmless = own.is_full || (is_hung_up && is_repeatable);
+        let began = failed().map(|(_, of)| of.began).next().or((!is_harmless).then(Instant::now));
         if let Some(began) = began.filter(|_| fault.is_some() && !own.is_own && !own.reason.is_refusal()) {
             client.settle(Some(&own), began);
         }
+        let abandoned = failed().filter(|(_, of)| of.op == Op::Acquire).map(|(id, _)| (self.number, *id));
         client.report_abandoned(unproved.into_iter().map(|(_, key)| key).chain(abandoned));
+        // Last, since the next request of a caller carries the reports.
+        for (_, of) in waiting {
+            let is_unread = is_unread(&of);
+            let _ = of.reply.send(Answer::Fault(Fault { is_unread, ..own.clone() }));
+        }
     }
 
     /// Closes the connection of a client that is dropped: no request waits.
@@ -378,6 +390,10 @@ impl Connection {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         self.wake.notify_one();
     }
+}
+
+fn hung_up() -> Fault {
+    Fault::new("the daemon hung up", Reason::Unreachable)
 }
 
 /// Returns the cause of a failed connection, and a help.
@@ -406,6 +422,9 @@ fn explain(path: &Path, error: &io::Error) -> Fault {
     };
     Fault { is_absent, ..Fault::new(text, Reason::Unreachable) }
 }
+
+/// The ERROR after which the daemon closes the connection.
+const INTERNAL: u64 = 10;
 
 /// The daemon keeps no more for one connection.
 const IN_FLIGHT_MAX: usize = 256;

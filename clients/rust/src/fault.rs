@@ -106,7 +106,10 @@ impl Fault {
             11 => Reason::NotAllowed,
             _ => Reason::Protocol,
         };
-        let message: String = message.chars().take(200).collect();
+        // One line of a log.
+        let shown =
+            message.chars().take(200).map(|character| if character.is_control() { '?' } else { character });
+        let message: String = shown.collect();
         let is_kept = matches!(code, 5 | 6 | 7 | 10 | 11);
         let text = format!("the daemon answered ERROR {code}: {message}");
         Fault { is_kept, is_full: code == 8, ..Fault::new(text, reason) }

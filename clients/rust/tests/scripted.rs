@@ -60,7 +60,7 @@ async fn refuses_what_the_daemon_refuses() {
         assert_eq!((client.stats().refused[&reason], lines.all().len()), (2, 1), "{:?}", lines.all());
     }
     // One that keeps the connection, but is no refusal.
-    let daemon = Scripted::start(|of| Some(frame(&[0x94, 3, of[2], 10, 0xa2, b'n', b'o'])));
+    let daemon = Scripted::start(|of| Some(frame(&[0x94, 3, of[2], 5, 0xa2, b'n', b'o'])));
     let (client, _) = client(&daemon.path(), |builder| builder);
     assert_eq!(client.hit("api", ()).await.reason, Some(Reason::Protocol));
     assert!(client.stats().is_connected && !client.stats().is_breaker_open);
@@ -245,4 +245,19 @@ async fn closes_with_its_last_clone() {
     assert_eq!((daemon.of(0).len(), daemon.open()), (1, 1));
     drop(calls);
     until("its connection is closed", async || daemon.open() == 0).await;
+}
+
+/// The panics print their messages.
+#[tokio::test]
+async fn decides_although_functions_of_the_application_panic() {
+    let daemon = Scripted::start(|of| Some(allow(of, 0)));
+    let (observed, lines) =
+        client(&daemon.path(), |builder| builder.on_decision(|_, _| panic!("of the application")));
+    for _ in 0..2 {
+        assert_eq!(observed.hit("api", ()).await.reason, None);
+    }
+    assert_eq!(lines.all(), ["on_decision panicked: the decision is not affected"]);
+    let absent = daemon.path().with_extension("absent");
+    let (logged, _) = client(&absent, |builder| builder.logger(|_| panic!("of the application")));
+    assert_eq!(logged.hit("api", ()).await.reason, Some(Reason::Unreachable));
 }

@@ -211,7 +211,9 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 /// Counts active switches by their origin, also those that wait for a rule that is gone. `GET /switches` lists them.
 fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let engine = &scrape.admin.engine;
-    let switches = [engine.switches(), engine.fleet_switches()].concat();
+    let mut switches = [engine.switches(), engine.fleet_switches()].concat();
+    // A later switch back to the mode of the files excludes a host.
+    switches.retain(|view| view.is_last && view.configured_mode != Some(view.switch.mode));
     let count = |by: &str, reach: &str| {
         switches.iter().filter(|view| (origin_of(view), reach_of(view)) == (by, reach)).count() as u64
     };

@@ -87,6 +87,8 @@ pub(crate) struct WhyCheck {
     pub(crate) remaining: Option<u64>,
     pub(crate) reset_us: Option<u64>,
     pub(crate) refuses: bool,
+    /// Whether only Redis knows what is left, which was not asked.
+    pub(crate) is_unreported: bool,
     pub(crate) blocked: bool,
     pub(crate) retry_us: Option<u64>,
     /// Units requested and refused lately, by the sketch of the busiest callers; absent for a caller not in it.
@@ -253,6 +255,7 @@ fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> Why
         remaining: check.level.map(|level| level.remaining),
         reset_us: check.level.map(|level| level.reset.0),
         refuses: check.refuses,
+        is_unreported: is_unreported(admin, check),
         blocked: check.blocked,
         retry_us: check.retry_after.map(|wait| wait.0),
         is_overridden: check.is_overridden,
@@ -261,6 +264,11 @@ fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> Why
     };
     add_sketch(admin, domain, &mut entry);
     entry
+}
+
+fn is_unreported(admin: &AdminState, check: &InspectedCheck<'_>) -> bool {
+    let key = check.digest.parse().ok().zip(check.quota).filter(|_| !check.refuses);
+    key.is_some_and(|(key, quota)| admin.engine.is_unreported(key, quota, admin.clock.now()))
 }
 
 /// Returns what is known of a key without its state.
@@ -369,7 +377,7 @@ fn switches(admin: &AdminState, now: Now, applies: impl Fn(&SwitchView) -> bool)
 const OTHERS_MAX: usize = 100;
 
 /// As many digits of a digest as are accepted in place of all.
-const DIGITS_MIN: usize = 8;
+pub(super) const DIGITS_MIN: usize = 8;
 const DIGITS_MAX: usize = 32;
 
 /// As in a request on the socket.

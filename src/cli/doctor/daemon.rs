@@ -8,9 +8,11 @@ use super::super::admin_client::{AdminClient, AdminFailure};
 use super::super::client::Client;
 use super::super::running::{self, RunningDaemon};
 use super::Finding;
+use super::reach::User;
 use crate::admin::{DaemonStatus, MissedStatus};
 use crate::daemon::process_limits;
 use crate::daemon::settings::Settings;
+use crate::engine::Mode;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
 use crate::terms::counted;
 
@@ -199,14 +201,31 @@ fn off(status: &DaemonStatus) -> Vec<Finding> {
     let path = status.switches.off_by.as_deref().unwrap_or("the file `disable`");
     let file = status.switches.off_line().map(|line| Finding::wrong("mode", line, format!("rm {path}")));
     let switches = status.switches.held.switches.iter();
-    let switches =
-        switches.filter(|switch| switch.rule.is_none() && switch.is_last != Some(false)).map(|switch| {
+    let switches = switches
+        .filter(|switch| {
+            switch.rule.is_none() && switch.mode != Mode::Enforce.name() && switch.is_last != Some(false)
+        })
+        .map(|switch| {
             let (hosts, option) =
                 if switch.fleet { ("on all hosts", " --fleet") } else { ("on this host", "") };
             let message = format!("everything is switched to {} {hosts}: no request is refused", switch.mode);
             Finding::wrong("mode", message, format!("tidegate switch --all --clear{option}"))
         });
     file.into_iter().chain(switches).collect()
+}
+
+/// Reports the domains that are closed to a user.
+pub(super) fn closed_domains(settings: &Settings, user: &User) -> Option<Finding> {
+    let closed =
+        settings.domains.iter().filter(|domain| !domain.uids.is_empty() && !domain.uids.contains(&user.uid));
+    let closed: Vec<String> = closed.map(|domain| format!("`{}`", domain.name)).collect();
+    (!closed.is_empty()).then(|| {
+        Finding::warning(
+            "domains",
+            format!("closed to {}: {}; requests about them are refused", user.name, closed.join(", ")),
+            format!("if {} should ask, add {} to `domains.NAME.uids` in the settings", user.name, user.uid),
+        )
+    })
 }
 
 /// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.

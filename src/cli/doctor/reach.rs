@@ -77,6 +77,18 @@ pub(super) fn file(what: &'static str, path: &Path, user: &User) -> Option<Findi
     Some(Finding::wrong(what, message, format!("chown {name} {shown}; then: systemctl restart tidegate")))
 }
 
+/// Checks whether the daemon's user can write to its state directory; returns the obstacle.
+pub(super) fn state(what: &'static str, path: &Path, user: &User) -> Option<Finding> {
+    let found = std::fs::metadata(path).ok()?;
+    let obstacle = [WRITE, SEARCH].into_iter().any(|bit| !may(&found, user, bit));
+    let (name, shown) = (&user.name, path.display());
+    obstacle.then(|| {
+        let message =
+            format!("the daemon runs as {name}, which cannot write to {shown}: it has {}", described(&found));
+        Finding::wrong(what, message, format!("chown {name} {shown} && chmod 0700 {shown}"))
+    })
+}
+
 fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, group) = (&user.name, group_name(found.gid()));
     let message = format!("{name} cannot ask: {} has {}", path.display(), described(found));
