@@ -148,7 +148,6 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     prepare_process();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
-    let file = Arc::clone(&socket.file);
     let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
@@ -182,7 +181,6 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
-            socket,
             server: Arc::clone(&options.telemetry),
             snapshots: state,
             fleet: fleet.as_ref().map(FleetHandle::counters),
@@ -195,8 +193,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
                 log: Arc::clone(queue),
                 helpers: helpers.clone(),
                 after_crash_loop,
-                unready: unready(&shutdown, &pulse, &clock, file),
+                unready: unready(&shutdown, &pulse, &clock, Arc::clone(&socket.file)),
             }),
+            socket,
             ledger,
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),
