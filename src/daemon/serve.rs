@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -166,8 +167,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeFailure::Run)?;
+    let runtime = runtime()?;
     let pulse = Arc::new(ThreadHealth::new(settings.threads));
     let manager = ServiceManager::start(&pulse, &clock, &helpers);
     let options = server_options(args, settings, &pulse, fleet.as_ref());
@@ -210,14 +210,18 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let _adapters = start_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
         start_helpers(&helpers, &admin_thread);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
-        let served = server.run(listener, shutdown.clone()).await;
+        let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::Run);
         shutdown.cancel();
         // This task only notifies the end of serving, and waits for nothing.
         let _ = notifier.await;
-        served.map_err(ServeFailure::Run)
+        served
     });
     runtime.shutdown_background();
     served.map(|()| end(&helpers, fleet, keeper, &manager))
+}
+
+fn runtime() -> Result<Runtime, ServeFailure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeFailure::Run)
 }
 
 fn prepare_process() {

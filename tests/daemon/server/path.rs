@@ -254,7 +254,7 @@ fn makes_removed_socket_again() {
     let remove: [(&str, &dyn Fn()); 3] = [
         ("the file", &|| fs::remove_file(&socket).unwrap()),
         ("the file and its lock", &|| {
-            [&socket, &lock].into_iter().for_each(|path| fs::remove_file(path).unwrap())
+            [&socket, &lock].into_iter().for_each(|path| fs::remove_file(path).unwrap());
         }),
         ("replaced by a stale one", &|| {
             fs::remove_file(&socket).unwrap();

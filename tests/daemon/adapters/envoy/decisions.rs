@@ -107,7 +107,8 @@ fn charges_each_descriptor_by_its_own_addend() {
         descriptor
     };
     // Addends, the overall code, statuses.
-    let table: &[(&[Option<u64>], i32, &[Expected])] = &[
+    type Case<'t> = (&'t [Option<u64>], i32, &'t [Expected]);
+    let table: &[Case<'_>] = &[
         (&[Some(0)], OK, &[tokens(OK, 10)]),
         (&[Some(7), None], OK, &[tokens(OK, 3), tokens(OK, 9)]),
         (&[Some(0), Some(9)], OK, &[tokens(OK, 3), tokens(OK, 0)]),
