@@ -152,8 +152,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
-    let ledger = Arc::new(ChangeLedger::default());
-    let state = taken.record();
+    let (ledger, state) = (Arc::new(ChangeLedger::default()), taken.record());
     let files = (taken.switches(), taken.fleet_overrides());
     let switches = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings, &mut taken);
