@@ -31,7 +31,7 @@ func main() {
 }
 `
 
-// The client is three files that can be copied: each of at most 500 lines of at most 120 columns (a tab counts 4), and
+// The client is three files that can be copied: each of at most 530 lines of at most 120 columns (a tab counts 4), and
 // they need only the standard library and each other.
 func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
-		if len(lines) > 500 {
+		if len(lines) > 530 {
 			t.Errorf("%s has %d lines", name, len(lines))
 		}
 		for i, line := range lines {

@@ -4,6 +4,7 @@ package tidegate
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net"
 	"os"
@@ -420,6 +421,16 @@ func TestTheEnvironment(t *testing.T) {
 	if c := New(WithTimeout(-1)); c.timeout != 250*time.Millisecond {
 		t.Fatal(c.timeout)
 	}
+	for _, wrong := range []string{"abc", "0", "-5", "1e3", "10001", "inf", "0x10", "NaN"} {
+		t.Setenv("TIDEGATE_TIMEOUT_MS", wrong)
+		logged := &logs.Lines{}
+		c, lines := New(WithLogger(logged)), logged.All()
+		if c.timeout != 20*time.Millisecond || len(lines) != 1 || lines[0] != fmt.Sprintf(
+			"tidegate: TIDEGATE_TIMEOUT_MS is %q, not above 0 and up to 10000: the timeout is 20 ms", wrong) {
+			t.Fatal(c.timeout, lines)
+		}
+	}
+	t.Setenv("TIDEGATE_TIMEOUT_MS", "250")
 	t.Setenv("TIDEGATE_SOCKET", "")
 	t.Setenv("XDG_RUNTIME_DIR", filepath.Dir(p.Path))
 	if err := os.Mkdir(filepath.Join(filepath.Dir(p.Path), "tidegate"), 0o755); err != nil {
@@ -433,10 +444,14 @@ func TestTheEnvironment(t *testing.T) {
 	}
 	before := len(p.Seen())
 	t.Setenv("TIDEGATE_DISABLE", "1")
-	for _, c := range []*Client{New(), New(WithEnabled(true)), New(WithEnabled(false))} {
+	const off = `tidegate: TIDEGATE_DISABLE is "1": nothing is limited`
+	for _, options := range [][]Option{nil, {WithEnabled(true)}, {WithEnabled(false)}} {
+		logged := &logs.Lines{}
+		c := New(append(options, WithLogger(logged))...)
+		c.Hit(ctx, "api", u1)
 		d := c.Acquire(ctx, "api", u1, RefuseOnFailure(), nil) // no request is sent, so attributes are not read
 		d.Release()
-		if !d.Allowed || d.Reason != "disabled" || c.Check() || len(c.Stats().Missed) != 0 {
+		if !d.Allowed || d.Reason != "disabled" || c.Check() || strings.Join(logged.All(), "|") != off || len(c.Stats().Missed) != 0 {
 			t.Fatalf("%+v", d)
 		}
 	}

@@ -787,3 +787,28 @@ func TestDoesNotRetryAfterAReset(t *testing.T) {
 		t.Fatalf("%v", seen)
 	}
 }
+
+// The text of a function, or of a pointer in a struct, is an address: each object would be another caller.
+func TestAnAttributeWithoutATextIsRefused(t *testing.T) {
+	type user struct{ ID int }
+	type session struct{ User *user }
+	type tree []tree
+	p, logged := played(t, reply(allow...)), &logs.Lines{}
+	c := client(t, p.Path, WithLogger(logged))
+	for _, value := range []any{func() string { return "" }, make(chan int), session{&user{1}}, &session{}, []*user{{1}},
+		map[string]func(){}} {
+		if d := c.Hit(ctx, "api", Attributes{{"user", value}}); d.Allowed || d.Reason != "invalid" {
+			t.Errorf("%T: %+v", value, d)
+		}
+	}
+	const said = "tidegate: the attribute user has no text; help: send its id; such requests are refused (invalid)"
+	if lines := logged.All(); len(lines) != 1 || lines[0] != said {
+		t.Fatal(lines)
+	}
+	now := time.Now()
+	for _, value := range []any{&user{1}, user{1}, &now, now, errors.New("no"), []string{"a"}, tree{{}}, (*user)(nil), nil} {
+		if d := c.Hit(ctx, "api", Attributes{{"user", value}}); d.Reason == "invalid" {
+			t.Errorf("%T is refused", value)
+		}
+	}
+}

@@ -47,13 +47,18 @@ func peerOf(r *http.Request) string {
 // address returns the caller, by X-Forwarded-For only behind trusted proxies.
 func (m *middleware) address(r *http.Request, peer string) string {
 	headers := r.Header.Values("X-Forwarded-For")
-	if len(headers) > 0 && !m.proxies().Configured() {
-		m.warned.Do(func() {
-			m.client.log("X-Forwarded-For is present but TrustedProxies is not set: callers are counted by their proxy", true)
-		})
+	address := m.proxies().Address(headers, peer)
+	if address == "" || len(headers) > 0 && !m.proxies().Configured() {
+		m.warned.Do(func() { m.client.log(when(address == "", noAddress, untrusted), true) })
 	}
-	return m.proxies().Address(headers, peer)
+	return address
 }
+
+const (
+	noAddress = "requests over a Unix socket have no `ip`: rules by ip do not judge them; " +
+		"help: set TrustedProxies, and let the proxy send X-Forwarded-For"
+	untrusted = "X-Forwarded-For is present but TrustedProxies is not set: callers are counted by their proxy"
+)
 
 // queued returns the time that the request waited for the application, by a trusted proxy's X-Request-Start.
 func (m *middleware) queued(r *http.Request, peer string) (time.Duration, bool) {

@@ -72,7 +72,7 @@ func FromContext(ctx context.Context) *Decision {
 
 // Middleware checks every request before the handler runs, and answers refused ones. The lease ends when the handler
 // returns: dropped if it panics or the caller hung up, else with the outcome of SetOutcome or HTTP.Outcome. It panics if
-// Domain or FromHeaders have invalid names, or FromHeaders too many.
+// Domain or FromHeaders have invalid names, FromHeaders too many, or Headers another word.
 func (c *Client) Middleware(with HTTP) func(http.Handler) http.Handler {
 	if with.Domain == "" {
 		with.Domain = "web"
@@ -96,6 +96,11 @@ func (with *HTTP) check() error {
 		if !IsName(from[0]) {
 			return fmt.Errorf("tidegate: HTTP.FromHeaders has %.99q, which is not a name; help: %s", from[0], nameHelp)
 		}
+	}
+	switch with.Headers {
+	case "", "both", "draft", "legacy", "none":
+	default:
+		return fmt.Errorf("tidegate: HTTP.Headers is draft, legacy, both or none, not %.99q", with.Headers)
 	}
 	if count := len(with.FromHeaders); count > pairsMax-own {
 		return fmt.Errorf("tidegate: HTTP.FromHeaders has %d attributes; help: use at most %d", count, pairsMax-own)

@@ -222,6 +222,42 @@ func TestOneWarningOfAForgottenProxy(t *testing.T) {
 	}
 }
 
+// A peer on a Unix socket has no address: the line says so, with and without the proxy's header.
+func TestOneWarningOfRequestsWithoutAnAddress(t *testing.T) {
+	for _, row := range []struct {
+		with   HTTP
+		header []string
+		warns  bool
+	}{
+		{HTTP{}, nil, true}, {HTTP{}, []string{"X-Forwarded-For", "1.2.3.4"}, true}, {HTTP{TrustedCount: 1}, nil, true},
+		{HTTP{TrustedCount: 1}, []string{"X-Forwarded-For", "1.2.3.4"}, false},
+	} {
+		p, logged := played(t, grant), &logs.Lines{}
+		limited := client(t, p.Path, WithLogger(logged)).Middleware(row.with)(http.HandlerFunc(fine))
+		for i := 0; i < 2; i++ {
+			r := httptest.NewRequest("GET", "/", nil)
+			if r.RemoteAddr = "@"; row.header != nil {
+				r.Header.Set(row.header[0], row.header[1])
+			}
+			limited.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		lines, sent := logged.All(), fmt.Sprint(p.Seen()[1][3])
+		if len(lines) > 0 != row.warns || row.warns && (len(lines) != 1 || !strings.Contains(lines[0], noAddress)) ||
+			strings.Contains(sent, "1.2.3.4") == row.warns {
+			t.Fatalf("%+v: %v %s", row, lines, sent)
+		}
+	}
+}
+
+func TestHeadersIsOneOfTheWords(t *testing.T) {
+	defer func() {
+		if thrown := fmt.Sprint(recover()); thrown != `tidegate: HTTP.Headers is draft, legacy, both or none, not "all"` {
+			t.Fatal(thrown)
+		}
+	}()
+	New().Middleware(HTTP{Headers: "all"})
+}
+
 func TestQueued(t *testing.T) {
 	now := time.Now()
 	local := HTTP{TrustedCount: 1}

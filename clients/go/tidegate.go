@@ -16,6 +16,7 @@ import (
 	"log"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,7 @@ const (
 	Never time.Duration = -1 // the RetryAfter of a request that can never pass
 
 	abandonedMax, failuresMax, loggedMax = 512, 3, 100
+	timeoutMaxMs                         = 10_000 // of the environment
 	pauseMin, pauseMax                   = 100 * time.Millisecond, 2 * time.Second
 )
 
@@ -141,6 +143,7 @@ type Client struct {
 	timeout    time.Duration
 	slots      int64
 	disabled   bool
+	off        string // TIDEGATE_DISABLE, if it is set
 	logger     interface{ Printf(string, ...any) }
 	fallback   interface { // fallback.go; nil: none
 		remember(q *request, rule string)
@@ -202,15 +205,25 @@ func New(options ...Option) *Client {
 	} else if !IsName(c.pool) {
 		panic(fmt.Sprintf("tidegate: WithPool(%.99q) is not a name; help: %s", c.pool, nameHelp))
 	}
-	if ms, err := strconv.ParseFloat(os.Getenv("TIDEGATE_TIMEOUT_MS"), 64); err == nil && c.timeout <= 0 {
-		c.timeout = time.Duration(ms * float64(time.Millisecond))
-	}
 	if c.timeout <= 0 {
-		c.timeout = 20 * time.Millisecond
+		c.timeout = c.timeoutOf(os.Getenv("TIDEGATE_TIMEOUT_MS"))
 	}
-	off := os.Getenv("TIDEGATE_DISABLE")
-	c.disabled = c.disabled || off != "" && off != "0"
+	if off := os.Getenv("TIDEGATE_DISABLE"); off != "" && off != "0" {
+		c.disabled, c.off = true, off
+	}
 	return c
+}
+
+// timeoutOf returns the timeout in milliseconds; the default, with a line of the log, if it is none.
+func (c *Client) timeoutOf(text string) time.Duration {
+	ms, err := strconv.ParseFloat(text, 64)
+	if err == nil && strings.Trim(text, "0123456789.") == "" && ms > 0 && ms <= timeoutMaxMs {
+		return time.Duration(ms * float64(time.Millisecond))
+	} else if text != "" {
+		const unfit = "TIDEGATE_TIMEOUT_MS is %.40q, not above 0 and up to %d: the timeout is 20 ms"
+		c.log(fmt.Sprintf(unfit, text, timeoutMaxMs), false)
+	}
+	return 20 * time.Millisecond
 }
 
 // Acquire asks whether work may start that ends with Release. The earlier of the client's and ctx's deadline applies.
@@ -275,6 +288,9 @@ func (c *Client) call(op byte, wanted, count int, body []byte) (ok bool, bad *fa
 
 // ask sends the request and waits for its reply. It returns a fault without a reply or if the request is refused.
 func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
+	if c.off != "" {
+		c.log(fmt.Sprintf("TIDEGATE_DISABLE is %.40q: nothing is limited", c.off), true)
+	}
 	if c.disabled {
 		return errDisabled
 	}

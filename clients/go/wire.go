@@ -242,13 +242,13 @@ func (q *request) check() *fault {
 	for _, attributes := range q.descriptors {
 		from := len(q.texts)
 		for _, pair := range attributes {
-			value := text(pair[1])
+			name, value := text(pair[0]), text(pair[1])
 			if value == "" {
 				continue
-			}
-			name := text(pair[0])
-			if !IsName(name) {
+			} else if !IsName(name) {
 				return invalid("the name of an attribute is invalid; help: " + nameHelp)
+			} else if hasAddress(reflect.TypeOf(pair[1]), levelsMax) {
+				return invalid("the attribute " + name + " has no text; help: send its id")
 			}
 			if q.texts = append(q.texts, name, value); len(q.texts)-from > 2*pairsMax {
 				return invalid(fmt.Sprintf("more than %d attributes; help: send fewer", pairsMax))
@@ -407,6 +407,31 @@ func text(value any) (s string) {
 	}
 	return s
 }
+
+// hasAddress returns true if the text of a value of this type may have an address, as of a function, or of a pointer in
+// a struct: each object would be another caller. At the first level text reads a pointer's value.
+func hasAddress(t reflect.Type, levels int) bool {
+	if t == nil || levels == 0 || t.Implements(stringer) || t.Implements(failure) {
+		return false
+	}
+	switch t.Kind() {
+	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
+		return true
+	case reflect.Pointer:
+		return levels < levelsMax || hasAddress(t.Elem(), levels-1)
+	case reflect.Slice, reflect.Array, reflect.Map:
+		return hasAddress(t.Elem(), levels-1)
+	case reflect.Struct:
+		for i := 0; i < t.NumField(); i++ {
+			if hasAddress(t.Field(i).Type, levels-1) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var stringer, failure = reflect.TypeOf((*fmt.Stringer)(nil)).Elem(), reflect.TypeOf((*error)(nil)).Elem()
 
 // digest returns at most kept bytes of s, and the digest of all of s.
 func digest(s string, kept int) string {

@@ -63,6 +63,10 @@ final class Guard
     // Prefixes of the headers that a style omits. Every refusal has Retry-After.
     private const LEFT_OUT = ['both' => [], 'draft' => ['X-'], 'legacy' => ['RateLimit'], 'none' => ['X-', 'RateLimit']];
 
+    private const NO_ADDRESS = 'requests over a Unix socket have no `ip`: rules by ip do not judge them; '
+        . 'help: set trustedProxies, and let the proxy send X-Forwarded-For';
+    private const UNTRUSTED = 'X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy';
+
     private readonly ?Fallback $fallback;
     private readonly Proxies $proxies;
 
@@ -102,9 +106,8 @@ final class Guard
         Fallback|string|array|null $fallback = null,
     ) {
         $actions = is_array($onFailure) ? array_column($onFailure, 1) : (is_string($onFailure) ? [$onFailure] : []);
-        if (array_diff($actions, ['allow', 'refuse']) !== [] || !isset(self::LEFT_OUT[$headers])) {
-            throw new \ValueError('onFailure is allow or refuse; headers are draft, legacy, both or none');
-        }
+        array_map(static fn (string $action) => Wire::checkWord('onFailure', $action, 'allow', 'refuse'), $actions);
+        Wire::checkWord('headers', $headers, ...array_keys(self::LEFT_OUT));
         $names = is_array($attributes) ? array_map(strval(...), array_keys($attributes)) : [];
         foreach ([$domain, ...$names] as $name) {
             Wire::isName($name) || throw new \ValueError("$name is not a name of a domain or attribute");
@@ -248,10 +251,11 @@ final class Guard
     }
 
     /** Returns values by name. A list has none. */
-    private static function mapping(?iterable $given): array
+    private static function mapping(mixed $given): array
     {
-        $all = iterator_to_array($given ?? []);
-        return $all === [] || !array_is_list($all) ? $all : throw new \TypeError('attributes are values by name');
+        $all = is_iterable($given ?? []) ? iterator_to_array($given ?? []) : null;
+        return $all === [] || ($all !== null && !array_is_list($all)) ? $all
+            : throw new WrongResult(get_debug_type($given) . ', not values by name');
     }
 
     /** Returns an option or, of a function, its result; `$otherwise` if it throws. */
@@ -272,7 +276,8 @@ final class Guard
     private function failed(string $name, \Throwable $error, string $then = 'requests are checked without it'): void
     {
         $place = $error->getFile() === __FILE__ ? '' : " at {$error->getFile()}:{$error->getLine()}"; // here: a wrong result
-        $this->client->log("$name threw " . $error::class . "$place: such $then", true);
+        $failed = $error instanceof WrongResult ? "returned {$error->getMessage()}" : 'threw ' . $error::class . $place;
+        $this->client->log("$name $failed: such $then", true);
         $this->client->degrade('callback'); // counts it; the next request reports it
     }
 
@@ -289,11 +294,13 @@ final class Guard
     private function address(Seen $seen): string
     {
         $forwarded = ($seen->header)('X-Forwarded-For');
-        if ($forwarded !== '' && $this->proxies->isNone()) {
-            $text = 'X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy';
-            $this->client->log($text, true);
+        $address = $this->proxies->caller($seen->peer, $forwarded);
+        if ($address === '') {
+            $this->client->log(self::NO_ADDRESS, true);
+        } elseif ($forwarded !== '' && $this->proxies->isNone()) {
+            $this->client->log(self::UNTRUSTED, true);
         }
-        return $this->proxies->caller($seen->peer, $forwarded);
+        return $address;
     }
 
     private function queued(Seen $seen): ?float
@@ -301,6 +308,11 @@ final class Guard
         $started = $seen->started ?? ($this->proxies->trusts($seen->peer) ? ($seen->header)('X-Request-Start') : '');
         return $started === '' ? null : Proxies::queued($started, microtime(true));
     }
+}
+
+/** Of a function's result; the message is its type and the wanted one, never a value. @internal */
+final class WrongResult extends \TypeError
+{
 }
 
 /** The proxies whose headers count. @internal */

@@ -546,6 +546,12 @@ final class Wire
         return substr($text, 0, $kept) . '~' . substr(hash('sha256', $text), 0, 32);
     }
 
+    /** Throws a ValueError, which names the option and the value, if that is none of the words. */
+    public static function checkWord(string $option, string $given, string ...$words): void
+    {
+        in_array($given, $words, true) || throw new \ValueError("$option is " . implode(' or ', $words) . ', not "' . substr($given, 0, 99) . '"');
+    }
+
     private static function text(mixed $value, string $name): string
     {
         return match (true) {

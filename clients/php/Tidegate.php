@@ -18,6 +18,7 @@ final class Client
     public const VERSION = '0.1.0';
     public const FAILURES_MAX = 3; // until the breaker opens
     public const PAUSE_MIN = 100_000_000, PAUSE_MAX = 2_000_000_000; // ns; jitter takes up to a half
+    private const TIMEOUT_MS_MAX = 10_000; // of the environment
     private const ABANDONED_MAX = 512, LOGGED_MAX = 100;
     private const REPORTED_MAX = Wire::FRAME_MAX >> 1; // bytes of a request that a report may join
     private const MISSES = ['unreachable', 'timeout', 'protocol', 'breaker', 'callback'];
@@ -27,6 +28,7 @@ final class Client
     /** Deadline of a whole call in seconds. */
     public readonly float $timeout;
     private readonly bool $enabled;
+    private readonly string $off; // TIDEGATE_DISABLE
     private readonly ?Fallback $fallback;
     private ?Memory $memory = null;
     private ?Connection $connection = null;
@@ -61,13 +63,13 @@ final class Client
         private readonly ?\Closure $onDecision = null,
         private readonly bool $persistent = true,
     ) {
-        $text = (string) getenv('TIDEGATE_TIMEOUT_MS');
-        $this->timeout = $timeout ?? (preg_match('/^\d+([.]\d+)?$/D', $text) ? $text / 1e3 : 0.020);
+        $this->timeout = $timeout ?? $this->timeoutOf((string) getenv('TIDEGATE_TIMEOUT_MS'));
         if (!($this->timeout > 0 && $this->timeout < 2 ** 31) || $slots < 0 || $slots >= 2 ** 32) {
             throw new \ValueError('the timeout is above 0, and slots are 0 or more');
         }
         Wire::isName($pool) || throw new \ValueError("the pool $pool is not a name");
-        $this->enabled = $enabled && in_array(getenv('TIDEGATE_DISABLE'), [false, '', '0'], true);
+        $this->off = (string) getenv('TIDEGATE_DISABLE');
+        $this->enabled = $enabled && in_array($this->off, ['', '0'], true);
         $this->fallback = $fallback === null ? null : self::fallback($fallback);
     }
 
@@ -239,17 +241,28 @@ final class Client
         return $this->done(Wire::RENEW, static fn (): array => [Wire::encode($lease)]);
     }
 
+    /** Returns the seconds of TIDEGATE_TIMEOUT_MS; the default, with a line of the log, for another value. */
+    private function timeoutOf(string $text): float
+    {
+        if (preg_match('/^[0-9]{1,5}([.][0-9]{1,6})?$/D', $text) && $text > 0 && $text <= self::TIMEOUT_MS_MAX) {
+            return $text / 1e3;
+        }
+        $about = 'TIDEGATE_TIMEOUT_MS is "' . substr($text, 0, 40) . '", not above 0 and up to ' . self::TIMEOUT_MS_MAX;
+        $text === '' || $this->log("$about: the timeout is 20 ms", true);
+        return 0.020;
+    }
+
     private function judge(int $op, string $domain, iterable $attributes = [], int|array $cost = 1,
         ?string $priority = null, ?string $idem = null, ?float $queued = null, ?float $maxWait = null,
         string $onFailure = 'allow', ?Fallback $fallback = null): Decision
     {
         $began = hrtime(true);
-        if ($onFailure !== 'allow' && $onFailure !== 'refuse') {
-            throw new \ValueError('onFailure is allow or refuse');
-        }
+        Wire::checkWord('onFailure', $onFailure, 'allow', 'refuse');
         $this->refuses = $this->refuses || $onFailure === 'refuse';
         $cost = Wire::cost($cost);
         if (!$this->enabled) {
+            $isOff = !in_array($this->off, ['', '0'], true);
+            $isOff && $this->log('TIDEGATE_DISABLE is "' . substr($this->off, 0, 40) . '": nothing is limited', true);
             return new Decision([0], 'disabled');
         }
         $options = $idem === null && $queued === null && $maxWait === null ? []

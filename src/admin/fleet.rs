@@ -11,8 +11,9 @@ use super::status::{NamedCounts, by_name};
 use super::switches::{ActiveSwitchesStatus, fleet_overrides};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{Engine, PermitTotals, ReserveView};
-use crate::fleet::counters::{FleetCounters, FleetView};
+use crate::fleet::counters::{FleetCounters, FleetView, OverridesView};
 use crate::fleet::link::{FailureClass, NodeState, NodeStatus};
+use crate::fleet::overrides::BLOCK_BYTES_MAX;
 use crate::fleet::tally::BudgetCounters;
 use crate::rules::{FleetBound, NamedItem, NamedKind};
 use crate::terms::counted;
@@ -71,6 +72,17 @@ impl FleetReading {
         })
     }
 
+    /// Returns a warning while remote checks are stopped.
+    pub(super) fn slow_warning(&self) -> Option<String> {
+        self.view.is_too_slow.then(|| {
+            format!(
+                "remote checks are stopped: Redis answers later than `wait`, its round trip is {}; requests without tokens \
+                 follow `on_redis_down`: write a longer `wait` into the rules",
+                Micros::from(self.view.round_trip)
+            )
+        })
+    }
+
     /// Returns a warning if Redis had forged fleet overrides.
     pub(super) fn forged_warning(&self) -> Option<String> {
         self.view.overrides.is_forged.then(|| {
@@ -79,6 +91,18 @@ impl FleetReading {
                 .to_owned()
         })
     }
+}
+
+/// Returns a warning if the blocks of all hosts have almost reached their limit.
+pub(super) fn blocks_warning(overrides: &OverridesView) -> Option<String> {
+    (overrides.blocks_ratio > BLOCKS_NEAR).then(|| {
+        format!(
+            "the blocks of all hosts fill {:.0} % of their room of {} KiB, and none is accepted beyond it: `tidegate switch` \
+             lists them, `tidegate unblock RULE --digest HEX --fleet` removes one; or write a `deny` list",
+            overrides.blocks_ratio * 100.0,
+            BLOCK_BYTES_MAX / 1024,
+        )
+    })
 }
 
 /// Whether a rule or a reserve is meant for all hosts.
@@ -179,11 +203,15 @@ pub(crate) struct FleetPage {
 #[serde(default)]
 pub(crate) struct FleetSummary {
     pub(crate) redis: bool,
+    /// Why the Redis of the settings cannot be used.
+    pub(crate) failure: Option<String>,
     pub(crate) host: String,
     pub(crate) secret: SecretStatus,
     pub(crate) needed: bool,
     pub(crate) linked: bool,
     pub(crate) hosts: u64,
+    /// Without `fleet.hosts_at_least`.
+    pub(crate) counted: u64,
     pub(crate) alive: u64,
     pub(crate) overrides_version: u64,
     pub(crate) overrides_forged: bool,
@@ -304,11 +332,13 @@ impl From<&FleetReading> for FleetSummary {
         let host = view.host.iter().take(HOST_BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
         FleetSummary {
             redis: fleet.is_set,
+            failure: fleet.failure.as_deref().map(str::to_owned),
             host: if fleet.is_set { host.collect() } else { String::new() },
             secret: SecretStatus { uses: fleet.secret(), other_hosts: view.unlike.into() },
             needed: view.is_needed,
             linked: view.is_linked,
             hosts: view.hosts.into(),
+            counted: view.counted.into(),
             alive: view.alive.into(),
             overrides_version: view.overrides.version,
             overrides_forged: view.overrides.is_forged,
@@ -345,6 +375,9 @@ impl From<&NodeStatus> for RedisNodeStatus {
 
 /// Enough to distinguish hosts by eye.
 const HOST_BYTES_SHOWN: usize = 4;
+
+/// Above this part of their room the blocks of all hosts are a warning, as in the alert.
+const BLOCKS_NEAR: f64 = 0.8;
 
 /// Millionths of a token.
 const MICRO: f64 = 1e6;

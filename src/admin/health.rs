@@ -149,7 +149,7 @@ fn shedding(status: &DaemonStatus, story: &RateHistory) -> HealthCheck {
 /// Checks the decisions that clients made without the daemon.
 fn missed(status: &DaemonStatus, story: &RateHistory) -> HealthCheck {
     let [.., recent] = story.sums;
-    let most = status.missed.iter().max_by_key(|missed| missed.count);
+    let most = status.decided_alone().max_by_key(|missed| missed.count);
     let why = most.map(|missed| &*missed.reason).unwrap_or_default();
     match (recent, status.missed_in_all()) {
         (0, 0) => check(CheckState::Good, "none", "every client had its answers"),
@@ -186,13 +186,14 @@ fn fleet(status: &DaemonStatus) -> HealthCheck {
     };
     let (fleet, shared) = (&part.summary, counted(part.rules, "rule is shared", "rules are shared"));
     let hosts = counted(fleet.hosts, "host", "hosts");
+    let live = counted(fleet.counted, "host", "hosts");
     match (fleet.redis, fleet.linked, fleet.needed) {
         (false, ..) => check(CheckState::Bad, "no Redis is set", format!("{shared} with no other host")),
         (_, true, _) => {
             let trip = format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3);
             check(
                 CheckState::Good,
-                format!("{} of {hosts}", fleet.alive),
+                format!("{} of {live}", fleet.alive),
                 format!("{shared}; Redis answers in {trip}"),
             )
         }
@@ -271,6 +272,12 @@ pub(in crate::admin) mod tests {
             ("/pools/0/u", "null", CheckState::Note, "no slots are known"),
             ("/pools", "[]", CheckState::Good, "the rules watch over no pool"),
             ("/missed", r#"[{"reason": "timeout", "count": 3}]"#, CheckState::Good, "3 since the start"),
+            (
+                "/missed",
+                r#"[{"reason": "callback", "count": 3}]"#,
+                CheckState::Good,
+                "every client had its answers",
+            ),
             ("/fleet", r#"{"redis": false, "rules": 2}"#, CheckState::Bad, "no Redis is set"),
             (
                 "/fleet",

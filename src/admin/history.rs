@@ -228,8 +228,8 @@ impl HistorySample {
         let Totals { verdicts: VerdictTotals { allow, limit, wait, deny, shed }, rules, .. } =
             admin.engine.totals();
         // Saturates, as clients may report any number.
-        let missed =
-            admin.server.missed_decisions().fold(0_u64, |sum, (.., count)| sum.saturating_add(count));
+        let missed = admin.server.missed_decisions().filter(|(_, reason, _)| reason.is_without_daemon());
+        let missed = missed.fold(0_u64, |sum, (.., count)| sum.saturating_add(count));
         HistorySample {
             at: now.at,
             counted: [allow, limit, wait, deny, shed, missed],

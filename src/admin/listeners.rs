@@ -53,6 +53,13 @@ impl AdminSocket {
         Ok(socket)
     }
 
+    /// Returns once the socket file is not at its path any more.
+    async fn await_removal(&self) {
+        while self.listener.as_ref().is_none_or(Listener::is_at_path) {
+            tokio::time::sleep(CHECK_EVERY).await;
+        }
+    }
+
     /// Removes the path of the socket.
     pub(super) fn close(&mut self) {
         self.listener = None;
@@ -77,7 +84,11 @@ pub(super) async fn serve(
 ) {
     let operators = listeners.admin.open();
     let scrapers = match listeners.metrics {
-        Some(address) => Some((address, open_port(address).await)),
+        Some(address) => {
+            let opened = open_port(address).await;
+            *admin.metrics_failure.lock() = opened.as_ref().err().cloned();
+            Some((address, opened))
+        }
         None => None,
     };
     tried();
@@ -99,8 +110,23 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
     listener.map_err(|error| format!("{address}: {error}: correct metrics.listen, or free the port"))
 }
 
-/// Serves the admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
+/// Serves the admin socket, which is made again after its file was removed.
 async fn serve_operators(
+    admin: &Arc<AdminState>,
+    first: Result<UnixListener, String>,
+    admin_socket: &mut AdminSocket,
+) {
+    let mut first = first;
+    loop {
+        serve_operators_until_removed(admin, first, admin_socket).await;
+        let path = admin_socket.path.display();
+        warn!(%path, "the admin socket was removed or replaced: it is made again");
+        first = admin_socket.open();
+    }
+}
+
+/// Serves one admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
+async fn serve_operators_until_removed(
     admin: &Arc<AdminState>,
     first: Result<UnixListener, String>,
     admin_socket: &mut AdminSocket,
@@ -122,12 +148,16 @@ async fn serve_operators(
         }
         Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
     };
-    take_turns(admin, accept).await;
+    tokio::select! {
+        () = take_turns(admin, accept) => {}
+        () = admin_socket.await_removal() => {}
+    }
 }
 
 async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, String>, address: SocketAddr) {
     let meanwhile = "no metrics over TCP; they are on the admin socket, too: it is tried again every second";
     let listener = retry_until_open(first, async || open_port(address).await, meanwhile).await;
+    *admin.metrics_failure.lock() = None;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
     info!(%address, "metrics are served");
@@ -171,3 +201,6 @@ const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longer than any verb waits.
 const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Commands miss a removed admin socket for no longer than this.
+const CHECK_EVERY: Duration = Duration::from_secs(1);

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 pub use answer::SAFETY;
@@ -42,7 +43,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
 use crate::record::Recorder;
-use crate::server::ServerCounters;
+use crate::server::{ServerCounters, SocketFile};
 use crate::state::SnapshotStats;
 
 /// Shared state of all pages and verbs.
@@ -72,6 +73,8 @@ pub struct AdminState {
     pub recorder: Arc<Recorder>,
     /// The counters of the adapters: HTTP, RESP, Envoy.
     pub adapters: [Arc<AdapterCounters>; 3],
+    /// Why no metrics are served over TCP, although the settings say so.
+    pub metrics_failure: Arc<Mutex<Option<String>>>,
 }
 
 /// The thread that answers operators, until this is dropped.
@@ -168,12 +171,12 @@ pub trait DaemonControl: Send + Sync {
 }
 
 /// The socket that this daemon serves, so that a command can tell it from another daemon's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ServedSocket {
     /// Its path.
     pub path: PathBuf,
-    /// Device and inode of the socket file; `None` if there was none.
-    pub identity: Option<(u64, u64)>,
+    /// Its file.
+    pub file: Arc<SocketFile>,
 }
 
 impl ServedSocket {

@@ -67,7 +67,7 @@ pub(super) async fn answer(
 /// The socket of this daemon, where the command means the daemon of another one.
 fn misdirected<'d>(admin: &'d AdminState, request: &Request<Incoming>) -> Option<&'d ServedSocket> {
     let meant = request.headers().get(ServedSocket::HEADER)?;
-    let served = admin.socket.identity.map(ServedSocket::token);
+    let served = admin.socket.file.identity().map(ServedSocket::token);
     served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(&admin.socket)
 }
 

@@ -17,6 +17,7 @@ use super::switches::{SwitchesStatus, switches};
 use super::warnings;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
+use crate::protocol::MissReason;
 use crate::rules::{NamedItem, NamedKind, Rule};
 use crate::state::SnapshotStatus;
 use crate::terms::{count, counted};
@@ -68,7 +69,8 @@ pub(crate) struct ConnectionsStatus {
     pub(crate) refused: NamedCounts,
 }
 
-/// Decisions that clients of one language made without the daemon, for one reason.
+/// Decisions that clients of one language made without the daemon, for one reason; or functions of applications that
+/// raised.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct MissedStatus {
@@ -92,6 +94,8 @@ pub(crate) struct RuleStatus {
     #[serde(flatten)]
     pub(crate) totals: RuleTotals,
     pub(crate) mode: Option<String>,
+    /// Whether it is a limit: neither an entry of a list nor a part of a shedder.
+    pub(crate) is_limit: bool,
 }
 
 /// The tables.
@@ -137,7 +141,7 @@ impl DaemonStatus {
             missed: missed
                 .map(|(client, reason, count)| MissedStatus {
                     client: client.to_owned(),
-                    reason: reason.to_owned(),
+                    reason: reason.name().to_owned(),
                     count,
                 })
                 .collect(),
@@ -192,7 +196,8 @@ impl DaemonStatus {
     /// Warns of decisions that clients made alone, unless they are few.
     pub(crate) fn missed_warning(&self) -> Option<String> {
         // A client's breaker opens after other failures.
-        let why = &self.missed.iter().max_by_key(|missed| (missed.reason != "breaker", missed.count))?.reason;
+        let why =
+            &self.decided_alone().max_by_key(|missed| (missed.reason != "breaker", missed.count))?.reason;
         self.misses_many().then(|| {
             format!(
                 "clients made {} without the daemon, which made {}; the most common reason is `{why}`: see `missed` \
@@ -203,10 +208,32 @@ impl DaemonStatus {
         })
     }
 
-    /// Returns the decisions that clients made without the daemon; saturates, as clients may report any number.
-    pub(crate) fn missed_in_all(&self) -> u64 {
-        self.missed.iter().fold(0, |sum, missed| sum.saturating_add(missed.count))
+    /// Warns of functions of applications that raised.
+    pub(crate) fn raised_warning(&self) -> Option<String> {
+        let raised = sum(self.missed.iter().filter(|missed| missed.reason == MissReason::Callback.name()));
+        (raised > 0).then(|| {
+            format!(
+                "functions of an application raised {}, and requests were judged without their attributes: see the \
+                 application's log",
+                counted(raised, "time")
+            )
+        })
     }
+
+    /// Returns the decisions that clients made without the daemon.
+    pub(crate) fn decided_alone(&self) -> impl Iterator<Item = &MissedStatus> {
+        self.missed.iter().filter(|missed| missed.reason != MissReason::Callback.name())
+    }
+
+    /// Returns the number of decisions that clients made without the daemon.
+    pub(crate) fn missed_in_all(&self) -> u64 {
+        sum(self.decided_alone())
+    }
+}
+
+/// Saturates, as clients may report any number.
+fn sum<'m>(missed: impl Iterator<Item = &'m MissedStatus>) -> u64 {
+    missed.fold(0, |sum, missed| sum.saturating_add(missed.count))
 }
 
 /// Logs the status in one line, without callers: readers of logs must not learn them.
@@ -224,10 +251,13 @@ fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
         totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
     let in_force = in_force.each().filter_map(|rule| {
         let totals = known.get(&(rule.domain, rule.name))?;
-        Some(RuleStatus { totals: (*totals).clone(), mode: Some(rule.mode.name().to_owned()) })
+        let is_limit = matches!(rule.kind, NamedKind::Rule(..));
+        Some(RuleStatus { totals: (*totals).clone(), mode: Some(rule.mode.name().to_owned()), is_limit })
     });
     let others = totals.rules.last().filter(|others| others.domain.is_empty());
-    in_force.chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None })).collect()
+    in_force
+        .chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None, is_limit: false }))
+        .collect()
 }
 
 /// Returns the rules in force, without lists and shedders.

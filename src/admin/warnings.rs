@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::AdminState;
-use super::fleet::{FleetReading, FleetRuleStatus};
+use super::fleet::{FleetReading, FleetRuleStatus, blocks_warning};
 use super::status::{DaemonStatus, RuleStatus, limits};
 use super::switches::everything_everywhere;
 use crate::clock::Micros;
@@ -42,11 +42,9 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
         let count = unmatched.domain;
         let mut names = status.unknown_domains.iter();
         let missing = names.next().map(|name| admin.engine.in_force().describe_missing(name));
-        let more = names.len();
-        let other = counted(more, "other unknown domain");
-        let more = if more > 0 { format!(", and {other}") } else { String::new() };
+        let of = if names.len() > 0 { " for several unknown domains" } else { "" };
         let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
-        format!("not limited: {}; {missing}{more}", counted(count, "request"))
+        format!("not limited: {}{of}; {missing}", counted(count, "request"))
     });
     let decided = status.decisions.sum();
     warn(unmatched.rule > decided / 2, &|| {
@@ -70,17 +68,60 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
     warn(refused > 0, &|| {
         format!("not let in: {}; raise connections.max or .per_user", counted(refused, "connection"))
     });
+    warnings.extend(of_errors(admin, status));
+    let no_metrics = admin.metrics_failure.lock().as_ref().map(|why| format!("no metrics over TCP: {why}"));
+    warnings.extend(no_metrics);
     warnings.extend(of_state(&status.state));
     warnings.extend(status.missed_warning());
+    warnings.extend(status.raised_warning());
     let in_force = admin.engine.in_force();
     warnings.extend(unmet_rules(status, limits(&in_force).map(|rule| (rule.domain, rule.name))));
     warnings.extend(of_fleet(status, fleet));
     warnings.extend(fleet.secret_warning());
+    warnings.extend(fleet.slow_warning());
     warnings.extend(fleet.forged_warning());
+    warnings.extend(blocks_warning(&fleet.view.overrides));
     warnings.extend(everything_everywhere(admin));
     warnings.extend(of_pools(&status.pools));
     warnings
 }
+
+/// Warns of frames that were answered by an ERROR: those whose requests clients refuse, and those that they allow.
+fn of_errors(admin: &AdminState, status: &DaemonStatus) -> impl Iterator<Item = String> {
+    let sum = |codes: &[&str]| {
+        let found = codes.iter().filter_map(|code| Some((*code, *status.errors.get(*code)?)));
+        let found: Vec<(&str, u64)> = found.filter(|(_, frames)| *frames > 0).collect();
+        let names: Vec<String> =
+            found.iter().map(|(code, frames)| format!("{code} {}", count(*frames))).collect();
+        (found.iter().fold(0, |sum: u64, (_, frames)| sum.saturating_add(*frames)), names.join(", "))
+    };
+    let ((refused, codes), (broken, broken_codes)) = (sum(&REFUSING), sum(&BROKEN));
+    let closed: Vec<String> = admin
+        .server
+        .turned_away()
+        .iter()
+        .map(|(domain, user)| format!("; `{domain}` is closed to user {user}: see `domains.{domain}.uids`"))
+        .collect();
+    let refused = (refused > 0).then(|| {
+        format!("refused without a check: {} ({codes}){}", counted(refused, "request"), closed.concat())
+    });
+    let broken = (broken >= BROKEN_MIN).then(|| {
+        format!(
+            "not understood: {} ({broken_codes}), and clients allow such requests: are client and daemon of one release?",
+            counted(broken, "frame"),
+        )
+    });
+    refused.into_iter().chain(broken)
+}
+
+/// The codes after which clients refuse the request.
+const REFUSING: [&str; 3] = ["forbidden", "not_allowed", "quota"];
+
+/// The codes of frames that a correct client does not send.
+const BROKEN: [&str; 4] = ["hello_required", "malformed", "too_large", "version"];
+
+/// Fewer may be of a probe.
+const BROKEN_MIN: u64 = 10;
 
 /// Warns of files of the state directory that the start could not use.
 fn of_state(state: &SnapshotStatus) -> impl Iterator<Item = String> + '_ {
@@ -90,7 +131,7 @@ fn of_state(state: &SnapshotStatus) -> impl Iterator<Item = String> + '_ {
                  answers, unless the secret of this host is wrong"
             .to_owned(),
         false => format!(
-            "`{file}` of the state directory was unusable at the start, so its content is lost: the log has the cause"
+            "`{file}` of the state directory was unusable at the start, so its content does not hold: the log has the cause"
         ),
     })
 }

@@ -13,7 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-use super::ask::{EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, RequestArgs, is_disabled, print_text};
+use super::ask::{
+    EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, RequestArgs, is_disabled, not_limited, print_text, refused,
+};
 use super::client::{Client, ClientFailure, retry_unread};
 use super::signals::CaughtSignals;
 use super::{CliError, CliResult, usage};
@@ -68,7 +70,7 @@ pub(super) fn run(args: &Args) -> CliResult {
     let leave = match args.ask(&mut holder, &descriptors) {
         Ok(leave) => leave?,
         Err(ClientFailure::TooLarge(error)) => return Err(usage(error)),
-        Err(ClientFailure::Refused { code: Code::Invalid, message }) => return Err(usage(message)),
+        Err(ClientFailure::Refused { code, message }) => args.error(code, &message)?,
         Err(failure) => args.without_answer(&failure.to_string()),
     };
     let (lease, wait) = match leave {
@@ -96,7 +98,12 @@ impl Args {
     fn leave(&self, reply: &WireReply<'_>) -> Result<Leave, CliError> {
         match reply {
             WireReply::Decision(decision) => match decision.verdict {
-                Verdict::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
+                Verdict::Allow => {
+                    if let Some(text) = not_limited(decision) {
+                        log::plainly(&format!("tidegate: {text}"));
+                    }
+                    Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO })
+                }
                 Verdict::Wait => {
                     let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
                     Ok(Leave::Run { lease: decision.lease, wait })
@@ -106,9 +113,20 @@ impl Args {
                     Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
                 }
             },
-            WireReply::Error { code: Code::Invalid, message, .. } => Err(usage(message)),
-            WireReply::Error { code, message, .. } => Ok(self.without_answer(&format!("{code}: {message}"))),
+            WireReply::Error { code, message, .. } => self.error(*code, message),
             _ => Ok(self.without_answer("an answer to another question")),
+        }
+    }
+
+    /// Returns the outcome of an ERROR, as clients decide.
+    fn error(&self, code: Code, message: &str) -> Result<Leave, CliError> {
+        match code {
+            Code::Invalid => Err(usage(message)),
+            code if code.refuses() => {
+                log::plainly(&refused(code, message));
+                Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
+            }
+            code => Ok(self.without_answer(&format!("{code}: {message}"))),
         }
     }
 

@@ -125,6 +125,7 @@ impl Args {
         match answered {
             Ok(printed) => printed,
             Err(ClientFailure::TooLarge(error)) => Err(usage(error)),
+            Err(ClientFailure::Refused { code, message }) => self.error(code, &message, out),
             Err(failure) => self.failed(&failure.to_string(), out),
         }
     }
@@ -139,10 +140,28 @@ impl Args {
                 let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
-            WireReply::Error { code: Code::Invalid, message, .. } => Err(usage(message)),
-            WireReply::Error { code, message, .. } => self.failed(&format!("{code}: {message}"), out),
+            WireReply::Error { code, message, .. } => self.error(*code, message, out),
             _ => self.failed("an answer to another question", out),
         }
+    }
+
+    /// Prints the outcome of an ERROR, as clients decide.
+    fn error(&self, code: Code, message: &str, out: &mut dyn Write) -> CliResult {
+        if code == Code::Invalid {
+            return Err(usage(message));
+        }
+        if !code.refuses() {
+            return self.failed(&format!("{code}: {message}"), out);
+        }
+        match self.format.chosen() {
+            OutputFormat::Text => log::plainly(&refused(code, message)),
+            OutputFormat::Json => {
+                let reason = format!("{code}: {message}");
+                let verdict = Verdict::Shed.name();
+                writeln!(out, "{}", json!({"verdict": verdict, "degraded": false, "reason": reason}))?;
+            }
+        }
+        Ok(ExitCode::from(EX_TEMPFAIL))
     }
 
     /// Prints the outcome without an answer from the daemon, as `--on-failure` chooses.
@@ -166,6 +185,11 @@ impl Args {
         }
         Ok(code)
     }
+}
+
+/// The line for a request that an ERROR refuses.
+pub(super) fn refused(code: Code, message: &str) -> String {
+    format!("tidegate: {}, {code}: {message}", Verdict::Shed.name())
 }
 
 /// Whether `TIDEGATE_DISABLE=1` is set: then no request is sent.
@@ -232,15 +256,18 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
 
 /// Says why nothing limits the request.
 fn unlimited(decision: &DecisionReply<'_>) -> &'static str {
-    let reason =
-        decision.notes.iter().find(|(kind, _)| *kind == NoteKind::Unmatched).map(|(_, reason)| *reason);
-    match reason {
-        Some("domain") => {
+    not_limited(decision).unwrap_or("no enforced rule with a limit matches; `tidegate why` says why")
+}
+
+/// Says that no rule matches the request at all.
+pub(super) fn not_limited(decision: &DecisionReply<'_>) -> Option<&'static str> {
+    let (_, reason) = decision.notes.iter().find(|(kind, _)| *kind == NoteKind::Unmatched)?;
+    Some(match *reason {
+        "domain" => {
             "NOT LIMITED: no domain of this name has rules; `tidegate why DOMAIN` names those that have"
         }
-        Some(_) => "not limited: no rule matches; `tidegate why DOMAIN KEY=VALUE` says why not",
-        None => "no enforced rule with a limit matches",
-    }
+        _ => "not limited: no rule matches; `tidegate why DOMAIN KEY=VALUE` says why not",
+    })
 }
 
 fn to_json(decision: &DecisionReply<'_>) -> Value {

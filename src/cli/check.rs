@@ -150,7 +150,10 @@ fn summary(read: &RulesRead) -> String {
     let rules: usize = read.domains.iter().map(|domain| domain.rules().len()).sum();
     let [domains, rules] = [counted(read.domains.len(), "domain"), counted(rules, "rule")];
     let [errors, warnings] = [counted(read.count(true), "error"), counted(read.count(false), "warning")];
-    format!("{}: {domains}, {rules}; {errors}, {warnings}", read.read_from())
+    match read.rules {
+        Some(_) => format!("{}: {domains}, {rules}; {errors}, {warnings}", read.read_from()),
+        None => format!("{}: {errors}, {warnings}; the rules were not read", read.read_from()),
+    }
 }
 
 /// Longer lists are rarely read; `--all` prints them for a search.
@@ -266,8 +269,12 @@ impl RulesRead {
                     read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
                 }
                 if let Err(wrong) = settings.socket.group_number() {
-                    let problem = about_file(path.unwrap_or(Path::new(SETTINGS_FILE)), wrong);
-                    read.problems.push(Problem { severity: Severity::Warning, ..problem });
+                    let installed = Path::new(SETTINGS_FILE);
+                    let problem = about_file(path.unwrap_or(installed), wrong);
+                    // Other files may be of another host.
+                    let is_of_here = path.is_none_or(|path| path == installed);
+                    let severity = if is_of_here { problem.severity } else { Severity::Warning };
+                    read.problems.push(Problem { severity, ..problem });
                 }
                 read.problems.extend(settings.missing_files());
                 match &settings.redis {

@@ -107,7 +107,10 @@ fn examine(args: &Args) -> Vec<Finding> {
         None => Ok(reach::User::of_this_process()),
     };
     match user {
-        Ok(user) => findings.push(reach::socket(&settings.socket.path, &user)),
+        Ok(user) => {
+            findings.push(reach::socket(&settings.socket.path, &user));
+            findings.extend(args.as_user.as_ref().and_then(|_| daemon::closed_domains(&settings, &user)));
+        }
         Err(finding) => findings.push(finding),
     }
     findings.extend(daemon::all(&settings, running.as_ref()));

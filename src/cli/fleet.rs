@@ -96,6 +96,9 @@ fn shown<T: DeserializeOwned>(
 
 /// Summarizes the fleet state in one line.
 pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
+    if let Some(why) = fleet.failure.as_ref().filter(|_| !fleet.redis) {
+        return format!("shares with no other host: {why}");
+    }
     if !fleet.redis {
         return "shares with no other host: `redis` of the settings names whom to meet where".to_owned();
     }
@@ -111,9 +114,16 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
     };
     // Before the first reply it is an assumption.
     let trip = fleet.stale_s.map(|_| format!(", round trip {}", Micros(fleet.round_trip_us)));
+    let hosts = match fleet.hosts > fleet.counted {
+        true => format!(
+            "shares of {} by `fleet.hosts_at_least`, {} alive",
+            counted(fleet.hosts, "host"),
+            fleet.alive
+        ),
+        false => counted(fleet.hosts, "host"),
+    };
     format!(
-        "{}, {redis}{}, {}, {} cells/s",
-        counted(fleet.hosts, "host"),
+        "{hosts}, {redis}{}, {}, {} cells/s",
         trip.unwrap_or_default(),
         counted(fleet.keys, "key"),
         count(fleet.cells_per_s)

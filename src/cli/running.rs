@@ -37,19 +37,22 @@ impl RunningDaemon {
     }
 }
 
-/// Returns the sockets of all daemons of this host, each with its process; the nearest to a path first.
-pub(super) fn sockets(near: &Path) -> Vec<(u32, PathBuf)> {
+/// Returns the sockets of all daemons of this host, each with its process; the nearest to a path first. `None`: this user
+/// may not see which one it is.
+pub(super) fn sockets(near: &Path) -> Vec<(u32, Option<PathBuf>)> {
     let socket = |pid| {
         let args = arguments(pid)?;
-        let environment = Environment::of_process(pid).unwrap_or_default();
-        let settings = || Settings::load_in(args.config.as_deref(), &environment).ok();
-        let written = || settings().map(|(settings, _)| settings.socket.path);
-        Some((pid, absolute(pid, args.socket.or_else(written)?)?))
+        let path = args.socket.clone().or_else(|| {
+            // The settings file may name no socket, and the environment another one.
+            let environment = Environment::of_process(pid)?;
+            Some(Settings::load_in(args.config.as_deref(), &environment).ok()?.0.socket.path)
+        });
+        Some((pid, path.and_then(|path| absolute(pid, path))))
     };
     let near = std::path::absolute(near).unwrap_or_default();
     let alike = |path: &Path| near.components().zip(path.components()).take_while(|(a, b)| a == b).count();
     let mut sockets: Vec<_> = daemons().filter_map(socket).collect();
-    sockets.sort_by_key(|(_, path)| Reverse(alike(path)));
+    sockets.sort_by_key(|(_, path)| Reverse(path.as_deref().map(alike)));
     sockets
 }
 

@@ -12,7 +12,7 @@ use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView, RuleTotals, TopCallers, UNIT_REQUESTS};
 use crate::page;
-use crate::terms::{count, counted};
+use crate::terms::{Mode, count, counted};
 use crate::trace::summary::TextTable;
 
 /// Shows how the daemon is, on one page
@@ -54,7 +54,7 @@ fn text(status: &DaemonStatus) -> String {
     }
     let pools = Some(pools(&status.pools)).filter(|pools| pools.len() > 0).map(|pools| pools.to_string());
     let callers = callers_shown(&status.callers).chain(refused_many(status));
-    for table in [rules(&status.counts), pools].into_iter().flatten().chain(callers) {
+    for table in [rules(&status.counts), unmet(&status.counts), pools].into_iter().flatten().chain(callers) {
         let _ = write!(text, "\n{table}\n");
     }
     let held = held(None, &status.switches.held);
@@ -120,6 +120,23 @@ fn rules(rules: &[RuleStatus]) -> Option<String> {
     });
     TextTable::of_rows(&["rule", "passed", "refused", "would refuse", "mode"], rows)
 }
+
+/// Names the limits that no request has met.
+fn unmet(rules: &[RuleStatus]) -> Option<String> {
+    let is_unmet = |rule: &&RuleStatus| {
+        let is_off = rule.mode.as_deref() == Some(Mode::Disabled.name());
+        rule.is_limit && !is_off && rule.totals.outcomes().iter().sum::<u64>() == 0
+    };
+    let names = rules.iter().filter(is_unmet).map(|rule| name(&rule.totals.domain, &rule.totals.rule));
+    let names: Vec<String> = names.collect();
+    let (shown, more) = names.split_at(names.len().min(UNMET_SHOWN));
+    let more =
+        if more.is_empty() { String::new() } else { format!(" and {} more", count(more.len() as u64)) };
+    (!shown.is_empty()).then(|| format!("no request has met: {}{more}", shown.join(", ")))
+}
+
+/// As many names as fit a line or two.
+const UNMET_SHOWN: usize = 8;
 
 /// Returns the tables of callers, or that there are none.
 pub(super) fn callers_shown(top: &TopCallers) -> impl Iterator<Item = String> {

@@ -15,7 +15,7 @@ use crate::clock::Micros;
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::PAIRS_MAX;
 use crate::rules::shown;
-use crate::terms::count;
+use crate::terms::{Mode, count};
 
 /// Shows which decision the daemon would make now for a request, and why
 #[derive(Clone, Debug, clap::Args)]
@@ -127,6 +127,9 @@ fn reason(status: &WhyStatus) -> String {
     };
     match &status.rule {
         Some(rule) => format!(", by {rule}{wait}"),
+        None if status.mode == Mode::Disabled.name() => {
+            ": everything is switched off; `tidegate status` says by what".to_owned()
+        }
         None if status.checks.is_empty() => ": no rule matches".to_owned(),
         None => format!(": no enforced rule with a limit matches{wait}"),
     }
@@ -154,6 +157,9 @@ fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Resul
         write!(out, ", one more passes in {}", Micros(wait))?;
     } else if let Some(reset) = check.reset_us.filter(|reset| *reset > 0) {
         write!(out, ", one more in {}", Micros(reset))?;
+    }
+    if check.is_unreported {
+        write!(out, ", as far as this host knows: only a request asks Redis")?;
     }
     if is_request && (*cost != 1 || unit != UNIT_REQUESTS) {
         write!(out, "; cost {cost} {unit}")?;

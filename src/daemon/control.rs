@@ -61,7 +61,7 @@ impl DaemonControl for Daemon {
     }
 
     fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String> {
-        let alone = "this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings";
+        let alone = "this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings, or see `tidegate status` if they are there";
         self.fleet.as_ref().ok_or(alone)?.change(change)
     }
 

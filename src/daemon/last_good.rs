@@ -88,7 +88,9 @@ impl LastGood {
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failure_logged, true) {
                     let error = without_number(&error);
-                    warn!(%path, "the rules cannot be kept for a start at which their files have errors: {error}; tried again");
+                    let help =
+                        "make the directory, or let the daemon's user write there; tried again until then";
+                    warn!(%path, help, "the rules cannot be kept for a start at which their files have errors: {error}");
                 }
                 false
             }

@@ -182,7 +182,7 @@ impl SwitchesStore {
 
 fn lost(file: &str, error: &std::io::Error) -> String {
     let error = without_number(error);
-    format!("it is lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
+    format!("lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
 }
 
 fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
@@ -231,7 +231,7 @@ fn keep_aside(path: &Path, not_understood: usize) {
     );
 }
 
-const NO_STATE: &str = "it is lost when the daemon ends: there is no state directory of its own, set `state`";
+const NO_STATE: &str = "lost when the daemon ends: there is no state directory of its own, set `state`";
 
 /// A file takes effect within a second even on a busy host.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

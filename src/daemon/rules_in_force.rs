@@ -253,7 +253,10 @@ impl RulesInForce {
         (record.is_good, record.domains) = (is_good, domains);
         (record.kept, record.without) = (reading.kept.clone(), reading.without.clone());
         let first = reading.problems.iter().find(|problem| problem.is_error());
-        record.first_error = first.map(|error| format!("{}:{}", error.position.file, error.position.line));
+        record.first_error = first.map(|error| match error.position.line {
+            0 => error.position.file.to_string(),
+            line => format!("{}:{line}", error.position.file),
+        });
     }
 
     fn tell_sum(&self, message: &str) {

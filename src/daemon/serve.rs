@@ -25,7 +25,7 @@ use crate::engine::{Engine, MAPPED_BYTES_MIN};
 use crate::fleet::task::FleetHandle;
 use crate::host::{SignalSampler, SignalSink};
 use crate::rules::{Library, Problem};
-use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, ThreadHealth};
+use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, SocketFile, ThreadHealth};
 use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
 use crate::sys;
 use crate::terms::without_number;
@@ -147,7 +147,8 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     prepare_process();
     let listener = listen(settings)?;
-    let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
+    let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
+    let file = Arc::clone(&socket.file);
     let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
@@ -194,12 +195,13 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
                 log: Arc::clone(queue),
                 helpers: helpers.clone(),
                 after_crash_loop,
-                unready: unready(&shutdown, &pulse, &clock),
+                unready: unready(&shutdown, &pulse, &clock, file),
             }),
             ledger,
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),
             adapters: adapters.clone(),
+            metrics_failure: Arc::default(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
@@ -341,6 +343,7 @@ fn unready(
     shutdown: &CancellationToken,
     pulse: &Arc<ThreadHealth>,
     clock: &Arc<Clock>,
+    file: Arc<SocketFile>,
 ) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
     let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
     Box::new(move || {
@@ -354,7 +357,7 @@ fn unready(
         let few = (started < wanted).then(|| {
             format!("{started} of {wanted} decision threads run: raise TasksMax of the unit and restart")
         });
-        draining.into_iter().chain(silent).chain(few).collect()
+        draining.into_iter().chain(silent).chain(few).chain(file.obstacle()).collect()
     })
 }
 
@@ -428,7 +431,7 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, ServeFailure> {
 
 #[derive(Debug, thiserror::Error)]
 enum ServeFailure {
-    #[error("{0}")]
+    #[error("{}{}", .0, help(.0))]
     Bind(#[from] BindError),
     #[error(
         "the admin socket is taken: {0}\nhelp: stop the other daemon, or name another path as `admin.socket` in the settings"
@@ -448,6 +451,22 @@ enum ServeFailure {
     Threads(std::io::Error),
     #[error("cannot start: {0}")]
     Run(std::io::Error),
+}
+
+/// Says how to end the daemon that has the path.
+fn help(error: &BindError) -> String {
+    match error {
+        BindError::Locked { pid, .. } => {
+            let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+            format!(
+                "\nhelp: to replace it: kill {pid} (under systemd: systemctl restart tidegate); or name another path: --socket PATH"
+            )
+        }
+        BindError::InUse { .. } => {
+            "\nhelp: `ss -xlp` names the process: end it, or name another path: --socket PATH".to_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 impl ServeFailure {

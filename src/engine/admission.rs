@@ -52,17 +52,16 @@ pub(super) fn admit(
         check.judge(context, shard);
     }
     let mut refusing = checks.iter().filter(|check| check.refuses()).count();
-    if refusing > 0
-        && intent != Intent::Admit
-        && !context.oversized
-        && remote_check_may_help(context, checks, intent, &mut locked)
-    {
-        if intent == Intent::AdmitOrCheckRemotely {
+    if refusing > 0 && intent != Intent::Admit && !context.oversized {
+        let definite = count_definite_refusals(context, checks, intent, &mut locked);
+        if definite == 0 && intent == Intent::AdmitOrCheckRemotely {
             return Admission::NeedsRemoteCheck;
         }
-        // A PEEK makes no remote check: the last known level suggests a grant.
-        checks.iter_mut().filter(|check| check.refuses()).for_each(|check| check.outcome = Outcome::Pass);
-        refusing = 0;
+        // A PEEK makes no remote check, nor does a request that another rule refuses: the last known level suggests a
+        // grant, and missing tokens must not hide the rule that refuses.
+        let undecided = checks.iter_mut().filter(|check| check.refuses() && check.missing_units > 0);
+        undecided.for_each(|check| check.outcome = Outcome::Pass);
+        refusing = definite;
     }
     let shed = if refusing == 0 { gate() } else { None };
     let granted = refusing == 0 && shed.is_none();
@@ -85,21 +84,23 @@ pub(super) fn admit(
     }
 }
 
-/// Returns whether a remote check might let a refused request pass: every refusing part lacks units that
-/// other hosts or Redis can provide. Stores the missing amount in each part.
+/// Returns the number of refusals that no remote check could turn into a grant. Stores in each other refusing part the
+/// units that it lacks and that other hosts or Redis can provide.
 #[cold]
 #[inline(never)]
-fn remote_check_may_help(
+fn count_definite_refusals(
     context: &CheckContext<'_>,
     checks: &mut [StageCheck],
     intent: Intent,
     locked: &mut LockedShards<'_>,
-) -> bool {
-    checks.iter_mut().filter(|check| check.refuses()).all(|check| {
+) -> usize {
+    let mut definite = 0;
+    for check in checks.iter_mut().filter(|check| check.refuses()) {
         let shard = locked.shard(context.shards, check);
         check.missing_units = check.missing_fleet_units(intent == Intent::Peek, context, shard);
-        check.missing_units > 0
-    })
+        definite += usize::from(check.missing_units == 0);
+    }
+    definite
 }
 
 /// Charges one part if its request is granted, or if it counts refused requests.
@@ -112,7 +113,9 @@ fn commit(
 ) {
     // Only a lease holds the permits of concurrency rules.
     let may_charge = granted && (context.leases || !check.is_concurrency);
-    let is_charged = check.counts_refused(context) || check.passes() && may_charge;
+    // A share that lacks units has nothing to charge.
+    let counts_all = check.missing_units == 0 && check.counts_refused(context);
+    let is_charged = counts_all || check.passes() && may_charge;
     let shard = locked.shard(context.shards, check);
     if is_charged {
         check.charge(granted, wait, context, shard);

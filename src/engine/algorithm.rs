@@ -80,6 +80,11 @@ pub(super) trait AlgorithmTable {
 
     fn record_refusal(&self, _: &mut Self::State, _: Now, _: u32) {}
 
+    /// Whether a rule in shadow passes a request that this state refuses.
+    fn passes_in_shadow(&self, _: &Self::State, _: Now, _: u32) -> bool {
+        false
+    }
+
     /// Returns whether the sync task must be notified of the key, and resets that request.
     fn take_sync_request(_: &mut Self::State) -> bool {
         false
@@ -307,6 +312,10 @@ impl AlgorithmTable for share::ShareQuota {
 
     fn record_refusal(&self, state: &mut CompactShare, now: Now, cost: u32) {
         state.update(self, now.at, |share| share.record_refusal(self, now.at, cost));
+    }
+
+    fn passes_in_shadow(&self, state: &CompactShare, now: Now, cost: u32) -> bool {
+        state.unfold(self, now.at).passes_in_shadow(self, now.at, cost)
     }
 
     fn take_sync_request(state: &mut CompactShare) -> bool {

@@ -278,8 +278,13 @@ impl StageCheck {
                 &fresh
             }
         };
-        let (outcome, wait) = quota.judge(state, context.now, self.cost, context.wait_max);
+        let (mut outcome, wait) = quota.judge(state, context.now, self.cost, context.wait_max);
         self.wait = wait;
+        // A rule in shadow delays no request: it goes by the last reply of Redis.
+        if A::IS_SHARED && !self.enforced && !outcome.is_allowed() {
+            let passes = quota.passes_in_shadow(state, context.now, self.cost);
+            outcome = if passes { Outcome::Pass } else { outcome };
+        }
         Some(self.beyond_quota(quota, state, outcome, limited_by, context, shard))
     }
 

@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::control::{KeyError, RuleName};
-use super::digest::{Digest, HashKey, Salt};
+use super::digest::{Digest, HashKey, Salt, ShownDigest};
 use super::rule_set::{permit_salt, share_tag_and_salt};
 use super::shards::{Shard, Shards};
 use super::sync::Mutex;
@@ -242,6 +242,21 @@ impl Engine {
     pub fn peek_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<ShareReport> {
         let shard = self.shards.lock(self.shards.index_for(&key.digest));
         Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at).peek_report(now.at))
+    }
+
+    /// Whether only Redis knows the level of a key of a shared budget: it has not reported it for as long as other hosts
+    /// hold tokens.
+    #[must_use]
+    pub fn is_unreported(&self, key: ShownDigest, quota: &Quota, now: Now) -> bool {
+        let Quota::FleetBudget(quota) = quota else { return false };
+        let (Some(number), budgets) = (quota.budget(), self.fleet_budgets()) else { return false };
+        let Some(budget) = budgets.get(&number) else { return false };
+        let key = SharedKey::new(key.key(), number);
+        let shard = self.shards.lock(self.shards.index_for(&key.digest));
+        let share = shard.shares.find(&key.state(budget)).map(|share| share.unfold(&budget.quota, now.at));
+        share
+            .and_then(|share| share.last_level())
+            .is_none_or(|seen| now.at.since(seen.received_at) >= share::HOLD)
     }
 
     /// This host's share of a key of a rule, unchanged. `None`: the rule has no fleet budget.

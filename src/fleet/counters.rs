@@ -36,8 +36,10 @@ pub struct FleetView {
     pub unlike: u32,
     /// Whether Redis answers.
     pub is_linked: bool,
-    /// The host count for shares, this host included: the maximum of the last 30 s.
+    /// The host count for shares: `counted`, and at least the number of the settings.
     pub hosts: u32,
+    /// Hosts that were alive, this one included: the maximum of the last 30 s.
+    pub counted: u32,
     /// Hosts that were alive at the last heartbeat.
     pub alive: u32,
     /// The smoothed round trip.
@@ -46,6 +48,8 @@ pub struct FleetView {
     pub counts: SyncCounts,
     /// Remote checks.
     pub remote_checks: RemoteCheckCounts,
+    /// Whether remote checks are stopped although Redis answers: it answers too late.
+    pub is_too_slow: bool,
     /// Replies that did not match their command.
     pub undecodable: u64,
     /// Numbers out of range, clamped.
@@ -77,11 +81,13 @@ pub struct OverridesView {
     pub rejected: [u64; 4],
     /// Whether Redis recently had a value that no host of this fleet wrote.
     pub is_forged: bool,
+    /// The part of the room for blocks that is in use.
+    pub blocks_ratio: f64,
 }
 
 impl Default for FleetCounters {
     fn default() -> FleetCounters {
-        let view = FleetView { hosts: 1, ..FleetView::new() };
+        let view = FleetView { hosts: 1, counted: 1, ..FleetView::new() };
         FleetCounters {
             view: ArcSwap::from_pointee(view),
             overrides: Mutex::default(),

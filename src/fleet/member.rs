@@ -13,6 +13,8 @@ use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetConcurrencyLimit, FleetStatus};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
+use tracing::warn;
 
 /// This host as a member of the fleet.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub struct HostMember {
     remote_checks: PendingChecks,
     versions: Versions,
     host_count: HostCount,
+    /// When the log last said that Redis lost its data.
+    loss_logged: Option<Timestamp>,
 }
 
 impl HostMember {
@@ -47,6 +51,7 @@ impl HostMember {
             places: Arc::default(),
             versions: Versions::default(),
             host_count: HostCount::default(),
+            loss_logged: None,
         };
         member.take_budgets();
         member
@@ -208,6 +213,13 @@ impl HostMember {
         }
         if self.sync.counts().flushed > flushed {
             self.versions.resend();
+            if self.loss_logged.is_none_or(|logged| now.at.since(logged) >= LOSS_LOGGED_EVERY) {
+                self.loss_logged = Some(now.at);
+                warn!(
+                    "Redis HAS LOST ITS DATA: budgets start fresh. help: see whether it was flushed or restarted, evicts keys, \
+                     or a replica was promoted"
+                );
+            }
         }
     }
 
@@ -215,6 +227,9 @@ impl HostMember {
     pub fn apply_heartbeat(&mut self, reply: &HeartbeatReply, now: Timestamp) {
         self.status.set_hosts(self.host_count.update(reply.hosts, now));
         self.sync.set_alive(reply.hosts, now);
+        for (budget, counters) in self.sync.tallies(now) {
+            self.versions.record_seen(budget, counters.version);
+        }
     }
 
     /// Handles a command about budgets or cells whose outcome is unknown.
@@ -242,6 +257,9 @@ impl HostMember {
         is_left || self.permits.has_commands() || self.remote_checks.has_commands()
     }
 }
+
+/// Each bucket of cells finds the loss by itself.
+const LOSS_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Bounds the commands of one iteration of the sync task (about 10 ms) after many rules were loaded.
 const VERSIONS_AT_ONCE: usize = 16;

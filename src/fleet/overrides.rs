@@ -105,7 +105,7 @@ impl OverridesDocument {
     /// The next version after a change; `None` if it changes nothing.
     ///
     /// # Errors
-    /// The document would be too long.
+    /// The document, or the blocks in it, would be too long.
     pub fn after(
         &self,
         change: &FleetChange,
@@ -122,6 +122,9 @@ impl OverridesDocument {
             return Ok(None);
         }
         entries.extend(added);
+        if matches!(change, FleetChange::Block(_)) && block_bytes(&entries) > BLOCK_BYTES_MAX {
+            return Err(BLOCKS_FULL);
+        }
         let version = self.version.saturating_add(1);
         let json = serde_json::to_vec(&entries).map_err(|_| TOO_LONG)?;
         let bytes = key.sign(REDIS_KEY, [&version.to_be_bytes()[..], &json].concat());
@@ -129,10 +132,22 @@ impl OverridesDocument {
         if fits { Ok(Some(OverridesDocument { bytes, version, entries, unknown: 0 })) } else { Err(TOO_LONG) }
     }
 
+    /// The part of [`BLOCK_BYTES_MAX`] that blocks still need at `now`.
+    fn blocks_ratio(&self, now: Now) -> f64 {
+        let is_kept = |entry: &&OverrideEntry| entry.end(now).is_none_or(|end| now.at < end.after(ENDED_FOR));
+        block_bytes(self.entries.iter().filter(is_kept)) as f64 / BLOCK_BYTES_MAX as f64
+    }
+
     /// The order of documents: all hosts prefer the larger MAC of two documents of the same version.
     fn rank(&self) -> (u64, Option<&[u8; MAC_BYTES]>) {
         (self.version, self.bytes.last_chunk())
     }
+}
+
+/// The bytes of the blocks among these entries, each with its separator.
+fn block_bytes<'e>(entries: impl IntoIterator<Item = &'e OverrideEntry>) -> usize {
+    let blocks = entries.into_iter().filter(|entry| matches!(entry, OverrideEntry::Block { .. }));
+    blocks.map(|block| serde_json::to_vec(block).map_or(0, |json| json.len() + 1)).sum()
 }
 
 impl OverrideEntry {
@@ -261,6 +276,7 @@ impl OverridesSync {
         if now.utc_offset_nanos != self.utc {
             self.apply(now);
         }
+        self.counters.overrides.lock().blocks_ratio = self.known.blocks_ratio(now);
         if self.alarmed.is_none_or(|alarmed| now.at.since(alarmed) >= ALARM_LASTS) {
             self.counters.overrides.lock().is_forged = false;
         }
@@ -321,8 +337,12 @@ fn stamp(value: &[u8]) -> String {
 
 /// The most bytes of one document, so that values of Redis are bounded before they are read.
 pub const DOCUMENT_BYTES_MAX: usize = 65_536;
+/// The most bytes of all blocks: a document full of blocks must not stop a switch.
+pub const BLOCK_BYTES_MAX: usize = 49_152;
 const TOO_LONG: &str =
     "the fleet overrides have reached their limit of 64 KiB: clear some, or write them into the files";
+const BLOCKS_FULL: &str = "the blocks of all hosts have reached their limit of 48 KiB, and the rest is for switches. help: write a `deny` \
+                           list; or `tidegate switch` lists the blocks, and `tidegate unblock RULE --digest HEX --fleet` removes one";
 
 const REDIS_KEY: &[u8] = b"tg:{tm}:overrides";
 const NANOS: i64 = 1_000;

@@ -73,6 +73,8 @@ struct KnownVersion {
     /// The numbers that this host had before, and their version.
     before: Option<(NumbersFingerprint, u64)>,
     version: Option<u64>,
+    /// The newest version that a cell in Redis had.
+    seen: u64,
     status: VersionState,
 }
 
@@ -105,7 +107,7 @@ impl Versions {
                 Some(known) => known.before.clone(),
                 None => None,
             };
-            let known = KnownVersion { numbers, before, version: None, status: VersionState::Due };
+            let known = KnownVersion { numbers, before, version: None, seen: 0, status: VersionState::Due };
             self.known.insert(number, known);
         }
     }
@@ -113,6 +115,17 @@ impl Versions {
     /// Requests all versions again: Redis may have lost them, or the connections of earlier requests were closed.
     pub(super) fn resend(&mut self) {
         self.known.values_mut().for_each(|known| known.status = VersionState::Due);
+    }
+
+    /// Asks again, once, if cells have a newer version: after a rollback elsewhere it is of the numbers that this host has.
+    pub(super) fn record_seen(&mut self, budget: u64, version: u64) {
+        let known = self.known.get_mut(&budget).filter(|known| known.status == VersionState::Settled);
+        if let Some(known) = known
+            && known.version.is_some_and(|own| own < version)
+            && known.seen < version
+        {
+            (known.seen, known.status) = (version, VersionState::Due);
+        }
     }
 
     /// Takes the next request to send, which counts as in flight from now on.

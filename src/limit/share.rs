@@ -98,6 +98,8 @@ pub enum Fallback {
 #[derive(Debug)]
 pub struct FleetStatus {
     hosts: AtomicU32,
+    /// The hosts that were live, without `hosts_at_least`.
+    counted: AtomicU32,
     /// The least number of hosts to share with, however few are live.
     hosts_at_least: AtomicU32,
     outages: AtomicU32,
@@ -112,6 +114,7 @@ impl Default for FleetStatus {
         let outages = || AtomicU32::new(OUTAGES_AT_START);
         FleetStatus {
             hosts: AtomicU32::new(1),
+            counted: AtomicU32::new(1),
             hosts_at_least: AtomicU32::new(1),
             outages: outages(),
             remote_check_outages: outages(),
@@ -129,8 +132,15 @@ impl FleetStatus {
         self.hosts.load(Ordering::Relaxed)
     }
 
+    /// The number of live hosts, this one included, as last set.
+    #[must_use]
+    pub fn counted(&self) -> u32 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
     /// Sets the number of live hosts.
     pub fn set_hosts(&self, hosts: u32) {
+        self.counted.store(hosts.clamp(1, FleetStatus::HOSTS_MAX), Ordering::Relaxed);
         let least = self.hosts_at_least.load(Ordering::Relaxed);
         self.hosts.store(hosts.clamp(least, FleetStatus::HOSTS_MAX), Ordering::Relaxed);
     }
@@ -138,7 +148,7 @@ impl FleetStatus {
     /// Sets the least number of hosts, for a host that cannot count the others: it starts while Redis is unreachable.
     pub fn set_hosts_at_least(&self, hosts: u32) {
         self.hosts_at_least.store(hosts.clamp(1, FleetStatus::HOSTS_MAX), Ordering::Relaxed);
-        self.set_hosts(self.hosts());
+        self.set_hosts(self.counted());
     }
 
     /// Whether Redis is reachable.

@@ -77,6 +77,13 @@ impl Code {
         }
     }
 
+    /// Whether a client refuses the request. After the other codes it decides as without an answer, except after
+    /// [`Code::Invalid`], which commands report as wrong usage.
+    #[must_use]
+    pub const fn refuses(self) -> bool {
+        matches!(self, Code::Quota | Code::Forbidden | Code::NotAllowed)
+    }
+
     /// Whether the connection closes after the ERROR.
     #[must_use]
     pub const fn closes(self) -> bool {

@@ -198,7 +198,7 @@ impl HelloFrame<'_> {
     }
 }
 
-/// The reason of a decision made without the daemon.
+/// The reason of a decision made without the daemon, or of one made without an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissReason {
     /// No connection.
@@ -209,7 +209,7 @@ pub enum MissReason {
     Protocol,
     /// Not sent after repeated failures.
     Breaker,
-    /// The application's own code failed.
+    /// The application's own code failed: the daemon judged the request without the value.
     Callback,
 }
 
@@ -233,6 +233,12 @@ impl MissReason {
             MissReason::Breaker => "breaker",
             MissReason::Callback => "callback",
         }
+    }
+
+    /// Whether the client decided alone. After [`MissReason::Callback`] the daemon decides.
+    #[must_use]
+    pub const fn is_without_daemon(self) -> bool {
+        !matches!(self, MissReason::Callback)
     }
 }
 

@@ -42,12 +42,17 @@ fn suspect_pattern(attribute: &str, pattern: &Pattern) -> Option<(String, String
         let message = format!("{attribute} is never {value}: paths start with a slash");
         return Some((message, "write it with a `/` before it".to_owned()));
     }
-    if is_regular_expression(&text) {
-        let message = format!("{value} looks like a regular expression, but is compared as text");
+    let is_path = attribute == "`path`";
+    if is_path && let Some(glob) = glob_of_route(&text) {
+        let message = format!("{value} looks like a route: paths have the values in its place");
+        return Some((message, format!("write `route` instead of `path`, or `path: {glob}`")));
+    }
+    if is_regular_expression(&text, is_path) {
+        let compared = if matches!(pattern, Pattern::Glob(_)) { "a pattern with `*`" } else { "text" };
+        let message = format!("{value} looks like a regular expression, but is compared as {compared}");
         return Some((message, "`*` stands for any characters, also none: `/v1/*`".to_owned()));
     }
-    let is_path = attribute == "`path`" && text.starts_with('/');
-    if is_path && (text.contains("**") || text.contains('?')) {
+    if is_path && text.starts_with('/') && (text.contains("**") || text.contains('?')) {
         let message = format!("{value} has signs of other globs: here `?` is itself, and `**` is `*`");
         return Some((
             message,
@@ -57,11 +62,29 @@ fn suspect_pattern(attribute: &str, pattern: &Pattern) -> Option<(String, String
     None
 }
 
-fn is_regular_expression(text: &str) -> bool {
+fn is_regular_expression(text: &str, is_path: bool) -> bool {
     let is_anchored =
         text.len() > 1 && (text.starts_with('^') || text.starts_with('/') && text.ends_with('$'));
+    // `10.0.0.*` and `report.*` are patterns.
+    let after_word = |at: usize| text.get(..at).is_some_and(|before| before.ends_with(char::is_alphanumeric));
+    let any = |part| text.match_indices(part).any(|(at, _)| is_path || !after_word(at));
     is_anchored
-        || [".*", ".+", "\\d", "\\w", "[a-z", "[0-9", "[A-Z", "(?"].iter().any(|part| text.contains(part))
+        || any(".*")
+        || [".+", "\\d", "\\w", "[a-z", "[0-9", "[A-Z", "(?"].iter().any(|part| text.contains(part))
+}
+
+/// Returns the pattern for the paths of a route: `/items/*` for `/items/<int:id>`, `/items/:id` and `/items/{id}`.
+fn glob_of_route(text: &str) -> Option<String> {
+    let is_parameter = |part: &&str| {
+        let enclosed = |open, close| part.len() > 2 && part.starts_with(open) && part.ends_with(close);
+        let named = part.strip_prefix(':').is_some_and(|name| name.starts_with(char::is_alphabetic));
+        named || enclosed('<', '>') || enclosed('{', '}')
+    };
+    let parts = || text.split('/');
+    let is_route = text.starts_with('/') && parts().any(|part| is_parameter(&part));
+    is_route.then(|| {
+        parts().map(|part| if is_parameter(&part) { "*" } else { part }).collect::<Vec<_>>().join("/")
+    })
 }
 
 /// Returns the attribute that is probably meant by a name: one that middlewares send, or another of the domain.

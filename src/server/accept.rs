@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixListener;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -15,17 +16,20 @@ use super::connections::{ConnectionPermit, ConnectionRefusal, ConnectionRegistry
 use super::decision_thread::DecisionThread;
 use super::listener::{BACKLOG, Listener};
 use super::log_throttle::LogThrottle;
+use super::socket_file;
 use crate::clock::Timestamp;
 use crate::protocol::{Code, WireReply, encode_reply};
 
 /// Accepts until shutdown. Errors of single connections and a lack of descriptors do not end it.
 pub(super) async fn run(
-    listener: &Listener,
+    listener: &mut Listener,
     shared: &Arc<ServerState>,
     threads: &[DecisionThread],
     shutdown: &CancellationToken,
 ) -> io::Result<()> {
-    let watched = listener.watch()?;
+    let mut watched = listener.watch()?;
+    let mut checks = tokio::time::interval(socket_file::CHECK_EVERY);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut next_thread = threads.iter().cycle();
     let mut queue = AcceptedQueue::new();
     let mut shortage = ShortagePause::default();
@@ -36,6 +40,10 @@ pub(super) async fn run(
                 biased;
                 () = shutdown.cancelled() => break,
                 accepted = accept(&watched) => Some(accepted),
+                _ = checks.tick() => {
+                    watched = socket_file::restore(listener, shared, threads).unwrap_or(watched);
+                    continue;
+                }
             }
         } else {
             tokio::task::yield_now().await;

@@ -7,12 +7,13 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode};
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tracing::warn;
 
+use super::socket_file::SocketFile;
 use crate::terms::without_number;
 
 /// A socket that listens at a path.
@@ -29,14 +31,17 @@ pub struct Listener {
     path: PathBuf,
     /// `None` for a passed socket, whose path belongs to the service manager.
     owned: Option<OwnedPath>,
+    file: Arc<SocketFile>,
 }
 
 #[derive(Debug)]
 struct OwnedPath {
     /// Device and inode of the socket.
     identity: (u64, u64),
+    mode: u32,
+    group: Option<u32>,
     /// Held until the end. The lock file is not removed, as a lock on a removed file excludes no other process.
-    _lock: File,
+    lock: File,
 }
 
 /// Why binding a path failed.
@@ -45,8 +50,8 @@ struct OwnedPath {
 pub enum BindError {
     #[error("{path}: a socket's path has at most {PATH_BYTES_MAX} bytes and this one has {bytes}")]
     TooLong { path: PathBuf, bytes: usize },
-    #[error("{path}: another tidegate is running here (it holds {lock})")]
-    Locked { path: PathBuf, lock: PathBuf },
+    #[error("{path}: another tidegate is running here{} (it holds {lock})", process(*pid))]
+    Locked { path: PathBuf, lock: PathBuf, pid: Option<u32> },
     #[error("{path}: another process is listening here")]
     InUse { path: PathBuf },
     #[error("{path}: something that is not a socket is in the way")]
@@ -85,17 +90,51 @@ impl Listener {
         if bytes > PATH_BYTES_MAX {
             return Err(BindError::TooLong { path: path.into(), bytes });
         }
-        let failed = |doing| move |source| BindError::Io { path: path.into(), doing, source };
         let lock = acquire_lock(path)?;
-        ensure_not_listening(path)?;
-        let temporary = temporary_path(path);
-        remove_stale(&temporary)?;
-        let socket = bind_with_mode(&temporary, mode).map_err(failed("cannot listen"))?;
-        let identity = publish(&temporary, path, group);
-        let identity = identity.inspect_err(|_| drop(std::fs::remove_file(&temporary)));
-        let identity = identity.map_err(failed("cannot move the socket to its path"))?;
-        socket.set_nonblocking(true).map_err(failed("cannot listen"))?;
-        Ok(Listener { socket, path: path.into(), owned: Some(OwnedPath { identity, _lock: lock }) })
+        let (socket, identity) = listen_at(path, mode, group)?;
+        let owned = Some(OwnedPath { identity, mode, group, lock });
+        Ok(Listener::with(socket, path.into(), owned))
+    }
+
+    fn with(socket: UnixListener, path: PathBuf, owned: Option<OwnedPath>) -> Listener {
+        let listener = Listener { socket, path, owned, file: Arc::default() };
+        listener.file.set_identity(listener.identity());
+        listener
+    }
+
+    /// Returns what operators see of the socket file.
+    #[must_use]
+    pub fn file(&self) -> &Arc<SocketFile> {
+        &self.file
+    }
+
+    /// Whether the socket file is still at its path. That of a passed socket is the service manager's.
+    #[must_use]
+    pub fn is_at_path(&self) -> bool {
+        let is_own = |owned: &OwnedPath| {
+            std::fs::symlink_metadata(&self.path).is_ok_and(|now| file_identity(&now) == owned.identity)
+        };
+        self.owned.as_ref().is_none_or(is_own)
+    }
+
+    /// Binds the path again after its file was removed. Returns the new socket, registered with the current runtime.
+    ///
+    /// # Errors
+    /// As of [`Listener::bind`]: another process may have taken the path.
+    pub(super) fn bind_again(&mut self) -> Result<tokio::net::UnixListener, BindError> {
+        let path = &*self.path;
+        let failed = |source| BindError::Io { path: path.into(), doing: "cannot listen again", source };
+        let Some(owned) = &mut self.owned else { return self.watch().map_err(failed) };
+        let held = owned.lock.metadata().map_err(failed)?;
+        let lock = std::fs::symlink_metadata(with_suffix(path, LOCK_SUFFIX));
+        if !lock.is_ok_and(|there| file_identity(&there) == file_identity(&held)) {
+            owned.lock = acquire_lock(path)?;
+        }
+        let (socket, identity) = listen_at(path, owned.mode, owned.group)?;
+        let watched = socket.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(failed)?;
+        (self.socket, owned.identity) = (socket, identity);
+        self.file.set_identity(Some(identity));
+        Ok(watched)
     }
 
     /// Takes a listening socket passed by a service manager. Its path, mode and group never change.
@@ -117,7 +156,7 @@ impl Listener {
         let address = socket.local_addr().map_err(PassedSocketError::Io)?;
         let path = address.as_pathname().ok_or(PassedSocketError::WithoutPath)?.to_owned();
         socket.set_nonblocking(true).map_err(PassedSocketError::Io)?;
-        Ok(Listener { socket, path, owned: None })
+        Ok(Listener::with(socket, path, None))
     }
 
     /// Returns its path.
@@ -144,10 +183,7 @@ impl Listener {
     /// Removes the path if it still is this socket: a client then finds no socket, instead of one without a server. The
     /// path of a passed socket stays: clients wait there for the next daemon.
     pub(super) fn remove_path(&self) {
-        let Some(owned) = &self.owned else { return };
-        let unchanged =
-            std::fs::symlink_metadata(&self.path).is_ok_and(|now| file_identity(&now) == owned.identity);
-        if unchanged {
+        if self.owned.is_some() && self.is_at_path() {
             // After an error, the next start finds a stale socket and replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -167,16 +203,40 @@ impl Drop for Listener {
     }
 }
 
+/// Listens at a path whose lock this process holds. Returns the socket with its identity.
+fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<(UnixListener, (u64, u64)), BindError> {
+    let failed = |doing| move |source| BindError::Io { path: path.into(), doing, source };
+    ensure_not_listening(path)?;
+    let temporary = temporary_path(path);
+    remove_stale(&temporary)?;
+    let socket = bind_with_mode(&temporary, mode).map_err(failed("cannot listen"))?;
+    let identity = publish(&temporary, path, group);
+    let identity = identity.inspect_err(|_| drop(std::fs::remove_file(&temporary)));
+    let identity = identity.map_err(failed("cannot move the socket to its path"))?;
+    socket.set_nonblocking(true).map_err(failed("cannot listen"))?;
+    Ok((socket, identity))
+}
+
+/// Locks the path, and writes the process to the lock file for those that find it locked.
 fn acquire_lock(path: &Path) -> Result<File, BindError> {
     let lock_path = with_suffix(path, LOCK_SUFFIX);
     let failed = |source| BindError::Io { path: lock_path.clone(), doing: "cannot lock", source };
     let mut options = OpenOptions::new();
     // A planted link is not followed.
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let lock = options.open(&lock_path).map_err(failed)?;
+    let mut lock = options.open(&lock_path).map_err(failed)?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(BindError::Locked { path: path.into(), lock: lock_path }),
+        Ok(()) => {
+            // Without it, as on a full disk, the message lacks the process.
+            let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+            Ok(lock)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut written = String::new();
+            let _ = lock.take(PID_BYTES_MAX).read_to_string(&mut written);
+            let pid = written.trim().parse().ok();
+            Err(BindError::Locked { path: path.into(), lock: lock_path, pid })
+        }
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
 }
@@ -201,6 +261,10 @@ fn ensure_not_listening(path: &Path) -> Result<(), BindError> {
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
 }
 
 fn help(error: &io::Error) -> &'static str {
@@ -279,6 +343,9 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 const PATH_BYTES_MAX: usize = 107;
 
 const LOCK_SUFFIX: &str = ".lock";
+
+/// More than the digits of a process.
+const PID_BYTES_MAX: u64 = 16;
 
 /// All processes of all applications may reconnect at once after a restart.
 pub(super) const BACKLOG: u16 = 4_096;

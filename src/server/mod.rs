@@ -18,6 +18,7 @@ mod pending;
 mod processes;
 mod pulse;
 mod request;
+mod socket_file;
 mod stream;
 mod telemetry;
 
@@ -34,6 +35,7 @@ pub use connector::Connector;
 pub use listener::{BindError, Listener, PassedSocketError, retry_until_open};
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
+pub use socket_file::SocketFile;
 pub use telemetry::ServerCounters;
 
 use crate::clock::{Clock, Timestamp};
@@ -200,13 +202,13 @@ impl Server {
 }
 
 async fn serve(
-    listener: Listener,
+    mut listener: Listener,
     shared: &Arc<ServerState>,
     threads: Vec<DecisionThread>,
     shutdown: &CancellationToken,
 ) -> std::io::Result<()> {
     let housekeeping = tokio::spawn(supervise_housekeeping(Arc::clone(shared)));
-    accept::run(&listener, shared, &threads, shutdown).await?;
+    accept::run(&mut listener, shared, &threads, shutdown).await?;
     listener.remove_path();
     accept::admit_backlog(&listener, shared, &threads);
     // Releases the lock: another daemon may start while this one drains.

@@ -205,6 +205,7 @@ impl<'a> RequestContext<'a> {
     #[cold]
     fn refuse_domain(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> AfterFrame {
         self.client.shared.access.log_refusal(domain, self.user(), self.now.at);
+        self.client.shared.telemetry.add_turned_away(domain, self.user());
         let message = format!("the domain `{domain}` is not open to user {}", self.user());
         self.write_error(id, Code::NotAllowed, &message, replies);
         AfterFrame::Continue

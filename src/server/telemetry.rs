@@ -26,6 +26,8 @@ pub struct ServerCounters {
     clock_steps_back: AtomicU64,
     /// The first users of each domain of the rules.
     users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
+    /// The first closed domains, each with a user that was refused there.
+    turned_away: Mutex<BTreeSet<(Box<str>, u32)>>,
     /// The first names of requests whose domain did not exist.
     unknown_domains: Mutex<BTreeSet<Box<str>>>,
 }
@@ -92,11 +94,11 @@ impl ServerCounters {
         names.zip(self.errors.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Returns the decisions that clients made without the daemon, by client library and reason.
-    pub fn missed_decisions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    /// Returns what clients report of decisions without the daemon and of functions that raised, by client library.
+    pub fn missed_decisions(&self) -> impl Iterator<Item = (&'static str, MissReason, u64)> {
         ClientKind::VARIANTS.iter().zip(&self.missed).flat_map(|(client, counts)| {
             let each = MissReason::ALL.into_iter().zip(counts);
-            each.map(move |(reason, count)| (client.into(), reason.name(), count.load(Ordering::Relaxed)))
+            each.map(move |(reason, count)| (client.into(), reason, count.load(Ordering::Relaxed)))
         })
     }
 
@@ -123,6 +125,19 @@ impl ServerCounters {
             }
         } else if known.len() < DOMAINS_MAX {
             known.insert(domain.into(), ArrayVec::from_iter([user]));
+        }
+    }
+
+    /// Returns the first closed domains of which requests were refused, each with a user.
+    pub fn turned_away(&self) -> Vec<(Box<str>, u32)> {
+        self.turned_away.lock().iter().cloned().collect()
+    }
+
+    /// Adds a user that was refused in a closed domain. The domain is one of the settings.
+    pub(super) fn add_turned_away(&self, domain: &str, user: u32) {
+        let mut known = self.turned_away.lock();
+        if known.len() < TURNED_AWAY_MAX {
+            known.insert((domain.into(), user));
         }
     }
 
@@ -211,12 +226,15 @@ impl MissedReports {
     /// Logs the reports since the last line at once.
     pub(super) fn log_now(&self) {
         let missed = std::mem::take(&mut *self.unlogged.lock());
-        if !missed.is_empty() {
-            let [unreachable, timeout, protocol, breaker, callback] =
-                MissReason::ALL.map(|reason| missed.count(reason));
+        let [unreachable, timeout, protocol, breaker, callback] =
+            MissReason::ALL.map(|reason| missed.count(reason));
+        if missed.iter().any(|(reason, _)| reason.is_without_daemon()) {
+            warn!(unreachable, timeout, protocol, breaker, "clients report decisions made without tidegate");
+        }
+        if callback > 0 {
             warn!(
-                unreachable,
-                timeout, protocol, breaker, callback, "clients report decisions made without tidegate"
+                callback,
+                "functions of an application raised: requests were judged without their attributes; see its log"
             );
         }
     }
@@ -237,6 +255,9 @@ const NOT_PENDING: [(NotPending, &str); 3] =
 
 /// Names are arbitrary text of clients: as many as an operator reads, and lines of the log.
 const UNKNOWN_DOMAINS_MAX: usize = 16;
+
+/// As many as a warning names.
+const TURNED_AWAY_MAX: usize = 4;
 
 /// Users stored for each domain.
 const USERS_MAX: usize = 4;

@@ -29,8 +29,11 @@ pub(crate) struct ReplayStage<'w> {
     /// `reload` events are skipped.
     keeps_rules: bool,
     reloads_passed_over: u64,
-    /// Attributes that had hashed values.
+    /// Attributes that had hashed values, and those that had others.
     hashed: BTreeSet<Box<str>>,
+    clear: BTreeSet<Box<str>>,
+    /// Domains of requests.
+    domains: BTreeSet<Box<str>>,
     news: Vec<String>,
 }
 
@@ -54,6 +57,8 @@ impl<'w> ReplayStage<'w> {
             keeps_rules: other_is_there,
             reloads_passed_over: 0,
             hashed: BTreeSet::new(),
+            clear: BTreeSet::new(),
+            domains: BTreeSet::new(),
             news: Vec::new(),
         }
     }
@@ -79,10 +84,11 @@ impl<'w> ReplayStage<'w> {
         by: &LeaseOwner<'_>,
     ) -> Result<(), TraceFailure> {
         for (attribute, value) in request.descriptors.attributes {
-            if is_hashed(value) && !self.hashed.contains(*attribute) {
-                self.hashed.insert((*attribute).into());
+            if !value.is_empty() {
+                insert(if is_hashed(value) { &mut self.hashed } else { &mut self.clear }, attribute);
             }
         }
+        insert(&mut self.domains, request.domain);
         let all = self.decisions.is_some();
         let decision = self.player.judge(&Request { lists_all_limits: all, ..*request }, by);
         let decision = decision.map_err(|wrong| not_played(event, wrong))?;
@@ -143,15 +149,20 @@ impl<'w> ReplayStage<'w> {
     /// A warning if rules match on values that the trace has as hashes.
     pub(crate) fn unmatched_hashes(&self) -> Option<String> {
         let players = || [Some(&self.player), self.other.as_ref()].into_iter().flatten();
-        let domains = || players().flat_map(|player| &player.rules);
+        let domains = || {
+            let all = players().flat_map(|player| &player.rules);
+            all.filter(|domain| self.domains.contains(domain.name()))
+        };
         let unmatched =
             self.hashed.iter().filter(|attribute| domains().any(|domain| domain.looks_at(attribute)));
         let unmatched: Vec<&str> = unmatched.map(|attribute| &**attribute).collect();
-        let options = || unmatched.iter().map(|name| format!(" --clear {name}"));
+        let all: BTreeSet<&str> =
+            self.clear.iter().map(|name| &**name).chain(unmatched.iter().copied()).collect();
+        let options = || all.iter().map(|name| format!(" --clear {name}"));
         (!unmatched.is_empty()).then(|| {
             format!(
                 "rules look at values of {}, which this trace has as hashes: no condition matches them, and addresses of \
-                 one prefix count apart\nhelp: record it with `tidegate record --for 10m{}`, and the other attributes to clear",
+                 one prefix count apart\nhelp: tidegate record --for 10m{} --out FILE",
                 unmatched.join(", "),
                 options().collect::<String>()
             )
@@ -173,6 +184,13 @@ impl<'w> ReplayStage<'w> {
         }
         played.remarks.extend(self.unmatched_hashes());
         played
+    }
+}
+
+/// Inserts a name, which is copied only once.
+fn insert(names: &mut BTreeSet<Box<str>>, name: &str) {
+    if !names.contains(name) {
+        names.insert(name.into());
     }
 }
 

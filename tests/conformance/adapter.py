@@ -18,10 +18,10 @@ ASKED = ("hit", "acquire", "peek", "crowd", "busy", "fork", "work")
 
 
 class Adapter:
-    def __init__(self, language: Language) -> None:
+    def __init__(self, language: Language, **variables: str) -> None:
         self.language = language
         self.process = subprocess.Popen(
-            language.command(), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            language.command(), env=environment() | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         self.read = b""
 

@@ -77,6 +77,15 @@ def errs(cost):
     return step
 
 
+def raises(do, on_failure):
+    """An option that is none of its words is a programmer's error, with the daemon and without."""
+
+    def step(run):
+        assert run.ask(do, on_failure=on_failure).get("raised"), run.last
+
+    return step
+
+
 def costs(cost, wanted=None):
     def step(run):
         compare(run.ask(cost=cost), LIMITED)
@@ -182,6 +191,22 @@ INPUTS = (
         limit,
     ),
     Scenario("longest_values_of_a_large_frame", (FITS,), (fits,), limit),
+    Scenario(
+        "objects_without_a_text",
+        (INPUT,),
+        (
+            *2 * (refuses(attributes={"user": {"object": True}, "plan": "free"}),),
+            logged("the attribute user has no text; help: send its id; such requests are refused (invalid)"),
+            stats(missed={}, refused={"invalid": 2}),
+        ),
+        limit,
+    ),
+    Scenario(
+        "another_on_failure",
+        (INPUT,),
+        tuple(raises(do, word) for do in ("acquire", "hit", "peek") for word in ("deny", "")),
+        needs=frozenset({"dynamic"}),
+    ),
     Scenario(
         "names",
         (INPUT, NAME),

@@ -4,7 +4,7 @@ An adapter reads commands, JSON objects, one a line, and answers each with one l
 
 | command `do` | fields | answer |
 |---|---|---|
-| `make` | `client` (its name, also in other commands), `socket`, `timeout_ms`, `fallback`?, `enabled`? | `{}` |
+| `make` | `client` (its name, also in other commands), `socket`, `timeout_ms`?, `fallback`?, `enabled`? | `{}` |
 | `hit`, `acquire`, `peek` | `domain`, `attributes`, `cost`?, `priority`?, `idem`?, `on_failure`? | a decision |
 | `crowd` | those of `hit`, `callers` | `all`: decisions of concurrent hits of the users u0, u1, … |
 | `busy` | those of `hit`, `busy_ms` | a decision; the event loop is busy before the write and before the read |
@@ -16,7 +16,8 @@ An adapter reads commands, JSON objects, one a line, and answers each with one l
 
 A decision is `allowed`, `verdict`, `status`, `degraded`, `reason`, `rule`, `limit`, `remaining`, `lease` (null if
 absent), `retry_us` (null: never), `wait_us`, `took_us` (the time of the call); of a call that raised, `raised` and
-`took_us`. The attribute value `{"invalid": true}` is text that is not valid Unicode, as the language can hold it.
+`took_us`. The attribute value `{"invalid": true}` is text that is not valid Unicode, as the language can hold it;
+`{"object": true}` is an object without a text of its own.
 """
 
 from __future__ import annotations

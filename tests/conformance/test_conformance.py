@@ -6,25 +6,22 @@ import re
 
 import pytest
 
-from adapter import Adapter, Run
+from adapter import DEFAULTS, Adapter, Run
 from languages import LANGUAGES, ROOT
 from scenarios import SCENARIOS
 
 PAGE = re.sub(r"\s+", " ", (ROOT / "docs/protocol.md").read_text())
-CASES = [
-    pytest.param(
-        language,
-        scenario,
-        id=f"{language}-{scenario.name}",
-        marks=[
-            pytest.mark.xdist_group(f"conformance-{language}"),
-            *([pytest.mark.nightly] if language.nightly or scenario.nightly else []),
-        ],
-    )
-    for language in LANGUAGES
-    for scenario in SCENARIOS
-    if scenario.applies(language)
-]
+
+
+def _marked(language, scenario=None):
+    """Returns a parameter, which runs every night only if its language or scenario does."""
+    marks = [pytest.mark.xdist_group(f"conformance-{language}")]
+    marks += [pytest.mark.nightly] if language.nightly or (scenario and scenario.nightly) else []
+    values = [language] if scenario is None else [language, scenario]
+    return pytest.param(*values, id="-".join([str(language), *([scenario.name] if scenario else [])]), marks=marks)
+
+
+CASES = [_marked(language, scenario) for language in LANGUAGES for scenario in SCENARIOS if scenario.applies(language)]
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +56,34 @@ def test_client(language, scenario, adapters, directory, request):
         if run is not None and run.played:
             run.played.stop()
     adapters[language.name] = adapter
+
+
+UNFIT = ("abc", "0", "-5", "1e3", "10001", "nan")  # of TIDEGATE_TIMEOUT_MS
+
+
+@pytest.mark.parametrize("language", [_marked(language) for language in LANGUAGES])
+def test_environment(language, directory):
+    """A useless value leaves the default, and one line; TIDEGATE_DISABLE leaves one line at the first call."""
+    if why := language.needs():
+        pytest.skip(f"{language} is not tried: {why}")
+    for value, name in [*((text, "TIDEGATE_TIMEOUT_MS") for text in (*UNFIT, "", "5000")), ("yes", "TIDEGATE_DISABLE")]:
+        adapter = Adapter(language, **{name: value})
+        try:
+            adapter.send({"do": "make", "client": "", "socket": str(directory / "none")})
+            assert adapter.receive() == {}
+            adapter.send(*2 * [{"do": "hit", "client": "", **DEFAULTS}], {"do": "log", "client": ""})
+            reasons = [adapter.receive()["reason"] for _ in range(2)]
+            lines = [line.rstrip() for line in adapter.receive()["lines"]]
+        finally:
+            adapter.end()
+        if name == "TIDEGATE_DISABLE":
+            assert reasons == 2 * ["disabled"]
+            assert lines == ['tidegate: TIDEGATE_DISABLE is "yes": nothing is limited']
+            continue
+        said = f'tidegate: TIDEGATE_TIMEOUT_MS is "{value}", not above 0 and up to 10000: the timeout is 20 ms'
+        assert reasons[0] == "unreachable" and [line for line in lines if "TIMEOUT" in line] == (
+            [said] if value in UNFIT else []
+        )
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

@@ -30,6 +30,16 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
+fn says_that_rules_of_wrong_settings_were_not_read() {
+    let (_directory, path) = file("tidegate.yaml", "rules: rules\nsocket: {mod: 7}\n");
+    let (text, fine) = check(&path);
+    assert!(
+        !fine && text.ends_with("./tidegate.yaml: 1 error, 0 warnings; the rules were not read\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn checks_rules_named_by_settings_file() {
     let (directory, path) = file(
         "tidegate.yaml",

@@ -6,7 +6,7 @@ import { isAbsolute, join } from "node:path";
 import { Connection, type Answer, type Operation, type Owner, type Which } from "./connection.js";
 import { Decision, Denied, isRefusal, type Grant, type Reason } from "./decision.js";
 import { asFallback, Fallback, type Rates } from "./fallback.js";
-import { checkOptions, type Options } from "./options.js";
+import { ACTIONS, checkOptions, checkWord, type Options } from "./options.js";
 import {
   ACQUIRE, CHARGE, FRAME_MAX, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL,
   checkCost, checkName, describe, elementsFrom, elementsOf, Fault, isName, shortenIdem,
@@ -14,6 +14,7 @@ import {
 } from "./wire.js";
 
 const VERSION = "0.1.0";
+const TIMEOUT_MS_MAX = 10_000; // of the environment
 const ABANDONED_MAX = 512, LOGGED_MAX = 100;
 const REPORTED_MAX = FRAME_MAX / 2; // bytes of a request that a report may join; with more, a value might become its digest
 const MICROS_MAX = 2n ** 63n - 1n;
@@ -94,6 +95,7 @@ export class Client implements Owner {
   readonly timeoutMs: number;
   readonly #options: ClientOptions;
   readonly #enabled: boolean;
+  readonly #off: string | null; // TIDEGATE_DISABLE, if it is set
   readonly #fallback: Fallback | null;
   readonly #info: Map<string, Value>;
   #connection: Connection | null = null;
@@ -114,13 +116,14 @@ export class Client implements Owner {
     checkOptions(options, CLIENT);
     const { pool = "default", slots = 0, enabled = true, fallback, logger } = options;
     if (logger && typeof logger.warn !== "function") throw new TypeError("logger has a function warn, as console has");
-    const text = process.env["TIDEGATE_TIMEOUT_MS"] ?? "";
-    this.timeoutMs = options.timeoutMs ?? (/^\d+([.]\d+)?$/.test(text) ? Number(text) : 20);
+    this.#options = options;
+    this.timeoutMs = options.timeoutMs ?? this.#timeoutOf(process.env["TIDEGATE_TIMEOUT_MS"] ?? "");
     if (!(this.timeoutMs > 0 && this.timeoutMs < 2 ** 31)) throw new RangeError("timeoutMs is above 0");
     if (!Number.isSafeInteger(slots) || slots < 0) throw new RangeError("slots are 0 or more");
     if (!isName(pool)) throw new TypeError(`the pool ${String(pool)} is not a name`);
-    this.#options = options;
-    this.#enabled = enabled && ["", "0"].includes(process.env["TIDEGATE_DISABLE"] ?? "");
+    const off = process.env["TIDEGATE_DISABLE"] ?? "";
+    this.#enabled = enabled && ["", "0"].includes(off);
+    this.#off = ["", "0"].includes(off) ? null : off;
     this.#fallback = asFallback(fallback);
     this.#info = new Map<string, Value>([["client", `node/${VERSION}`], ["pool", pool], ["slots", slots]]);
   }
@@ -284,10 +287,11 @@ export class Client implements Owner {
   ): Promise<Decision> {
     if (given !== NONE) checkOptions(given, CALL);
     const { onFailure = "allow", signal, fallback = this.#fallback } = given;
-    if (onFailure !== "allow" && onFailure !== "refuse") throw new TypeError("onFailure is allow or refuse");
+    checkWord("onFailure", onFailure, ACTIONS);
     this.#refuses ||= onFailure === "refuse";
     const request = this.#checked(() => requestOf(op, domain, attributes, given));
     signal?.throwIfAborted();
+    if (this.#off !== null) this.log(`TIDEGATE_DISABLE is "${this.#off.slice(0, 40)}": nothing is limited`, true);
     if (!this.#enabled) return new Decision([0], "disabled");
     if (request instanceof Fault) return this.refuse(request);
     let elements = this.#checked(() => elementsOf(request));
@@ -327,6 +331,12 @@ export class Client implements Owner {
     const about = names ? `a request with the attributes ${names}` : "a request without attributes";
     const why = `it is not limited; \`tidegate why ${domain} …\` says why`;
     this.log(`no rule of the domain "${domain}" matches ${about}: ${why}`, `no rule of ${domain}`);
+  }
+
+  #timeoutOf(text: string): number {
+    if (/^[0-9]{1,5}([.][0-9]{1,6})?$/.test(text) && Number(text) > 0 && Number(text) <= TIMEOUT_MS_MAX) return Number(text);
+    if (text) this.log(`TIDEGATE_TIMEOUT_MS is "${text.slice(0, 40)}", not above 0 and up to ${TIMEOUT_MS_MAX}: the timeout is 20 ms`);
+    return 20;
   }
 
   /** What happens to requests while the daemon does not answer. */

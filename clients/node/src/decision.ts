@@ -202,9 +202,17 @@ export class Decision {
 /** Thrown by `limit` if the work may not start; `decision` has the rule and the retry time. */
 export class Denied extends Error {
   override readonly name = "Denied";
+  /** The status and headers of the response, as error handlers of Express, Koa and Fastify use them. */
+  readonly status: number;
+  readonly statusCode: number;
+  readonly headers: Record<string, string>;
+  /** Tells Koa that the message may be shown. */
+  readonly expose = true;
 
   constructor(readonly decision: Decision) {
     super(decision.message);
+    this.status = this.statusCode = decision.status;
+    this.headers = decision.headers();
   }
 }
 

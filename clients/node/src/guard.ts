@@ -5,13 +5,17 @@ import { delay, nameOf, type CallOptions, type Client } from "./client.js";
 import type { Decision, Outcome } from "./decision.js";
 import { asFallback, type Fallback, type Rates } from "./fallback.js";
 import { callerOf, isTrusted, queuedMs, trust, type Proxies } from "./forwarded.js";
-import { checkOptions, type Options } from "./options.js";
+import { ACTIONS, checkOptions, checkWord, type Options } from "./options.js";
 import { checkCost, Fault, isName, type Attributes, type Cost } from "./wire.js";
 
 const ALWAYS = ["method", "path", "route", "ip", "user", "user_agent"]; // attributes of every request
 const PAIRS_MAX = 16;
 // Prefixes of the headers that a style omits. Every refusal has Retry-After.
 const LEFT_OUT = { both: [], draft: ["X-"], legacy: ["RateLimit"], none: ["X-", "RateLimit"] } as const;
+
+const NO_ADDRESS =
+  "requests over a Unix socket have no `ip`: rules by ip do not judge them; help: set trustedProxies, and let the proxy send X-Forwarded-For";
+const UNTRUSTED = "X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy";
 
 type Attribute = string | number | bigint | boolean | null | undefined;
 type Awaitable<T> = T | Promise<T>;
@@ -80,8 +84,8 @@ export class Guard<R> {
       throw new TypeError("attributes are a function of the request, or names with header names or functions");
     if (typeof client?.acquire !== "function") throw new TypeError("a middleware takes a Client");
     const actions = typeof onFailure === "string" ? [onFailure] : typeof onFailure === "function" ? [] : onFailure.map(([, one]) => one);
-    if (actions.some((one) => one !== "allow" && one !== "refuse") || !(headers in LEFT_OUT))
-      throw new TypeError("onFailure is allow or refuse; headers are draft, legacy, both or none");
+    for (const one of actions) checkWord("onFailure", one, ACTIONS);
+    checkWord("headers", headers, Object.keys(LEFT_OUT));
     const names = typeof attributes === "object" ? Object.keys(attributes) : [];
     for (const name of [domain, ...names]) if (!isName(name)) throw new TypeError(`${String(name)} is not a name of a domain or attribute`);
     if (new Set([...names, ...ALWAYS]).size > PAIRS_MAX)
@@ -143,7 +147,8 @@ export class Guard<R> {
       return await callback();
     } catch (error) {
       const place = error instanceof Error ? /^ +at .*?([^ (]+:\d+:\d+)\)?$/m.exec(error.stack ?? "")?.[1] : undefined;
-      this.client.log(`${name} threw ${nameOf(error)}${place ? ` at ${place}` : ""}: such ${then}`, true);
+      const failed = error instanceof WrongResult ? `returned ${error.message}` : `threw ${nameOf(error)}${place ? ` at ${place}` : ""}`;
+      this.client.log(`${name} ${failed}: such ${then}`, true);
       this.client.degrade("callback"); // counts it; the next request reports it
       return otherwise;
     }
@@ -195,9 +200,10 @@ export class Guard<R> {
 
   #address(peer: string, raw: IncomingMessage): string {
     const forwarded = header(raw, "x-forwarded-for");
-    if (forwarded && this.#proxies === null)
-      this.client.log("X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy", true);
-    return callerOf(peer, forwarded ?? "", this.#proxies);
+    const address = callerOf(peer, forwarded ?? "", this.#proxies);
+    if (!address && !raw.socket.destroyed) this.client.log(NO_ADDRESS, true); // a closed socket has none either
+    else if (forwarded && this.#proxies === null) this.client.log(UNTRUSTED, true);
+    return address;
   }
 
   #queued(peer: string, raw: IncomingMessage): number | null {
@@ -264,19 +270,20 @@ function addFields(response: ServerResponse, fields: (status: number, there: str
 /** Returns what a function returned as attributes: an object, but none that is iterable; null: none. */
 function checkMapping<T>(given: T): T {
   if (given == null || (typeof given === "object" && !(Symbol.iterator in given))) return given;
-  throw wrongResult("attributes are values by name");
+  throw new WrongResult(`${kindOf(given)}, not values by name`);
 }
 
 /** Returns what a function returned as further descriptors: an array; null: none. */
 function checkList<T>(given: T): T {
   if (given == null || Array.isArray(given)) return given;
-  throw wrongResult("descriptors are an array");
+  throw new WrongResult(`${kindOf(given)}, not an array`);
 }
 
-function wrongResult(message: string): TypeError {
-  const error = new TypeError(message);
-  error.stack = ""; // no line of the application
-  return error;
+/** Of a function's result; the message is its type and the wanted one, never a value. */
+class WrongResult extends TypeError {}
+
+function kindOf(given: unknown): string {
+  return Object.prototype.toString.call(given).slice("[object ".length, -1);
 }
 
 function header(raw: IncomingMessage, name: string): string | undefined {

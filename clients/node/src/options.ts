@@ -13,6 +13,16 @@ export function checkOptions<T extends object>(given: T, known: Options<Required
   }
 }
 
+/** The values of `onFailure`. */
+export const ACTIONS = ["allow", "refuse"] as const;
+
+/** Throws a TypeError, which names the option and the value, if that is none of the words. */
+export function checkWord(option: string, given: unknown, words: readonly string[]): void {
+  if (typeof given === "string" && words.includes(given)) return;
+  const shown = typeof given === "string" ? JSON.stringify(given).slice(0, 99) : given === null ? "null" : `a ${typeof given}`;
+  throw new TypeError(`${option} is ${words.join(" or ")}, not ${shown}`);
+}
+
 function nearest(name: string, known: readonly string[]): string {
   const [first = ""] = [...known].sort((a, b) => distance(name, a) - distance(name, b));
   return first;

@@ -304,19 +304,21 @@ function isIterable(value: object): value is Iterable<unknown> {
   return Symbol.iterator in value;
 }
 
+const NO_TEXT = "[object "; // the text of an object without one, also within an array
+
 function textOf(value: unknown, name: unknown): string {
   if (typeof value === "string") return value;
   if (value === null || value === undefined) return "";
   if (value instanceof Uint8Array) return Buffer.from(value).toString();
   if (value instanceof Date && !Number.isNaN(value.getTime())) return value.toISOString();
-  let text = "[object ";
+  let text = NO_TEXT;
   try {
     if (typeof value !== "function" && typeof value !== "symbol") text = String(value);
   } catch {
     // has no text
   }
   // Every object without a text of its own would be the same caller.
-  if (text.startsWith("[object ")) throw invalid(`the attribute ${String(name)} has no text; help: send its id`);
+  if (typeof value === "object" && text.includes(NO_TEXT) || text === NO_TEXT) throw invalid(`the attribute ${String(name)} has no text; help: send its id`);
   return text;
 }
 

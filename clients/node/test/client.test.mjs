@@ -138,7 +138,7 @@ test("throws for a programmer's error and refuses other invalid input without I/
   for (const options of [{ timeoutMs: 0 }, { slots: -1 }]) assert.throws(() => new Client(options), RangeError);
   for (const options of [{ pool: "a/b" }, { fallback: "20" }, { fallback: {} }]) assert.throws(() => new Client(options), TypeError);
   const many = Object.fromEntries(Array.from({ length: 17 }, (_, i) => [`a${i}`, 1]));
-  const invalid = [["a/b"], [undefined], ["api", many], ["api", { "a:b": 1 }], ["api", { user: {} }], ["api", Array(9).fill({ a: 1 })], ["api", {}, { cost: { "a/b": 1 } }]];
+  const invalid = [["a/b"], [undefined], ["api", many], ["api", { "a:b": 1 }], ["api", { user: {} }], ["api", { user: [{}] }], ["api", { user: () => "ann" }], ["api", { user: Promise.resolve("ann") }], ["api", Array(9).fill({ a: 1 })], ["api", {}, { cost: { "a/b": 1 } }]];
   for (const call of invalid) {
     const d = await client.hit(...call);
     assert.deepEqual([d.allowed, d.verdict, d.status, d.reason, d.degraded, d.retryAfter], [false, "shed", 503, "invalid", false, 1]);
@@ -434,13 +434,21 @@ test("does no I/O when it is imported, made or disabled", async (t) => {
   assert.deepEqual([await client.check(), await client.charge("api", {}), client.stats().missed], [false, false, {}]);
   makeClient(t, daemon.path);
   process.env.TIDEGATE_DISABLE = "1";
-  assert.deepEqual(await hits(makeClient(t, daemon.path)), ["disabled"]);
+  const off = makeClient(t, daemon.path);
+  assert.deepEqual([await hits(off), await hits(off), off.lines], [["disabled"], ["disabled"], ['tidegate: TIDEGATE_DISABLE is "1": nothing is limited']]);
   delete process.env.TIDEGATE_DISABLE;
+  assert.deepEqual(client.lines, []);
   assert.equal(daemon.accepted, 0);
   process.env.TIDEGATE_TIMEOUT_MS = "2.5";
   assert.deepEqual([new Client().timeoutMs, new Client({ timeoutMs: 7 }).timeoutMs], [2.5, 7]);
   delete process.env.TIDEGATE_TIMEOUT_MS;
   assert.equal(new Client().timeoutMs, 20);
+  for (const wrong of ["0", "-5", "abc", "1e3", "10001", "Infinity"]) {
+    process.env.TIDEGATE_TIMEOUT_MS = wrong;
+    const client = makeClient(t, daemon.path, { timeoutMs: undefined });
+    assert.deepEqual([client.timeoutMs, client.lines], [20, [`tidegate: TIDEGATE_TIMEOUT_MS is "${wrong}", not above 0 and up to 10000: the timeout is 20 ms`]]);
+  }
+  delete process.env.TIDEGATE_TIMEOUT_MS;
   process.env.TIDEGATE_SOCKET = daemon.path;
   assert.deepEqual(await hits(makeClient(t, undefined)), [null]);
   delete process.env.TIDEGATE_SOCKET;

@@ -28,6 +28,16 @@ test("names the nearest option for one that does not exist", async (t) => {
   await assert.rejects(client.charge("shop", {}, 1, { to: "x" }), unknown("to", "of"));
 });
 
+test("names an option and its value that is none of the words", async (t) => {
+  const client = makeClient(t, "/nowhere/s");
+  const wrong = { name: "TypeError", message: 'onFailure is allow or refuse, not "deny"' };
+  const calls = [() => client.hit("shop", {}, { onFailure: "deny" }), () => client.limit("shop", {}, { onFailure: "deny" }, () => 1)];
+  for (const call of calls) await assert.rejects(call, wrong);
+  for (const onFailure of ["deny", [["/", "deny"]]]) assert.throws(() => limitExpress(client, "shop", { onFailure }), wrong);
+  const message = 'headers is both or draft or legacy or none, not "all"';
+  assert.throws(() => limitExpress(client, "shop", { headers: "all" }), { name: "TypeError", message });
+});
+
 test("takes functions alone where it calls them", async (t) => {
   const client = makeClient(t, "/nowhere/s");
   for (const name of ["user", "descriptors", "exempt", "outcome", "onRefused", "instrument"]) {

@@ -1,8 +1,9 @@
 // The middlewares under their real frameworks: responses, leases, headers, waits and faults of the application.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer, request } from "node:http";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import test from "node:test";
 import "reflect-metadata";
@@ -289,7 +290,8 @@ test("sends no attributes of a function that returns no values by name", async (
   const bare = sent[5];
   assert.deepEqual(bare[0].filter((_, i) => i % 2 === 0), ["method", "path", "ip"]);
   assert.deepEqual(sent, [...Array(8).fill(bare), [[...bare[0], "plan", "free"]]]);
-  assert.deepEqual(client.lines, ["tidegate: attributes threw TypeError: such requests are checked without it"]);
+  const said = (kind) => `tidegate: attributes returned ${kind}, not values by name: such requests are checked without it`;
+  assert.deepEqual(client.lines, ["String", "Number", "Array", "Map"].map(said));
   assert.deepEqual(client.stats().missed, { callback: 5 });
 });
 
@@ -304,7 +306,8 @@ test("sends no descriptors of a function that returns no array", async (t) => {
     counts.push(daemon.of(1).at(-1)[3].length);
   }
   assert.deepEqual(counts, [1, 1, 1, 1, 1, 1, 1, 2]);
-  assert.deepEqual(client.lines, ["tidegate: descriptors threw TypeError: such requests are checked without it"]);
+  const said = (kind) => `tidegate: descriptors returned ${kind}, not an array: such requests are checked without it`;
+  assert.deepEqual(client.lines, ["String", "Number", "Object", "Set"].map(said));
   assert.deepEqual(client.stats().missed, { callback: 4 });
 });
 
@@ -382,4 +385,40 @@ test("does not start a request whose caller left before the decision, and releas
   const [socket, message] = held[0];
   socket.write(frame(decision(message, ALLOW, 9)));
   assert.deepEqual(await daemon.releases(), [[9, 2]]);
+});
+
+test("logs that requests over a Unix socket have no ip, until a proxy is trusted and names the caller", async (t) => {
+  const daemon = await Played.start(t);
+  const line = "tidegate: requests over a Unix socket have no `ip`: rules by ip do not judge them; help: set trustedProxies, and let the proxy send X-Forwarded-For";
+  const directory = mkdtempSync(join(tmpdir(), "tg-"));
+  t.after(() => rmSync(directory, { recursive: true }));
+  const cases = [[{}, {}, [line]], [{}, { "X-Forwarded-For": "192.0.2.9" }, [line]], [{ trustedProxies: 1 }, { "X-Forwarded-For": "192.0.2.9" }, []]];
+  for (const [i, [options, headers, lines]] of cases.entries()) {
+    const client = makeClient(t, daemon.path), socketPath = join(directory, `s${i}`);
+    const server = createServer(limitHttp(client, "api", options, (_, response) => response.end())).listen(socketPath);
+    t.after(() => (server.closeAllConnections(), server.close()));
+    await new Promise((resolve) => server.once("listening", resolve));
+    for (let n = 0; n < 2; n++) await new Promise((resolve, reject) => request({ socketPath, headers, agent: false }, (response) => response.resume().on("end", resolve)).on("error", reject).end());
+    assert.deepEqual(client.lines, lines);
+    assert.equal(daemon.of(1).at(-1)[3][0].includes("192.0.2.9"), lines.length === 0);
+  }
+});
+
+test("answers Denied of a handler with its status and headers", async (t) => {
+  const daemon = await Played.start(t);
+  daemon.script = (_, message) => decision(message, LIMIT);
+  const client = makeClient(t, daemon.path);
+  const work = () => client.limit("api", { user: "ann" }, () => "done");
+  const app = express();
+  app.get("/", (_, response, next) => work().then((text) => response.send(text), next));
+  const koa = new Koa();
+  koa.silent = true;
+  koa.use(async (context) => (context.body = await work()));
+  const quick = fastify();
+  quick.get("/", work);
+  await quick.ready();
+  for (const handler of [app, koa.callback(), (request, response) => quick.routing(request, response)]) {
+    const { status, headers } = await send(await listening(t, createServer(handler)), "/");
+    assert.deepEqual([status, headers["retry-after"]], [429, "1"]);
+  }
 });

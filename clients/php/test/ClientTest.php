@@ -547,10 +547,24 @@ final class ClientTest extends Base
         $this->assertSame(0.0125, $client->timeout);
         $client = new Client(timeout: PATIENT);
         $this->assertNull($client->hit('api')->reason);
+        foreach (['abc', '0', '-5', '1e3', '10001'] as $wrong) {
+            putenv("TIDEGATE_TIMEOUT_MS=$wrong");
+            $lines = [];
+            $client = new Client(folder() . '/s', logger: static function (string $line) use (&$lines): void {
+                $lines[] = $line;
+            });
+            $this->assertSame([0.020, ["tidegate: TIDEGATE_TIMEOUT_MS is \"$wrong\", not above 0 and up to 10000: the timeout is 20 ms"]], [$client->timeout, $lines]);
+        }
+        putenv('TIDEGATE_TIMEOUT_MS');
         putenv('TIDEGATE_DISABLE=1');
-        $disabled = new Client();
+        $lines = [];
+        $disabled = new Client(logger: static function (string $line) use (&$lines): void {
+            $lines[] = $line;
+        });
+        $disabled->hit('api');
         $d = $disabled->acquire('api');
         $this->assertSame([true, 'disabled', false, false], [$d->allowed, $d->reason, $disabled->charge('api'), $disabled->check()]);
+        $this->assertSame(['tidegate: TIDEGATE_DISABLE is "1": nothing is limited'], $lines);
         array_map(putenv(...), ['TIDEGATE_SOCKET', 'TIDEGATE_TIMEOUT_MS', 'TIDEGATE_DISABLE']);
         $this->assertCount(1, $daemon->seen(Wire::HELLO));
     }

@@ -110,6 +110,7 @@ final class HttpTest extends Base
         $guard = new Guard($client, attributes: ['a' => $throws, 'b' => static fn () => 7]);
         $guard->judge(Seen::server(['REQUEST_URI' => '/']));
         $this->assertSame([['path', '/', 'b', '7']], $daemon->seen(Wire::ACQUIRE)[14][3]);
+        array_shift($this->lines); // of requests without an address
         foreach ([...$options, 'attributes.a'] as $i => $name) {
             $this->assertMatchesRegularExpression("/^tidegate: $name threw LogicException at .*HttpTest.php:\d+: such requests are checked without it$/", $this->lines[$i]);
         }
@@ -127,7 +128,8 @@ final class HttpTest extends Base
         }
         $sent = array_column($daemon->seen(Wire::ACQUIRE), 3);
         $this->assertSame([...array_fill(0, 6, [['path', '/']]), [['path', '/', 'a', '1']]], $sent);
-        $this->assertSame(['tidegate: attributes threw TypeError: such requests are checked without it'], $this->lines);
+        $said = static fn (string $kind): string => "tidegate: attributes returned $kind, not values by name: such requests are checked without it";
+        $this->assertSame(array_map($said, ['string', 'array', 'int', 'stdClass']), array_slice($this->lines, 1));
         $this->assertSame(4, $client->stats()['missed']['callback']);
     }
 
@@ -137,7 +139,7 @@ final class HttpTest extends Base
         $client = $this->client(folder() . '/s');
         $d = (new Guard($client, user: $throws, onFailure: 'refuse'))->judge(Seen::server([]));
         $this->assertSame([503, 'unreachable'], [$d->status, $d->reason]);
-        $this->assertStringEndsWith('; requests with onFailure refuse get status 503, others are not limited', $this->lines[1]);
+        $this->assertStringEndsWith('; requests with onFailure refuse get status 503, others are not limited', $this->lines[2]);
         $this->assertSame(['callback' => 1, 'unreachable' => 1], $client->stats()['missed']);
     }
 
@@ -219,8 +221,36 @@ final class HttpTest extends Base
             (new Guard($client))->judge(Seen::server($server));
         }
         $this->assertSame([false, true], array_map(static fn (array $m): bool => isset($m[6]), $daemon->seen(Wire::ACQUIRE)));
-        (new Guard($client))->judge(Seen::server(['HTTP_X_FORWARDED_FOR' => '1.1.1.1']));
-        $this->assertMatchesRegularExpression('/X-Forwarded-For is present but trustedProxies is not set/', $this->lines[0]);
+    }
+
+    public function testLogsOnceWhyCallersHaveNoAddressOrThatOfTheirProxy(): void
+    {
+        $none = 'tidegate: requests over a Unix socket have no `ip`: rules by ip do not judge them; '
+            . 'help: set trustedProxies, and let the proxy send X-Forwarded-For';
+        $theirs = 'tidegate: X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy';
+        $forwarded = ['HTTP_X_FORWARDED_FOR' => '1.1.1.1'];
+        foreach ([[[], [], [$none]], [$forwarded, [], [$none]], [$forwarded + ['REMOTE_ADDR' => 'unix:'], [], [$none]],
+            [$forwarded, ['trustedProxies' => 1], []], [$forwarded + ['REMOTE_ADDR' => '10.0.0.1'], [], [$theirs]]] as [$server, $options, $lines]) {
+            $this->lines = [];
+            $guard = new Guard($this->client($this->played()->path), ...$options);
+            $guard->judge(Seen::server($server));
+            $guard->judge(Seen::server($server));
+            $this->assertSame($lines, $this->lines);
+        }
+    }
+
+    public function testNamesAnOptionAndItsValueThatIsNoneOfTheWords(): void
+    {
+        foreach ([['onFailure', 'deny', 'allow or refuse'], ['headers', 'all', 'both or draft or legacy or none']] as [$name, $value, $words]) {
+            try {
+                new Guard(new Client(enabled: false), ...[$name => $value]);
+                $this->fail($name);
+            } catch (ValueError $error) {
+                $this->assertSame("$name is $words, not \"$value\"", $error->getMessage());
+            }
+        }
+        $this->expectExceptionMessage('onFailure is allow or refuse, not "deny"');
+        (new Client(enabled: false))->hit('api', onFailure: 'deny');
     }
 
     public function testProtectsPlainPhpAndReleasesByTheStatusWhenTheRequestEnds(): void

@@ -119,8 +119,17 @@ def test_an_arrived_reply_counts_after_the_deadline(played, client, monkeypatch)
 
 def test_refuses_without_a_daemon_only_if_configured(make_client):
     client = make_client(socket="/nowhere")
-    allowed = [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", "alow", "", None)]
-    assert allowed == [False] + 4 * [True]
+    assert [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", None)] == [False, True, True]
+
+
+@pytest.mark.parametrize("word", ["deny", "", "Refuse", True, 7])
+def test_another_on_failure_raises(make_client, word):
+    client, asynchronous = make_client(socket="/nowhere"), tidegate.AsyncClient("/nowhere")
+    for call in (client.hit, client.limited, lambda *given, **more: client.limit(*given, **more).__enter__()):
+        with pytest.raises(ValueError, match=f"^on_failure is allow or refuse, not {word!r}$"):
+            call("api", on_failure=word)
+    with pytest.raises(ValueError, match="on_failure is allow or refuse"):
+        asyncio.run(asynchronous.peek("api", on_failure=word))
 
 
 def test_any_value_is_sent(played, client):
@@ -487,21 +496,28 @@ def test_paths_of_the_socket(directory, make_client, monkeypatch):
     assert find(socket=directory / "s") == str(directory / "s")
 
 
-def test_the_timeout_of_the_environment(make_client, monkeypatch):
+def test_the_timeout_of_the_environment(make_client, monkeypatch, caplog):
     monkeypatch.setenv("TIDEGATE_TIMEOUT_MS", "250")
     assert tidegate.Client()._timeout == 0.25
     assert tidegate.Client(timeout=0.5)._timeout == 0.5
-    for bad in ("", "soon", "-1", "nan"):
+    for bad in ("", "soon", "-1", "nan", "0", "10001", "1e3", "٣"):
         monkeypatch.setenv("TIDEGATE_TIMEOUT_MS", bad)
         assert tidegate.Client()._timeout == 0.020
+        said = f'tidegate: TIDEGATE_TIMEOUT_MS is "{bad}", not above 0 and up to 10000: the timeout is 20 ms'
+        assert caplog.messages == ([said] if bad else [])
+        caplog.clear()
 
 
 @pytest.mark.parametrize(("value", "enabled"), [("1", False), ("true", False), ("0", True), ("", True)])
-def test_disabled_by_the_environment(played, make_client, monkeypatch, value, enabled):
+def test_disabled_by_the_environment(played, make_client, monkeypatch, caplog, value, enabled):
     monkeypatch.setenv("TIDEGATE_DISABLE", value)
+    asyncio.run(tidegate.AsyncClient(played.path).hit("api"))
+    played.seen.clear()
     client = make_client()
     assert client.hit("api", on_failure="refuse").allowed
     assert client.check() is enabled
+    assert client.hit("api").allowed
+    assert caplog.messages == ([] if enabled else 2 * [f'tidegate: TIDEGATE_DISABLE is "{value}": nothing is limited'])
     assert bool(played.seen) is enabled
 
 

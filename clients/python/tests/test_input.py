@@ -1,9 +1,11 @@
 """Invalid input is never allowed: odd, long or large input is digested, refused by daemon or client, or raises."""
 
 import asyncio
+import decimal
 import enum
 import hashlib
 import math
+import uuid
 
 import pytest
 from daemons import ALLOW, LIMIT
@@ -219,3 +221,31 @@ def test_limit_of_a_limited_caller(played, client):
     played.script = lambda connection, message: [1, message[1], *LIMIT]
     with pytest.raises(tidegate.Denied):
         client.limit("api", USER, idem="x" * 100).__enter__()
+
+
+class User:
+    """Has no text of its own."""
+
+    def name(self):
+        return "ann"
+
+
+class Proxy:
+    """As werkzeug's LocalProxy: passes `str` to another object."""
+
+    def __str__(self):
+        return str(User())
+
+
+@pytest.mark.parametrize("value", [User(), Proxy(), User().name, lambda: "u1", [User()], iter("u1"), {"id": object()}])
+def test_an_object_without_a_text_is_refused(played, client, caplog, value):
+    for _ in range(2):
+        assert (decision := client.hit("api", {"user": value})).status == 503 and decision.reason == "invalid"
+    said = "tidegate: the attribute user has no text; help: send its id; such requests are refused (invalid)"
+    assert caplog.messages == [said] and not played.requests()
+
+
+def test_objects_with_a_text_are_sent(played, client):
+    for value in (uuid.UUID(int=7), decimal.Decimal("1.5"), OSError("no"), ["a", 1], "<User object at 0x7f00>"):
+        client.hit("api", {"user": value})
+        assert played.requests()[-1][3] == [["user", str(value)]]

@@ -197,3 +197,22 @@ def test_the_async_client_charges_no_generators(kind):
 
     with pytest.raises(TypeError, match="no result"):
         tidegate.AsyncClient("/nonexistent").limited("llm", charge=len)(rows if kind == "plain" else rows_later)
+
+
+def test_flask_answers_denied_by_a_handler(played, client):
+    """The handler of the README."""
+    flask = pytest.importorskip("flask")
+    played.script = lambda connection, message: [1, message[1], *LIMIT]
+    app = flask.Flask("x")
+
+    @app.errorhandler(tidegate.Denied)
+    def refused(error):
+        return error.decision.message, error.decision.status, error.decision.headers()
+
+    @app.get("/")
+    @client.limited("api")
+    def export():
+        return "done"
+
+    answer = app.test_client().get("/")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1") and "per-user" in answer.text

@@ -143,9 +143,33 @@ def test_styles(played, client, style):
 
 
 def test_unusable_options_raise(client):
-    for options in ({"headers": "all"}, {"on_failure": "deny"}, {"trusted_proxies": ["10.0.0.0/99"]}):
-        with pytest.raises(ValueError):
+    for options, said in (
+        ({"headers": "all"}, "headers is both or draft or legacy or none, not 'all'"),
+        ({"on_failure": "deny"}, "on_failure is allow or refuse, not 'deny'"),
+        ({"on_failure": [("/", "deny")]}, "on_failure is allow or refuse, not 'deny'"),
+        ({"trusted_proxies": ["10.0.0.0/99"]}, "10.0.0.0/99"),
+    ):
+        with pytest.raises(ValueError, match=said):
             Middleware(plain, client, **options)
+
+
+def test_a_function_that_returns_another_action_refuses(played, client, caplog):
+    assert call(Middleware(plain, client, on_failure=lambda environ: "deny"))[0].startswith("503")
+    said = "tidegate: on_failure is allow or refuse, not 'deny'; such requests are refused (invalid)"
+    assert caplog.messages == [said]
+    assert call(Middleware(plain, client, on_failure=lambda environ: None))[0] == "200 OK"
+
+
+@pytest.mark.parametrize("forwarded", [{}, {"HTTP_X_FORWARDED_FOR": "203.0.113.9"}])
+@pytest.mark.parametrize("options", [{}, {"trusted_proxies": 1}, {"trusted_proxies": ["10.0.0.0/8"]}])
+def test_a_peer_on_a_unix_socket_without_an_address_is_logged(played, client, caplog, forwarded, options):
+    middleware = Middleware(plain, client, **options)
+    for _ in range(2):
+        call(middleware, REMOTE_ADDR="", **forwarded)
+    assert ("ip" in played.requests()[-1][3][0]) is bool(options and forwarded)
+    said = "tidegate: requests over a Unix socket have no `ip`: rules by ip do not judge them; "
+    said += "help: set trusted_proxies, and let the proxy send X-Forwarded-For"
+    assert caplog.messages == ([] if options and forwarded else [said])
 
 
 @pytest.mark.parametrize("wrong", ["api", None, tidegate.Client, tidegate.AsyncClient("/nowhere"), lambda: None])

@@ -27,15 +27,17 @@ module Tidegate
 
     def initialize(socket: nil, timeout: nil, pool: "default", slots: 0, enabled: true, logger: nil, fallback: nil,
                    on_decision: nil)
-      @timeout = timeout || ENV.fetch("TIDEGATE_TIMEOUT_MS", "")[/\A\d+([.]\d+)?\z/]&.to_f&.fdiv(1_000) || TIMEOUT
+      @logger, @logged = logger, {}
+      @timeout = timeout || timeout_of(ENV.fetch("TIDEGATE_TIMEOUT_MS", ""))
       fits = (1e-6..TIMEOUT_MAX).cover?(@timeout) && slots >= 0
       raise ArgumentError, "timeout is in seconds, above 0 and at most #{TIMEOUT_MAX}; slots are 0 or more" unless fits
 
       Wire.check_name(@pool = pool.to_s, "pool")
-      @path, @slots, @logger, @logged = (socket || ENV.fetch("TIDEGATE_SOCKET", "")).to_s, slots, logger, {}
+      @path, @slots = (socket || ENV.fetch("TIDEGATE_SOCKET", "")).to_s, slots
       @fallback = Fallback.from(fallback)
       @refuses = false # whether a request had on_failure: "refuse"
-      @enabled = enabled && ["", "0"].include?(ENV.fetch("TIDEGATE_DISABLE", ""))
+      @off = ENV.fetch("TIDEGATE_DISABLE", "").then { |given| given unless ["", "0"].include?(given) }
+      @enabled = enabled && @off.nil?
       @open = OPEN[object_id] = {}.compare_by_identity
       begin_session
       observe(on_decision) if on_decision
@@ -53,12 +55,12 @@ module Tidegate
     #   @return [Decision]
     { acquire: ACQUIRE, hit: HIT, peek: PEEK }.each do |name, operation| # written out, which saves a Hash and a call
       class_eval <<~RUBY, __FILE__, __LINE__ + 1
-        def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil, on_failure: "",
-                    fallback: @fallback, held: nil)
-          return Decision.from([0], "disabled") unless @enabled
+        def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil,
+                    on_failure: "allow", fallback: @fallback, held: nil)
+          return pass unless @enabled
 
           begin_session if @pid != $$
-          @refuses = true if on_failure.to_s == "refuse"
+          @refuses = true if on_failure != "allow" && Wire.action(on_failure) == "refuse"
           options, report = idem || queued || max_wait ? options(idem, queued, max_wait) : nil, nil
           out = Wire.request(#{operation}, domain, given, cost, priority, options)
           if !@report.empty? && out.bytesize < FRAME_MAX / 2 # else a value might become its digest
@@ -141,7 +143,8 @@ module Tidegate
 
     # Logs and counts a callback that raised; for middlewares. Does not log the message, which may have personal data.
     def callback_failed(name, error, consequence = "such requests are checked without it")
-      log("#{name} raised #{error.class}: #{consequence}", once: true)
+      wrong = error.is_a?(WrongResult)
+      log("#{name} #{wrong ? "returned #{error.message}" : "raised #{error.class}"}: #{consequence}", once: true)
       degrade("callback") && nil # counts it; the next request reports it
     end
 
@@ -165,6 +168,22 @@ module Tidegate
     end
 
     private
+
+    # Returns the seconds of TIDEGATE_TIMEOUT_MS; the default, with a line of the log, for another value.
+    def timeout_of(text)
+      fits = text.match?(/\A[0-9]{1,5}([.][0-9]{1,6})?\z/) && text.to_f.positive? && text.to_f <= TIMEOUT_MAX * 1_000
+      return text.to_f.fdiv(1_000) if fits
+
+      unfit = "not above 0 and up to #{TIMEOUT_MAX}000: the timeout is 20 ms"
+      log("TIDEGATE_TIMEOUT_MS is \"#{text[0, 40]}\", #{unfit}") unless text.empty?
+      TIMEOUT
+    end
+
+    # Allows a request of a disabled client.
+    def pass
+      log("TIDEGATE_DISABLE is \"#{@off[0, 40]}\": nothing is limited", once: true) if @off
+      Decision.from([0], "disabled")
+    end
 
     def observe(function)
       raise ArgumentError, "on_decision is a function of a decision and seconds" unless function.respond_to?(:call)

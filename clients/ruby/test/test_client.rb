@@ -417,13 +417,37 @@ class TestClient < Support::Case
     assert_equal "#<Tidegate::Decision allow unreachable>", make_client(socket: "#{@directory}/none").acquire("api").inspect
   end
 
+  def test_another_on_failure_raises
+    calls = %i[acquire hit peek].map { |name| ->(word) { client.public_send(name, "api", on_failure: word) } }
+    calls << ->(word) { client.limit("api", on_failure: word) { flunk } }
+    ["deny", :deny, true].product(calls) do |word, call|
+      assert_equal "on_failure is allow or refuse, not #{word.inspect}", assert_raises(ArgumentError) { call.call(word) }.message
+    end
+    assert_equal 503, make_client(socket: "#{@directory}/none").hit("api", on_failure: :refuse).status
+  end
+
+  def test_an_object_without_a_text_is_refused
+    played
+    [Object.new, [Object.new], -> {}, SimpleDelegator.new(Object.new)].each do |value|
+      assert_equal "invalid", client.hit("api", { user: value }).reason
+    end
+    assert_equal ["tidegate: the attribute user has no text; help: send its id; such requests are refused (invalid)"], @log.lines
+    [1.5, [1, "a"], Struct.new(:id).new(7), "#<Object:0x000012345678>", :ann].each do |value|
+      refute_equal "invalid", client.hit("api", { user: value }).reason
+      assert_equal ["user", value.to_s], played.requests.last[3][0]
+    end
+  end
+
   def test_the_timeout_of_the_environment
     timeout = ->(**given) { Tidegate::Client.new(**given).instance_variable_get(:@timeout) }
     ENV["TIDEGATE_TIMEOUT_MS"] = "250"
     assert_equal [0.25, 0.5], [timeout.call, timeout.call(timeout: 0.5)]
-    ["", "soon", "-1", "nan"].each do |bad|
+    ["", "soon", "-1", "nan", "0", "10001", "1e3"].each do |bad|
       ENV["TIDEGATE_TIMEOUT_MS"] = bad
-      assert_equal 0.020, timeout.call
+      @log.lines.clear
+      assert_equal 0.020, timeout.call(logger: @log)
+      said = "tidegate: TIDEGATE_TIMEOUT_MS is \"#{bad}\", not above 0 and up to 10000: the timeout is 20 ms"
+      assert_equal bad.empty? ? [] : [said], @log.lines
     end
   end
 
@@ -432,6 +456,8 @@ class TestClient < Support::Case
       played
       ENV["TIDEGATE_DISABLE"] = value
       assert client.hit("api", on_failure: "refuse").allowed?
+      2.times { client.hit("api") }
+      assert_equal enabled ? [] : ["tidegate: TIDEGATE_DISABLE is \"#{value}\": nothing is limited"], @log.lines
       assert_equal enabled, client.check
       assert_equal enabled, !played.seen.empty?
     end

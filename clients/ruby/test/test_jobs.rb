@@ -78,8 +78,8 @@ class TestJobLimits < Support::Case
     limit(attributes: ->(_) { "text" }).call(1, {}, ->(delay) { delays << delay }) { flunk }
     assert_equal 2, delays.size
     assert_equal(7, limit(exempt: ->(_) { true }).call(1, {}, nil) { 7 })
-    assert_equal %w[KeyError TypeError], @log.lines.map { |line| line[/attributes raised (\w+)/, 1] }
-    [{ atributes: 1 }, { cost: -1 }, { domain: "a/b" }, { fallback: "20" }].each { |options| assert_raises(ArgumentError) { limit(**options) } }
+    assert_equal(["raised KeyError", "returned String"], @log.lines.map { |line| line[/attributes (\w+ \w+)/, 1] })
+    [{ on_failure: "deny" }, { atributes: 1 }, { cost: -1 }, { domain: "a/b" }, { fallback: "20" }].each { |options| assert_raises(ArgumentError) { limit(**options) } }
   end
 
   def test_without_the_daemon

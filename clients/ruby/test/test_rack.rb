@@ -133,6 +133,29 @@ class TestRack < RackCase
     end
   end
 
+  def test_names_an_option_and_its_value_that_is_none_of_the_words
+    said = { { headers: "all" } => 'headers is draft, legacy, both or none, not "all"',
+             { on_failure: "deny" } => 'on_failure is allow or refuse, not "deny"' }
+    said.each { |options, text| assert_equal text, assert_raises(ArgumentError) { Middleware.new(PLAIN, **options) }.message }
+    played
+    assert_equal 503, call(PLAIN, on_failure: ->(_) { "deny" })[0]
+    assert_equal ['tidegate: on_failure is allow or refuse, not "deny"; such requests are refused (invalid)'], @log.lines
+  end
+
+  def test_a_peer_on_a_unix_socket_without_an_address_is_logged
+    played
+    line = "tidegate: requests over a Unix socket have no `ip`: rules by ip do not judge them; " \
+           "help: set trusted_proxies, and let the proxy send X-Forwarded-For"
+    forwarded = { HTTP_X_FORWARDED_FOR: "203.0.113.9" }
+    [[{}, {}, [line]], [forwarded, {}, [line]], [forwarded, { trusted_proxies: 1 }, []]].each do |env, options, lines|
+      @client = make_client
+      @log.lines.clear
+      2.times { call(PLAIN, { REMOTE_ADDR: "" }.merge(env), **options) }
+      assert_equal lines, @log.lines
+      assert_equal lines.empty?, played.requests.last[3][0].include?("203.0.113.9")
+    end
+  end
+
   # -- refusals of the application's own -------------------------------------------------------------------------------
 
   INSTEAD = ->(_) { [200, { "content-type" => "text/plain" }, ["instead"]] }
@@ -185,7 +208,8 @@ class TestRack < RackCase
     sent = played.requests.map { |message| message[3][0].each_slice(2).to_h["plan"] }
     assert_equal [*[nil] * 7, "free", "free"], sent
     assert_equal 1, played.requests.map { |message| message[3][0].each_slice(2).to_h.except("plan") }.uniq.size
-    assert_equal ["tidegate: attributes raised TypeError: such requests are checked without it"], @log.lines
+    said = %w[String Integer FalseClass Array].map { |kind| "tidegate: attributes returned #{kind}, not values by name: such requests are checked without it" }
+    assert_equal said, @log.lines
     assert_equal({ "callback" => 5 }, client.stats[:missed])
   end
 

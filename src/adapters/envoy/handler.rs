@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code as GrpcCode, Status};
@@ -61,7 +61,7 @@ impl EnvoyHandler {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<GrpcReply, Status> {
-        let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
+        let content_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         if !content_type.is_some_and(|of| of.starts_with(b"application/grpc")) {
             return Err(Status::invalid_argument("only gRPC is served here"));
         }

@@ -28,7 +28,7 @@ pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str)
     let response = RateLimitResponse {
         overall_code: code.into(),
         statuses,
-        response_headers_to_add: told.map(|decision| headers(decision)).unwrap_or_default(),
+        response_headers_to_add: told.map(headers).unwrap_or_default(),
         raw_body: refusing.map(|decision| answers::problem(decision, domain)).unwrap_or_default(),
     };
     Judged { response, is_refused: refusing.is_some() }

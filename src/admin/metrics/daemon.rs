@@ -82,9 +82,11 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Frames answered by an ERROR, by its code. Act if it grows: such requests are not judged";
     sheet.counters_by("frames_bad", help, "code", server.errors())?;
     let missed = server.missed_decisions();
-    let missed = missed.map(|(client, reason, count)| ([("client", client), ("reason", reason)], count));
-    let help = "Decisions that clients made without the daemon, reported on the next connection. Act if it grows: \
-                requests pass unlimited";
+    let missed =
+        missed.map(|(client, reason, count)| ([("client", client), ("reason", reason.name())], count));
+    let help = "Decisions that clients made without the daemon, reported on the next connection; `callback`: functions \
+                of the application that raised, whose requests were judged without the attribute. Act if it grows: \
+                requests pass unlimited; `callback`: see the application's log";
     sheet.counters("missed", help, missed)?;
     let help = "Requests decided without their remote check, by the full limit: connection: 256 requests or 64 \
                 KiB wait; user: half of its maximum; calls: 1 024 checks within 2 ms. Act if it grows: use more \
@@ -209,7 +211,9 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 /// Counts active switches by their origin, also those that wait for a rule that is gone. `GET /switches` lists them.
 fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let engine = &scrape.admin.engine;
-    let switches = [engine.switches(), engine.fleet_switches()].concat();
+    let mut switches = [engine.switches(), engine.fleet_switches()].concat();
+    // A later switch back to the mode of the files excludes a host.
+    switches.retain(|view| view.is_last && view.configured_mode != Some(view.switch.mode));
     let count = |by: &str, reach: &str| {
         switches.iter().filter(|view| (origin_of(view), reach_of(view)) == (by, reach)).count() as u64
     };

@@ -13,6 +13,10 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
                 `fleet.hosts_at_least`; 0: this host cannot use a Redis. Act if it differs from your number of \
                 hosts";
     sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
+    let alive = if fleet.is_linked { fleet.alive } else { 0 };
+    let help = "Hosts with a heartbeat in Redis, this one included, without `fleet.hosts_at_least`; 0 in an outage. Act \
+                if below your number of hosts";
+    sheet.gauge("fleet_hosts_alive", help, &u64::from(alive))?;
     let help = "Hosts with another fleet secret than this one, or an older version: they share budgets of their \
                 own. Act if above 0: give all hosts the same file";
     sheet.gauge("fleet_other_secret_hosts", help, &u64::from(fleet.unlike))?;
@@ -44,6 +48,8 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Version of the fleet overrides in force; 0: none. Act if it differs between hosts for longer than \
                 seconds";
     sheet.gauge("fleet_overrides_version", help, &fleet.overrides.version)?;
+    let help = "Part of the room for blocks of all hosts that is in use. Act if above 0.8: at 1 no block is accepted";
+    sheet.gauge("fleet_blocks_ratio", help, &fleet.overrides.blocks_ratio)?;
     let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
         let bound = rule.bound.as_ref()?;
         Some(([("domain", &*rule.domain), ("rule", &*rule.rule)], bound.extra))
@@ -71,8 +77,8 @@ fn commands(fleet: &FleetView, sheet: &mut Sheet<'_>) -> fmt::Result {
                 grows: `tidegate doctor` names the repair";
     sheet.counters_by("fleet_errors", help, "class", fleet.errors.iter().copied())?;
     let help = "Requests that needed a remote check, by outcome: answered; late: no reply within `wait`, or the \
-                client disconnected; declined: too many were in flight, or checks were stopped. Act if late \
-                grows: Redis is slower than `wait`, and each such request waits that long";
+                client disconnected; declined: too many were in flight. While checks are stopped no request is \
+                counted. Act if late grows: Redis is slower than `wait`, and each such request waits that long";
     sheet.counters_by("fleet_asked", help, "outcome", fleet.remote_checks())?;
     let help = "Times that remote checks stopped for a while: five in a row were late. Act if it grows: Redis is \
                 too slow for rules that ask";

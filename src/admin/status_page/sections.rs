@@ -329,7 +329,7 @@ fn fleet(part: &FleetStatusPart) -> [(&'static str, String); 9] {
                 Some(_) => format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3),
             },
         ),
-        ("hosts", format!("{} alive, {} counted", count(fleet.alive), count(fleet.hosts))),
+        ("hosts", format!("{} alive, {} counted", count(fleet.alive), count(fleet.counted))),
         ("rules that share", count(part.rules)),
         ("keys in sync", count(fleet.keys)),
         ("cells a second", count(fleet.cells_per_s)),

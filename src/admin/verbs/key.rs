@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::why::find_digest;
+use super::why::{DIGITS_MIN, find_digest};
 use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, keep, rule};
 use crate::admin::fleet::FleetReading;
 use crate::admin::switches::utc;
@@ -45,8 +45,12 @@ pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Val
             engine.unblock_key(rule, key)
         });
     }
-    let (rule, key) = rule_and_named_key(admin, &fields)?;
-    let key = admin.engine.fleet_key_digest(&rule, key.attributes()?)?;
+    let (rule, attributes) = rule_and_key(admin, &fields)?;
+    let key = match fields.text("digest")? {
+        Some(_) if !attributes.is_empty() => return Err(VerbRefusal::bad(KEY_OR_DIGEST)),
+        Some(digest) => listed_block(admin, &rule, digest)?,
+        None => admin.engine.fleet_key_digest(&rule, &attributes)?,
+    };
     let change = FleetChange::Unblock(rule.clone(), key);
     let some = admin.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
@@ -56,6 +60,24 @@ pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Val
     let message = if some { "is unblocked on all hosts" } else { "was not blocked on all hosts" };
     let message = format!("{rule}: this key {message}");
     Ok(answer::done(json!({"said": message, "done": some, "warning": keep(admin, true)})))
+}
+
+/// Finds a block of all hosts by the digest, or its first digits, that `switch` and `fleet` list.
+fn listed_block(admin: &AdminState, rule: &RuleName, digest: &str) -> Result<[u64; 2], VerbRefusal> {
+    let begin = digest.to_ascii_lowercase();
+    let blocks = admin.engine.fleet_overrides().blocks;
+    let mut found = blocks.iter().filter(|block| {
+        block.rule == *rule && begin.len() >= DIGITS_MIN && block.format_digest().starts_with(&begin)
+    });
+    match (found.next(), found.next()) {
+        (Some(block), None) => Ok(block.key),
+        (Some(_), Some(_)) => {
+            Err(VerbRefusal::bad(format!("several blocked keys begin with {begin}: write more digits")))
+        }
+        (None, _) => Err(VerbRefusal::bad(format!(
+            "no key of {rule} with this digest is blocked on all hosts: `tidegate switch` lists the blocks"
+        ))),
+    }
 }
 
 pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
@@ -132,7 +154,7 @@ fn rule_and_named_key<'a>(
     let (rule, attributes) = rule_and_key(admin, body)?;
     match body.text("digest")? {
         None => Ok((rule, RequestedKey::Attributes(attributes))),
-        Some(_) if !attributes.is_empty() => Err(VerbRefusal::bad("write `key` or `digest`, not both")),
+        Some(_) if !attributes.is_empty() => Err(VerbRefusal::bad(KEY_OR_DIGEST)),
         Some(digest) => Ok((rule, RequestedKey::Digest(find_digest(admin, digest)?))),
     }
 }
@@ -230,6 +252,8 @@ pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, body: &Va
 fn hex(name: &[u8; 16]) -> String {
     name.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+const KEY_OR_DIGEST: &str = "write `key` or `digest`, not both";
 
 /// Millionths of a token.
 const MICRO: f64 = 1e6;

@@ -111,7 +111,9 @@ impl<'a> RequestFields<'a> {
         let Some(value) = self.get("for_s") else { return Ok(None) };
         let seconds = value.as_u64().filter(|seconds| (1..=FOR_S_MAX).contains(seconds));
         let seconds = seconds.ok_or_else(|| {
-            VerbRefusal::bad(format!("`for_s` is a whole number of seconds, 1 to {FOR_S_MAX} (366 days)"))
+            VerbRefusal::bad(format!(
+                "the time (--for, `for_s`) is in whole seconds, 1 to {FOR_S_MAX} (366 days)"
+            ))
         })?;
         Ok(Some(now.at.after(Duration::from_secs(seconds))))
     }

@@ -13,7 +13,7 @@ use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{
     BlockedKey, Caller, Cost, Descriptors, DigestError, InspectedCheck, Op, Request, RuleName, ShownDigest,
-    SwitchOrigin, SwitchView, Target,
+    SwitchOrigin, SwitchView, Target, UNIT_REQUESTS,
 };
 use crate::rules::de::{TYPO, nearest};
 use crate::rules::words::numbers_or_unlimited;
@@ -87,6 +87,8 @@ pub(crate) struct WhyCheck {
     pub(crate) remaining: Option<u64>,
     pub(crate) reset_us: Option<u64>,
     pub(crate) refuses: bool,
+    /// Whether only Redis knows what is left, which was not asked.
+    pub(crate) is_unreported: bool,
     pub(crate) blocked: bool,
     pub(crate) retry_us: Option<u64>,
     /// Units requested and refused lately, by the sketch of the busiest callers; absent for a caller not in it.
@@ -192,13 +194,19 @@ fn inspect(
         status.checks = decision.inspected().map(|check| self::check(admin, domain, &check)).collect();
     });
     let unused = domain.unused(&attributes);
+    let named: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
     let others = (0u32..).zip(domain.named()).filter_map(|(number, item)| {
-        let mismatch = domain.why_not(number, &attributes)?;
+        let (reason, near) = match domain.why_not(number, &attributes) {
+            Some(mismatch) => {
+                (mismatch.describe(&attributes), domain.near_match(number, &attributes, &unused))
+            }
+            None => unit_left_out(domain, number, &named)?,
+        };
         Some(WhyOther {
             rule: item.name.to_owned(),
             at: format!("{}:{}", item.position.file, item.position.line),
-            reason: mismatch.describe(&attributes),
-            near: domain.near_match(number, &attributes, &unused),
+            reason,
+            near,
         })
     });
     status.others = others.collect();
@@ -223,16 +231,31 @@ fn inspect(
     Ok(())
 }
 
+/// Says that a matching rule counts in none of the units of a cost (none: requests), and whether that looks like a mistake.
+/// `None` for nodes of the descriptor tree.
+fn unit_left_out(domain: &Domain, number: u32, units: &[&str]) -> Option<(String, Option<String>)> {
+    let rule = domain.rules().get(number as usize).filter(|_| domain.tree().path(number).is_none())?;
+    let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
+    let units = if units.is_empty() { &[UNIT_REQUESTS] } else { units };
+    if units.contains(&unit) {
+        return None;
+    }
+    let reason = format!("it counts {unit}, and the cost names none (--cost {unit}=N)");
+    let near = nearest(unit, units.iter().copied(), TYPO).map(|near| format!("{reason}; is {near} meant?"));
+    Some((reason, near))
+}
+
 fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> WhyCheck {
     let rule = check.rule;
     let mut entry = WhyCheck {
         cost: check.cost,
-        unit: rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS).to_owned(),
+        unit: rule.unit.as_deref().unwrap_or(UNIT_REQUESTS).to_owned(),
         limit: check.level.map(|level| level.limit),
         window_us: check.level.map(|level| level.window.0),
         remaining: check.level.map(|level| level.remaining),
         reset_us: check.level.map(|level| level.reset.0),
         refuses: check.refuses,
+        is_unreported: is_unreported(admin, check),
         blocked: check.blocked,
         retry_us: check.retry_after.map(|wait| wait.0),
         is_overridden: check.is_overridden,
@@ -241,6 +264,11 @@ fn check(admin: &AdminState, domain: &Domain, check: &InspectedCheck<'_>) -> Why
     };
     add_sketch(admin, domain, &mut entry);
     entry
+}
+
+fn is_unreported(admin: &AdminState, check: &InspectedCheck<'_>) -> bool {
+    let key = check.digest.parse().ok().zip(check.quota).filter(|_| !check.refuses);
+    key.is_some_and(|(key, quota)| admin.engine.is_unreported(key, quota, admin.clock.now()))
 }
 
 /// Returns what is known of a key without its state.
@@ -349,7 +377,7 @@ fn switches(admin: &AdminState, now: Now, applies: impl Fn(&SwitchView) -> bool)
 const OTHERS_MAX: usize = 100;
 
 /// As many digits of a digest as are accepted in place of all.
-const DIGITS_MIN: usize = 8;
+pub(super) const DIGITS_MIN: usize = 8;
 const DIGITS_MAX: usize = 32;
 
 /// As in a request on the socket.

@@ -8,9 +8,11 @@ use super::super::admin_client::{AdminClient, AdminFailure};
 use super::super::client::Client;
 use super::super::running::{self, RunningDaemon};
 use super::Finding;
+use super::reach::User;
 use crate::admin::{DaemonStatus, MissedStatus};
 use crate::daemon::process_limits;
 use crate::daemon::settings::Settings;
+use crate::engine::Mode;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
 use crate::terms::counted;
 
@@ -25,7 +27,8 @@ pub(super) fn all(settings: &Settings, running: Option<&RunningDaemon>) -> Vec<F
         findings.push(open_files(running, settings.connections.max));
     }
     if running.is_none() {
-        let others = running::sockets(socket).into_iter().filter(|(_, other)| other != socket);
+        let others = running::sockets(socket).into_iter();
+        let others = others.filter(|(_, other)| other.as_ref() != Some(socket));
         findings.extend(others.map(elsewhere));
     }
     findings
@@ -89,7 +92,11 @@ pub(super) fn start_help(socket: &Path) -> String {
 }
 
 /// Reports a daemon that serves another socket.
-fn elsewhere((pid, socket): (u32, PathBuf)) -> Finding {
+fn elsewhere((pid, socket): (u32, Option<PathBuf>)) -> Finding {
+    let Some(socket) = &socket else {
+        let message = format!("process {pid} is a daemon, and this user may not see which socket it serves");
+        return Finding::unseen("daemon", message, "run this as root or as the daemon's user");
+    };
     let socket = socket.display();
     let help =
         format!("tidegate doctor --socket {socket}; for clients and commands: TIDEGATE_SOCKET={socket}");
@@ -136,7 +143,7 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::wrong("readiness", *reason, help));
     }
     if let Some(status) = status {
-        findings.extend(status.missed.iter().filter(|_| status.misses_many()).map(missed));
+        findings.extend(status.decided_alone().filter(|_| status.misses_many()).map(missed));
         findings.extend(of_status(&status, &reasons));
         findings.extend(shared_domains(&status, settings));
     }
@@ -194,14 +201,31 @@ fn off(status: &DaemonStatus) -> Vec<Finding> {
     let path = status.switches.off_by.as_deref().unwrap_or("the file `disable`");
     let file = status.switches.off_line().map(|line| Finding::wrong("mode", line, format!("rm {path}")));
     let switches = status.switches.held.switches.iter();
-    let switches =
-        switches.filter(|switch| switch.rule.is_none() && switch.is_last != Some(false)).map(|switch| {
+    let switches = switches
+        .filter(|switch| {
+            switch.rule.is_none() && switch.mode != Mode::Enforce.name() && switch.is_last != Some(false)
+        })
+        .map(|switch| {
             let (hosts, option) =
                 if switch.fleet { ("on all hosts", " --fleet") } else { ("on this host", "") };
             let message = format!("everything is switched to {} {hosts}: no request is refused", switch.mode);
             Finding::wrong("mode", message, format!("tidegate switch --all --clear{option}"))
         });
     file.into_iter().chain(switches).collect()
+}
+
+/// Reports the domains that are closed to a user.
+pub(super) fn closed_domains(settings: &Settings, user: &User) -> Option<Finding> {
+    let closed =
+        settings.domains.iter().filter(|domain| !domain.uids.is_empty() && !domain.uids.contains(&user.uid));
+    let closed: Vec<String> = closed.map(|domain| format!("`{}`", domain.name)).collect();
+    (!closed.is_empty()).then(|| {
+        Finding::warning(
+            "domains",
+            format!("closed to {}: {}; requests about them are refused", user.name, closed.join(", ")),
+            format!("if {} should ask, add {} to `domains.NAME.uids` in the settings", user.name, user.uid),
+        )
+    })
 }
 
 /// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::Finding;
-use super::reach::User;
+use super::reach::{self, User};
 use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
@@ -105,6 +105,9 @@ fn directory(path: &Path, memory_max_bytes: u64, of_daemon: Option<&User>) -> Fi
             return Finding::wrong(STATE, message, help);
         }
     };
+    if let Some(obstacle) = of_daemon.and_then(|user| reach::state(STATE, path, user)) {
+        return obstacle;
+    }
     if found.mode() & 0o077 != 0 {
         let message = format!("{shown} has mode {:04o}: others can look into it", found.mode() & 0o7777);
         return Finding::warning(STATE, message, format!("chmod 0700 {shown}"));

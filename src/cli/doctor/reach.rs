@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use super::super::running;
 use super::Finding;
 use super::daemon::start_help;
 use crate::terms::without_number;
@@ -76,6 +77,18 @@ pub(super) fn file(what: &'static str, path: &Path, user: &User) -> Option<Findi
     Some(Finding::wrong(what, message, format!("chown {name} {shown}; then: systemctl restart tidegate")))
 }
 
+/// Checks whether the daemon's user can write to its state directory; returns the obstacle.
+pub(super) fn state(what: &'static str, path: &Path, user: &User) -> Option<Finding> {
+    let found = std::fs::metadata(path).ok()?;
+    let obstacle = [WRITE, SEARCH].into_iter().any(|bit| !may(&found, user, bit));
+    let (name, shown) = (&user.name, path.display());
+    obstacle.then(|| {
+        let message =
+            format!("the daemon runs as {name}, which cannot write to {shown}: it has {}", described(&found));
+        Finding::wrong(what, message, format!("chown {name} {shown} && chmod 0700 {shown}"))
+    })
+}
+
 fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, group) = (&user.name, group_name(found.gid()));
     let message = format!("{name} cannot ask: {} has {}", path.display(), described(found));
@@ -113,11 +126,25 @@ fn missing(path: &Path, error: &std::io::Error, socket: &Path) -> Finding {
         std::io::ErrorKind::PermissionDenied => {
             Finding::unseen(WHAT, message, "run this as root, which sees the whole path")
         }
-        _ => {
-            let help = format!("{}; or say where its socket is: --socket PATH", start_help(socket));
-            Finding::wrong(WHAT, message, help)
-        }
+        _ => match daemon_of(socket) {
+            Some(pid) => {
+                let message = format!("{message}; process {pid} serves this path, but its file is gone");
+                let help = "the daemon makes it again within seconds; else its log and `tidegate status` say why not";
+                Finding::wrong(WHAT, message, help)
+            }
+            None => {
+                let help = format!("{}; or say where its socket is: --socket PATH", start_help(socket));
+                Finding::wrong(WHAT, message, help)
+            }
+        },
     }
+}
+
+/// Returns the process of the daemon whose command line, environment or settings name this socket.
+fn daemon_of(socket: &Path) -> Option<u32> {
+    let socket = std::path::absolute(socket).ok();
+    let found = running::sockets(Path::new("/")).into_iter().find(|(_, other)| *other == socket);
+    found.map(|(pid, _)| pid).filter(|_| socket.is_some())
 }
 
 fn described(found: &Metadata) -> String {

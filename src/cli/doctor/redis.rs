@@ -33,7 +33,7 @@ pub(super) fn all(settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding>
     let clock = Clock::start();
     let now_us = (i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos())) / 1_000;
     let fleet = AdminClient::of_settings(settings).get_json::<FleetPage>("/fleet").ok();
-    let host_count = fleet.as_ref().map(|fleet| fleet.summary.hosts);
+    let host_count = fleet.as_ref().map(|fleet| fleet.summary.counted);
     findings.extend(fleet.as_ref().and_then(|fleet| other_secrets(&fleet.summary)));
     findings.extend(fleet.iter().flat_map(|fleet| &fleet.nodes).filter_map(refusing));
     for (url, looked) in looked {
@@ -103,6 +103,10 @@ fn refusing(node: &RedisNodeStatus) -> Option<Finding> {
 }
 
 fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
+    if let Some(file) = redis.link.password_file.as_ref().filter(|file| is_hidden(file)) {
+        let message = format!("{} may not be read by this user", file.display());
+        return Finding::unseen(WHAT, message, "run this as root or as the daemon's user");
+    }
     let help = match error.class {
         FailureClass::Down | FailureClass::Timeout => {
             "start it, or correct `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"

@@ -69,7 +69,7 @@ pub enum KeyError {
     FleetState(RuleName),
     /// No other host knows the keys of the rule.
     #[error(
-        "{0}: this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings"
+        "{0}: this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings, or see `tidegate status` if they are there"
     )]
     NoFleet(RuleName),
     /// The maximum number of blocks is reached.

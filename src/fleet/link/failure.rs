@@ -143,7 +143,11 @@ impl LinkError {
 
     pub(super) fn of_io(error: &io::Error) -> LinkError {
         // Only the kind, as the text may hold the looked-up name.
-        LinkError::new(FailureClass::Down, error.kind().to_string())
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "there is no socket at its path, or no host of its name".into(),
+            kind => kind.to_string(),
+        };
+        LinkError::new(FailureClass::Down, why)
     }
 }
 

@@ -301,7 +301,7 @@ impl SyncLoop {
                     );
                 }
                 self.view.unlike = unlike;
-                let hosts = self.status.hosts();
+                let hosts = self.status.counted();
                 let is_due =
                     !self.is_kept.load(Ordering::Relaxed) && now.at.since(self.kept_at) >= KEEP_AGAIN;
                 if self.plan.identity.hosts != hosts || is_due {
@@ -363,10 +363,12 @@ impl SyncLoop {
         view.secret = self.plan.secret;
         view.is_linked = self.status.is_redis_reachable();
         view.hosts = self.status.hosts();
+        view.counted = self.status.counted();
         view.round_trip = sync.round_trip();
         view.counts = counts;
         view.overrides = *self.counters.overrides.lock();
         view.remote_checks = self.member.remote_checks().counts();
+        view.is_too_slow = view.is_linked && !self.status.answers_in_time();
         view.keys = sync.keys() + self.member.permits().keys();
         view.versions = self.member.versions().collect();
         view.tallies = sync.tallies(now.at).chain(self.member.permits().tallies(now.at)).collect();

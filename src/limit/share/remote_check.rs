@@ -148,6 +148,24 @@ impl ShareState {
         })
     }
 
+    /// Whether a request that is refused here would pass by the last known level, less the debt of this host. For rules
+    /// in shadow, whose requests make no remote check: units that pass so are charged with the next sync.
+    #[must_use]
+    pub fn passes_in_shadow(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
+        self.missing_tokens(quota, now, cost).is_some_and(|need| {
+            // Without the demand of other hosts: what they spend is in the level of the next reply.
+            let left = self.last_level().map_or(quota.derived.full, |seen| {
+                let age = now.as_nanos().saturating_sub(seen.received_at.as_nanos());
+                match quota.window() {
+                    Some(_) => self.window_rest(quota, now, seen.level),
+                    None => quota.estimate(seen.level, 0, age),
+                }
+            });
+            let spent = i64::from(self.owed).saturating_add(i64::from(need));
+            left >= spent.saturating_mul(MICRO_UNITS.cast_signed())
+        })
+    }
+
     /// Applies the reply to a remote check. The granted tokens are reserved for the waiting request until it is
     /// [judged](ShareState::release_reservation).
     pub fn apply_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {

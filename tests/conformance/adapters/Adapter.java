@@ -35,8 +35,10 @@ public class Adapter {
         switch ((String) given.get("do")) {
             case "make" -> {
                 var made = TidegateClient.builder().socket(Path.of((String) given.get("socket"))).logger(LINES::add)
-                        .timeout(Duration.ofNanos((long) (((Number) given.get("timeout_ms")).doubleValue() * 1e6)))
                         .enabled(given.get("enabled") != Boolean.FALSE);
+                if (given.get("timeout_ms") instanceof Number timeout) {
+                    made.timeout(Duration.ofNanos((long) (timeout.doubleValue() * 1e6)));
+                }
                 if (given.get("fallback") instanceof String rate) {
                     made.fallback(Fallback.of(rate));
                 }
@@ -83,7 +85,7 @@ public class Adapter {
     static Map<String, Object> ask(TidegateClient client, Map<String, Object> given) {
         var said = new LinkedHashMap<String, Object>();
         var attributes = new LinkedHashMap<String, Object>(Json.map(given.get("attributes")));
-        attributes.replaceAll((name, value) -> value instanceof Map ? "\ud800" : value);
+        attributes.replaceAll((name, value) -> !(value instanceof Map<?, ?> odd) ? value : odd.containsKey("object") ? new Object() : "\ud800");
         long began = System.nanoTime();
         try {
             var options = CallOptions.NONE;

@@ -13,7 +13,7 @@ const since = (began) => Math.round((performance.now() - began) * 1e3);
 
 /** `{"invalid": true}` is text that is no Unicode: half of a surrogate pair. */
 async function ask({ do: op, client, domain, attributes, cost, priority, idem, on_failure: onFailure }) {
-  const values = Object.entries(attributes).map(([name, value]) => [name, value?.invalid ? "\ud800" : value]);
+  const values = Object.entries(attributes).map(([name, value]) => [name, value?.invalid ? "\ud800" : value?.object ? new (class {})() : value]);
   const options = Object.entries({ cost, priority, idem, onFailure }).filter(([, value]) => value !== undefined);
   const began = performance.now();
   try {

@@ -13,7 +13,10 @@ $last = null;
 /** `{"invalid": true}` is text that is no UTF-8. */
 function ask(Tidegate\Client $client, array $given): array
 {
-    $attributes = array_map(static fn (mixed $value): mixed => is_array($value) ? "\xff\xfe" : $value, $given['attributes']);
+    $attributes = array_map(static fn (mixed $value): mixed => match (true) {
+        isset($value['object']) => new class () {},
+        default => is_array($value) ? "\xff\xfe" : $value,
+    }, $given['attributes']);
     $options = array_intersect_key($given, array_flip(['cost', 'priority', 'idem']));
     $options += isset($given['on_failure']) ? ['onFailure' => $given['on_failure']] : [];
     $call = in_array($given['do'], ['acquire', 'peek'], true) ? $given['do'] : 'hit';
@@ -68,7 +71,8 @@ function make(array $given, array &$lines): Tidegate\Client
     $logger = static function (string $line) use (&$lines): void {
         $lines[] = $line;
     };
-    return new Tidegate\Client($given['socket'], $given['timeout_ms'] / 1e3, enabled: $given['enabled'] ?? true,
+    $timeout = isset($given['timeout_ms']) ? $given['timeout_ms'] / 1e3 : null;
+    return new Tidegate\Client($given['socket'], $timeout, enabled: $given['enabled'] ?? true,
         logger: $logger, fallback: $given['fallback'] ?? null);
 }
 

@@ -22,14 +22,16 @@ def make(given, kind=tidegate.Client):
     logger = logging.Logger("adapter")
     logger.addHandler(Lines())
     options = {name: given[name] for name in ("fallback", "enabled") if name in given}
-    CLIENTS[given["client"]] = kind(given["socket"], given["timeout_ms"] / 1_000, logger=logger, **options)
+    options |= {"timeout": given["timeout_ms"] / 1_000} if "timeout_ms" in given else {}
+    CLIENTS[given["client"]] = kind(given["socket"], logger=logger, **options)
     return {}
 
 
 def arguments(given):
     """Returns attributes and options of a call; `{"invalid": true}` is text that is no UTF-8."""
     values = given["attributes"].items()
-    attributes = {name: b"\xff\xfe" if isinstance(value, dict) else value for name, value in values}
+    odd = {"invalid": b"\xff\xfe", "object": object()}
+    attributes = {name: odd[next(iter(value))] if isinstance(value, dict) else value for name, value in values}
     return attributes, {name: given[name] for name in ("cost", "priority", "idem", "on_failure") if name in given}
 
 

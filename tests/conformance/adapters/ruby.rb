@@ -21,7 +21,8 @@ end
 
 # `{"invalid": true}` is text that is no UTF-8.
 def ask(given)
-  attributes = given["attributes"].transform_values { |value| value.is_a?(Hash) ? "\xff\xfe" : value }
+  odd = { "invalid" => "\xff\xfe", "object" => Object.new }
+  attributes = given["attributes"].transform_values { |value| value.is_a?(Hash) ? odd[value.keys[0]] : value }
   options = given.slice("cost", "priority", "idem", "on_failure").transform_keys(&:to_sym)
   began = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
   result(CLIENTS[given["client"]].public_send(given["do"], given["domain"], attributes, **options), began)
@@ -60,8 +61,8 @@ end
 
 def make(given)
   options = given.slice("fallback", "enabled").transform_keys(&:to_sym)
-  CLIENTS[given["client"]] =
-    Tidegate::Client.new(socket: given["socket"], timeout: given["timeout_ms"] / 1_000.0, logger: LOGGER, **options)
+  timeout = given["timeout_ms"]&.fdiv(1_000)
+  CLIENTS[given["client"]] = Tidegate::Client.new(socket: given["socket"], timeout: timeout, logger: LOGGER, **options)
   {}
 end
 

@@ -107,6 +107,7 @@ fn logs_taken_metrics_port_and_retries() {
     let port = taken.local_addr().unwrap().port();
     let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
     daemon.await_log(&["no metrics over TCP", "correct metrics.listen", &port.to_string()]);
+    assert!(daemon.run("status").contains("warning: no metrics over TCP: 127.0.0.1"));
     daemon.greeted().assert_served();
     assert_eq!(get(&daemon, "/metrics").status, 200, "they are on the admin socket, too");
     drop(taken);

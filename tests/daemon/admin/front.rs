@@ -52,6 +52,18 @@ fn reports_largest_missed_counts_of_clients() {
         "{}",
         status.body
     );
+    let raised = format!("functions of an application raised {} times", tidegate::terms::count(u64::MAX));
+    assert!(status.body.contains(&raised), "{}", status.body);
     assert_eq!(get(&daemon, "/metrics").status, 200);
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
+fn counts_function_that_raised_as_decided_by_the_daemon() {
+    let daemon = daemon();
+    greet(&daemon, &json!({"client": "python/1", "missed": {"callback": 28}}));
+    let page = until(&daemon, "the warning", |page| page.contains("raised 28 times"));
+    assert!(page.contains("every client had its answers"), "{page}");
+    let status = get(&daemon, "/status").body;
+    assert!(!status.contains("without the daemon"), "{status}");
 }

@@ -164,7 +164,7 @@ fn keeps_keys_of_status_and_fleet() {
         ),
         (&status, "/callers", "busiest refused would_refuse"),
         (&status, "/callers/busiest/0", "count digest domain error rule text unit"),
-        (&status, "/counts/0", "decisions domain mode near over pass refuse rule would_refuse"),
+        (&status, "/counts/0", "decisions domain is_limit mode near over pass refuse rule would_refuse"),
         (&status, "/leases", "abandoned expired held not_held released session"),
         (&status, "/leases/not_held", "ended foreign unknown"),
         (&status, "/memory", "bytes evictions keys max_bytes"),

@@ -271,7 +271,7 @@ fn hashes_values_of_attributes_that_are_not_clear() {
     let (_, _, err) = replay(&daemon, &daemon.plan.path("--domainapp"));
     let warning = "rules look at values of path, which this trace has as hashes: no condition matches them, and \
                    addresses of one prefix count apart\n\
-                   help: record it with `tidegate record --for 10m --clear path`, and the other attributes to clear\n";
+                   help: tidegate record --for 10m --clear path --out FILE\n";
     assert!(err.contains(warning), "{err}");
     // An option of the previous version.
     let kept = traced("--keep path,method");

@@ -309,6 +309,8 @@ fn notes_say_that_a_request_is_not_limited() {
     }
     let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
     assert_eq!(status["unknown_domains"].as_array().unwrap().len(), 16);
+    let warnings = status["warnings"].to_string();
+    assert!(warnings.contains("requests for several unknown domains; no domain"), "{warnings}");
     assert!(daemon.log().matches("not limited: no domain").count() <= 16);
 }
 
@@ -333,4 +335,42 @@ fn refusals_carry_the_rate_as_written_and_blocks() {
         (&json!(0), &reply[8]),
         "whatever it has left, it waits for the end of the block"
     );
+}
+
+#[test]
+fn why_names_rules_that_count_other_units() {
+    let rules = "domain: api\nlimits:\n  - {name: requests, key: [user], rate: 5/s}\n  - {name: tokens, key: [user], rate: 9/min, unit: tokens}\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let table = [
+        ("", "requests", "tokens", Value::Null),
+        ("--cost tokens=2", "tokens", "requests", Value::Null),
+        (
+            "--cost 1 --cost token=2",
+            "requests",
+            "tokens",
+            json!("it counts tokens, and the cost names none (--cost tokens=N); is token meant?"),
+        ),
+    ];
+    for (cost, counts, other, near) in table {
+        let found = why(&daemon, &format!("api user=ann {cost}"));
+        assert_eq!(found["checks"][0]["rule"], json!(counts), "{cost}: {found}");
+        assert_eq!(
+            (&found["others"][0]["rule"], &found["others"][0]["near"]),
+            (&json!(other), &near),
+            "{cost}"
+        );
+        let reason = format!("it counts {other}, and the cost names none (--cost {other}=N)");
+        assert_eq!(found["others"][0]["reason"], json!(reason), "{cost}");
+    }
+    assert!(daemon.run("why api user=ann").contains("no       tokens ("));
+}
+
+#[test]
+fn why_and_status_say_that_everything_is_off() {
+    let daemon = started();
+    let status = daemon.run("status");
+    assert!(status.contains("no request has met: api/per-user"), "{status}");
+    daemon.run("switch --all disabled");
+    let text = daemon.run("why api user=u1");
+    assert!(text.contains("allow: everything is switched off; `tidegate status`"), "{text}");
 }

@@ -64,6 +64,21 @@ fn denies_closed_domain_and_keeps_connection() {
     let line = daemon.await_log(&["domain=\"api\"", "not open to this user", &format!("user={mine}")]);
     assert!(line.contains("domains.api.uids"), "{line}");
     assert_eq!(daemon.log().matches("not open to this user").count(), 1, "told once: {}", daemon.log());
+    let status = daemon.run("status");
+    let warning =
+        format!("refused without a check: 5 requests (not_allowed 5); `api` is closed to user {mine}");
+    assert!(status.contains(&warning), "{status}");
+    let found = daemon.doctor(&["--as", &mine.to_string()]);
+    assert!(
+        super::daemon::finding(&found, "domains").contains("`api`; requests about them are refused"),
+        "{found:?}"
+    );
+    // Commands refuse what clients refuse.
+    for words in ["hit api user=u1", "peek api user=u1", "acquire api user=u1 -- false"] {
+        let (code, _, printed) = daemon.outcome(words);
+        assert_eq!(code, Some(75), "{words}: {printed}");
+        assert!(printed.contains("tidegate: shed, not_allowed: the domain `api` is not open"), "{printed}");
+    }
 }
 
 #[test]

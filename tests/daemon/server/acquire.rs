@@ -155,3 +155,17 @@ fn exits_as_shell_when_command_cannot_run() {
     }
     assert_eq!(free_permits(&mut daemon.greeted(), "u"), 2);
 }
+
+#[test]
+fn says_that_work_is_not_limited() {
+    let daemon = daemon();
+    for (domain, attribute, said) in [
+        ("wrk", "login=mary", "NOT LIMITED: no domain"),
+        ("work", "lgin=mary", "not limited: no rule matches"),
+    ] {
+        let output = run(&daemon.socket(), &["acquire", domain, attribute, "--", "true"]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(text(&output.stderr).contains(said), "{output:?}");
+    }
+    assert_eq!(login(&daemon, &["true"]), (Some(0), String::new()));
+}

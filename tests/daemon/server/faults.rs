@@ -144,6 +144,9 @@ fn logs_missed_decisions_by_reason() {
         "{log}"
     );
     assert!(log.contains(&format!("breaker={}", u64::MAX)), "{log}");
+    // A function that raised is no decision without the daemon.
+    let raised = log.lines().find(|line| line.contains("callback=4")).unwrap();
+    assert!(raised.contains("functions of an application raised") && !raised.contains("without tidegate"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Frames are encoded and decoded by a separate codec of the tests, which detects errors in the daemon's.
 
-use crate::{daemon, msgpack, wire};
+use crate::{daemon, http, msgpack, wire};
 mod abuse;
 mod access;
 mod acquire;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::daemon::{Daemon, Plan, Process, SetOnDrop, daemon, eventually};
-use super::wire::{Wire, hello};
+use super::http::get;
+use super::wire::{Wire, hello, hit};
 
 /// Starts a daemon that must fail; returns its exit code and log.
 fn refused(plan: &Plan) -> (Option<i32>, String) {
@@ -241,4 +242,55 @@ fn removes_own_socket_at_exit_only() {
     let _other = UnixListener::bind(replaced.socket()).unwrap();
     replaced.stop();
     assert!(is_socket(&replaced.socket()), "the other one's socket is still there");
+}
+
+#[test]
+fn makes_removed_socket_again() {
+    let daemon = daemon();
+    let mut before = daemon.greeted();
+    assert_eq!(before.ask(&hit(1, "u1"))[0], 1);
+    let (socket, lock) = (daemon.socket(), daemon.plan.path("t.sock.lock"));
+    let connect = || UnixStream::connect(&socket).ok();
+    let remove: [(&str, &dyn Fn()); 3] = [
+        ("the file", &|| fs::remove_file(&socket).unwrap()),
+        ("the file and its lock", &|| {
+            [&socket, &lock].into_iter().for_each(|path| fs::remove_file(path).unwrap())
+        }),
+        ("replaced by a stale one", &|| {
+            fs::remove_file(&socket).unwrap();
+            drop(UnixListener::bind(&socket).unwrap());
+        }),
+    ];
+    for (what, remove) in remove {
+        remove();
+        let mut wire = Wire::over(eventually(what, connect));
+        assert_eq!(wire.ask(&hello())[0], 0, "{what}");
+        assert_eq!(fs::symlink_metadata(&socket).unwrap().mode() & 0o777, 0o660, "{what}");
+        // Commands find the daemon by the new file, at the admin socket that is made again as well.
+        fs::remove_file(daemon.plan.path("t.admin.sock")).unwrap();
+        eventually("the admin socket", || Some(()).filter(|()| daemon.outcome("status").0 == Some(0)));
+        assert!(daemon.run("status").contains("mode enforce"), "{what}");
+        let (code, log) = refused(&daemon.plan);
+        assert_eq!(code, Some(75), "{what}: {log}");
+        let pid = daemon.process.id();
+        assert!(log.contains(&format!("another tidegate is running here: process {pid}")), "{log}");
+        assert!(log.contains(&format!("help: to replace it: kill {pid} ")), "{log}");
+    }
+    assert_eq!(before.ask(&hit(2, "u1"))[0], 1);
+    daemon.await_log(&["WARN", "the socket file was removed or replaced: it is made again"]);
+}
+
+#[test]
+fn is_unready_while_another_process_has_its_path() {
+    let daemon = daemon();
+    fs::remove_file(daemon.socket()).unwrap();
+    let other = UnixListener::bind(daemon.socket()).unwrap();
+    let ready = || get(&daemon, "/readyz");
+    let reasons = eventually("it is noticed", || Some(ready()).filter(|ready| ready.status == 503)).body;
+    assert!(reasons.contains("its socket file was removed or replaced"), "{reasons}");
+    assert!(is_socket(&daemon.socket()), "the other one's socket is still there");
+    drop(other);
+    fs::remove_file(daemon.socket()).unwrap();
+    eventually("it is ready again", || Some(()).filter(|()| ready().status == 200));
+    assert_eq!(daemon.connect().ask(&hello())[0], 0);
 }

@@ -73,7 +73,11 @@ fn rejects_impossible_switches_with_help() {
         ("switch per-user", 2, "write `switch RULE MODE`"),
         ("switch --for 5m", 2, "write `switch RULE MODE`"),
         ("switch per-user shadow --for 0s", 2, "--for takes at least one second"),
-        ("switch per-user shadow --for 2y", 1, "`for_s` is a whole number of seconds, 1 to 31622400"),
+        (
+            "switch per-user shadow --for 2y",
+            1,
+            "the time (--for, `for_s`) is in whole seconds, 1 to 31622400 (366 days)",
+        ),
         ("switch per-user --clear --for 5m", 1, "`clear` holds for good"),
         (
             "block per-user ip=x --for 5m",

@@ -132,6 +132,9 @@ fn shows_partition_until_all_hosts_are_counted() {
     };
     let mut hosts = vec![at_least_four()];
     assert_shows_partition(&hosts[0], 1.75, "Redis misses 3 of 4 hosts: if they still run");
+    // The alert and the doctor compare hosts with a heartbeat, not those of the settings.
+    assert_eq!(["", "_alive"].map(|of| metric(&hosts[0], &format!("tidegate_fleet_hosts{of}"))), [4.0, 1.0]);
+    assert!(hosts[0].run("fleet").contains("shares of 4 hosts by `fleet.hosts_at_least`, 1 alive"));
     hosts.extend((0..3).map(|_| at_least_four()));
     for host in &hosts {
         let ratio = || metric(host, "tidegate_fleet_admitted_max_ratio");
@@ -199,7 +202,8 @@ fn survives_redis_flush_and_sleep() {
     sleep(Duration::from_secs(1));
     let (linked, _) = scene.await_linked();
     sleep(RECOVERED + Duration::from_secs(1));
-    let (passed, _) = scene.end();
+    let (passed, hosts) = scene.end();
+    hosts.iter().for_each(|host| assert_eq!(count_log(host, "Redis HAS LOST ITS DATA"), 1, "{}", host.log()));
     assert_passes(&passed, began, flushed, "once Redis is flushed");
     assert_passes(&passed, linked + RECOVERED.as_nanos() as u64, u64::MAX, "after it");
     // Known keys begin without tokens.

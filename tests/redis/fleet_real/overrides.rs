@@ -8,7 +8,8 @@ use serde_json::Value;
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
-use super::hosts::plan;
+use super::hosts::{metric, plan};
+use super::http::post;
 use super::redis_server::Redis;
 use super::wire::{hit, verdict_of};
 
@@ -224,6 +225,36 @@ fn fleet_switch_fails_with_reason_without_redis() {
     redis.signal(Signal::CONT);
     assert!(output.contains("Redis d"), "{output}");
     assert_eq!(verdict(&host, "u2"), ALLOW, "nobody waits for it");
+}
+
+/// Blocks leave room for switches, a status warns before it is full, and any host removes one by its listed digest.
+#[test]
+fn document_full_of_blocks_takes_a_switch_and_frees_by_digest() {
+    let redis = Redis::start(&[]);
+    let name = "r".repeat(60);
+    let host = plan(&redis.url(), &OF_HOST.replace("per-user", &name), "").start();
+    host.await_log(&["connected to Redis"]);
+    let block = |user: u32| {
+        post(
+            &host,
+            "/block",
+            &format!(r#"{{"rule":"{name}","key":[["user","u{user}"]],"for_s":3600,"fleet":true}}"#),
+        )
+    };
+    let full = (0..1_000).map(block).find(|answer| answer.status != 200).expect("a limit");
+    assert!(full.error().contains("limit of 48 KiB"), "{}", full.error());
+    eventually("its status warns", || {
+        host.run("status").contains("blocks of all hosts fill 9").then_some(())
+    });
+    assert!((0.9..=1.0).contains(&metric(&host, "tidegate_fleet_blocks_ratio")));
+    host.run("switch --all shadow --for 1h --fleet");
+    let line = await_line(&host, "blocked   api/");
+    let digest = line.split(": ").nth(1).and_then(|rest| rest.split([',', ' ']).next()).unwrap();
+    let output = host.fail(&format!("unblock {name} --digest {}0 --fleet", &digest[..31]), 1);
+    assert!(output.contains("no key of api/") || digest.ends_with('0'), "{output}");
+    let output = host.run(&format!("unblock {name} --digest {} --fleet", &digest[..12]));
+    assert!(output.contains("is unblocked on all hosts"), "{output}");
+    assert_eq!(block(5_000).status, 200, "there is room for one");
 }
 
 #[test]

@@ -211,3 +211,28 @@ fn grants_last_free_permit_to_any_host() {
     assert_eq!(held, 3);
     assert!(wires.iter_mut().all(|wire| begin(wire).is_none()));
 }
+
+/// A fleet rate without tokens here refuses nothing that another rule refuses anyway.
+#[test]
+fn full_concurrency_rule_is_named_beside_a_fleet_rate() {
+    let redis = Redis::start(&[]);
+    let fleet = "key: [org], scope: fleet, fleet: {wait: 50ms}";
+    let rules = format!(
+        "domain: api\nlimits:\n  - {{name: rate, rate: 1/h, burst: 100, {fleet}}}\nconcurrency:\n  - {{name: here, key: [org], max: 1}}\n  - {{name: everywhere, max: 9, {fleet}}}\n"
+    );
+    let host = hosts(1, &redis.url(), &rules).remove(0);
+    let mut wire = host.greeted();
+    let begun = eventually("a first lease", || begin(&mut wire));
+    let named = |wire: &mut Wire, rule: &str| {
+        let reply = wire.ask(&acquire(2));
+        assert_eq!((verdict_of(&reply), &reply[3]), (1, &json!(rule)), "{reply}");
+        reply[8].as_u64().unwrap()
+    };
+    assert!(named(&mut wire, "here") >= 500_000);
+    let peeked = wire.ask(&json!([4, 3, "api", [["org", "o1"]]]));
+    assert_eq!(peeked[3], "here", "{peeked}");
+    assert_eq!(wire.ask(&json!([2, 4, begun, 0]))[2], true);
+    host.run("block everywhere org=o1 --for 1h");
+    let retry = named(&mut wire, "everywhere");
+    assert!(retry > 3_000_000_000, "{retry}");
+}

@@ -329,3 +329,39 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     let is_closed = lost_replies(std::slice::from_ref(&host)) > 0;
     assert!(is_closed || count_log(&host, CUT_OFF) == 0, "the commands were stopped, not the link");
 }
+
+/// A rule in shadow starts no remote check, and counts as refused only what Redis would refuse.
+#[test]
+fn shadow_counts_only_requests_beyond_the_budget() {
+    let redis = Redis::start(&[]);
+    let would_refuse = |host: &Daemon| {
+        metric(host, "tidegate_rule_checks_total{domain=\"api\",rule=\"shared\",outcome=\"would_refuse\"}")
+    };
+    let rules = rules("1/day", 6, "wait: 50ms").replace("scope: fleet", "scope: fleet, mode: shadow");
+    let hosts = hosts(2, &redis.url(), &rules);
+    for host in &hosts {
+        let mut wire = Wire::greeted(&host.socket());
+        (0..60).for_each(|id| assert_eq!(verdict_of(&wire.ask(&hit(id, &format!("u{}", id % 20)))), ALLOW));
+    }
+    assert_eq!(hosts.iter().map(would_refuse).sum::<f64>(), 0.0, "the budgets have room");
+    await_left(&redis, 0);
+    for host in &hosts {
+        let mut wire = Wire::greeted(&host.socket());
+        eventually("the budgets are used up", || {
+            (0..20).for_each(|id| assert_eq!(verdict_of(&wire.ask(&hit(id, &format!("u{id}")))), ALLOW));
+            (would_refuse(host) >= 20.0).then_some(())
+        });
+        assert_eq!(metric(host, "tidegate_fleet_asked_total{outcome=\"answered\"}"), 0.0);
+    }
+}
+
+#[test]
+fn status_names_checks_stopped_by_late_replies() {
+    let (_redis, proxy, host) = one_host("mode: exact, wait: 20ms, on_redis_down: refuse");
+    proxy.faults().delay_millis.store(60, Ordering::Relaxed);
+    let mut wire = Wire::greeted(&host.socket());
+    eventually("the status names them", || {
+        wire.ask(&hit(1, "u1"));
+        host.run("status").contains("remote checks are stopped: Redis answers later").then_some(())
+    });
+}

@@ -156,6 +156,14 @@ fn host_with_older_numbers_says_that_they_do_not_hold() {
         says(&hosts[0]).then_some(())
     });
     assert!(!says(&hosts[1]) && hosts[0].run("fleet").contains(" elsewhere"));
+    // After a rollback elsewhere the newest numbers are those of this host.
+    let path = hosts[1].plan.path("rules/api.yaml");
+    fs::write(path, rules("200/s", BURST, "on_miss: refuse")).unwrap();
+    hosts[1].run("reload");
+    eventually("it adopts the newest version", || {
+        at_once(&hosts, 300);
+        hosts.iter().all(|host| !says(host) && !host.run("fleet").contains(" elsewhere")).then_some(())
+    });
 }
 
 /// Returns whether all of many requests are refused: the first of a key always is, before tokens arrive.

@@ -44,6 +44,7 @@ from .protocol import (
     OnFailure,
     Outcome,
     Verdict,
+    check_word,
     decode,
     encode,
     encode_name,
@@ -70,6 +71,7 @@ STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
 SHOWN = ("domain", "rule", "limit", "remaining", "retry_after", "lease", "digest", "reason")
 ABANDONED_MAX, LOGGED_MAX = 512, 100
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
+TIMEOUT_MAX = 10  # seconds; of the environment
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; jitter shortens a pause (s) to 50 to 100 %
 STOPPED = Fault("the daemon did not answer before", "breaker")
 
@@ -211,6 +213,7 @@ class Options:
     ) -> None:
         if not (fallback is None or hasattr(fallback, "decide")):
             raise ValueError('the fallback of a call is made once: fallback = tidegate.fallback.Fallback("20/s")')
+        check_word("on_failure", on_failure, "allow", "refuse", None)
         self.priority, self.idem, self.on_failure, self.fallback = priority, shorten_idem(idem), on_failure, fallback
         self.times = (("queued_us", queued), ("max_wait_us", max_wait))
 
@@ -270,14 +273,18 @@ class Client:
         fallback: str | Mapping[str, str] | None = None,
         on_decision: Callable[[Decision, float], object] | None = None,
     ) -> None:
-        if timeout == 0.020 and re.fullmatch(r"\d+([.]\d+)?", os.environ.get("TIDEGATE_TIMEOUT_MS", "")):
-            timeout = float(os.environ["TIDEGATE_TIMEOUT_MS"]) / 1000
+        self._logger, self._logged = logger or logging.getLogger("tidegate"), set[str]()
+        if timeout == 0.020 and (text := os.environ.get("TIDEGATE_TIMEOUT_MS", "")):
+            if re.fullmatch("[0-9]{1,5}([.][0-9]{1,6})?", text) and 0 < float(text) <= TIMEOUT_MAX * 1000:
+                timeout = float(text) / 1000
+            else:
+                self._log(f'TIDEGATE_TIMEOUT_MS is "{text:.40}", not above 0 and up to 10000: the timeout is 20 ms')
         if timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
         self._pool, self._info = encode_name(pool), Map(client=f"python/{__version__}", pool=pool, slots=slots)
-        self._slots, self._enabled = slots, enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
-        self._logger, self._logged = logger or logging.getLogger("tidegate"), set[str]()
+        off = os.environ.get("TIDEGATE_DISABLE", "")
+        self._slots, self._enabled, self._off = slots, enabled and off in ("", "0"), off
         self._fallback = None if fallback is None else beside("fallback", "Fallback")(fallback)
         self._open, self._refuses = list[weakref.ref[Connection]](), False  # whether a request had "refuse"
         self._begin()
@@ -390,7 +397,7 @@ class Client:
     def _judge(self, op: int, domain: str, attributes: Attributes, cost: Cost, more: CallOptions) -> Decision:
         """Not `**more`: after such a call an exception of a signal handler would lose the grant."""
         if not self._enabled:
-            return Decision([0], reason="disabled")
+            return self._pass()
         given = Options(**more) if more else DEFAULTS
         self._refuses = self._refuses or given.on_failure == "refuse"
         try:
@@ -414,6 +421,12 @@ class Client:
             if op == ACQUIRE and isinstance(answer, Decision) and answer._asked:
                 self._report_later({"abandoned": [list(answer._asked[1:])]})
             raise
+
+    def _pass(self) -> Decision:
+        """Allows a request of a disabled client."""
+        if self._off not in ("", "0"):
+            self._log(f'TIDEGATE_DISABLE is "{self._off:.40}": nothing is limited', once=True)
+        return Decision([0], reason="disabled")
 
     def _name_domain(self, domain: str, decision: Decision) -> None:
         """Sets the domain of a refusal; logs a domain that does not exist."""

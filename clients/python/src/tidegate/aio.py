@@ -178,7 +178,7 @@ class _Core(Client):
         self, op: int, domain: str, attributes: Attributes, cost: Cost, more: CallOptions
     ) -> AsyncDecision:
         if not self._enabled:
-            return _make_async(Decision([0], reason="disabled"))
+            return _make_async(self._pass())
         given = Options(**more) if more else DEFAULTS
         self._refuses = self._refuses or given.on_failure == "refuse"
         try:

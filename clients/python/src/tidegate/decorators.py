@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, 
 
 from . import CallOptions, Client, Decision
 from .connection import beside
-from .protocol import Cost, Fault, OnFailure, encode_cost, encode_name, request
+from .protocol import Cost, Fault, OnFailure, check_word, encode_cost, encode_name, request
 from .signals import from_signal
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ def check_options(domain: str, attributes: Any, cost: Any, more: dict[str, Any])
     check_names("limited", more, CallOptions)
     check_name("domain", domain)
     request(domain, None if callable(attributes) else attributes, cost, None, {})
+    if not callable(action := more.get("on_failure")):
+        check_word("on_failure", action, "allow", "refuse", None)
     fallback = more.get("fallback")
     return more if fallback is None else more | {"fallback": beside("fallback", "as_fallback")(fallback)}
 
@@ -205,6 +207,10 @@ def charge_result(
     return client.charge(domain, attributes, amount, of=decision if lowest < 0 else None)
 
 
+class WrongResult(TypeError):
+    """Raised for the result of a callback; its text is the result's type and the wanted one, never a value."""
+
+
 def callback_failed(client: Any, name: str, error: Exception, then: str = "requests are checked without it") -> None:
     """Counts and logs a callback that raised, without the message of `error`, which may contain personal data.
 
@@ -213,7 +219,9 @@ def callback_failed(client: Any, name: str, error: Exception, then: str = "reque
     if from_signal(error):
         raise error
     core: Client = getattr(client, "_core", client)
-    core._log(f"{name} raised {type(error).__name__}{location(error)}: such {then}", once=True)
+    failed = f"raised {type(error).__name__}{location(error)}"
+    failed = f"returned {error}" if isinstance(error, WrongResult) else failed
+    core._log(f"{name} {failed}: such {then}", once=True)
     core._degrade("callback")  # counts it; the next request reports it
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 from . import Decision
 from .answers import PROBLEMS, problem
 from .connection import beside
-from .decorators import callback_failed, check_name, check_names
-from .protocol import PAIRS_MAX, Cost, Fault, Outcome, encode_cost
+from .decorators import WrongResult, callback_failed, check_name, check_names
+from .protocol import PAIRS_MAX, Cost, Fault, Outcome, check_word, encode_cost
 from .protocol import OnFailure as Action
 from .signals import from_signal
 
@@ -102,8 +102,9 @@ class Guard:
             raise TypeError(f"this takes {'an AsyncClient' if asynchronous else 'a Client'} instance")
         by_path = () if isinstance(on_failure, str) or callable(on_failure) else tuple(on_failure)
         actions = {on_failure} if isinstance(on_failure, str) else {action for _, action in by_path}
-        if not actions <= {"allow", "refuse"} or headers not in _LEFT_OUT:
-            raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
+        for action in actions:
+            check_word("on_failure", action, "allow", "refuse")
+        check_word("headers", headers, *_LEFT_OUT)
         functions = {"user": user, "descriptors": descriptors, "exempt": exempt, "outcome": outcome}
         for name, function in (functions | {"on_refused": on_refused, "instrument": instrument}).items():
             if not (function is None or callable(function)):
@@ -125,7 +126,7 @@ class Guard:
 
     def arguments(self, seen: Seen) -> dict[str, Any] | Decision | None:
         """Returns keyword arguments for `acquire`, without those whose callback raised; None if the request is exempt;
-        a refusal of an invalid cost.
+        a refusal of an invalid cost or action.
         """
         given: dict[str, Any] = {}
         for name, callback in self._callbacks.items():
@@ -134,15 +135,17 @@ class Guard:
                 if name == "attributes" and isinstance(callback, Mapping):
                     given[name] = {key: self._attribute(seen, key, source) for key, source in callback.items()}
                 if name == "attributes":
-                    given[name] = {} if given[name] is None else {**given[name]}  # raises for no mapping
+                    given[name] = _mapping(given[name])
                 if name == "descriptors":
-                    given[name] = [dict(one) for one in given[name] or ()]
-                if name == "on_failure" and not isinstance(given[name], str):
+                    given[name] = [_mapping(one) for one in given[name] or ()]
+                if name == "on_failure" and isinstance(callback, tuple):
                     given[name] = next((then for start, then in given[name] if seen.path.startswith(start)), "allow")
+                if name == "on_failure":
+                    check_word(name, given[name], "allow", "refuse", None)
                 if name == "cost":
                     encode_cost(given[name])
             except Exception as error:
-                if name == "cost" and name in given:  # the function returned an invalid cost
+                if name in ("cost", "on_failure") and name in given:  # the function returned an invalid value
                     core = getattr(self.client, "_core", self.client)
                     return core._refuse(Fault(str(error), "invalid"))  # type: ignore[no-any-return]
                 callback_failed(self.client, name, error)
@@ -213,20 +216,24 @@ class Guard:
         forwarded = seen.header("X-Forwarded-For")
         # A dual-stack socket reports IPv4 peers as mapped IPv6 addresses.
         peer = seen.peer[7:] if seen.peer.startswith("::ffff:") and "." in seen.peer else seen.peer
-        if not forwarded:
-            return peer
-        if self._proxies == ():
-            self.client._log(
-                "X-Forwarded-For is present but trusted_proxies is not set: callers are counted by their proxy",
-                once=True,
-            )
-            return peer
-        return client_address(peer, forwarded, self._proxies)
+        address = client_address(peer, forwarded, self._proxies) if forwarded and self._proxies != () else peer
+        if not address:
+            self.client._log(NO_ADDRESS, once=True)
+        elif forwarded and self._proxies == ():
+            self.client._log(UNTRUSTED, once=True)
+        return address
 
     def _queued(self, seen: Seen) -> float | None:
         """Returns the seconds that the request waited for the application, by the header of a trusted proxy."""
         start = seen.header("X-Request-Start")
         return queued(start, time.time()) if start and _is_proxy(seen.peer, self._proxies) else None
+
+
+def _mapping(given: Any) -> dict[str, object]:
+    """Copies what a function returned as attributes; raises WrongResult for no mapping."""
+    if not (given is None or hasattr(given, "keys")):
+        raise WrongResult(f"{type(given).__name__}, not a mapping")
+    return {**(given or {})}
 
 
 def refusal(decision: Decision) -> tuple[int, Headers, bytes]:
@@ -322,6 +329,11 @@ def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
 
 
 ALWAYS = ("method", "path", "route", "ip", "user", "user_agent")  # attributes of every request
+NO_ADDRESS = (
+    "requests over a Unix socket have no `ip`: rules by ip do not judge them; "
+    "help: set trusted_proxies, and let the proxy send X-Forwarded-For"
+)
+UNTRUSTED = "X-Forwarded-For is present but trusted_proxies is not set: callers are counted by their proxy"
 QUEUED_MAX = 60.0  # seconds; a longer time means that the proxy's clock differs
 # Prefixes of the headers that a style omits. Every refusal has Retry-After.
 _LEFT_OUT = {"both": (), "draft": ("X-",), "legacy": ("RateLimit",), "none": ("X-", "RateLimit")}

@@ -205,7 +205,7 @@ def _descriptor(given: Any) -> bytes:
 
 
 def _pair(name: str, value: object) -> bytes:
-    raw = _text(value)
+    raw = _text(value, name)
     raw = raw if len(raw) <= VALUE_MAX else _cut(raw, 960)
     return raw and encode_name(name) + _head("str", len(raw)) + raw
 
@@ -213,7 +213,7 @@ def _pair(name: str, value: object) -> bytes:
 _known_pair = functools.lru_cache(4_096)(_pair)  # only for short texts, which repeat often
 
 
-def _text(value: object) -> bytes:
+def _text(value: object, name: object = "idem") -> bytes:
     """Returns the text of a value in UTF-8; empty for None."""
     if isinstance(value, bytes):
         text = value.decode("utf-8", "replace")
@@ -228,6 +228,9 @@ def _text(value: object) -> bytes:
             if from_signal(error):
                 raise
             raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
+        # Each object, and each function, would be another caller.
+        if value.__class__ is not str and _ADDRESS.search(text):
+            raise Fault(f"the attribute {name!s:.64} has no text; help: send its id", "invalid")
     return (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
 
 
@@ -266,6 +269,12 @@ def _amount(amount: Any, signed: bool) -> bytes:
     return encode(amount)
 
 
+def check_word(option: str, given: object, *words: str | None) -> None:
+    """Raises ValueError, which names the option and the value, if `given` is none of the words."""
+    if given not in words:
+        raise ValueError(f"{option} is {' or '.join(filter(None, words))}, not {given!r:.99}")
+
+
 def _priority(priority: Any) -> bytes | None:
     """Encodes a priority; None for an invalid name: the rules decide."""
     is_name = isinstance(priority, str) and _NAME.fullmatch(priority) and len(_text(priority)) <= NAME_MAX
@@ -283,4 +292,5 @@ def _encode_name(name: str) -> bytes:
     raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'", "invalid")
 
 
+_ADDRESS = re.compile(" at 0x[0-9a-fA-F]+>")  # as in <User object at 0x7f00>
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/\ud800-\udfff]{1,64}")

@@ -34,7 +34,7 @@ module Tidegate
   # Returns the result of the function `attributes` as a Hash; raises if it holds no values by name.
   def self.mapping(result)
     return {} if result.nil?
-    raise TypeError, "attributes are values by name" unless result.respond_to?(:each_pair)
+    raise WrongResult, "#{result.class}, not values by name" unless result.respond_to?(:each_pair)
 
     result.each_pair.to_h
   end

@@ -23,6 +23,7 @@ module Tidegate
         @given = { cost: 1, on_failure: "allow", max_wait: 1 }.merge(options.slice(*WORDS[3..]))
         Wire.check_name(@domain, "domain")
         Wire.check_cost(@given[:cost])
+        Wire.action(@given[:on_failure]) unless @given[:on_failure].respond_to?(:call)
       end
 
       # Runs the block; or, if refused, calls `back` with the seconds until a retry. Raises Denied for a job that can

@@ -11,10 +11,18 @@ module Tidegate
     attr_reader :decision
 
     def initialize(decision) = super((@decision = decision).message)
+    # The status of the response, which Sinatra uses.
+    def http_status = @decision.status
   end
 
   # Raised for a cost or amount that is negative where it must not be, or not an integer.
   class InvalidCost < ArgumentError; end
+
+  # Raised for another `on_failure` than allow and refuse.
+  class InvalidAction < ArgumentError; end
+
+  # Raised for the result of a callback. Its message is the result's class and the wanted one, never a value.
+  class WrongResult < TypeError; end
 
   # An unsendable request, a failed exchange or an invalid reply; internal. Flags: `:resend` (the daemon has not
   # processed it), `:keep` (the connection stays usable), `:absent` (no process listens), `:full` (the daemon accepts no
@@ -51,6 +59,7 @@ module Tidegate
       bin: [0x00, 0, 0xc4, %w[C n N]], array: [0x90, 16, 0xdc, %w[n N]], map: [0x80, 16, 0xde, %w[n N]]
     }.freeze
     WIDTHS = { "C" => 1, "n" => 2, "N" => 4, "Q>" => 8, "c" => 1, "s>" => 2, "l>" => 4, "q>" => 8 }.freeze
+    ACTIONS = ["allow", "refuse", :allow, :refuse, nil].freeze
     CONSTANTS = { nil => 0xc0, false => 0xc2, true => 0xc3 }.freeze
     STARTS = FORMS.each_with_object(CONSTANTS.to_h { |value, byte| [byte, [nil, value, 0]] }) do |(kind, form), starts|
       short, below, code, forms = form
@@ -187,10 +196,10 @@ module Tidegate
       raise Fault.new("attributes are a Hash, not a #{given.class}", "invalid") unless fits
 
       at, count = (out << 0x90).bytesize - 1, 0
-      given&.each do |name, value|
-        name = NAMES[name] || name(name)
+      given&.each do |key, value|
+        name = NAMES[key] || name(key)
         unless value.instance_of?(String) && (size = value.bytesize) < 32 && value.ascii_only?
-          size = (value = text(value).b).bytesize
+          size = (value = text(value, name: key).b).bytesize
         end
         next if size == 0
 
@@ -204,8 +213,8 @@ module Tidegate
     end
 
     # Returns the text of an attribute, the end of a long one replaced by a digest; empty for nil.
-    def text(value, most = VALUE_MAX, kept = VALUE_KEPT)
-      text = utf8(value.instance_of?(String) ? value : string(value))
+    def text(value, most = VALUE_MAX, kept = VALUE_KEPT, name: "idem")
+      text = utf8(value.instance_of?(String) ? value : string(value, name))
       text.bytesize > most ? "#{text.byteslice(0, kept).scrub('')}~#{digest(text)}" : text
     end
 
@@ -221,15 +230,19 @@ module Tidegate
     end
 
     # Converts a value, deferring exceptions of other threads, so that only those of its `to_s` are rescued.
-    def string(value)
+    def string(value, name = "idem")
       return value.name if value.instance_of?(Symbol)
       return value.to_s if value.instance_of?(Integer)
 
-      Thread.handle_interrupt(NEVER) do
+      text = Thread.handle_interrupt(NEVER) do
         "#{value}" # rubocop:disable Style/RedundantInterpolation -- a String whatever `to_s` returns
       rescue StandardError => e
         raise Fault.new("a value has no text: #{e.class}", "invalid")
       end
+      # The text of an object without its own, #<User:0x…>: each object would be another caller.
+      return text if value.is_a?(String) || !text.b.match?(/:0x\h{8}/) || !text.b.include?("#<")
+
+      raise Fault.new("the attribute #{name} has no text; help: send its id", "invalid")
     end
 
     def utf8(text)
@@ -272,6 +285,13 @@ module Tidegate
       name(name)
     rescue Fault => e
       raise ArgumentError, "#{option}: #{e.message}, not #{name.inspect}"
+    end
+
+    # Validates an `on_failure`, and returns it as text. nil: allow. Raises InvalidAction.
+    def action(given)
+      return given.to_s if ACTIONS.include?(given)
+
+      raise InvalidAction, "on_failure is allow or refuse, not #{given.inspect[0, 99]}"
     end
 
     def check_cost(cost)

@@ -42,7 +42,9 @@ module Tidegate
         @outcome, @on_refused, @instrument = outcome, on_refused, instrument
         @given = { exempt: exempt, user: user, attributes: attributes_of(attributes), descriptors: descriptors,
                    cost: cost, priority: priority, on_failure: on_failure_of(on_failure) }.freeze
-        @left_out = LEFT_OUT.fetch(headers.to_s) { raise ArgumentError, "headers are draft, legacy, both or none" }
+        @left_out = LEFT_OUT.fetch(headers.to_s) do
+          raise ArgumentError, "headers is draft, legacy, both or none, not #{headers.inspect[0, 99]}"
+        end
         @caller = Caller.new(trusted_proxies)
         functions(exempt: exempt, user: user, descriptors: descriptors, outcome: outcome, on_refused: on_refused,
                   instrument: instrument)
@@ -89,7 +91,7 @@ module Tidegate
         took = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
         safely(client, "instrument", "the decision stays") { @instrument.call(decision, took) } if @instrument
         decision
-      rescue InvalidCost => e # returned by the function `cost`
+      rescue InvalidCost, InvalidAction => e # returned by the function `cost` or `on_failure`
         client.refuse(e)
       end
 
@@ -194,12 +196,12 @@ module Tidegate
         return given if given.respond_to?(:call)
 
         list = given.respond_to?(:each) ? given.to_a : [["*", given]]
-        list.each { |_, word| raise ArgumentError, "on_failure is allow or refuse" unless WORDS.include?(word.to_s) }
+        list.each { |_, word| Wire.action(word) }
         return list[0][1].to_s unless given.respond_to?(:each)
 
         lambda do |env|
           path = Rack.path(env)
-          list.find { |pattern, _| matches?(pattern, path) }&.last.to_s
+          list.find { |pattern, _| matches?(pattern, path) }&.last
         end
       end
 
@@ -209,10 +211,10 @@ module Tidegate
         pattern.end_with?("*") ? path.start_with?(pattern.chomp("*")) : path == pattern
       end
 
-      WORDS, BUILT_IN = %w[allow refuse].freeze, %w[method path route ip user user_agent].freeze
+      BUILT_IN = %w[method path route ip user user_agent].freeze
       # Prefixes of the headers that a style omits. Every refusal has Retry-After.
       LEFT_OUT = { "both" => [], "draft" => ["x-"], "legacy" => ["ratelimit"], "none" => %w[x- ratelimit] }.freeze
-      private_constant :WORDS, :BUILT_IN, :LEFT_OUT
+      private_constant :BUILT_IN, :LEFT_OUT
     end
 
     # Copies headers into a Hash; the application's own is not changed.

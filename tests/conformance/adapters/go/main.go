@@ -39,7 +39,9 @@ var (
 func ask(given command) (*tidegate.Decision, object) {
 	client, values := clients[given.Client], tidegate.Attributes{}
 	for name, value := range given.Attributes {
-		if _, is := value.(object); is {
+		if odd, is := value.(object); is && odd["object"] == true {
+			value = ask // a function
+		} else if is {
 			value = "\xff\xfe" // text that is no UTF-8
 		}
 		values = append(values, [2]any{name, value})

@@ -6,6 +6,8 @@ module Tidegate
     # Reads the caller's address and queue time. `proxies`: trusted networks, the number of proxies, or nil.
     class Caller
       QUEUED_MAX = 60.0 # seconds; a longer time means that the proxy's clock differs
+      NO_ADDRESS = "requests over a Unix socket have no `ip`: rules by ip do not judge them; " \
+                   "help: set trusted_proxies, and let the proxy send X-Forwarded-For"
       UNTRUSTED = "X-Forwarded-For is present but trusted_proxies is not set: callers are counted by their proxy"
 
       def initialize(proxies)
@@ -18,11 +20,12 @@ module Tidegate
       def address(env, client)
         peer = env["REMOTE_ADDR"].to_s.sub(/\A::ffff:(?=[\d.]+\z)/, "") # dual-stack sockets map IPv4 peers to IPv6
         forwarded = env["HTTP_X_FORWARDED_FOR"]
-        return peer if forwarded.nil? || forwarded.empty?
-        return behind(peer, forwarded) unless @proxies.nil?
-
-        client.log(UNTRUSTED, once: true)
-        peer
+        given = !(forwarded.nil? || forwarded.empty?)
+        address = given && !@proxies.nil? ? behind(peer, forwarded) : peer
+        if address.empty? then client.log(NO_ADDRESS, once: true)
+        elsif given && @proxies.nil? then client.log(UNTRUSTED, once: true)
+        end
+        address
       end
 
       # Returns the seconds that the request waited for the application, by the header of a trusted proxy.

@@ -178,10 +178,14 @@ public final class Guard<R> {
 
     private String address(Seen seen) {
         String forwarded = seen.header().apply("x-forwarded-for");
-        if (forwarded != null && options.proxies.none()) {
+        String address = options.proxies.caller(seen.peer(), forwarded);
+        if (address == null || address.isEmpty()) {
+            client.log("requests over a Unix socket have no `ip`: rules by ip do not judge them; "
+                    + "help: set trustedProxies, and let the proxy send X-Forwarded-For", true);
+        } else if (forwarded != null && options.proxies.none()) {
             client.log("X-Forwarded-For is present but trustedProxies is not set: callers are counted by their proxy", true);
         }
-        return options.proxies.caller(seen.peer(), forwarded);
+        return address;
     }
 
     /** Returns the path of a URL: decoded once, without query, parameters of segments, dot segments and repeated slashes. */

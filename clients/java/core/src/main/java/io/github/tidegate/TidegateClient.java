@@ -28,6 +28,7 @@ public final class TidegateClient implements AutoCloseable {
     /** Version of this client. */
     public static final String VERSION = "0.1.0";
 
+    private static final int TIMEOUT_MS_MAX = 10_000; // of the environment
     private static final int ABANDONED_MAX = 512, LOGGED_MAX = 100;
     private static final int REPORTED_MAX = Request.FRAME_MAX / 2; // bytes of a request that a report may join
     private static final Decision.Note NO_DOMAIN = new Decision.Note("unmatched", "domain"), NO_RULE = new Decision.Note("unmatched", "rule");
@@ -36,6 +37,7 @@ public final class TidegateClient implements AutoCloseable {
     final long timeoutNanos;
     private final Builder options;
     private final boolean enabled;
+    private final String off; // TIDEGATE_DISABLE; null: not set
     private final Breaker breaker = new Breaker();
     private final ReentrantLock lock = new ReentrantLock();
     // Under the lock.
@@ -139,14 +141,29 @@ public final class TidegateClient implements AutoCloseable {
     private TidegateClient(Builder options) {
         this.options = options;
         String given = System.getenv("TIDEGATE_TIMEOUT_MS"), disable = System.getenv("TIDEGATE_DISABLE");
-        boolean isNumber = given != null && given.matches("\\d{1,9}([.]\\d{1,6})?");
-        timeoutNanos = options.timeout != null ? options.timeout.toNanos() : (long) (isNumber ? Double.parseDouble(given) * 1e6 : 20e6);
+        timeoutNanos = options.timeout != null ? options.timeout.toNanos() : (long) (timeoutOf(given == null ? "" : given) * 1e6);
         if (timeoutNanos <= 0 || timeoutNanos > Integer.MAX_VALUE * 1_000_000L || options.slots < 0) {
             throw new IllegalArgumentException("the timeout is above 0 and at most 2^31 ms; slots are 0 or more");
         } else if (!Request.isName(options.pool)) {
             throw new IllegalArgumentException("the pool " + options.pool + " is not a name");
         }
-        enabled = options.enabled && (disable == null || disable.isEmpty() || disable.equals("0"));
+        off = disable == null || disable.isEmpty() || disable.equals("0") ? null : disable;
+        enabled = options.enabled && off == null;
+    }
+
+    /** Returns the milliseconds of TIDEGATE_TIMEOUT_MS; the default, with a line of the log, for another value. */
+    private double timeoutOf(String text) {
+        double given = text.matches("[0-9]{1,5}([.][0-9]{1,6})?") ? Double.parseDouble(text) : 0;
+        if (given > 0 && given <= TIMEOUT_MS_MAX) {
+            return given;
+        } else if (!text.isEmpty()) {
+            log("TIDEGATE_TIMEOUT_MS is \"" + start(text) + "\", not above 0 and up to " + TIMEOUT_MS_MAX + ": the timeout is 20 ms", false);
+        }
+        return 20;
+    }
+
+    private static String start(String text) {
+        return text.substring(0, Math.min(text.length(), 40));
     }
 
     /** Returns a client with the default options. */
@@ -385,6 +402,9 @@ public final class TidegateClient implements AutoCloseable {
     }
 
     private Decision decide(int op, String domain, Map<String, ?> attributes, CallOptions given, long began) {
+        if (off != null) {
+            log("TIDEGATE_DISABLE is \"" + start(off) + "\": nothing is limited", true);
+        }
         if (!enabled) {
             return Decision.without(Reason.DISABLED, Verdict.ALLOW, domain);
         }

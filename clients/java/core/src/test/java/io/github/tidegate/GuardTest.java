@@ -183,6 +183,26 @@ class GuardTest extends Support {
     }
 
     @Test
+    void logsOnceThatRequestsOverAUnixSocketHaveNoAddress() throws Exception {
+        PlayedDaemon daemon = played();
+        String said = "tidegate: requests over a Unix socket have no `ip`: rules by ip do not judge them; "
+                + "help: set trustedProxies, and let the proxy send X-Forwarded-For";
+        for (String forwarded : java.util.Arrays.asList(null, "1.2.3.4")) {
+            for (int proxies = 0; proxies < 2; proxies++) {
+                List<String> lines = new java.util.ArrayList<>();
+                TidegateClient client = opened(TidegateClient.builder().socket(daemon.path).timeout(java.time.Duration.ofSeconds(9)).logger(lines::add).build());
+                Guard<String> guard = new Guard<>(client, "api", new GuardOptions<String>().trustedProxies(proxies));
+                for (String peer : java.util.Arrays.asList(null, "")) {
+                    guard.judge("ann", new Guard.Seen("GET", "/", peer, name -> name.equals("x-forwarded-for") ? forwarded : null));
+                }
+                boolean known = proxies == 1 && forwarded != null;
+                assertEquals(known ? List.of() : List.of(said), lines);
+                assertEquals(known, daemon.last(1).toString().contains("1.2.3.4"));
+            }
+        }
+    }
+
+    @Test
     void readsRatesOfAFallback() {
         for (String wrong : List.of("20", "0/s", "20/fortnight", "20/s burst 0", "99999999999/s", "1/367day")) {
             assertThrows(IllegalArgumentException.class, () -> Fallback.of(wrong), wrong);
