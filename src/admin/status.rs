@@ -17,8 +17,8 @@ use super::switches::{SwitchesStatus, switches};
 use super::warnings;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
-use crate::protocol::MissReason;
 use crate::rules::{NamedItem, NamedKind, Rule};
+use crate::server::RAISED;
 use crate::state::SnapshotStatus;
 use crate::terms::{count, counted};
 pub(crate) use rule_files::RuleFilesStatus;
@@ -210,7 +210,7 @@ impl DaemonStatus {
 
     /// Warns of functions of applications that raised.
     pub(crate) fn raised_warning(&self) -> Option<String> {
-        let raised = sum(self.missed.iter().filter(|missed| missed.reason == MissReason::Callback.name()));
+        let raised = sum(self.missed.iter().filter(|missed| missed.reason == RAISED));
         (raised > 0).then(|| {
             format!(
                 "functions of an application raised {}, and requests were judged without their attributes: see the \
@@ -222,7 +222,7 @@ impl DaemonStatus {
 
     /// Returns the decisions that clients made without the daemon.
     pub(crate) fn decided_alone(&self) -> impl Iterator<Item = &MissedStatus> {
-        self.missed.iter().filter(|missed| missed.reason != MissReason::Callback.name())
+        self.missed.iter().filter(|missed| missed.reason != RAISED)
     }
 
     /// Returns the number of decisions that clients made without the daemon.

@@ -36,7 +36,7 @@ pub use listener::{BindError, Listener, PassedSocketError, retry_until_open};
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
 pub use socket_file::SocketFile;
-pub use telemetry::ServerCounters;
+pub use telemetry::{RAISED, ServerCounters};
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};

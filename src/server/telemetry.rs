@@ -245,6 +245,9 @@ fn add(count: &AtomicU64, more: u64) {
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(sum.saturating_add(more)));
 }
 
+/// The reason of a function of the application that raised, as metrics and the status name it.
+pub const RAISED: &str = MissReason::Callback.name();
+
 /// The limits behind refused connections, as metrics name them.
 const REFUSALS: [(ConnectionRefusal, &str); 2] =
     [(ConnectionRefusal::Full, "max"), (ConnectionRefusal::FullForUser, "per_user")];

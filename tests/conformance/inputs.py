@@ -200,6 +200,7 @@ INPUTS = (
             stats(missed={}, refused={"invalid": 2}),
         ),
         limit,
+        needs=frozenset({"objects"}),
     ),
     Scenario(
         "another_on_failure",

@@ -44,7 +44,8 @@ class Language:
     """`crowd`: concurrent callers, 0 without concurrency.
 
     Features: `dynamic`: any value may be a cost. `pools`: a client has several connections. `loop`: callers share an
-    event loop. `forks`: a process may fork.
+    event loop. `forks`: a process may fork. `objects`: an attribute may be an object without a text. `variables`: the
+    log tells of the environment's variables.
     """
 
     name: str
@@ -89,7 +90,7 @@ def _rust(*arguments):
 def _needs(*tools, paths=()):
     def why():
         missing = [tool for tool in tools if shutil.which(tool) is None]
-        missing += [path for path in paths if not (ROOT / path).exists()]
+        missing += [str(path) for path in paths if not (ROOT / path).exists()]
         return f"missing: {', '.join(missing)}" if missing else ""
 
     return why
@@ -97,31 +98,32 @@ def _needs(*tools, paths=()):
 
 RUST = _needs(paths=[TARGET / "debug/examples/conformance"])  # make test-rust
 DYNAMIC, POOLS, LOOP, FORKS = "dynamic", "pools", "loop", "forks"
+MOST = frozenset({"objects", "variables"})
 LANGUAGES = [
-    Language("python", _python("python_sync.py"), _needs(), 100, frozenset({DYNAMIC, POOLS, FORKS})),
-    Language("python-async", _python("python_async.py"), _needs(), 2_000, frozenset({DYNAMIC, LOOP, FORKS})),
+    Language("python", _python("python_sync.py"), _needs(), 100, MOST | {DYNAMIC, POOLS, FORKS}),
+    Language("python-async", _python("python_async.py"), _needs(), 2_000, MOST | {DYNAMIC, LOOP, FORKS}),
     Language(
         "ruby",
         lambda: ["ruby", str(ADAPTERS / "ruby.rb")],
         _needs("ruby"),
         100,
-        frozenset({DYNAMIC, POOLS, FORKS}),
+        MOST | {DYNAMIC, POOLS, FORKS},
     ),
-    Language("go", _go, _needs("go"), 2_000, frozenset({POOLS})),
+    Language("go", _go, _needs("go"), 2_000, MOST | {POOLS}),
     Language(
         "node",
         lambda: ["node", str(ADAPTERS / "node.mjs")],
         _needs("node", paths=["clients/node/dist/esm/index.js"]),  # make test-node
         2_000,
-        frozenset({DYNAMIC, LOOP}),
+        MOST | {DYNAMIC, LOOP},
         nightly=True,
     ),
-    Language("java", _java, _needs("java", "javac", paths=[JAVA]), 2_000, nightly=True),  # make test-java
+    Language("java", _java, _needs("java", "javac", paths=[JAVA]), 2_000, MOST, nightly=True),  # make test-java
     Language(
         "php",
         lambda: ["php", str(ADAPTERS / "php.php")],
         _needs("php"),
-        features=frozenset({DYNAMIC, FORKS}),
+        features=MOST | {DYNAMIC, FORKS},
         nightly=True,
     ),
     Language("rust", _rust(), RUST, 2_000, frozenset({LOOP}), nightly=True),
