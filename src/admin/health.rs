@@ -282,7 +282,7 @@ pub(in crate::admin) mod tests {
             ),
             (
                 "/fleet",
-                r#"{"redis": true, "linked": true, "hosts": 3, "alive": 2}"#,
+                r#"{"redis": true, "linked": true, "counted": 3, "alive": 2}"#,
                 CheckState::Good,
                 "2 of 3 hosts",
             ),
