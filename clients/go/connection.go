@@ -63,16 +63,16 @@ func (p *connections) next(k *connection) (r *request) {
 
 type connection struct {
 	net.Conn
-	number, asked          int64  // number of the connection; last id
-	greeting, out          []byte // greeting is sent with the first request, which saves a round trip
-	in                     []byte // from..filled is unread
-	from, filled           int
-	reply                  value
-	armed                  time.Time  // its deadline
-	flight                 []*request // in flight, by id; nil once answered
-	left                   int        // unanswered ones in flight
-	idleSince              time.Time
-	used, welcome, leaving bool // leaving: after GOODBYE
+	number, asked                   int64  // number of the connection; last id
+	greeting, out                   []byte // greeting is sent with the first request, which saves a round trip
+	in                              []byte // from..filled is unread
+	from, filled                    int
+	reply                           value
+	armed                           time.Time  // its deadline
+	flight                          []*request // in flight, by id; nil once answered
+	left                            int        // unanswered ones in flight
+	idleSince                       time.Time
+	used, welcome, leaving, goodbye bool // leaving: after GOODBYE, or an error after which the daemon closes
 }
 
 // converse exchanges the request; again if the daemon has not processed it: once, or while it is busy.
@@ -417,7 +417,7 @@ func (k *connection) exchange(c *Client, lead *request) (broken *fault) {
 				unsent, cut = nil, true
 				continue
 			}
-			return &fault{text: "the daemon hung up", reason: "unreachable", again: k.leaving, goodbye: k.leaving}
+			return &fault{text: "the daemon hung up", reason: "unreachable", again: k.goodbye, goodbye: k.goodbye}
 		}
 		now = time.Now()
 		switch alone := len(k.flight) == 1; { // other requests may have more time than lead's context
@@ -475,7 +475,7 @@ func (k *connection) read(c *Client, lead *request) error {
 		k.welcome = true
 		return nil
 	case kind == isGoodbye:
-		k.leaving = true
+		k.leaving, k.goodbye = true, true
 		return nil
 	case kind == isError:
 		bad = errorOf(e)

@@ -147,6 +147,26 @@ def crowd_counts_once(run):
     compare(run.ask(), ALLOWED)
 
 
+def asks_no_read_request_again(run):
+    """A connection ends after `internal` while others wait there: the daemon may have charged these."""
+    seen = []
+
+    def fails(connection, message):
+        seen.append((connection, message))
+        if len(seen) == 1:
+            return None
+        first, one = seen[0]
+        if len(seen) == 2:
+            first.sendall(frame([3, one[1], 10, "the text"]))
+            hang_up(first, one)
+        return None if connection is first else decision(message)
+
+    run.played.script = fails
+    run.ask("crowd", callers=20)
+    asked = [message[3] for _, message in seen]
+    assert len(asked) >= 2 and [asked.count(one) for one in asked[:2]] == [1, 1], asked
+
+
 def opens_at_once(run):
     """Of several clients, one at least that the machine does not delay."""
     seen = []
@@ -407,6 +427,12 @@ FAILURES = (
         (crowd_counts_once,),
         silence,
         deadline_ms=10 * DEADLINE_MS,
+        needs=frozenset({"crowd"}),
+    ),
+    Scenario(
+        "internal_beside_others_in_flight",
+        ("| 10 `internal` | the daemon failed; a panic during the decision | closes |",),
+        (asks_no_read_request_again,),
         needs=frozenset({"crowd"}),
     ),
     Scenario("paced_attempts", (OPENS,), (paced,)),

@@ -59,7 +59,8 @@ export interface Operation {
 }
 
 export class Connection {
-  leaving = false; // after a GOODBYE
+  leaving = false; // after a GOODBYE, or an error after which the daemon closes
+  #goodbye = false; // it reads no request after it
   closed = false;
   readonly #socket: Socket;
   readonly #waiting = new Map<number, Waiting>(); // oldest first
@@ -195,7 +196,7 @@ export class Connection {
       const grant = this.owner.grant(this, [this.number, asked.id]);
       this.#finish(asked, new Decision(reply.slice(2), null, grant, asked.idem, asked.domain));
     } else if (asked && answers) this.#finish(asked, code === true);
-    else if (kind === GOODBYE) this.leaving = true;
+    else if (kind === GOODBYE) this.leaving = this.#goodbye = true;
     else if (kind === WELCOME && hello && code === 1) this.#welcome = true;
     else {
       // An ERROR with the id of no request is doubtful; without an id it is about the connection.
@@ -273,7 +274,7 @@ export class Connection {
     this.#waiting.clear();
     let failed = false;
     for (const asked of waiting) {
-      const again = hungUp && this.#welcome && (this.leaving || !asked.sent);
+      const again = hungUp && this.#welcome && (this.#goodbye || !asked.sent);
       const unread = again || is.full === true;
       failed ||= !unread;
       if (asked.op === ACQUIRE && asked.sent && !unread) abandoned.push([this.number, asked.id]);

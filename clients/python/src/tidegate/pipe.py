@@ -84,7 +84,7 @@ class Pipe:
         self, core: Any, loop: asyncio.AbstractEventLoop, path: str, info: dict[str, Any], kind: type[Decision]
     ) -> None:
         self.core, self.loop, self.kind, self.number = core, loop, kind, info["connection"]
-        self.asked, self.rest, self.leaving, self.closed = 0, b"", False, False
+        self.asked, self.rest, self.leaving, self.goodbye, self.closed = 0, b"", False, False, False
         self.waiting: dict[int, Waiting] = {}  # oldest first
         self.unsent: deque[tuple[bytes, int]] = deque()  # frames and their ids
         self.queued: deque[tuple[bytes, int]] = deque()  # requests beyond IN_FLIGHT_MAX
@@ -230,7 +230,7 @@ class Pipe:
         elif asked is not None and kind == asked.wanted:
             self._finish(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
         elif kind == GOODBYE:
-            self.leaving = True
+            self.leaving = self.goodbye = True
         elif hello and (kind, what) == (WELCOME, 1):
             self.welcome = True
         else:
@@ -305,7 +305,7 @@ class Pipe:
         abandoned = [which for _, which in self.unproved]
         cause, failed = fault or Fault("the client was closed", "unreachable"), False
         for number, asked in waiting.items():
-            again = hung_up and self.welcome and (self.leaving or number in unsent)
+            again = hung_up and self.welcome and (self.goodbye or number in unsent)
             unread = again or cause.code == errno.EAGAIN
             failed = failed or not unread
             if asked.op == ACQUIRE and number not in unsent and not unread:

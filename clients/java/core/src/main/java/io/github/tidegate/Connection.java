@@ -78,6 +78,7 @@ final class Connection {
     private final ReentrantLock lock = new ReentrantLock();
     final AtomicBoolean reading = new AtomicBoolean();
     private volatile boolean open, closed, leaving;
+    private volatile boolean goodbye; // the daemon reads no request after it; leaving also after other ends
     private volatile long looks; // times that the socket was read until nothing was left
     private volatile SocketChannel channel;
     private volatile Selector selector;
@@ -470,6 +471,7 @@ final class Connection {
         } else if (asked != null && kind == DONE && asked.operation.domain == null) {
             finish(asked, Boolean.TRUE.equals(code));
         } else if (kind == GOODBYE) {
+            goodbye = true;
             leaving = true;
         } else if (kind == WELCOME && hello && Long.valueOf(1).equals(code)) {
             lock.lock();
@@ -546,7 +548,7 @@ final class Connection {
             unproved.forEach(one -> abandoned.add(one.which));
             all = waiting.values().stream().filter(one -> !one.cancelled).toList();
             for (Waiting one : all) {
-                boolean again = hungUp && welcome && (leaving || !one.sent);
+                boolean again = hungUp && welcome && (goodbye || !one.sent);
                 boolean unread = again || cause.full;
                 failed |= !unread;
                 if (one.operation.op == Request.ACQUIRE && one.sent && !unread) {
