@@ -230,7 +230,7 @@ impl Connection {
                 }
                 Ok(count) => {
                     state.received.extend_from_slice(part.get(..count).unwrap_or_default());
-                    // Answers are dropped without the lock: a grant that nobody awaits is released.
+                    // Answers are dropped without the lock: dropping an unawaited grant releases it.
                     let (unawaited, read) = self.answer(client, &mut state);
                     let is_last = state.is_leaving || state.is_failed;
                     let is_done = is_last && state.waiting.is_empty() && state.unwritten.is_empty();

@@ -141,7 +141,7 @@ async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
                         // One that no longer waits has dropped its receiver.
                         let _ = waits.map(|waits| waits.send(answer));
                     }
-                    // It is about the connection, or not to be understood.
+                    // An ERROR about the connection, or a malformed reply.
                     Ok(Some((None, _))) | Err(_) => return,
                 }
                 received.drain(..consumed);

@@ -142,9 +142,9 @@ fn missing(path: &Path, error: &std::io::Error, socket: &Path) -> Finding {
 
 /// Returns the process of the daemon whose command line, environment or settings name this socket.
 fn daemon_of(socket: &Path) -> Option<u32> {
-    let socket = std::path::absolute(socket).ok();
-    let found = running::sockets(Path::new("/")).into_iter().find(|(_, other)| *other == socket);
-    found.map(|(pid, _)| pid).filter(|_| socket.is_some())
+    let socket = std::path::absolute(socket).ok()?;
+    let daemons = running::sockets(Path::new("/")).into_iter();
+    daemons.filter(|(_, other)| other.as_ref() == Some(&socket)).map(|(pid, _)| pid).next()
 }
 
 fn described(found: &Metadata) -> String {
