@@ -243,10 +243,12 @@ fn document_full_of_blocks_takes_a_switch_and_frees_by_digest() {
     };
     let full = (0..1_000).map(block).find(|answer| answer.status != 200).expect("a limit");
     assert!(full.error().contains("limit of 48 KiB"), "{}", full.error());
-    eventually("its status warns", || {
-        host.run("status").contains("blocks of all hosts fill 9").then_some(())
+    // A poll amid the blocks may have counted a part of them.
+    eventually("a poll counts all blocks", || {
+        (0.98..=1.0).contains(&metric(&host, "tidegate_fleet_blocks_ratio")).then_some(())
     });
-    assert!((0.9..=1.0).contains(&metric(&host, "tidegate_fleet_blocks_ratio")));
+    let status = host.run("status");
+    assert!(["fill 98", "fill 99", "fill 100"].iter().any(|part| status.contains(part)), "{status}");
     host.run("switch --all shadow --for 1h --fleet");
     let line = await_line(&host, "blocked   api/");
     let digest = line.split(": ").nth(1).and_then(|rest| rest.split([',', ' ']).next()).unwrap();
