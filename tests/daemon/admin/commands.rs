@@ -79,7 +79,7 @@ fn reload_and_healthcheck_exit_with_the_result() {
     assert!(code == Some(0) && out.contains("nothing has changed"), "{out}");
     let (code, out, _) = daemon.outcome("healthcheck");
     assert_eq!((code, &*out), (Some(0), "ready\n"));
-    let json =
+    let as_json =
         |command: &str| serde_json::from_str::<Value>(&daemon.run(&format!("{command} --json"))).unwrap();
     assert_eq!(as_json("reload")["changes"], json!([]));
     assert_eq!(as_json("healthcheck"), json!({"healthy": true, "lines": ["ready"]}));
