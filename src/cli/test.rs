@@ -62,11 +62,11 @@ struct TestTally {
     requests: usize,
     failed: usize,
     unreadable: usize,
-    failures: Vec<TestFailure>,
+    failures: Vec<ReportedFailure>,
 }
 
 #[derive(Debug, Serialize)]
-struct TestFailure {
+struct ReportedFailure {
     file: String,
     line: u32,
     test: String,
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     if args.format.is_json() {
         writeln!(out, "{:#}", json!(tally))?;
     } else {
-        for TestFailure { file, line, test, what } in &tally.failures {
+        for ReportedFailure { file, line, test, what } in &tally.failures {
             writeln!(out, "{file}:{line}: {test}: {what}")?;
         }
         writeln!(out, "{}", tally.summary())?;
@@ -109,7 +109,7 @@ fn play(test: &Test, rules: &mut RulesByPath, tally: &mut TestTally) {
     tally.tests += 1;
     tally.requests += test.moments().len();
     tally.failed += usize::from(!failures.is_empty());
-    tally.failures.extend(failures.into_iter().map(|failure| TestFailure {
+    tally.failures.extend(failures.into_iter().map(|failure| ReportedFailure {
         file: test.file.to_string(),
         line: failure.line,
         test: test.name.to_string(),

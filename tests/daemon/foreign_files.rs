@@ -72,8 +72,8 @@ const READS: &[(&str, &[&str])] = &[
         "trace.jsonl",
         &[
             "replay trace.jsonl --rules rules",
-            "replay trace.jsonl --rules rules --format combined",
-            "replay trace.jsonl --rules rules --format combined --strict",
+            "replay trace.jsonl --rules rules --trace-format combined",
+            "replay trace.jsonl --rules rules --trace-format combined --strict",
             "suggest trace.jsonl --key user",
         ],
     ),
