@@ -149,13 +149,13 @@ def request(domain: str, attributes: Any, cost: Any, priority: Any, options: Map
 
     Raises ValueError for an invalid cost, and a Fault `invalid` for other values that the daemon would refuse.
     """
-    usual = attributes.__class__ is dict and cost.__class__ is int and cost == 1 and priority is None and not options
-    if usual and domain.__class__ is str:
+    if type(attributes) is dict and type(cost) is int and cost == 1 and type(domain) is str and not options:
         for value in attributes.values():
-            if value.__class__ is not str or len(value) >= 100:
+            if type(value) is not str or len(value) >= 100:
                 break
         else:
-            return _usual(domain, *attributes.items())
+            if priority is None:
+                return _usual(domain, *attributes.items())
     amount = encode_cost(cost, signed)
     several = attributes.__class__ is not dict and isinstance(attributes, Sequence)
     several = several and bool(attributes) and isinstance(attributes[0], Mapping)
