@@ -1,5 +1,6 @@
 """Fast paths: plain decisions, waiting under signals, and replaced sockets, with the same results as the slow ones."""
 
+import enum
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ from test_client import SLACK
 import tidegate
 from tidegate import Decision, Fault
 from tidegate.connection import match_decision
-from tidegate.protocol import decode
+from tidegate.protocol import decode, request
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -104,6 +105,23 @@ def test_fast_and_full_decoder_agree_on_any_bytes(payload):
 def test_fast_decoder_skips_other_frames():
     whole = msgpack.packb([0, "r", 1, 2, 3, 4, 5, 6, None, None, None])[1:]
     assert same(whole) and not any(at_once(broken) for broken in (whole + b"\xc0", whole[:-1], whole[1:], b""))
+
+
+class Name(str, enum.Enum):
+    """Names equal to plain ones, with another text."""
+
+    USER = "user"
+
+
+names = st.sampled_from(["user", "plan", "é", Name.USER])
+values = st.text(max_size=40) | st.sampled_from([None, 7, True, b"u1", Name.USER, 31 * "x", 32 * "x", 2_000 * "x"])
+
+
+@given(st.dictionaries(names, values, max_size=3))
+@example({"user": "u1"})
+@example({Name.USER: "u1"})
+def test_fast_and_full_encoder_agree(attributes):
+    assert request("api", attributes, 1, None, {}) == request("api", attributes, 1, None, {"idem": "k"})[:3]
 
 
 @pytest.mark.parametrize("asked", [1, 127, 128, 254, 255, 256, 65_534, 65_535, 65_536, 2**32])

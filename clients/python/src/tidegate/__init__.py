@@ -69,6 +69,7 @@ EXTRA = {"help": str, "unit": str, "rate": str, "digest": str, "hide": bool, "bl
 VERDICTS: tuple[Verdict, ...] = ("allow", "limit", "shed", "wait", "deny")
 STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
 SHOWN = ("domain", "rule", "limit", "remaining", "retry_after", "lease", "digest", "reason")
+new, Match = object.__new__, re.Match
 ABANDONED_MAX, LOGGED_MAX = 512, 100
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
 TIMEOUT_MAX = 10  # seconds; of the environment
@@ -401,7 +402,7 @@ class Client:
         given = Options(**more) if more else DEFAULTS
         self._refuses = self._refuses or given.on_failure == "refuse"
         try:
-            elements = request(domain, attributes, cost, given.priority, given.options())
+            elements = request(domain, attributes, cost, given.priority, given.options() if more else {})
         except Fault as fault:
             return self._refuse(fault)
         report, answer = {}, None  # type: Map, Any
@@ -410,10 +411,8 @@ class Client:
                 with self._lock:
                     report, self._report = self._report, {}
                 elements = add_report(elements, given, report)
-            answer = self._converse(op, elements, DECISION)
-            if answer.__class__ is Decision and not (answer.allowed and answer._read):
-                self._name_domain(domain, answer)
-            if answer.__class__ is Decision and given is DEFAULTS and self._fallback is None:
+            answer = self._converse(op, elements, DECISION, None, domain)
+            if given is DEFAULTS and self._fallback is None and type(answer) is Decision:
                 return answer
             return self._conclude(answer, Request(op, attributes, cost, elements), given, report)
         except BaseException:  # of a signal handler
@@ -428,11 +427,13 @@ class Client:
             self._log(f'TIDEGATE_DISABLE is "{self._off:.40}": nothing is limited', once=True)
         return Decision([0], reason="disabled")
 
-    def _name_domain(self, domain: str, decision: Decision) -> None:
-        """Sets the domain of a refusal; logs a domain that does not exist."""
+    def _explain(self, domain: str, elements: list[bytes], decision: Decision) -> None:
+        """Sets the domain of a refusal; logs that the domain does not exist or that none of its rules matched."""
         decision.domain = None if decision.allowed else domain
-        if decision._read is None and ("unmatched", "domain") in decision.notes:
-            self._log(f'the rules have no domain "{domain}"; its requests are not limited', once=True)
+        if decision._read is None:
+            if ("unmatched", "domain") in decision.notes:
+                self._log(f'the rules have no domain "{domain}"; its requests are not limited', once=True)
+            beside("log_texts", "log_unmatched", "".format)(self, elements, decision)
 
     def _conclude(self, answer: Any, asked: Request, given: Options, report: Map) -> Decision:
         """Returns the decision of a reply or of a failure."""
@@ -474,7 +475,7 @@ class Client:
         """Writes a frame without a reply; true if written. `which`: connection and id of the request that it ends."""
         return self._enabled and self._converse(op, elements, 0, which) is True
 
-    def _converse(self, op: int, elements: list[bytes], wanted: int, which: list[int] | None = None) -> Any:
+    def _converse(self, op: int, elements: list[bytes], wanted: int, which: Any = None, domain: str = "") -> Any:
         """Returns the Decision, the bool of a DONE, True for a frame without a reply, or a Fault."""
         if not self._page[0] and self._pid != os.getpid():
             self._begin()
@@ -482,40 +483,38 @@ class Client:
         deadline = started + self._timeout
         if self._until and (fault := self._probe(wanted, started, deadline)):
             return fault
-        repeated, pause = False, 0.0005
+        repeated, pause, idle = False, 0.0005, self._idle
         while True:
-            connection, kept, decision = None, False, None
+            connection, kept, decision, clear = None, False, None, False  # clear: a grant that needs no log
             try:
                 connection = self._checkout(repeated)
                 reply: Any = connection.ask(op, elements, wanted, deadline)
-                if wanted == DECISION and reply.__class__ is not Fault:
-                    if reply.__class__ is list:
-                        decision = Decision(reply)
-                    else:
-                        decision = object.__new__(Decision)
-                        decision._read, decision.allowed = reply, reply[1] in (b"\0", b"\3")
+                if type(reply) is Match:
+                    decision = new(Decision)
+                    decision._read, decision.allowed = reply, (clear := reply[1] in (b"\0", b"\3"))
+                    decision._asked = (self, connection.number, connection.asked)
+                elif wanted == DECISION and type(reply) is list:
+                    decision = Decision(reply)
                     decision._asked = (self, connection.number, connection.asked)
                 if which is not None:
                     connection.unproved.append(which)
                 elif connection.unproved:
                     connection.unproved.clear()
-                kept = not (connection.leaving or connection.rest or len(self._idle) >= IDLE_MAX)
-                if kept:
+                if kept := not (connection.leaving or connection.rest):
                     connection.used = started
-                    self._idle.append(connection)
-                    if len(self._idle) > IDLE_KEPT:
-                        self._close_idle(self._idle[:1], started - IDLE_SECONDS)
+                    idle.append(connection)
+                    if len(idle) > IDLE_KEPT:
+                        self._close_idle(idle[:1], started - IDLE_SECONDS if len(idle) <= IDLE_MAX else math.inf)
                 else:
                     connection.close()
                 if self._failures and wanted:
                     self._settle(None, started)
-                if reply.__class__ is Fault:
-                    self._log_error(reply)
-                    return reply
                 if decision is not None:
-                    if decision._read is None:
-                        beside("log_texts", "log_unmatched", "".format)(self, elements, decision)
+                    if not clear:
+                        self._explain(domain, elements, decision)
                     return decision
+                if type(reply) is Fault:
+                    return self._log_error(reply)
                 return reply[:1] == [True] if wanted else True
             except BaseException as error:
                 full = isinstance(error, Fault) and error.code == errno.EAGAIN  # the daemon read no request
@@ -534,10 +533,11 @@ class Client:
                     self._settle(error, started)
                 return error
 
-    def _log_error(self, fault: Fault) -> None:
-        """Logs an ERROR of the daemon, each text once."""
+    def _log_error(self, fault: Fault) -> Fault:
+        """Logs an ERROR of the daemon, each text once, and returns it."""
         if fault.reason not in REFUSALS.values():
             self._log(f"{fault}; such requests {beside('log_texts', 'consequence', unlimited)(self)}", once=True)
+        return fault
 
     def _checkout(self, fresh: bool = False) -> Connection:
         if not fresh:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import DEFAULTS, STOPPED, CallOptions, Client, Decision, Denied, Options, Request, add_report
 from .decorators import Decorator, LimitedOptions, limited_async
-from .log_texts import log_unmatched
 from .pipe import Pipe
 from .protocol import (
     ACQUIRE,
@@ -194,7 +193,7 @@ class _Core(Client):
                 elements = add_report(elements, given, report)
             answer = await self._ask(op, elements, DECISION)
             if isinstance(answer, Decision):
-                self._name_domain(domain, answer)
+                self._explain(domain, elements, answer)
         except BaseException:
             self._report_later(report)
             raise
@@ -211,7 +210,7 @@ class _Core(Client):
             self._refuse(answer)
         return answer is True
 
-    def _converse(self, op: int, elements: list[bytes], wanted: int, which: list[int] | None = None) -> Any:
+    def _converse(self, op: int, elements: list[bytes], wanted: int, which: Any = None, domain: str = "") -> Any:
         """Writes a frame without a reply on the running loop; true if written."""
         loop = asyncio._get_running_loop()
         if loop is None or (self._until and (loop not in self._pipes or self._pipes[loop].closed)):
@@ -251,8 +250,6 @@ class _Core(Client):
                     self._log_error(answer)
                 if self._failures and op != PING:
                     self._settle(None, started)
-                if isinstance(answer, Decision) and answer._read is None:
-                    log_unmatched(self, elements, answer)
                 return answer
             except Fault as fault:
                 full = fault.code == errno.EAGAIN

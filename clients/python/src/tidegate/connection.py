@@ -39,7 +39,7 @@ from .protocol import (
 
 BLOCKING_MIN = 0.01  # seconds: shorter deadlines need polling
 GRACE = 0.002  # seconds for the reply, if this process used up the deadline before it wrote the request
-PATH_BYTES_MAX, READ_BYTES = 107, 4_096
+PATH_BYTES_MAX, REPLY_BYTES, READ_BYTES = 107, 256, 4_096  # REPLY_BYTES: first read; allocated faster
 SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 _SILENT = struct.Struct(">IBBB").pack
 no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGATE_SOCKET".format
@@ -137,7 +137,7 @@ class Connection:
             return []
         if self.blocks:
             try:
-                self.rest = data = self.recv(READ_BYTES)
+                data = self.recv(REPLY_BYTES)
             except OSError as error:
                 if not raised_here(error):
                     raise
@@ -147,8 +147,8 @@ class Connection:
             # Fast path of most decisions: compares the head, then matches all other bytes.
             alike = wanted == DECISION and (n := len(data) - 4) > at and data[:at] == head(n, 0x9D, 1, code, asked)
             if alike and (match := match_decision(data[at + 1])(data, at)):
-                self.rest = b""
                 return match
+            self.rest = data
             if not data:
                 raise self._hung_up()
         return self._wait(wanted, deadline)

@@ -98,7 +98,7 @@ class Fake(Client):
         if outcome is not None:
             assert set(self.outcomes.values()) <= {outcome}, f"released otherwise: {self.outcomes}"
 
-    def _converse(self, op: int, elements: list[bytes], wanted: int, which: list[int] | None = None) -> Any:
+    def _converse(self, op: int, elements: list[bytes], wanted: int, which: Any = None, domain: str = "") -> Any:
         values = decode(bytes((0xDC, 0, len(elements))) + b"".join(elements))
         if op == RELEASE:
             self.outcomes[values[0]] = OUTCOMES[values[1]]
@@ -125,6 +125,7 @@ class Fake(Client):
             fields.append(self._last_lease)
         decision = Decision(fields)
         decision._asked = (self, 1, len(self.asked))
+        decision.domain = None if decision.allowed else asked.domain
         return decision
 
 
