@@ -48,11 +48,9 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
     });
     let decided = status.decisions.sum();
     warn(unmatched.rule > decided / 2, &|| {
-        format!(
-            "no rule matched most requests, {} of {}: `tidegate why DOMAIN KEY=VALUE` says why not",
-            count(unmatched.rule),
-            count(decided)
-        )
+        let first = admin.server.first_unmatched();
+        let first = first.as_deref().unwrap_or("`tidegate why DOMAIN KEY=VALUE` says why not");
+        format!("no rule matched most requests, {} of {}: {first}", count(unmatched.rule), count(decided))
     });
     warn(status.state.switches_unkept.is_some(), &|| {
         let why = status.state.switches_unkept.as_deref().unwrap_or_default();

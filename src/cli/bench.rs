@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde_json::{Map, json};
 
 use super::ask::attribute;
 use super::client::{Client, ClientFailure, default_socket};
 use super::completions::domains;
-use super::{CliResult, span};
+use super::{CliResult, FormatArgs, span};
 use crate::clock::read_boot_nanos;
 use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, encode_request};
 use crate::terms::{count, counted};
@@ -46,6 +47,8 @@ pub(super) struct Args {
     /// Where the daemon listens [default: as `tidegate hit`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -79,16 +82,31 @@ fn print(args: &Args, all: &Histogram<u64>, seconds: f64, out: &mut dyn Write) -
     #[allow(clippy::cast_precision_loss, reason = "for people, to three digits")]
     let rate = all.len() as f64 / seconds;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and rounded")]
-    let rate = count(rate.round() as u64);
-    writeln!(out, "{}, {rate} a second", counted(all.len(), "answer"))?;
+    let rate = rate.round() as u64;
+    #[allow(clippy::cast_precision_loss, reason = "for people, to a tenth of a microsecond")]
+    let micros = |quantile| all.value_at_quantile(quantile) as f64 / 1_000.0;
+    if args.format.is_json() {
+        let latencies: Map<_, _> =
+            QUANTILES.into_iter().map(|(name, quantile)| (name.into(), json!(micros(quantile)))).collect();
+        let figures = json!({
+            "answers": all.len(),
+            "per_second": rate,
+            "connections": args.connections,
+            "in_flight": args.in_flight,
+            "latency_us": latencies,
+        });
+        return writeln!(out, "{figures}");
+    }
+    writeln!(out, "{}, {} a second", counted(all.len(), "answer"), count(rate))?;
     writeln!(out, "{} × {} in flight", counted(args.connections, "connection"), args.in_flight)?;
-    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
-        #[allow(clippy::cast_precision_loss, reason = "for people, to a tenth of a microsecond")]
-        let micros = all.value_at_quantile(quantile) as f64 / 1_000.0;
-        writeln!(out, "{name:>6}  {micros:>10.1} µs")?;
+    for (name, quantile) in QUANTILES {
+        writeln!(out, "{name:>6}  {:>10.1} µs", micros(quantile))?;
     }
     Ok(())
 }
+
+const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
 struct Worker {
     client: Client,

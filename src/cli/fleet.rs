@@ -36,16 +36,8 @@ pub(super) struct Args {
 enum Show {
     /// Shows one key on this host: borrowed tokens, debt, and the last reply of Redis; or its permits, and how many are in
     /// use
-    Show(FleetKeyArgs),
-}
-
-#[derive(Clone, Debug, clap::Args)]
-#[command(after_help = KEY_HELP)]
-struct FleetKeyArgs {
-    #[command(flatten)]
-    key: KeyArgs,
-    #[command(flatten)]
-    format: FormatArgs,
+    #[command(after_help = KEY_HELP)]
+    Show(KeyArgs),
 }
 
 const KEY_HELP: &str = "\
@@ -71,9 +63,9 @@ Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget;
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let shown = match &args.show {
         None => shown(args.admin.client().get_json("/fleet")?, args.format, page),
-        Some(Show::Show(FleetKeyArgs { key, format })) => {
+        Some(Show::Show(key)) => {
             let client = key.admin.or(&args.admin).client();
-            let format = if args.format.is_json() { args.format } else { *format };
+            let format = if args.format.is_json() { args.format } else { key.format };
             shown(client.post("/fleet/key", &json!(key))?, format, of_key)
         }
     };
@@ -100,7 +92,7 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
         return format!("shares with no other host: {why}");
     }
     if !fleet.redis {
-        return "shares with no other host: `redis` of the settings names whom to meet where".to_owned();
+        return "shares with no other host: name a Redis in `redis` of the settings".to_owned();
     }
     if !fleet.needed {
         return "no rule in force shares a budget or a reserve: Redis only has the fleet overrides"

@@ -282,6 +282,16 @@ mod tests {
         assert_eq!(named, grouped);
     }
 
+    #[test]
+    fn every_command_with_an_answer_prints_json() {
+        let without = ["serve", "acquire", "record", "dashboard", "gen"];
+        for command in Arguments::command().get_subcommands() {
+            let has = |name| command.get_arguments().any(|argument| argument.get_long() == Some(name));
+            let is_answer = !without.contains(&command.get_name());
+            assert_eq!([has("format"), has("json")], [is_answer; 2], "{}", command.get_name());
+        }
+    }
+
     /// Messages and examples name commands with their options, as in `tidegate check {path}`.
     #[test]
     fn commands_that_texts_name_exist_with_their_options() {

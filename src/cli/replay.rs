@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::{CliError, CliResult, failed, usage};
+use super::{CliError, CliResult, FormatArgs, failed, usage};
 use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
 use crate::state::AtomicFile;
@@ -22,7 +22,7 @@ use crate::trace::summary::PlayedCounts;
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
 ///
 /// A trace is JSON lines in order of time: {"t": 0.5, "op": "hit", "domain": "api", "descriptors": [["user", "u1"]]};
-/// or an access log, with --trace-format combined. The summary goes to standard error.
+/// or an access log. The summary goes to standard error, with --json to standard output.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -34,9 +34,11 @@ pub(super) struct Args {
     /// Other rules to judge the same trace by, to compare the decisions
     #[arg(long, value_name = "OTHER_RULES")]
     compare: Option<PathBuf>,
-    /// The format of the trace
-    #[arg(long = "trace-format", alias = "format", value_enum, default_value_t)]
-    format: TraceFormat,
+    /// The format of the trace [default: that of its first line]
+    #[arg(long, value_enum)]
+    trace_format: Option<TraceFormat>,
+    #[command(flatten)]
+    format: FormatArgs,
     /// The domain of the requests of an access log [default: the only one in the rules]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
@@ -58,10 +60,10 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   tidegate replay trace.jsonl --rules config/rules
-  tidegate replay - --rules config/rules --decisions - < trace.jsonl | jq -c 'select(.verdict != \"allow\")'
+  tidegate replay trace.jsonl --rules config/rules --decisions - | jq 'select(.verdict==\"shed\")'
   tidegate replay trace.jsonl --rules config/rules --compare stricter-rules
   tidegate replay trace.jsonl --rules config/rules --report replay.html
-  zcat access.log.*.gz | tidegate replay - --trace-format combined --rules config/rules
+  zcat access.log.*.gz | tidegate replay - --rules config/rules
 
 Exit codes: 0 replayed; 1 a bad line, with its number, or rules with errors; 2 wrong usage.";
 
@@ -72,12 +74,17 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         Some(Some(other)) => Some(other),
         Some(None) => return Ok(ExitCode::FAILURE),
     };
-    let domain = domain(args, &rules, other.as_deref()).map_err(usage)?;
     if is_written_over(args) {
         let message = "--decisions names the trace itself, which it would replace: name another file";
         return Err(usage(message));
     }
-    let recording = RecordedTrace::open(&args.trace).map_err(|error| at(&args.trace, error))?;
+    if args.format.is_json() && args.decisions.as_deref().is_some_and(is_dash) {
+        return Err(usage("--decisions - and --format json would mix on standard output: name a file"));
+    }
+    let mut recording = RecordedTrace::open(&args.trace).map_err(|error| at(&args.trace, error))?;
+    let detected = args.trace_format.map_or_else(|| recording.detect(), Ok);
+    let format = detected.map_err(|error| at(&args.trace, without_number(&error)))?;
+    let domain = domain(args, format, &rules, other.as_deref()).map_err(usage)?;
     // Reports an unusable path before the replay.
     let begin = |path: &Path| report::begin(path).map_err(|error| at(path, without_number(&error)));
     let report = args.report.as_deref().map(begin).transpose()?;
@@ -91,11 +98,14 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let mut stage = ReplayStage::new(player(rules), other.map(player), decisions, &directory(&args.trace));
     let (played, counts) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
     let (summary, has_lines) = (stage.summary(counts.clone()), counts.lines > 0);
+    let summary_json = stage.summary_json(counts.clone());
     let written = report.map(|file| write_report(args, file, &mut stage, counts, played.as_ref().err()));
     drop(stage);
     sink.map_or(Ok(()), |mut sink| sink.flush())?;
     // Without a line before a bad one, the error says all.
-    if played.is_ok() || has_lines {
+    if args.format.is_json() {
+        writeln!(out, "{summary_json:#}")?;
+    } else if played.is_ok() || has_lines {
         log::plainly(&summary);
     }
     if let (Some(Err(error)), Some(path)) = (written, &args.report) {
@@ -159,18 +169,17 @@ fn read_rules(path: &Path) -> Option<Vec<Arc<Domain>>> {
 /// Returns the domain for an access log; `None` if the trace names domains itself.
 fn domain(
     args: &Args,
+    format: TraceFormat,
     rules: &[Arc<Domain>],
     other: Option<&[Arc<Domain>]>,
 ) -> Result<Option<String>, String> {
-    match (args.format, &args.domain) {
+    match (format, &args.domain) {
         (TraceFormat::Jsonl, None) if !args.strict => return Ok(None),
         (TraceFormat::Jsonl, None) => {
-            return Err("--strict is for --trace-format combined: any other trace is read strictly".into());
+            return Err("--strict is for an access log: any other trace is read strictly".into());
         }
         (TraceFormat::Jsonl, Some(_)) => {
-            return Err(
-                "--domain is for --trace-format combined: the lines of any other trace name theirs".into()
-            );
+            return Err("--domain is for an access log: the lines of any other trace name theirs".into());
         }
         (TraceFormat::Combined, _) => {}
     }

@@ -46,9 +46,9 @@ pub(super) struct Args {
     /// The domain to propose limits for [default: the only one in the trace; of an access log `web`]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// The format of the trace
-    #[arg(long, value_enum, default_value_t)]
-    trace_format: TraceFormat,
+    /// The format of the trace [default: that of its first line]
+    #[arg(long, value_enum)]
+    trace_format: Option<TraceFormat>,
     #[command(flatten)]
     format: FormatArgs,
     /// Write the proposals as rules in shadow to a new file
@@ -60,7 +60,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate suggest trace.jsonl
   tidegate suggest trace.jsonl --key user --key ip --window 1m --refuse-at-most 0.1%
-  tidegate suggest access.log --trace-format combined --key ip --write rules/suggested.yaml
+  tidegate suggest access.log --key ip --write rules/suggested.yaml
 
 Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad line; 2 wrong usage.";
 
@@ -132,8 +132,9 @@ fn strictest(judged: Vec<TrialResult>, most: f64) -> Vec<TrialResult> {
 /// Plays the trace from its beginning.
 fn play(args: &Args, player: &mut impl EventConsumer) -> Result<PlayedCounts, CliError> {
     let of_trace = |what: &dyn std::fmt::Display| failed(format_args!("{}: {what}", args.trace.display()));
-    let recording = RecordedTrace::open(&args.trace).map_err(|error| of_trace(&error))?;
-    let domain = match args.trace_format {
+    let mut recording = RecordedTrace::open(&args.trace).map_err(|error| of_trace(&error))?;
+    let format = args.trace_format.map_or_else(|| recording.detect(), Ok);
+    let domain = match format.map_err(|error| of_trace(&without_number(&error)))? {
         TraceFormat::Jsonl => None,
         TraceFormat::Combined => Some(args.domain.as_deref().unwrap_or(ACCESS_LOG_DOMAIN)),
     };

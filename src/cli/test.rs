@@ -9,7 +9,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::CliResult;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{CliResult, FormatArgs};
 use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
@@ -29,6 +32,8 @@ pub(super) struct Args {
     /// Judge by these rules: a directory, or one file. Tests that bring their own rules keep them
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -45,17 +50,27 @@ A file of tests:
         0:00 x5 every 10s   account=ann ip=192.0.2.1   allow
         0:01                account=ann ip=192.0.2.1   limit retry=15m rule=per-account
 
-  A line is TIME [xN [every SPAN]] [peek|acquire] KEY=VALUE… VERDICT [EXPECTED=…], the verdict being allow, limit, shed,
-  wait or deny; or TIME release, renew, charge, hello, bye or reload. docs/testing-rules.md has the rest.
+  A line is TIME [xN [every SPAN]] [peek|acquire] KEY=VALUE… VERDICT [EXPECTED=…], the verdict
+  being allow, limit, shed, wait or deny; or TIME release, renew, charge, hello, bye or reload.
+  docs/testing-rules.md has the rest.
 
 Exit codes: 0 all as expected; 1 something is not, or a file cannot be read; 2 wrong usage.";
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 struct TestTally {
     tests: usize,
     requests: usize,
     failed: usize,
     unreadable: usize,
+    failures: Vec<TestFailure>,
+}
+
+#[derive(Debug, Serialize)]
+struct TestFailure {
+    file: String,
+    line: u32,
+    test: String,
+    what: String,
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
@@ -68,37 +83,38 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         match read {
             Ok(suite) => {
                 for test in &suite.tests {
-                    play(test, &mut rules, &mut tally, out)?;
+                    play(test, &mut rules, &mut tally);
                 }
             }
             Err(problems) => tally.could_not_read(&problems),
         }
     }
-    writeln!(out, "{}", tally.summary())?;
+    if args.format.is_json() {
+        writeln!(out, "{:#}", json!(tally))?;
+    } else {
+        for TestFailure { file, line, test, what } in &tally.failures {
+            writeln!(out, "{file}:{line}: {test}: {what}")?;
+        }
+        writeln!(out, "{}", tally.summary())?;
+    }
     let is_fine = tally.failed == 0 && tally.unreadable == 0;
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn play(
-    test: &Test,
-    rules: &mut RulesByPath,
-    tally: &mut TestTally,
-    out: &mut dyn Write,
-) -> std::io::Result<()> {
+fn play(test: &Test, rules: &mut RulesByPath, tally: &mut TestTally) {
     let failures = match play::play(test, rules) {
         Ok(failures) => failures,
-        Err(problems) => {
-            tally.could_not_read(&problems);
-            return Ok(());
-        }
+        Err(problems) => return tally.could_not_read(&problems),
     };
     tally.tests += 1;
     tally.requests += test.moments().len();
     tally.failed += usize::from(!failures.is_empty());
-    for failure in &failures {
-        writeln!(out, "{}:{}: {}: {}", test.file, failure.line, test.name, failure.what)?;
-    }
-    Ok(())
+    tally.failures.extend(failures.into_iter().map(|failure| TestFailure {
+        file: test.file.to_string(),
+        line: failure.line,
+        test: test.name.to_string(),
+        what: failure.what,
+    }));
 }
 
 impl TestTally {
@@ -111,7 +127,7 @@ impl TestTally {
     }
 
     fn summary(&self) -> String {
-        let TestTally { tests, requests, failed, unreadable } = *self;
+        let TestTally { tests, requests, failed, unreadable, .. } = *self;
         let passed = match (failed, unreadable) {
             (0, 0) => "all as expected".to_owned(),
             (failed, 0) => format!("{failed} failed"),

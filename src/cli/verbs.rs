@@ -12,7 +12,7 @@ use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::completions::{rules, rules_and_modes};
 use super::status::held;
-use super::{CliResult, span, usage};
+use super::{CliResult, FormatArgs, span, usage};
 use crate::admin::SwitchesStatus;
 use crate::daemon::log;
 
@@ -35,6 +35,8 @@ pub(super) struct SwitchArgs {
     /// For how long [default: until it is cleared]
     #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
     lasts: Option<u64>,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -99,6 +101,9 @@ pub(super) struct KeyArgs {
     digest: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
+    pub(super) format: FormatArgs,
+    #[command(flatten)]
+    #[serde(skip)]
     pub(super) admin: AdminArgs,
 }
 
@@ -130,6 +135,8 @@ Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 #[command(after_help = RELOAD_HELP)]
 pub(super) struct ReloadArgs {
     #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
     admin: AdminArgs,
 }
 
@@ -146,6 +153,8 @@ pub(super) struct HealthArgs {
     /// Ask only whether it lives, whatever its rules say
     #[arg(long)]
     live: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -176,11 +185,15 @@ impl SwitchArgs {
             fields.extend(self.fleet.then(|| ("fleet".to_owned(), true.into())));
             fields.extend(self.lasts.map(|seconds| ("for_s".to_owned(), seconds.into())));
         }
-        carry_out(&self.admin, "/switch", &parameters, out)
+        carry_out(&self.admin, self.format, "/switch", &parameters, out)
     }
 
     fn list(&self, out: &mut dyn Write) -> CliResult {
         let found: SwitchesStatus = self.admin.client().get_json("/switches")?;
+        if self.format.is_json() {
+            writeln!(out, "{:#}", json!(found))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let held = held(found.off_line(), &found.held);
         if held.is_empty() {
             writeln!(out, "nothing is switched and no key is blocked by hand")?;
@@ -195,25 +208,33 @@ impl SwitchArgs {
 
 impl BlockArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
-        carry_out(&self.key.admin, "/block", &json!(self), out)
+        self.key.carry_out("/block", &json!(self), out)
     }
 }
 
 impl UnblockArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
-        carry_out(&self.key.admin, "/unblock", &json!(self), out)
+        self.key.carry_out("/unblock", &json!(self), out)
     }
 }
 
 impl KeyArgs {
+    fn carry_out(&self, path: &str, parameters: &Value, out: &mut dyn Write) -> CliResult {
+        carry_out(&self.admin, self.format, path, parameters, out)
+    }
+
     pub(super) fn reset(&self, out: &mut dyn Write) -> CliResult {
-        carry_out(&self.admin, "/reset", &json!(self), out)
+        self.carry_out("/reset", &json!(self), out)
     }
 }
 
 impl ReloadArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         let done: Value = self.admin.client().post("/reload", &json!({}))?;
+        if self.format.is_json() {
+            writeln!(out, "{done}")?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let changes = done.get("changes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         if changes.is_empty() {
             writeln!(out, "the files are in force: nothing has changed since they were last read")?;
@@ -228,14 +249,30 @@ impl ReloadArgs {
 impl HealthArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         let answered = self.admin.client().get(if self.live { "/healthz" } else { "/readyz" })?;
-        out.write_all(answered.body.as_bytes())?;
-        Ok(if answered.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let is_healthy = answered.status == 200;
+        if self.format.is_json() {
+            let lines: Vec<&str> = answered.body.lines().collect();
+            writeln!(out, "{}", json!({"healthy": is_healthy, "lines": lines}))?;
+        } else {
+            out.write_all(answered.body.as_bytes())?;
+        }
+        Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
 /// Sends a verb, and prints the daemon's reply.
-fn carry_out(admin: &AdminArgs, path: &str, parameters: &Value, out: &mut dyn Write) -> CliResult {
+fn carry_out(
+    admin: &AdminArgs,
+    format: FormatArgs,
+    path: &str,
+    parameters: &Value,
+    out: &mut dyn Write,
+) -> CliResult {
     let done: Value = admin.client().post(path, parameters)?;
+    if format.is_json() {
+        writeln!(out, "{done}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
     if let Some(warning) = done.get("warning").and_then(Value::as_str) {
         log::plainly(&format!("tidegate: {warning}"));

@@ -461,8 +461,27 @@ impl InForce {
         match known.len() {
             0 => format!("no domain {}, and there is no other", shown(name)),
             1 => format!("no domain {}; there is only {}", shown(name), known.join(", ")),
-            2..=DOMAINS_SHOWN => format!("no domain {}; there are {}{near}", shown(name), known.join(", ")),
+            2..=NAMES_SHOWN => format!("no domain {}; there are {}{near}", shown(name), known.join(", ")),
             more => format!("no domain {} among {more}{near}", shown(name)),
+        }
+    }
+
+    /// Describes a request that no rule of the domain matches, by the names of its attributes.
+    #[must_use]
+    pub fn describe_unmatched(&self, domain: &str, attributes: &[(&str, &str)]) -> String {
+        let listed = |names: &[&str]| {
+            let first = names.iter().take(NAMES_SHOWN).map(|name| shown(name));
+            first.collect::<Vec<_>>().join(", ")
+        };
+        let names: Vec<&str> = attributes.iter().map(|(name, _)| *name).collect();
+        let with = if names.is_empty() { "without attributes" } else { &format!("with {}", listed(&names)) };
+        let text = format!("no rule of {} matches a request {with}", shown(domain));
+        let of = self.0.find_or_unlimited(domain);
+        let (unused, used) = (of.domain.unused(attributes), of.domain.attribute_names());
+        let near = unused.iter().find_map(|name| nearest(name, used.iter().copied(), TYPO));
+        match (unused.as_slice(), near) {
+            (unused, Some(near)) => format!("{text}, and none uses {}; did you mean {near}?", listed(unused)),
+            _ => format!("{text}; `tidegate why {domain} KEY=VALUE` says why"),
         }
     }
 
@@ -476,4 +495,4 @@ impl InForce {
 }
 
 /// More names than fit a line are counted.
-const DOMAINS_SHOWN: usize = 12;
+const NAMES_SHOWN: usize = 12;

@@ -195,9 +195,13 @@ impl FrameHandler {
         }
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         match request {
-            Ok(RequestFrame::Hit(judge)) => context.decide(Op::Hit, &judge, check, decider, replies, grants),
+            Ok(RequestFrame::Hit(judge)) => {
+                let after = context.decide(Op::Hit, &judge, check, decider, replies, grants);
+                self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
+            }
             Ok(RequestFrame::Acquire(judge)) => {
-                context.decide(Op::Acquire, &judge, check, decider, replies, grants)
+                let after = context.decide(Op::Acquire, &judge, check, decider, replies, grants);
+                self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
             }
             Ok(RequestFrame::Peek(judge)) => {
                 context.decide(Op::Peek, &judge, check, decider, replies, grants)
@@ -338,12 +342,19 @@ impl UnwrittenGrants {
 
 /// The domains that a connection has used, so that each is counted once.
 #[derive(Debug, Default)]
-struct SeenDomains(ArrayVec<Box<str>, SEEN_DOMAINS_MAX>);
+struct SeenDomains(ArrayVec<SeenDomain, SEEN_DOMAINS_MAX>);
+
+#[derive(Debug)]
+struct SeenDomain {
+    name: Box<str>,
+    /// Whether a request met no rule of it.
+    is_unmatched: bool,
+}
 
 impl SeenDomains {
     #[inline]
     fn add(&mut self, domain: &str, shared: &ServerState, user: u32) {
-        if self.0.last().is_none_or(|last| **last != *domain) {
+        if self.0.last().is_none_or(|last| *last.name != *domain) {
             self.add_new(domain, shared, user);
         }
     }
@@ -351,7 +362,7 @@ impl SeenDomains {
     /// Adds the user of a domain that has rules, and logs the first requests for others.
     #[cold]
     fn add_new(&mut self, domain: &str, shared: &ServerState, user: u32) {
-        if self.0.is_full() || self.0.iter().any(|known| **known == *domain) {
+        if self.0.is_full() || self.0.iter().any(|known| *known.name == *domain) {
             return;
         }
         if shared.engine.has_domain(domain) {
@@ -360,7 +371,29 @@ impl SeenDomains {
             let message = shared.engine.in_force().describe_missing(domain);
             warn!(user, "not limited: {message}");
         }
-        self.0.push(domain.into());
+        self.0.push(SeenDomain { name: domain.into(), is_unmatched: false });
+    }
+
+    /// Logs the first request of a domain that no rule matched, by the names of its attributes.
+    #[inline]
+    fn unless_unmatched(
+        &mut self,
+        after: AfterFrame,
+        domain: &str,
+        descriptors: &DescriptorList<'_>,
+        shared: &ServerState,
+    ) -> AfterFrame {
+        let AfterFrame::Unmatched = after else { return after };
+        let known = self.0.iter_mut().find(|known| *known.name == *domain && !known.is_unmatched);
+        if let Some(known) = known {
+            known.is_unmatched = true;
+            let in_force = shared.engine.in_force();
+            let describe = || in_force.describe_unmatched(domain, descriptors.attributes());
+            if let Some(message) = shared.telemetry.add_unmatched(domain, describe) {
+                warn!("not limited: {message}");
+            }
+        }
+        AfterFrame::Continue
     }
 }
 
@@ -369,6 +402,8 @@ impl SeenDomains {
 pub(super) enum AfterFrame {
     Continue,
     Close,
+    /// As `Continue`: no rule of the domain matched the request.
+    Unmatched,
     /// The request has no reply yet: it waits for a remote check.
     Wait(Arc<Shortfalls>),
 }

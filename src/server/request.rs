@@ -5,7 +5,7 @@ use super::membership::Membership;
 use crate::clock::{Micros, Now};
 use crate::engine::{
     self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, MatchingLimit, Op,
-    RemoteCheckResult, UnitNumbers, Verdict,
+    RemoteCheckResult, UnitNumbers, Unmatched, Verdict,
 };
 use crate::protocol::{
     self, COST_MAX, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry,
@@ -73,6 +73,9 @@ impl<'a> RequestContext<'a> {
                 self.client.record_in(judge.domain, self.now.at, || self.judged(&decision));
                 if lease.is_some() {
                     grants.set_reply_end(replies.len());
+                }
+                if decision.unmatched == Some(Unmatched::Rule) {
+                    return AfterFrame::Unmatched;
                 }
             }
             EngineAnswer::Conflict => self.write_error(Some(judge.id), Code::Invalid, CONFLICT, replies),

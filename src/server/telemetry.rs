@@ -30,6 +30,8 @@ pub struct ServerCounters {
     turned_away: Mutex<BTreeSet<(Box<str>, u32)>>,
     /// The first names of requests whose domain did not exist.
     unknown_domains: Mutex<BTreeSet<Box<str>>>,
+    /// The first request of each domain that none of its rules matched, described.
+    unmatched: Mutex<BTreeMap<Box<str>, Box<str>>>,
 }
 
 /// Why a request was decided without waiting for its remote check.
@@ -150,6 +152,23 @@ impl ServerCounters {
     pub(super) fn add_unknown_domain(&self, domain: &str) -> bool {
         let mut unknown = self.unknown_domains.lock();
         unknown.len() < UNKNOWN_DOMAINS_MAX && unknown.insert(domain.into())
+    }
+
+    /// Returns a description of the first request that no rule of its domain matched.
+    pub fn first_unmatched(&self) -> Option<Box<str>> {
+        self.unmatched.lock().values().next().cloned()
+    }
+
+    /// Adds a request that no rule of its domain matched. Returns its description if it is the first of the domain, which must
+    /// be one of the rules.
+    pub(super) fn add_unmatched(&self, domain: &str, describe: impl FnOnce() -> String) -> Option<String> {
+        let mut unmatched = self.unmatched.lock();
+        if unmatched.len() >= DOMAINS_MAX || unmatched.contains_key(domain) {
+            return None;
+        }
+        let description = describe();
+        unmatched.insert(domain.into(), description.as_str().into());
+        Some(description)
     }
 
     /// Returns how often the wall clock was set back.

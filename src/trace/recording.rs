@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use super::access_line::UnreadableLine;
+use super::access_line::{AccessLine, UnreadableLine};
 use super::combined::CombinedLines;
 use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
@@ -17,10 +17,9 @@ use crate::rules::open::{self, OpenError, Opened};
 use crate::terms::counted;
 
 /// What a trace is written in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum TraceFormat {
     /// One JSON object a line; the first bad line ends it
-    #[default]
     Jsonl,
     /// An access log of Apache or nginx; lines that cannot be read are counted and passed over
     Combined,
@@ -53,6 +52,31 @@ impl RecordedTrace {
         })?;
         let input = Box::new(BufReader::with_capacity(READ_BYTES, file));
         Ok(RecordedTrace { input, bytes: Some(bytes), quotable })
+    }
+
+    /// Returns the format by its first line that is not blank.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn detect(&mut self) -> io::Result<TraceFormat> {
+        let (mut first, mut begin) = (Vec::new(), 0);
+        while first.get(begin..).is_none_or(|line| line.trim_ascii().is_empty())
+            && first.len() < LINE_BYTES_MAX
+        {
+            begin = first.len();
+            let left = (LINE_BYTES_MAX - begin) as u64;
+            if Read::by_ref(&mut self.input).take(left).read_until(b'\n', &mut first)? == 0 {
+                break;
+            }
+        }
+        let line = first.get(begin..).unwrap_or_default();
+        let format = match AccessLine::default().read(line) {
+            Ok(()) => TraceFormat::Combined,
+            Err(_) => TraceFormat::Jsonl,
+        };
+        let rest = std::mem::replace(&mut self.input, Box::new(io::empty()));
+        self.input = Box::new(io::Cursor::new(first).chain(rest));
+        Ok(format)
     }
 
     pub(crate) fn of_bytes(trace: Vec<u8>) -> RecordedTrace {

@@ -5,11 +5,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
 use super::player::{NotPlayed, Player};
 use super::report::{ReportNames, ReportSet, page};
-use super::summary::{Changes, PlayedCounts, comparison, summary};
+use super::summary::{Changes, PlayedCounts, comparison, summary, summary_json};
 use crate::clock::Micros;
 use crate::engine::{Decision, LimitView, Op, Request, Verdict};
 use crate::record::is_hashed;
@@ -133,6 +134,13 @@ impl<'w> ReplayStage<'w> {
             Some(other) => comparison(&played, &self.player, other, &self.changes),
             None => summary(&played, &self.player.totals(), &self.player.records),
         }
+    }
+
+    /// Returns the summary for programs.
+    pub(crate) fn summary_json(&self, played: PlayedCounts) -> Value {
+        let played = self.with_remarks(played);
+        let other = self.other.as_ref().map(Player::totals);
+        summary_json(&played, &self.player.totals(), other.as_ref().map(|other| (other, &self.changes)))
     }
 
     /// Returns the HTML report; `None` if no data was collected.

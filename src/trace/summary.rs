@@ -3,6 +3,8 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::player::Player;
 use super::rule_records::RuleRecords;
 use crate::clock::Micros;
@@ -43,6 +45,26 @@ pub(super) fn summary(played: &PlayedCounts, totals: &Totals, records: &RuleReco
         ]);
     }
     text + &table.to_string()
+}
+
+/// The summary for programs: verdicts and rules of the first set, and of another one with the changed requests.
+pub(super) fn summary_json(
+    played: &PlayedCounts,
+    totals: &Totals,
+    other: Option<(&Totals, &Changes)>,
+) -> Value {
+    let set = |totals: &Totals| {
+        let rules: Vec<&RuleTotals> = rules(totals).collect();
+        json!({"verdicts": totals.verdicts, "rules": rules, "remarks": remarks(totals)})
+    };
+    let (lines, span, remarks) = (played.lines, played.span.as_secs_f64(), &played.remarks);
+    let mut summary = json!({"lines": lines, "span_s": span, "remarks": remarks, "decided": set(totals)});
+    if let (Some((other, changes)), Some(fields)) = (other, summary.as_object_mut()) {
+        fields.insert("compared".to_owned(), set(other));
+        let changes = json!({"refused": changes.refused, "allowed": changes.allowed});
+        fields.insert("changes".to_owned(), changes);
+    }
+    summary
 }
 
 /// `12 allowed, 3 limited, 1 shed`. Shed, waited and denied are shown only above zero.

@@ -123,6 +123,9 @@ fn accepts_every_op() {
         "13: t: no work of the name `w` is in progress",
         "15: t: the same `idem` was used for another request",
     ];
+    let (printed, ..) = test_with(&text, &["--format", "json"]);
+    let tally: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!([&tally["tests"], &tally["failed"], &tally["failures"][0]["line"]], [1, 1, 5]);
     assert_eq!(out.lines().count(), expected.len() + 1, "{out}");
     for (line, expected) in out.lines().zip(expected) {
         assert!(line.starts_with(&format!("tests.yaml:{expected}")), "{line}");

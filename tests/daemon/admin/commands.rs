@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::completions::bash_completes;
 use super::daemon::{BINARY, Plan, daemon, outcome_of};
@@ -79,6 +79,12 @@ fn reload_and_healthcheck_exit_with_the_result() {
     assert!(code == Some(0) && out.contains("nothing has changed"), "{out}");
     let (code, out, _) = daemon.outcome("healthcheck");
     assert_eq!((code, &*out), (Some(0), "ready\n"));
+    let as_json =
+        |command: &str| serde_json::from_str::<Value>(&daemon.run(&format!("{command} --json"))).unwrap();
+    assert_eq!(as_json("reload")["changes"], json!([]));
+    assert_eq!(as_json("healthcheck"), json!({"healthy": true, "lines": ["ready"]}));
+    assert_eq!(as_json("switch")["switches"], json!([]));
+    assert_eq!(as_json("bench -t 10ms")["connections"], 1);
     std::fs::write(
         daemon.plan.path("rules/api.yaml"),
         "domain: api\nlimits: [{name: a, rate: 5/fortnight}]\n",

@@ -39,8 +39,7 @@ fn log() -> String {
 #[test]
 fn counts_garbage_and_decides_the_rest_by_time() {
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log())]);
-    let output =
-        files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml", "--decisions", "-"]);
+    let output = files.replay(&["access.log", "--rules", "api.yaml", "--decisions", "-"]);
     let expected = "\
 6 lines over 1m 32s: 4 allowed, 2 limited
 2 lines passed over that cannot be read, the first is line 2: the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`
@@ -52,6 +51,11 @@ api/bots           1        0             1        1
 api/failures       1        1             0        1
 ";
     assert_eq!(output_text(&output), expected);
+    let printed = files.replay(&["access.log", "--rules", "api.yaml", "--json"]);
+    let summary: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!([&summary["lines"], &summary["decided"]["verdicts"]["limit"]], [6, 2]);
+    assert_eq!(summary["decided"]["rules"][0]["rule"], "writes");
+    assert!(printed.stderr.is_empty(), "{}", output_text(&printed));
     // The third request arrived thirty seconds after the fifth line; the ninth arrived too late.
     let judged: Vec<_> = decisions_of(&output)
         .iter()
@@ -79,7 +83,7 @@ api/failures       1        1             0        1
 #[test]
 fn strict_stops_at_first_unreadable_line() {
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log())]);
-    let output = files.replay(&["access.log", "--format", "combined", "--strict", "--rules", "api.yaml"]);
+    let output = files.replay(&["access.log", "--strict", "--rules", "api.yaml"]);
     assert_eq!(output.status.code(), Some(1));
     let output_text = output_text(&output);
     assert!(output_text.starts_with("1 line over 0 s: 1 allowed, 0 limited\nrule"), "{output_text}");
@@ -101,7 +105,7 @@ fn requires_domain_unless_only_one() {
         ("empty.yaml", "domain: api\n"),
     ]);
     let run = |arguments: &[&str]| {
-        let arguments = [&["-", "--format", "combined", "--rules"], arguments].concat();
+        let arguments = [&["-", "--rules"], arguments].concat();
         let output =
             files.replay_input(&line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, "-"), &arguments);
         (output.status.code().unwrap(), output_text(&output))
@@ -123,10 +127,9 @@ fn requires_domain_unless_only_one() {
         assert_eq!(exited, *code, "{arguments:?}: {output_text}");
         assert!(output_text.contains(expected), "{arguments:?}: {output_text}");
     }
-    for (argument, expected) in [
-        ("--strict", "--strict is for --trace-format combined"),
-        ("--domain=api", "--domain is for --trace-format combined"),
-    ] {
+    for (argument, expected) in
+        [("--strict", "--strict is for an access log"), ("--domain=api", "--domain is for an access log")]
+    {
         let output = files.replay(&["-", "--rules", "one.yaml", argument]);
         assert_eq!(output.status.code(), Some(2));
         assert!(output_text(&output).contains(expected), "{}", output_text(&output));
@@ -139,7 +142,7 @@ fn long_line_is_garbage_but_long_value_is_cut() {
     let agent =
         line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, &format!("Bot{}", "x".repeat(5_000)));
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &[long, agent].concat())]);
-    let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
+    let output = files.replay(&["access.log", "--trace-format", "combined", "--rules", "api.yaml"]);
     let output_text = output_text(&output);
     assert!(output_text.contains("\n1 line passed over that cannot be read, the first is line 1: longer than a line of a log can be\n"), "{output_text}");
     assert!(output_text.contains("\napi/bots           1 "), "{output_text}");
@@ -154,8 +157,7 @@ fn sorts_log_of_any_length() {
         .map(|n| line("192.0.2.1", "-", &second(n), "POST /v1/a HTTP/1.1", 200, "-"))
         .collect();
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log)]);
-    let output =
-        files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml", "--decisions", "-"]);
+    let output = files.replay(&["access.log", "--rules", "api.yaml", "--decisions", "-"]);
     let times: Vec<_> =
         decisions_of(&output).iter().map(|decision| decision["t"].as_u64().unwrap()).collect();
     assert_eq!(times.len(), 2_970);
@@ -170,7 +172,7 @@ fn bounds_lines_held_for_sorting() {
     // The first late line comes while all others wait, the second after a thousand of them were judged.
     let log = busy.repeat(65_000) + &late + &busy.repeat(1_000) + &late;
     let files = Files::new(&[("api.yaml", RULES), ("access.log", &log)]);
-    let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
+    let output = files.replay(&["access.log", "--rules", "api.yaml"]);
     assert!(output_text(&output).contains("\n1 line too late to be sorted"), "{}", output_text(&output));
 }
 
