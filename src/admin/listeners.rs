@@ -202,5 +202,5 @@ const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);
 /// Longer than any verb waits.
 const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Commands miss a removed admin socket for no longer than this.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Commands miss a removed admin socket for no longer than this. Each check wakes the idle daemon twice.
+const CHECK_EVERY: Duration = Duration::from_secs(2);

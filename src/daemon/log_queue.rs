@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,8 +18,9 @@ use crate::clock::read_boot_nanos;
 
 /// The queue of lines to a descriptor.
 pub(super) struct LogQueue {
-    sender: SyncSender<Box<[u8]>>,
-    /// Bytes that are queued and not yet written.
+    /// Bounded by `queued_bytes`.
+    sender: Sender<Box<[u8]>>,
+    /// Bytes that are queued and not yet written, with [`LINE_BYTES`] for each line.
     queued_bytes: AtomicUsize,
     dropped: AtomicU64,
     /// Whether the log thread runs. Until then callers write all that the descriptor accepts at once.
@@ -40,7 +41,7 @@ struct LogWriter {
 
 impl LogQueue {
     pub(super) fn new(out: impl AsFd + Send + 'static) -> Arc<LogQueue> {
-        let (sender, receiver) = sync_channel(LINES_MAX);
+        let (sender, receiver) = channel();
         let writer = LogWriter {
             receiver,
             out: Box::new(out),
@@ -93,9 +94,10 @@ impl LogQueue {
     }
 
     fn push(&self, line: &[u8]) {
-        let queued = self.queued_bytes.fetch_add(line.len(), Ordering::SeqCst) + line.len();
-        if queued > BYTES_MAX || self.sender.try_send(line.into()).is_err() {
-            self.queued_bytes.fetch_sub(line.len(), Ordering::SeqCst);
+        let bytes = line.len() + LINE_BYTES;
+        let queued = self.queued_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        if queued > BYTES_MAX || self.sender.send(line.into()).is_err() {
+            self.queued_bytes.fetch_sub(bytes, Ordering::SeqCst);
             self.count_dropped();
         }
         if !self.has_thread.load(Ordering::SeqCst)
@@ -147,7 +149,7 @@ impl LogWriter {
                 self.is_torn |= written > 0;
                 queue.count_dropped();
             }
-            queue.queued_bytes.fetch_sub(line.len(), Ordering::SeqCst);
+            queue.queued_bytes.fetch_sub(line.len() + LINE_BYTES, Ordering::SeqCst);
         }
     }
 
@@ -203,9 +205,10 @@ fn is_writable(out: BorrowedFd<'_>, within: Option<Duration>) -> bool {
 }
 
 /// Enough for a start with a thousand problems in its rules.
-const LINES_MAX: usize = 4_096;
-
 const BYTES_MAX: usize = 1 << 20;
+
+/// The memory of a queued line beside its text: its place in the channel, and what the allocator adds.
+const LINE_BYTES: usize = 48;
 
 /// `PIPE_BUF`: a pipe that polls as writable has room for this many bytes, and writes them atomically.
 const PIECE_BYTES: usize = 4_096;
@@ -224,7 +227,7 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use super::{BYTES_MAX, LINES_MAX, LogQueue};
+    use super::{BYTES_MAX, LINE_BYTES, LogQueue};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -291,8 +294,9 @@ mod tests {
         for out in ["/dev/full", "/proc/self/comm"] {
             let out = File::options().write(out == "/dev/full").read(true).open(out).unwrap();
             let queue = LogQueue::new(out);
-            log(&queue, LINES_MAX + 5);
-            assert_eq!(queue.dropped(), (LINES_MAX + 5) as u64, "none of them stays in the queue");
+            let lines = BYTES_MAX / LINE_BYTES;
+            log(&queue, lines);
+            assert_eq!(queue.dropped(), lines as u64, "none of them stays in the queue");
         }
     }
 }

@@ -166,8 +166,8 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
-    let runtime = runtime()?;
     let pulse = Arc::new(ThreadHealth::new(settings.threads));
+    let runtime = runtime(&pulse)?;
     let manager = ServiceManager::start(&pulse, &clock, &helpers);
     let options = server_options(args, settings, &pulse, fleet.as_ref());
     let served = runtime.block_on(async {
@@ -219,8 +219,15 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     served.map(|()| end(&helpers, fleet, keeper, &manager))
 }
 
-fn runtime() -> Result<Runtime, ServeFailure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeFailure::Run)
+/// Makes the runtime of the accepting thread.
+fn runtime(pulse: &Arc<ThreadHealth>) -> Result<Runtime, ServeFailure> {
+    let (parking, unparking) = (Arc::clone(pulse), Arc::clone(pulse));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(move || parking.set_accepting_parked(true))
+        .on_thread_unpark(move || unparking.set_accepting_parked(false))
+        .build();
+    runtime.map_err(ServeFailure::Run)
 }
 
 fn prepare_process() {
@@ -482,7 +489,7 @@ impl ServeFailure {
     }
 }
 
-/// Each decision thread beats several times a second.
+/// A thread at work beats several times a second.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 const OPEN_MAX: Duration = Duration::from_secs(1);

@@ -75,7 +75,8 @@ impl DirectoryWatch {
         }
         let mut failure = None;
         for (directory, place) in self.places.iter() {
-            match inotify::add_watch(&*inotify, directory, CHANGES) {
+            let events = if place.needed { MOVES.union(WRITES) } else { MOVES };
+            match inotify::add_watch(&*inotify, directory, events) {
                 Ok(watch) => drop(self.watched.insert(watch, directory.to_owned())),
                 Err(error) if place.needed => failure = failure.or(Some(error)),
                 Err(_) => {}
@@ -155,16 +156,17 @@ fn help(error: Errno) -> &'static str {
     }
 }
 
-/// All events that may change the rules. Opening and reading are not among them, as the daemon does both.
-const CHANGES: WatchFlags = WatchFlags::ATTRIB
+/// Events of directories that may change the rules. Opening and reading are not among them, as the daemon does both.
+const MOVES: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::DELETE_SELF)
-    .union(WatchFlags::MODIFY)
-    .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::MOVE)
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
+
+/// Events of files. From a directory such as `/tmp` on the path of the rules, they would wake the thread for others' files.
+const WRITES: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE);
 
 /// The first pass sets the watches, the second confirms that nothing moved meanwhile.
 const RENEWALS_MAX: usize = 4;

@@ -205,6 +205,14 @@ impl Engine {
         self.pools.is_at_rest() && self.has_no_timed_overrides()
     }
 
+    /// Returns whether the engine [is at rest](Engine::is_at_rest) and has neither leases nor sessions: then ticks change
+    /// nothing until a session opens, a signal arrives or a switch is set.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let LeaseTotals { live, sessions, .. } = self.leases.totals();
+        live == 0 && sessions == 0 && self.is_at_rest()
+    }
+
     /// Returns every pool that has a session or is watched by rules, by name.
     #[must_use]
     pub fn pools(&self, now: Now) -> Vec<PoolView> {

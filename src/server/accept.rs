@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixListener;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -28,8 +27,6 @@ pub(super) async fn run(
     shutdown: &CancellationToken,
 ) -> io::Result<()> {
     let mut watched = listener.watch()?;
-    let mut checks = tokio::time::interval(socket_file::CHECK_EVERY);
-    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut next_thread = threads.iter().cycle();
     let mut queue = AcceptedQueue::new();
     let mut shortage = ShortagePause::default();
@@ -40,7 +37,7 @@ pub(super) async fn run(
                 biased;
                 () = shutdown.cancelled() => break,
                 accepted = accept(&watched) => Some(accepted),
-                _ = checks.tick() => {
+                () = shared.file_check.notified() => {
                     watched = socket_file::restore(listener, shared, threads).unwrap_or(watched);
                     continue;
                 }

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::ServerState;
 use super::activity::Activity;
@@ -30,6 +31,8 @@ pub struct ConnectionLimits {
 pub(super) struct ConnectionRegistry {
     limits: ConnectionLimits,
     table: Mutex<ConnectionTable>,
+    /// Notified when the first connection opens after none was open.
+    first: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +63,7 @@ pub(super) enum ConnectionRefusal {
 
 impl ConnectionRegistry {
     pub(super) fn new(limits: ConnectionLimits) -> ConnectionRegistry {
-        ConnectionRegistry { limits, table: Mutex::default() }
+        ConnectionRegistry { limits, table: Mutex::default(), first: Notify::new() }
     }
 
     /// Admits a stream. Its slot is freed when the permit drops.
@@ -81,7 +84,11 @@ impl ConnectionRegistry {
             Some(refusal) => Err(refusal),
             None => Ok(table.add(stream, user)),
         };
+        let is_first = admitted.is_ok() && table.entries.len() == 1;
         drop(table);
+        if is_first {
+            connections.first.notify_one();
+        }
         surplus::write_goodbye(&closed);
         shared.telemetry.count_reclaimed(closed.len() as u64);
         let (number, activity) = admitted?;
@@ -89,6 +96,15 @@ impl ConnectionRegistry {
         let account = shared.engine.account(user);
         account.connect();
         Ok(ConnectionPermit { shared: Arc::clone(shared), number, user, activity, account })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.lock().entries.is_empty()
+    }
+
+    /// Waits until a connection opens after none was open. Returns at once if one has opened since the last call.
+    pub(super) async fn await_first(&self) {
+        self.first.notified().await;
     }
 
     pub(super) fn set_session(&self, number: u64, session: SessionKey) {

@@ -35,9 +35,14 @@ impl DecisionThread {
     ) -> std::io::Result<DecisionThread> {
         let fair_queue = Arc::new(FairQueue::new(Arc::clone(&shared.clock)));
         let sleeping = Arc::clone(&fair_queue);
+        let (parking, unparking) = (Arc::clone(&shared.pulse), Arc::clone(&shared.pulse));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .on_thread_park(move || sleeping.sleep())
+            .on_thread_park(move || {
+                sleeping.sleep();
+                parking.set_parked(number, true);
+            })
+            .on_thread_unpark(move || unparking.set_parked(number, false))
             .build()?;
         // If the thread cannot be started, the runtime is shut down here: dropped with the closure, inside of the
         // caller's runtime, it would panic.

@@ -10,6 +10,7 @@ mod connections;
 mod connector;
 mod decision_thread;
 mod fair_queue;
+mod housekeeping;
 mod listener;
 mod log_throttle;
 mod membership;
@@ -25,9 +26,9 @@ mod telemetry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::warn;
 
 pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
@@ -39,9 +40,9 @@ pub use socket_file::SocketFile;
 pub use telemetry::{RAISED, ServerCounters};
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
+use crate::engine::{Engine, SharedRemoteChecker};
 use crate::protocol::{Code, MissedCounts, WireReply, encode_reply};
-use crate::record::{NotedKind, Recorder};
+use crate::record::Recorder;
 use crate::sys;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
@@ -79,6 +80,8 @@ struct ServerState {
     clock: Arc<Clock>,
     connections: ConnectionRegistry,
     processes: Processes,
+    /// Notified when the socket file is to be looked at. A timer of the accepting task would wake the idle daemon once more.
+    file_check: Notify,
     access: DomainAccess,
     pools: PoolAccess,
     /// A number that differs at every start, so that a client detects a restart.
@@ -155,6 +158,7 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         clock: Arc::clone(clock),
         connections: ConnectionRegistry::new(options.connections),
         processes: Processes::new(options.connections),
+        file_check: Notify::new(),
         access: options.access,
         pools: options.pools,
         // Without randomness a client misses a restart; nothing else depends on this number.
@@ -207,7 +211,7 @@ async fn serve(
     threads: Vec<DecisionThread>,
     shutdown: &CancellationToken,
 ) -> std::io::Result<()> {
-    let housekeeping = tokio::spawn(supervise_housekeeping(Arc::clone(shared)));
+    let housekeeping = tokio::spawn(housekeeping::supervise(Arc::clone(shared)));
     accept::run(&mut listener, shared, &threads, shutdown).await?;
     listener.remove_path();
     accept::admit_backlog(&listener, shared, &threads);
@@ -226,47 +230,6 @@ async fn serve(
     shared.missed.log_now();
     Ok(())
 }
-
-/// Runs housekeeping and restarts it after a panic: without ticks, leases would never expire.
-async fn supervise_housekeeping(shared: Arc<ServerState>) {
-    loop {
-        // The drop of a `JoinSet` aborts its task.
-        let mut task = JoinSet::new();
-        task.spawn(run_housekeeping(Arc::clone(&shared)));
-        let _ = task.join_next().await;
-        error!("housekeeping panicked and is restarted; please report this");
-        tokio::time::sleep(AFTER_PANIC).await;
-    }
-}
-
-/// Runs periodic work: the engine's ticks, samples of the wall clock, the log line about missed decisions.
-async fn run_housekeeping(shared: Arc<ServerState>) {
-    let engine = &shared.engine;
-    let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let stepped_back = shared.clock.sample_utc();
-        let now = shared.clock.now();
-        if let Some(by) = stepped_back.filter(|by| *by >= LOGGED_STEP_MIN) {
-            shared.log_clock_step(by, now.at);
-        }
-        engine.tick(now);
-        if shared.recorder.is_on() {
-            shared.recorder.note(now.at, None, NotedKind::Tick);
-        }
-        engine.sweep(now);
-        shared.processes.forget_ended(engine);
-        shared.pulse.beat_accepting(now.at);
-        shared.missed.log_if_due(now.at);
-    }
-}
-
-/// The smallest step of the wall clock that is logged: corrections by time servers are smaller.
-const LOGGED_STEP_MIN: Duration = Duration::from_millis(100);
-
-/// The pause before a restart, so that housekeeping that always panics does not use the CPU.
-const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// The longest drain: a client that has not read its replies by then loses them.
 const DRAIN_MAX: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
-//! Health of the serving threads: each runs a self-check several times a second and records the time. Self-checks are not
-//! counted and change nothing.
+//! Health of the serving threads. A thread that waits for events is healthy, and is not woken. Each thread at work runs a
+//! self-check several times a second, which is not counted and changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,39 +14,49 @@ use crate::engine::{Decider, Descriptors, Op, Request};
 /// The time of each thread's last self-check, for the service manager's watchdog and for `/readyz`.
 #[derive(Debug)]
 pub struct ThreadHealth {
-    /// The decision threads by number, then the accepting thread. Nanoseconds plus 1; 0 before the first check.
-    checks: Box<[AtomicU64]>,
-    /// Wakes the decision threads, by number. They have no timers of their own, as a runtime with a timer reads the clock
-    /// whenever it waits.
-    wakes: Box<[Notify]>,
+    /// The decision threads by number, then the accepting thread.
+    threads: Box<[ThreadPulse]>,
     /// The number of threads before their first check.
     silent: AtomicUsize,
     all_checked: Notify,
+}
+
+/// The health of one thread, on its own cache lines: decision threads write theirs whenever they wait.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct ThreadPulse {
+    /// The last check in nanoseconds plus 1; 0 before the first.
+    checked: AtomicU64,
+    /// Whether the thread waits for events.
+    is_parked: AtomicBool,
+    /// Wakes a decision thread for its check. It has no timer of its own, as a runtime with a timer reads the clock whenever
+    /// it waits.
+    wake: Notify,
 }
 
 impl ThreadHealth {
     /// Makes the health of a server with this number of decision threads.
     #[must_use]
     pub fn new(threads: usize) -> ThreadHealth {
-        let checks: Box<[AtomicU64]> = (0..=threads.max(1)).map(|_| AtomicU64::new(0)).collect();
-        let wakes = (0..threads.max(1)).map(|_| Notify::new()).collect();
-        ThreadHealth { silent: AtomicUsize::new(checks.len()), checks, wakes, all_checked: Notify::new() }
+        let threads: Box<[ThreadPulse]> = (0..=threads.max(1)).map(|_| ThreadPulse::default()).collect();
+        ThreadHealth { silent: AtomicUsize::new(threads.len()), threads, all_checked: Notify::new() }
     }
 
-    /// Returns the name of each thread and the age of its last self-check, `None` before the first. Decision threads come
-    /// first, by number, then the accepting thread.
+    /// Returns the name of each thread and the age of its last self-check, `None` before the first, zero while it waits for
+    /// events. Decision threads come first, by number, then the accepting thread.
     pub fn check_ages(&self, now: Timestamp) -> impl Iterator<Item = (String, Option<Duration>)> {
-        let accepting = self.checks.len() - 1;
-        self.checks.iter().enumerate().map(move |(number, check)| {
+        let accepting = self.accepting();
+        self.threads.iter().enumerate().map(move |(number, thread)| {
             let name = if number == accepting { ACCEPTING.to_owned() } else { thread_name(number) };
-            (name, read_check(check).map(|at| now.since(at)))
+            let age = thread.last_check().map(|at| now.since(at));
+            (name, if thread.is_waiting() { Some(Duration::ZERO) } else { age })
         })
     }
 
-    /// Whether every thread has run its self-check after a moment.
+    /// Whether every thread waits for events or has run its self-check after a moment.
     #[must_use]
     pub fn all_checked_after(&self, moment: Timestamp) -> bool {
-        self.checks.iter().all(|check| read_check(check) > Some(moment))
+        self.threads.iter().all(|thread| thread.is_waiting() || thread.last_check() > Some(moment))
     }
 
     /// Waits until every thread has run its self-check once: the server is ready. For one waiter.
@@ -58,40 +68,71 @@ impl ThreadHealth {
 
     /// Marks the decision threads from this number on as not started.
     pub(super) fn mark_not_started(&self, from: usize) {
-        (from..self.wakes.len()).for_each(|number| self.check(number, NEVER_STARTED));
+        (from..self.accepting()).for_each(|number| self.check(number, NEVER_STARTED));
     }
 
     /// Returns the number of running decision threads and the number wanted.
     #[must_use]
     pub fn thread_counts(&self) -> (usize, usize) {
-        let not_started =
-            |number: &usize| self.checks.get(*number).and_then(read_check) == Some(NEVER_STARTED);
-        let wanted = self.wakes.len();
-        (wanted - (0..wanted).filter(not_started).count(), wanted)
+        let decision_threads = self.threads.iter().take(self.accepting());
+        let not_started = decision_threads.filter(|thread| thread.last_check() == Some(NEVER_STARTED));
+        (self.accepting() - not_started.count(), self.accepting())
     }
 
-    /// Records the check of the accepting thread, and wakes the decision threads for theirs. Called several times a
-    /// second.
+    /// Sets whether a decision thread waits for events. Called by the thread.
+    pub(super) fn set_parked(&self, number: usize, is_parked: bool) {
+        if let Some(thread) = self.threads.get(number) {
+            thread.is_parked.store(is_parked, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets whether the accepting thread waits for events. Called by the thread.
+    pub fn set_accepting_parked(&self, is_parked: bool) {
+        self.set_parked(self.accepting(), is_parked);
+    }
+
+    /// Records the check of the accepting thread and of those that wait, and wakes the others for theirs. Called at each
+    /// tick.
     pub(super) fn beat_accepting(&self, now: Timestamp) {
-        self.wakes.iter().for_each(Notify::notify_one);
-        self.check(self.checks.len() - 1, now);
+        for (number, thread) in self.threads.iter().enumerate() {
+            if number == self.accepting() || thread.is_waiting() {
+                self.check(number, now);
+            } else {
+                thread.wake.notify_one();
+            }
+        }
+    }
+
+    /// Returns the number of the accepting thread, which is that of decision threads.
+    fn accepting(&self) -> usize {
+        self.threads.len() - 1
     }
 
     async fn wake(&self, number: usize) {
-        match self.wakes.get(number) {
-            Some(wake) => wake.notified().await,
+        match self.threads.get(number) {
+            Some(thread) => thread.wake.notified().await,
             None => std::future::pending().await,
         }
     }
 
     fn check(&self, number: usize, now: Timestamp) {
-        let Some(check) = self.checks.get(number) else { return };
-        // Each beat has one writer.
-        if check.swap(now.as_nanos().saturating_add(1), Ordering::SeqCst) == 0
+        let Some(thread) = self.threads.get(number) else { return };
+        if thread.checked.swap(now.as_nanos().saturating_add(1), Ordering::SeqCst) == 0
             && self.silent.fetch_sub(1, Ordering::SeqCst) == 1
         {
             self.all_checked.notify_one();
         }
+    }
+}
+
+impl ThreadPulse {
+    fn last_check(&self) -> Option<Timestamp> {
+        self.checked.load(Ordering::SeqCst).checked_sub(1).map(Timestamp::from_nanos)
+    }
+
+    /// Whether it waits for events, after its first check.
+    fn is_waiting(&self) -> bool {
+        self.is_parked.load(Ordering::Relaxed) && self.last_check().is_some()
     }
 }
 
@@ -119,10 +160,6 @@ fn check_decider(decider: &Mutex<Decider>, now: Now) {
 
 /// The beat of a thread that was not started: later than any moment.
 const NEVER_STARTED: Timestamp = Timestamp::from_nanos(u64::MAX - 1);
-
-fn read_check(check: &AtomicU64) -> Option<Timestamp> {
-    check.load(Ordering::SeqCst).checked_sub(1).map(Timestamp::from_nanos)
-}
 
 /// Returns the name of a decision thread.
 pub(super) fn thread_name(number: usize) -> String {
@@ -154,6 +191,28 @@ mod tests {
         let ages: Vec<_> = pulse.check_ages(at(10)).collect();
         let nanos = |name: &str, nanos| (name.to_owned(), Some(Duration::from_nanos(nanos)));
         assert_eq!(ages, [nanos("decide-0", 4), nanos("decide-1", 5), nanos("accept", 3)]);
+    }
+
+    #[test]
+    fn counts_waiting_thread_as_healthy_until_it_works() {
+        let pulse = ThreadHealth::new(1);
+        let at = |nanos| Timestamp::from_nanos(nanos);
+        pulse.beat_accepting(at(9));
+        pulse.set_parked(0, true);
+        assert!(!pulse.all_checked_after(at(1)), "it has not run its first check");
+        assert_eq!(pulse.check_ages(at(9)).next().unwrap().1, None);
+        pulse.check(0, at(2));
+        assert!(pulse.all_checked_after(at(4)), "it waits");
+        assert_eq!(pulse.check_ages(at(9)).next().unwrap().1, Some(Duration::ZERO));
+        pulse.beat_accepting(at(12));
+        pulse.set_parked(0, false);
+        pulse.beat_accepting(at(15));
+        assert!(!pulse.all_checked_after(at(12)), "it works, and has not run its check since");
+        assert_eq!(pulse.check_ages(at(19)).next().unwrap().1, Some(Duration::from_nanos(7)));
+        pulse.check(0, at(20));
+        assert!(!pulse.all_checked_after(at(15)), "the accepting thread works");
+        pulse.set_accepting_parked(true);
+        assert!(pulse.all_checked_after(at(15)), "the accepting thread waits");
     }
 
     #[test]

@@ -285,6 +285,18 @@ impl Process {
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
+    /// How often its threads of this name have waited so far.
+    pub(crate) fn waits_of(&self, thread: &str) -> u64 {
+        let tasks = fs::read_dir(Path::new("/proc").join(self.0.id().to_string()).join("task")).unwrap();
+        let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+        let statuses = statuses.filter(|status| status.lines().next() == Some(&format!("Name:\t{thread}")));
+        let waits = |status: String| {
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+            line.trim().parse::<u64>().unwrap()
+        };
+        statuses.map(waits).sum()
+    }
+
     /// The number of its descriptors of this kind, such as `socket` or `pidfd`.
     pub(crate) fn descriptors_of(&self, kind: &str) -> usize {
         let descriptors = fs::read_dir(Path::new("/proc").join(self.0.id().to_string()).join("fd")).unwrap();

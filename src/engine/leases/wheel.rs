@@ -11,6 +11,7 @@ use slab::Slab;
 
 #[derive(Debug)]
 pub(super) struct Wheel {
+    /// Empty before the first lease: the wheels of all tables take half a megabyte.
     spokes: Box<[WheelSlot]>,
     /// The tick last processed: all that end in earlier ticks are removed.
     tick: u64,
@@ -29,7 +30,7 @@ impl WheelSlot {
 
 impl Wheel {
     pub(super) fn new() -> Wheel {
-        Wheel { spokes: vec![WheelSlot::EMPTY; SPOKES].into_boxed_slice(), tick: 0 }
+        Wheel { spokes: Box::default(), tick: 0 }
     }
 
     pub(super) fn insert(&mut self, number: u32, leases: &mut Slab<Lease>) {
@@ -37,6 +38,9 @@ impl Wheel {
             debug_assert!(false, "a lease that is hung is there: off the wheel it never ends");
             return;
         };
+        if self.spokes.is_empty() {
+            self.spokes = vec![WheelSlot::EMPTY; SPOKES].into_boxed_slice();
+        }
         // An end in the past is found at the next pass.
         let spoke = spoke(tick(lease.ends_at).max(self.tick));
         let chain = self.chain(spoke);
@@ -65,6 +69,10 @@ impl Wheel {
     /// Each call continues where the last one stopped.
     pub(super) fn collect_expired(&mut self, now: Timestamp, leases: &Slab<Lease>, found: &mut ExpiryBatch) {
         let last = tick(now);
+        if self.spokes.is_empty() {
+            self.tick = self.tick.max(last);
+            return;
+        }
         // After a long pause one round finds them all.
         self.tick = self.tick.max(last.saturating_sub(SPOKES as u64 - 1));
         loop {
@@ -90,7 +98,10 @@ impl Wheel {
     }
 
     fn chain(&mut self, spoke: u16) -> &mut WheelSlot {
-        #[allow(clippy::indexing_slicing, reason = "there are SPOKES of them, and the modulus is below that")]
+        #[allow(
+            clippy::indexing_slicing,
+            reason = "there are SPOKES of them once a lease was inserted, and the modulus is below that"
+        )]
         &mut self.spokes[usize::from(spoke) % SPOKES]
     }
 

@@ -3,6 +3,7 @@
 use crate::{daemon, http, wire};
 mod accept;
 mod crash_loop;
+mod idle;
 mod soak;
 mod starved;
 mod threads;

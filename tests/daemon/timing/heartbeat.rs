@@ -8,13 +8,14 @@ use tidegate::clock::read_boot_nanos;
 use super::daemon::{Daemon, Process};
 use super::fairness::{Flood, hit_of, is_root, open_plan};
 
-/// A daemon with the shortest watchdog interval, and the socket of its messages.
+/// A daemon and the socket of its watchdog messages. They are due every 0.5 s, longer than the interval of self-checks: an idle
+/// daemon needs none.
 fn watched() -> (Daemon, UnixDatagram) {
     let plan = open_plan("1");
     let notify_socket = UnixDatagram::bind(plan.path("notify")).unwrap();
     notify_socket.set_nonblocking(true).unwrap();
     let mut command = plan.command("log");
-    command.env("NOTIFY_SOCKET", plan.path("notify")).env("WATCHDOG_USEC", "100000");
+    command.env("NOTIFY_SOCKET", plan.path("notify")).env("WATCHDOG_USEC", "1000000");
     let daemon = Daemon { process: Process::start(&mut command), plan };
     daemon.await_log(&[" serving "]);
     (daemon, notify_socket)
