@@ -18,6 +18,7 @@ REQUESTS_OF_TREE = 70
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 HOUR = 3600
 UNITS = ("hour", "day", "week", "month", "year")
+UNIT_NUMBERS = {"hour": 3, "day": 4, "month": 5, "year": 6, "week": 7}
 OVER = 2
 
 
@@ -74,7 +75,13 @@ class Trees:
             entries.append([self.rng.choice("abc"), self.rng.choice("123")])
         has_own = self.rng.random() < 0.3 and "replaces" not in json.dumps(tree)
         addend = self.rng.choice([0, 1, 2, 4]) if has_own else None
-        return {"entries": entries, "addend": addend}
+        limit = self.own_limit(entries) if self.rng.random() < 0.15 else None
+        return {"entries": entries, "addend": addend, "limit": limit}
+
+    def own_limit(self, entries):
+        # There a node with the same entries, and a limit of another unit at some times, share its counter.
+        unit = entries[-1][1] = self.rng.choice(UNITS)
+        return {"requests": self.rng.choice([0, 1, 2, 3, 5, 8]), "unit": UNIT_NUMBERS[unit]}
 
     def request(self, tree):
         descriptors = [self.descriptor(tree) for _ in range(self.rng.choice([1, 1, 2, 3]))]
@@ -99,7 +106,7 @@ def difference(request, there, here):
         if descriptor["addend"] == 0 and one["remaining"] == 0 and one["code"] != other["code"]:
             checks_full = True  # here, an addend of 0 asks whether one more would pass
             continue
-        if shared[other["name"]] > 1:
+        if shared[other["name"]] > 1 and not descriptor["limit"]:
             continue  # descriptors that share a counter: there one after the other, here together
         if (one["code"], one["remaining"]) != (other["code"], other["remaining"]):
             return "status"

@@ -4,6 +4,7 @@ mod handler;
 mod judge;
 mod link;
 mod messages;
+pub(super) mod own_limits;
 mod statuses;
 
 use std::convert::Infallible;

@@ -17,6 +17,7 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	unit "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -28,6 +29,7 @@ type question struct {
 	Descriptors []struct {
 		Entries [][2]string
 		Addend  *uint64
+		Limit   *struct{ Requests, Unit uint32 }
 	}
 }
 
@@ -56,6 +58,11 @@ func (q question) request() *rls.RateLimitRequest {
 		}
 		if given.Addend != nil {
 			descriptor.HitsAddend = wrapperspb.UInt64(*given.Addend)
+		}
+		if given.Limit != nil {
+			descriptor.Limit = &common.RateLimitDescriptor_RateLimitOverride{
+				RequestsPerUnit: given.Limit.Requests, Unit: unit.RateLimitUnit(given.Limit.Unit),
+			}
 		}
 		request.Descriptors = append(request.Descriptors, descriptor)
 	}
