@@ -10,7 +10,7 @@ use super::{own_limits, statuses};
 use crate::adapters::AdapterState;
 use crate::adapters::decision::HttpDecision;
 use crate::adapters::encode::{self, Pairs};
-use crate::adapters::exchange::WireAnswer;
+use crate::adapters::exchange::{self, WireAnswer};
 use crate::adapters::handler::{AdapterPeer, deadline};
 use crate::limit::fixed_window::FixedWindowQuota;
 use crate::protocol::{CheckRequest, Code, DESCRIPTORS_MAX, Mode, RequestFrame, RequestOptions, UnitsField};
@@ -60,7 +60,8 @@ impl Judge<'_> {
         let frames = groups.iter().map(|(cost, indexes)| self.frame(&domain, *cost, indexes, request));
         let frames: Vec<NumberedFrame> =
             frames.collect::<Result<_, _>>().map_err(Status::invalid_argument)?;
-        let exchanged = self.link.exchange(&self.state.connector, self.peer.user, &frames);
+        let open = || exchange::open(&self.state.connector, NAME, self.peer.user, None);
+        let exchanged = self.link.exchange(open, &frames);
         let answers = match tokio::time::timeout(deadline(), exchanged).await {
             Ok(answers) => answers.map_err(|reason| Status::unavailable(reason.name()))?,
             Err(_) => {
@@ -168,3 +169,6 @@ fn refused(code: Code, message: String) -> Status {
 /// The first attribute of a descriptor that has a limit of its own, so that no node of a tree counts it. It is empty, so that no
 /// rule matches it.
 const NO_NODE: &str = "limit of its own";
+
+/// The name in HELLO.
+const NAME: &str = "envoy";
