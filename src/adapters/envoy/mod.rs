@@ -5,6 +5,7 @@ mod judge;
 mod link;
 mod messages;
 pub(super) mod own_limits;
+mod reflection;
 mod statuses;
 
 use std::convert::Infallible;
