@@ -77,6 +77,8 @@ enum Part {
     InHand,
     /// Frame to frame, by a rule of the fleet, on credit.
     OnCredit,
+    /// Frame to frame, by three rules.
+    Three,
     /// A piece of work begins and ends, under a limit on work at once.
     Work,
 }
@@ -112,6 +114,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
                 Row::alone("of these, to decide", "", &counts(Part::Decide)?),
                 beside("tokens in hand", Part::InHand)?,
                 beside("on credit", Part::OnCredit)?,
+                Row::beside("the same by three rules", "", &counts(Part::Three)?, "by one", &answer),
                 Row::alone(
                     "instructions of work that begins and ends, one limit at once",
                     "",
@@ -154,6 +157,7 @@ fn run(part: Part, times: u32) {
         Part::Answer | Part::Decide | Part::Loop | Part::Work => (Inside::new(), None),
         Part::InHand => in_fleet(lender::IN_HAND),
         Part::OnCredit => in_fleet(lender::ON_CREDIT),
+        Part::Three => (Inside::with_three_rules(), None),
     };
     let mut inside = inside.filled(KEYS, start);
     // Make the frames before, as making one is no part of answering it.
@@ -172,7 +176,7 @@ fn run(part: Part, times: u32) {
     for turn in 0..times as usize {
         let now = Now::at_nanos(2_000_000_000 + 1_000 * turn as u64);
         match part {
-            Part::Answer | Part::InHand | Part::OnCredit => {
+            Part::Answer | Part::InHand | Part::OnCredit | Part::Three => {
                 black_box(inside.answer(&frames[turn % FRAMES], now));
             }
             Part::Decide => {

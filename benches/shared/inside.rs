@@ -35,6 +35,15 @@ impl Inside {
         (Inside::of(&engine), lender)
     }
 
+    /// With three rules that count each request.
+    pub(crate) fn with_three_rules() -> Inside {
+        let engine = engine();
+        let limit = format!("key: [user], rate: 1/h, burst: {}", workload::BURST);
+        let rules = ["a", "b", "c"].map(|name| format!("- {{name: {name}, {limit}}}\n"));
+        engine.install_rules(rules_of(&format!("domain: {}\nlimits:\n{}", workload::DOMAIN, rules.concat())));
+        Inside::of(&engine)
+    }
+
     fn of(engine: &Arc<Engine>) -> Inside {
         Inside { decider: engine.decider(), replies: Vec::with_capacity(4096) }
     }

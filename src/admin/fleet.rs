@@ -86,8 +86,8 @@ impl FleetReading {
     /// Returns a warning if Redis had forged fleet overrides.
     pub(super) fn forged_warning(&self) -> Option<String> {
         self.view.overrides.is_forged.then(|| {
-            "FORGED fleet overrides in Redis are ignored: the fleet secret of this host does not authenticate them; find out who writes to \
-             `tg:{tm}:overrides`, or give this host the fleet secret of the others"
+            "FORGED fleet overrides in Redis are ignored: the fleet secret of this host does not authenticate them; find the \
+             program that writes to `tg:{tm}:overrides`, or give this host the fleet secret of the others"
                 .to_owned()
         })
     }

@@ -69,7 +69,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate explain api user=u1 method=POST path=/v1/charges
   tidegate explain api --rules config/rules user=u1 --cost tokens=800
-  tidegate explain messaging to_number=+15550100 --descriptor message_type=marketing,to_number=+15550100
+  tidegate explain messaging to_number=+1555 --descriptor message_type=marketing,to_number=+1555
 
 Nothing is charged. Without --live no daemon is asked; with it, the rules are those of the files all the same.
 Exit codes: 0 explained; 1 no such domain, its rules have errors, or the daemon does not answer; 2 wrong usage.";

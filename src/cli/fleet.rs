@@ -100,7 +100,7 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
         return format!("shares with no other host: {why}");
     }
     if !fleet.redis {
-        return "shares with no other host: `redis` of the settings names whom to meet where".to_owned();
+        return "shares with no other host: name a Redis in `redis` of the settings".to_owned();
     }
     if !fleet.needed {
         return "no rule in force shares a budget or a reserve: Redis only has the fleet overrides"

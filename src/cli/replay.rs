@@ -58,7 +58,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   tidegate replay trace.jsonl --rules config/rules
-  tidegate replay - --rules config/rules --decisions - < trace.jsonl | jq -c 'select(.verdict != \"allow\")'
+  tidegate replay trace.jsonl --rules config/rules --decisions - | jq 'select(.verdict==\"shed\")'
   tidegate replay trace.jsonl --rules config/rules --compare stricter-rules
   tidegate replay trace.jsonl --rules config/rules --report replay.html
   zcat access.log.*.gz | tidegate replay - --trace-format combined --rules config/rules

@@ -161,8 +161,7 @@ fn refused_many(status: &DaemonStatus) -> Option<String> {
         status.counts.iter().map(|rule| &rule.totals).filter(|rule| rule.refuse > 0 && !stands_out(rule));
     let spread: Vec<String> =
         spread.map(|rule| format!("{} ({})", name(&rule.domain, &rule.rule), count(rule.refuse))).collect();
-    (!spread.is_empty())
-        .then(|| format!("refusals of many callers, of whom none stands out: {}", spread.join(", ")))
+    (!spread.is_empty()).then(|| format!("refusals without a prominent caller: {}", spread.join(", ")))
 }
 
 pub(super) fn pools(pools: &[PoolView]) -> TextTable {

@@ -45,8 +45,9 @@ A file of tests:
         0:00 x5 every 10s   account=ann ip=192.0.2.1   allow
         0:01                account=ann ip=192.0.2.1   limit retry=15m rule=per-account
 
-  A line is TIME [xN [every SPAN]] [peek|acquire] KEY=VALUE… VERDICT [EXPECTED=…], the verdict being allow, limit, shed,
-  wait or deny; or TIME release, renew, charge, hello, bye or reload. docs/testing-rules.md has the rest.
+  A line is TIME [xN [every SPAN]] [peek|acquire] KEY=VALUE… VERDICT [EXPECTED=…], the verdict
+  being allow, limit, shed, wait or deny; or TIME release, renew, charge, hello, bye or reload.
+  docs/testing-rules.md has the rest.
 
 Exit codes: 0 all as expected; 1 something is not, or a file cannot be read; 2 wrong usage.";
 

@@ -150,12 +150,12 @@ fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Resul
         (false, false) => "",
     };
     write!(out, "{label} {rule}{mode} ({at}): {quota}{overridden}")?;
-    if let (Some(limit), Some(remaining)) = (check.limit, check.remaining) {
+    if let (Some(limit), Some(remaining), false) = (check.limit, check.remaining, check.blocked) {
         write!(out, "; {remaining} of {limit} left")?;
     }
     if let Some(wait) = check.retry_us.filter(|_| !is_request && check.refuses) {
         write!(out, ", one more passes in {}", Micros(wait))?;
-    } else if let Some(reset) = check.reset_us.filter(|reset| *reset > 0) {
+    } else if let Some(reset) = check.reset_us.filter(|reset| *reset > 0 && !check.blocked) {
         write!(out, ", one more in {}", Micros(reset))?;
     }
     if check.is_unreported {
@@ -174,14 +174,16 @@ fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Resul
         check.text.as_deref().map(|text| format!(" ({text})")).unwrap_or_default()
     )?;
     let sketch = [
-        ("requested", check.requested),
-        ("refused", check.refused),
-        ("would be refused", check.would_refuse),
+        ("about", check.requested, "requested"), // of a sample
+        ("at least", check.refused, "refused"),
+        ("at least", check.would_refuse, "would be refused"),
     ];
-    let sketch: Vec<_> =
-        sketch.into_iter().filter_map(|(what, units)| Some(format!("{} {what}", count(units?)))).collect();
+    let sketch: Vec<_> = sketch
+        .into_iter()
+        .filter_map(|(bound, units, what)| Some(format!("{bound} {} {what}", count(units?))))
+        .collect();
     if !sketch.is_empty() {
-        writeln!(out, "         lately at least {}", sketch.join(", "))?;
+        writeln!(out, "         lately {}", sketch.join(", "))?;
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ fn judge(found: &std::fs::Metadata, own_uid: u32) -> DisableFileState {
     if !found.is_file() {
         DisableFileState::NotOurs("it is no regular file: `touch` one")
     } else if found.uid() != 0 && found.uid() != own_uid {
-        DisableFileState::NotOurs("it belongs neither to root nor to the user who runs the daemon: chown it")
+        DisableFileState::NotOurs("it belongs neither to root nor to the daemon's user: chown it")
     } else if found.nlink() != 1 {
         DisableFileState::NotOurs("it has a second name, and may be anybody's: remove it and `touch` one")
     } else {

@@ -150,7 +150,7 @@ fn help(error: Errno) -> &'static str {
     match error {
         Errno::NOSPC => "raise fs.inotify.max_user_watches",
         Errno::MFILE => "raise fs.inotify.max_user_instances, or LimitNOFILE",
-        Errno::ACCESS | Errno::PERM => "let the user who runs this read the directory and the one it is in",
+        Errno::ACCESS | Errno::PERM => "let the daemon's user read the directory and its parent",
         _ => "SIGHUP has them read at once",
     }
 }

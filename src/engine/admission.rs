@@ -45,11 +45,10 @@ pub(super) fn admit(
     let mut locked = LockedShards::new();
     locked.lock(context.shards, checks);
     for check in &mut *checks {
-        check.look_up(context, locked.shard(context.shards, check));
+        check.look_up(context, locked.shard(check));
     }
     for check in &mut *checks {
-        let shard = locked.shard(context.shards, check);
-        check.judge(context, shard);
+        check.judge(context, locked.shard(check));
     }
     let mut refusing = checks.iter().filter(|check| check.refuses()).count();
     if refusing > 0 && intent != Intent::Admit && !context.oversized {
@@ -74,8 +73,7 @@ pub(super) fn admit(
         }
     }
     for check in &mut *checks {
-        let shard = locked.shard(context.shards, check);
-        check.read_level(context, shard);
+        check.read_level(context, locked.shard(check));
     }
     match shed {
         Some(refusal) => Admission::Shed(refusal),
@@ -96,8 +94,7 @@ fn count_definite_refusals(
 ) -> usize {
     let mut definite = 0;
     for check in checks.iter_mut().filter(|check| check.refuses()) {
-        let shard = locked.shard(context.shards, check);
-        check.missing_units = check.missing_fleet_units(intent == Intent::Peek, context, shard);
+        check.missing_units = check.missing_fleet_units(intent == Intent::Peek, context, locked.shard(check));
         definite += usize::from(check.missing_units == 0);
     }
     definite
@@ -114,9 +111,9 @@ fn commit(
     // Only a lease holds the permits of concurrency rules.
     let may_charge = granted && (context.leases || !check.is_concurrency);
     // A share that lacks units has nothing to charge.
-    let counts_all = check.missing_units == 0 && check.counts_refused(context);
-    let is_charged = counts_all || check.passes() && may_charge;
-    let shard = locked.shard(context.shards, check);
+    let counts_all = || check.missing_units == 0 && check.counts_refused(context);
+    let is_charged = check.passes() && may_charge || counts_all();
+    let shard = locked.shard(check);
     if is_charged {
         check.charge(granted, wait, context, shard);
     }
@@ -132,40 +129,38 @@ pub(super) fn settle_up(context: &CheckContext<'_>, checks: &mut [StageCheck], a
     let mut locked = LockedShards::new();
     locked.lock(context.shards, checks);
     for (check, amount) in checks.iter_mut().zip(amounts) {
-        let shard = locked.shard(context.shards, check);
-        check.charge_amount(*amount, context, shard);
+        check.charge_amount(*amount, context, locked.shard(check));
     }
 }
 
-struct LockedShards<'e> {
-    /// One bit for each held shard; the guards are in the order of the bits.
-    held: u64,
-    guards: ArrayVec<MutexGuard<'e, Shard>, SHARDS>,
-}
+/// The held shards in ascending order; [`StageCheck::guard`] is an index here.
+struct LockedShards<'e>(ArrayVec<MutexGuard<'e, Shard>, SHARDS>);
 
 impl<'e> LockedShards<'e> {
     #[inline]
     fn new() -> LockedShards<'e> {
-        LockedShards { held: 0, guards: ArrayVec::new_const() }
+        LockedShards(ArrayVec::new_const())
     }
 
     /// Locks the shards of all parts, in ascending order. In place: moving half a kilobyte of guards is slow.
     #[inline]
-    fn lock(&mut self, shards: &'e Shards, checks: &[StageCheck]) {
-        self.held = checks.iter().fold(0, |held, check| held | 1 << check.shard(shards));
-        let mut wanted = self.held;
-        while wanted != 0 {
-            self.guards.push(shards.lock(wanted.trailing_zeros() as usize));
-            wanted &= wanted - 1;
+    fn lock(&mut self, shards: &'e Shards, checks: &mut [StageCheck]) {
+        // One bit for each shard.
+        let wanted = checks.iter().fold(0_u64, |wanted, check| wanted | 1 << check.shard(shards));
+        let mut left = wanted;
+        while left != 0 {
+            self.0.push(shards.lock(left.trailing_zeros() as usize));
+            left &= left - 1;
+        }
+        for check in checks {
+            check.guard = (wanted & ((1 << check.shard(shards)) - 1)).count_ones();
         }
     }
 
     #[inline]
-    fn shard(&mut self, shards: &Shards, check: &StageCheck) -> &mut Shard {
-        let below = self.held & ((1 << check.shard(shards)) - 1);
-        let guard = below.count_ones() as usize;
+    fn shard(&mut self, check: &StageCheck) -> &mut Shard {
         #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
-        &mut self.guards[guard]
+        &mut self.0[check.guard as usize]
     }
 }
 

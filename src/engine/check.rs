@@ -46,6 +46,8 @@ pub(super) struct StageCheck {
     /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
     pub(super) charged: bool,
+    /// The index of the guard of its shard, once it is locked.
+    pub(super) guard: u32,
     /// The units that a remote check would have to bring.
     pub(super) missing_units: u32,
     pub(super) blocked_until: Timestamp,
@@ -120,6 +122,7 @@ impl StageCheck {
             cost,
             is_concurrency: compiled_rule.is_concurrency,
             charged: false,
+            guard: 0,
             missing_units: 0,
             blocked_until: compiled_rule.blocked_until(&key),
             is_blocked: false,
@@ -179,15 +182,18 @@ impl StageCheck {
         let own = limited_by.limit.block.map_or(Micros::ZERO, |_| self.block_remaining(context.now, shard));
         let left = own.max(self.operator_block_remaining(context.now));
         self.is_blocked = left > Micros::ZERO;
-        let mut then = *context;
+        let blocked;
+        let mut then = context;
         if left > Micros::ZERO {
             // A blocked key is judged as of the end of its block: a request that fits now may not fit then.
-            then.now.at = context.now.at.after(left.into());
+            let now = Now { at: context.now.at.after(left.into()), ..context.now };
+            blocked = CheckContext { now, ..*context };
+            then = &blocked;
         }
         let judge = |check: &mut StageCheck, shard: &Shard| {
             each_algorithm!(
                 &limited_by.allowance.quota,
-                quota => check.judge_by(quota, &limited_by, &then, shard),
+                quota => check.judge_by(quota, &limited_by, then, shard),
                 quota => Some(check.judge_lease(quota, then.now, shard))
             )
         };
@@ -382,7 +388,10 @@ impl StageCheck {
 
     /// Reads the key's level, unless charging has set it.
     pub(super) fn read_level(&mut self, context: &CheckContext<'_>, shard: &Shard) {
-        let Some(limited_by) = self.find_limit(context).filter(|_| self.level.is_none()) else { return };
+        if self.level.is_some() {
+            return;
+        }
+        let Some(limited_by) = self.find_limit(context) else { return };
         self.level = Some(each_algorithm!(
             &limited_by.allowance.quota,
             quota => self.level_by(quota, context.now, shard),
@@ -423,6 +432,9 @@ impl StageCheck {
     }
 
     pub(super) fn operator_block_remaining(&self, now: Now) -> Micros {
+        if self.blocked_until <= now.at {
+            return Micros::ZERO;
+        }
         round_up_to_micros(self.blocked_until.since(now.at))
     }
 

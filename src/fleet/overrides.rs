@@ -366,6 +366,6 @@ const NOT_SAID: &str = "Redis does not answer: the other hosts have not changed.
 const NOT_SURE: &str = "Redis did not answer in time: the other hosts may have changed or not. help: `tidegate switch` shows it \
                         within seconds once Redis answers; repeating the command does no harm";
 const FORGED: &str = "FORGED FLEET OVERRIDES in Redis are ignored: the fleet secret of this host does not authenticate them. help: find \
-                      out who writes to tg:{tm}:overrides";
+                      the program that writes to tg:{tm}:overrides";
 const FOREIGN: &str = "the fleet overrides in Redis are not authenticated by the fleet secret of this host. help: give this host the secret \
                        of the others, and each fleet a Redis of its own; if the value is no fleet's, delete the key tg:{tm}:overrides";

@@ -138,7 +138,7 @@ impl FileReading<'_> {
                 let help = match error.kind() {
                     std::io::ErrorKind::NotFound if is_file => "check the path: there is no such file",
                     std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
-                    _ => "let the user who runs this read it",
+                    _ => "let the user of this process read it",
                 };
                 let message = format!("cannot read the rules: {}", without_number(&error));
                 self.report(Severity::Error, path, message, help);
@@ -160,7 +160,7 @@ impl FileReading<'_> {
         let mut files = listed.unwrap_or_else(|error| {
             self.loaded.unlisted = true;
             let message = format!("cannot list the directory: {}", without_number(&error));
-            self.report(Severity::Error, directory, message, "let the user who runs this read it");
+            self.report(Severity::Error, directory, message, "let the user of this process read it");
             Vec::new()
         });
         files.sort_unstable();

@@ -45,7 +45,7 @@ impl OpenError {
             OpenError::NotRegular => "remove it, or put a file in its place",
             OpenError::Io(error) => match error.kind() {
                 io::ErrorKind::NotFound => "check the path: there is no such file",
-                io::ErrorKind::PermissionDenied => "let the user who runs this read it",
+                io::ErrorKind::PermissionDenied => "let the user of this process read it",
                 _ => "make it a file that can be read",
             },
         }

@@ -44,8 +44,7 @@ class Language:
     """`crowd`: concurrent callers, 0 without concurrency.
 
     Features: `dynamic`: any value may be a cost. `pools`: a client has several connections. `loop`: callers share an
-    event loop. `forks`: a process may fork. `objects`: an attribute may be an object without a text. `variables`: the
-    log tells of the environment's variables.
+    event loop. `forks`: a process may fork. `objects`: an attribute may be an object without a text.
     """
 
     name: str
@@ -97,33 +96,32 @@ def _needs(*tools, paths=()):
 
 
 RUST = _needs(paths=[TARGET / "debug/examples/conformance"])  # make test-rust
-DYNAMIC, POOLS, LOOP, FORKS = "dynamic", "pools", "loop", "forks"
-MOST = frozenset({"objects", "variables"})
+DYNAMIC, POOLS, LOOP, FORKS, OBJECTS = "dynamic", "pools", "loop", "forks", frozenset({"objects"})
 LANGUAGES = [
-    Language("python", _python("python_sync.py"), _needs(), 100, MOST | {DYNAMIC, POOLS, FORKS}),
-    Language("python-async", _python("python_async.py"), _needs(), 2_000, MOST | {DYNAMIC, LOOP, FORKS}),
+    Language("python", _python("python_sync.py"), _needs(), 100, OBJECTS | {DYNAMIC, POOLS, FORKS}),
+    Language("python-async", _python("python_async.py"), _needs(), 2_000, OBJECTS | {DYNAMIC, LOOP, FORKS}),
     Language(
         "ruby",
         lambda: ["ruby", str(ADAPTERS / "ruby.rb")],
         _needs("ruby"),
         100,
-        MOST | {DYNAMIC, POOLS, FORKS},
+        OBJECTS | {DYNAMIC, POOLS, FORKS},
     ),
-    Language("go", _go, _needs("go"), 2_000, MOST | {POOLS}),
+    Language("go", _go, _needs("go"), 2_000, OBJECTS | {POOLS}),
     Language(
         "node",
         lambda: ["node", str(ADAPTERS / "node.mjs")],
         _needs("node", paths=["clients/node/dist/esm/index.js"]),  # make test-node
         2_000,
-        MOST | {DYNAMIC, LOOP},
+        OBJECTS | {DYNAMIC, LOOP},
         nightly=True,
     ),
-    Language("java", _java, _needs("java", "javac", paths=[JAVA]), 2_000, MOST, nightly=True),  # make test-java
+    Language("java", _java, _needs("java", "javac", paths=[JAVA]), 2_000, OBJECTS, nightly=True),  # make test-java
     Language(
         "php",
         lambda: ["php", str(ADAPTERS / "php.php")],
         _needs("php"),
-        features=MOST | {DYNAMIC, FORKS},
+        features=OBJECTS | {DYNAMIC, FORKS},
         nightly=True,
     ),
     Language("rust", _rust(), RUST, 2_000, frozenset({LOOP}), nightly=True),

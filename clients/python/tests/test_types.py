@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -26,7 +27,8 @@ def lines_with_mypy_errors(directory):
 
 
 def lines_with_pyright_errors(directory):
-    program = shutil.which("pyright") or pytest.skip("pyright is missing: only mypy checks the types")
+    places = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    program = shutil.which("pyright", path=places) or pytest.skip("pyright is missing: only mypy checks the types")
     settings = {"extraPaths": [str(HERE.parent / "src")], "typeCheckingMode": "standard"}
     settings |= {"reportUnnecessaryComparison": "error"}
     shutil.copy(FILE, directory)

@@ -429,6 +429,7 @@ module Tidegate
   def_delegators :client, :acquire, :hit, :peek, :limit, :charge, :signal, :check, :stats, :close
   singleton_class.attr_writer :client
 
+  # Returns the program's client.
   def self.client = @client ||= Client.new
 
   def self.configure

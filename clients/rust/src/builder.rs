@@ -17,6 +17,8 @@ pub struct ClientBuilder {
     pool: Option<String>,
     slots: u32,
     pub(crate) is_disabled: bool,
+    /// `TIDEGATE_DISABLE`, if it is set.
+    pub(crate) off: Option<String>,
     pub(crate) fallback: Option<Fallback>,
     pub(crate) logger: Option<Logger>,
     pub(crate) on_decision: Option<Observer>,
@@ -101,12 +103,18 @@ impl ClientBuilder {
     /// Makes the client. Starts nothing and opens nothing.
     #[must_use]
     pub fn build(mut self) -> Client {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let millis = variable("TIDEGATE_TIMEOUT_MS").and_then(|millis| millis.parse::<f64>().ok());
-        let given = millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1e3).ok());
-        let timeout = self.timeout.or(given).filter(|timeout| !timeout.is_zero()).unwrap_or(TIMEOUT);
-        self.is_disabled |= variable("TIDEGATE_DISABLE").is_some_and(|value| value != "0");
-        Client::from_options(self, timeout.min(TIMEOUT_MAX))
+        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let millis = variable("TIDEGATE_TIMEOUT_MS").filter(|_| self.timeout.is_none()).unwrap_or_default();
+        let given = self.timeout.filter(|timeout| !timeout.is_zero()).or_else(|| read_millis(&millis));
+        self.off = variable("TIDEGATE_DISABLE").filter(|value| !matches!(value.as_str(), "" | "0"));
+        self.is_disabled |= self.off.is_some();
+        let client = Client::from_options(self, given.unwrap_or(TIMEOUT).min(TIMEOUT_MAX));
+        if given.is_none() && !millis.is_empty() {
+            client.log(&format!(
+                "TIDEGATE_TIMEOUT_MS is \"{millis:.40}\", not above 0 and up to {MILLIS_MAX}: the timeout is 20 ms"
+            ));
+        }
+        client
     }
 
     /// Returns the path of the socket, which the environment may change between two connections.
@@ -145,10 +153,23 @@ impl fmt::Debug for ClientBuilder {
     }
 }
 
+/// Reads digits with at most one point.
+fn read_millis(text: &str) -> Option<Duration> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let millis: f64 = text
+        .parse()
+        .ok()
+        .filter(|millis: &f64| is_plain && *millis > 0.0 && *millis <= f64::from(MILLIS_MAX))?;
+    Some(Duration::from_secs_f64(millis / 1e3)).filter(|timeout| !timeout.is_zero())
+}
+
 const PROTOCOL_VERSION: u64 = 1;
 
 /// The default of every client.
 const TIMEOUT: Duration = Duration::from_millis(20);
+
+/// The most of `TIDEGATE_TIMEOUT_MS`, as in every client.
+const MILLIS_MAX: u32 = 10_000;
 
 /// A longer one would never pass.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);

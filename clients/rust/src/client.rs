@@ -169,6 +169,11 @@ impl Client {
         let began = Instant::now();
         let is_peek = request.as_ref().is_ok_and(|request| request.op == Op::Peek);
         crate::lock(&self.0.counts).refuses |= on_failure == OnFailure::Refuse;
+        if let Some(off) = &self.0.options.off {
+            self.log_once("TIDEGATE_DISABLE", || {
+                format!("TIDEGATE_DISABLE is \"{off:.40}\": nothing is limited")
+            });
+        }
         let decision = match request {
             _ if self.0.options.is_disabled => Decision::without_daemon(Verdict::Allow, Reason::Disabled),
             Ok(request) => match self.ask_reporting(&request, began).await {
@@ -463,7 +468,7 @@ impl Client {
         self.log(&text());
     }
 
-    fn log(&self, text: &str) {
+    pub(crate) fn log(&self, text: &str) {
         match &self.0.options.logger {
             // A panic there is of the application, and decides nothing.
             Some(logger) => drop(catch_unwind(AssertUnwindSafe(|| logger(text)))),

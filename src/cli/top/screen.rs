@@ -149,7 +149,8 @@ p, space  pause, go on
 q, ^C     quit; Esc too, if there is no filter
 
 Rates are those of the last second. Callers fade over some
-ten minutes; their units are lower bounds.
+ten minutes. Units of the busiest are estimated from a
+sample, the others are lower bounds.
 
 A key closes this.";
 

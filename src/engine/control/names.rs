@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{OperatorControl, Target};
 use crate::engine::Engine;
+use crate::rules::de::TYPO;
 use crate::rules::{Domain, NAME_BYTES_MAX, NamedItem};
 
 /// The full name of a rule, a list entry or a shedder part.
@@ -130,7 +131,7 @@ impl OperatorControl {
         };
         let nearest =
             self.rule_names().map(|known| (distance(&known), known)).min_by_key(|(distance, _)| *distance)?;
-        (nearest.0 <= EDIT_DISTANCE_MAX).then_some(nearest.1)
+        (nearest.0 <= EDIT_DISTANCE_MAX.min(name.chars().count() / TYPO)).then_some(nearest.1)
     }
 }
 
@@ -142,5 +143,5 @@ fn is_full_name(known: &RuleName, name: &str) -> bool {
 /// The longest name in the rules: a node of a descriptor tree has its path in its name.
 const RULE_BYTES_MAX: usize = 512;
 
-/// Names at a larger edit distance are not suggested.
+/// Names at a larger edit distance are not suggested, nor short ones with more than a third of the letters wrong.
 const EDIT_DISTANCE_MAX: usize = 3;

@@ -99,9 +99,11 @@ async fn work(client: &Client, given: &Value) -> Value {
 
 fn make(given: &Value, lines: Arc<Mutex<Vec<String>>>) -> Client {
     let logger = move |line: &str| lines.lock().unwrap().push(line.to_owned());
-    let options =
-        Client::builder().socket(given["socket"].as_str().unwrap()).timeout(millis(&given["timeout_ms"]));
-    let options = options.enabled(given["enabled"] != false).logger(logger);
+    let mut options = Client::builder().socket(given["socket"].as_str().unwrap()).logger(logger);
+    options = options.enabled(given["enabled"] != false);
+    if given["timeout_ms"].is_number() {
+        options = options.timeout(millis(&given["timeout_ms"]));
+    }
     match given["fallback"].as_str() {
         Some(rate) => options.fallback(rate).unwrap().build(),
         None => options.build(),

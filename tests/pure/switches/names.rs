@@ -32,6 +32,7 @@ fn rejects_ambiguous_and_unknown_rule_names() {
         ("api/per-usr", "nothing is called `api/per-usr`: did you mean `api/per-user`?"),
         // A part that no file names is off, and is not a rule.
         ("web/brake", "nothing is called `web/brake`: `tidegate status` shows the rules in force"),
+        ("bat", "nothing is called `bat`: `tidegate status` shows the rules in force"),
         ("", "nothing is called ``: `tidegate status` shows the rules in force"),
         ("/", "nothing is called `/`: `tidegate status` shows the rules in force"),
         ("api/", "nothing is called `api/`: `tidegate status` shows the rules in force"),

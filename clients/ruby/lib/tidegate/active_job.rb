@@ -10,9 +10,11 @@
 require_relative "jobs"
 
 module Tidegate
+  # Include it into a class of jobs.
   module ActiveJob
     def self.included(base) = base.extend(Limited)
 
+    # The class method of such jobs.
     module Limited
       # The options are those of `Jobs::Limit`; functions get the job. The attributes are `job` (its class), `queue` and
       # those of `attributes`.

@@ -5,6 +5,7 @@ require_relative "../tidegate"
 require_relative "evaluate"
 
 module Tidegate
+  # @private
   module Jobs
     # The limit of a class of jobs. `client`: default: the program's. `attributes`: a function from the job to
     # attributes besides `job` and `queue`. `cost`, `priority`: a value or a function. `exempt`: a function; true: no

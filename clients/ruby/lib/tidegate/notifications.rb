@@ -13,6 +13,7 @@
 require_relative "../tidegate"
 
 module Tidegate
+  # An `on_decision` for ActiveSupport.
   module Notifications
     EVENT = "decision.tidegate"
 

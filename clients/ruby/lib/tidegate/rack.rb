@@ -14,6 +14,7 @@ require_relative "rack/caller"
 require_relative "rack/body"
 
 module Tidegate
+  # The middleware for Rack, so for Rails.
   module Rack
     # Checks every request before `app` runs, and adds limit headers to every response but redirects. Functions get env;
     # if one raises, the request is checked without its value, and the client logs it once.

@@ -11,6 +11,7 @@
 require_relative "jobs"
 
 module Tidegate
+  # The middleware for servers of Sidekiq.
   module Sidekiq
     # The options are those of `Jobs::Limit`; functions get the job's Hash. Attributes: `job` (its class), `queue` and
     # those of `attributes`.

@@ -15,7 +15,9 @@
 require_relative "../tidegate"
 
 module Tidegate
+  # The client for tests, and its adapters for Minitest and RSpec.
   module Testing
+    # A test ended with leases that it did not release.
     class Error < StandardError; end
 
     # A recorded request. `operation`: "acquire", "hit", "peek" or "charge"; `attributes`: those of all descriptors, the
