@@ -195,16 +195,16 @@ def test_grpcurl_asks_by_reflection(daemon, envoy):
     daemon.start()
     await_socket(envoy)
 
-    def grpcurl(*words, data="{}"):
-        command = [MADE / "grpcurl", "-plaintext", "-d", data, envoy, *words]
+    def grpcurl(*words):
+        command = [MADE / "grpcurl", "-plaintext", *words]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
 
-    assert grpcurl("list").split() == ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"]
-    assert "rpc ShouldRateLimit" in grpcurl("describe", "envoy.service.ratelimit.v3.RateLimitService")
-    assert json.loads(grpcurl("grpc.health.v1.Health/Check")) == {"status": "SERVING"}
+    assert grpcurl(envoy, "list").split() == ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"]
+    assert "rpc ShouldRateLimit" in grpcurl(envoy, "describe", "envoy.service.ratelimit.v3.RateLimitService")
+    assert json.loads(grpcurl(envoy, "grpc.health.v1.Health/Check")) == {"status": "SERVING"}
     asked = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "u1"}]}]}
     method = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-    codes = [json.loads(grpcurl(method, data=json.dumps(asked)))["overallCode"] for _ in range(2)]
+    codes = [json.loads(grpcurl("-d", json.dumps(asked), envoy, method))["overallCode"] for _ in range(2)]
     assert codes == ["OK", "OVER_LIMIT"]
 
 
