@@ -240,7 +240,7 @@ nightly-conformance: test-node test-java test-php test-rust
 nightly-proxies:
 	@scripts/setup proxies
 	$(BUILD)
-	$(PYTEST) -q -s -rs tests/python/test_http_proxies.py
+	$(PYTEST) -q -s -rs tests/python/test_http_proxies.py tests/python/test_envoy_page.py
 
 # Tests that `make test` skips without a browser (300 MB), and the book without mdbook.
 nightly-page:

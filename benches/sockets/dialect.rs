@@ -127,6 +127,19 @@ pub(crate) fn throttle(users: Users) -> Lines {
     Lines { users, request: Box::new(request), lines: 6, accepts: |reply| reply.starts_with(b"*5\r\n:1\r\n") }
 }
 
+/// HIT of the daemon's RESP adapter.
+pub(crate) fn hit(users: Users) -> Lines {
+    let request = |out: &mut Vec<u8>, user| {
+        command(out, &["HIT", workload::DOMAIN, "user", &workload::user(user)]);
+    };
+    Lines {
+        users,
+        request: Box::new(request),
+        lines: 10,
+        accepts: |reply| reply.starts_with(b"*7\r\n:0\r\n"),
+    }
+}
+
 /// `incr` of memcached: a counter alone.
 pub(crate) fn memcached(users: Users) -> Lines {
     let request =

@@ -12,6 +12,8 @@ pub(crate) struct Grpc {
     path: &'static str,
     message: fn(user: &str) -> Vec<u8>,
     allows: fn(reply: &[u8]) -> bool,
+    /// The value of `authorization`, if the server needs one.
+    authorization: Option<String>,
     users: Users,
     /// The id of the next request.
     stream: u32,
@@ -28,7 +30,12 @@ pub(crate) fn rate_limit_service(users: Users) -> Grpc {
     // `overall_code: OK`.
     let allows = |reply: &[u8]| reply.starts_with(&[0x08, 0x01]);
     let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    Grpc { path, message, allows, users, stream: 1, unfinished: 0 }
+    Grpc { path, message, allows, authorization: None, users, stream: 1, unfinished: 0 }
+}
+
+/// The same of the daemon.
+pub(crate) fn envoy_adapter(users: Users) -> Grpc {
+    Grpc { authorization: Some(format!("Bearer {TOKEN}")), ..rate_limit_service(users) }
 }
 
 /// `GetRateLimits` of gubernator, with one token bucket.
@@ -40,18 +47,24 @@ pub(crate) fn gubernator(users: Users) -> Grpc {
     };
     // The first field of a bucket is its limit: without `status: OVER_LIMIT` before it, or an error.
     let allows = |reply: &[u8]| reply.first() == Some(&0x0a) && reply.get(2) == Some(&0x10);
-    Grpc { path: "/pb.gubernator.V1/GetRateLimits", message, allows, users, stream: 1, unfinished: 0 }
+    let path = "/pb.gubernator.V1/GetRateLimits";
+    Grpc { path, message, allows, authorization: None, users, stream: 1, unfinished: 0 }
 }
 
 impl Grpc {
     /// Names and values of the first request, which the server keeps in its table; their places afterwards.
     fn headers(&self) -> Vec<u8> {
         if self.stream > 1 {
-            return vec![METHOD_POST, SCHEME_HTTP, 0x80 | 65, 0x80 | 64, 0x80 | 63, 0x80 | 62];
+            let newest = if self.authorization.is_some() { 66 } else { 65 };
+            return [METHOD_POST, SCHEME_HTTP]
+                .into_iter()
+                .chain((62..=newest).rev().map(|at| 0x80 | at))
+                .collect();
         }
         let mut block = vec![METHOD_POST, SCHEME_HTTP];
-        for (name, value) in [(PATH, self.path), (AUTHORITY, "tidegate"), (CONTENT_TYPE, "application/grpc")]
-        {
+        let authorization = self.authorization.as_deref().map(|value| (AUTHORIZATION, value));
+        let named = [(PATH, self.path), (AUTHORITY, "tidegate"), (CONTENT_TYPE, "application/grpc")];
+        for (name, value) in named.into_iter().chain(authorization) {
             block.push(0x40 | name);
             block.extend(string(value));
         }
@@ -145,7 +158,11 @@ const METHOD_POST: u8 = 0x80 | 3;
 const SCHEME_HTTP: u8 = 0x80 | 6;
 const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
+const AUTHORIZATION: u8 = 23;
 const CONTENT_TYPE: u8 = 31;
+
+/// The text of the daemon's token file.
+pub(crate) const TOKEN: &str = "for-a-benchmark-alone";
 
 /// Compression flag and length before a gRPC message.
 const MESSAGE_PREFIX: usize = 5;

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::dialect::{self, Frames, command, hex};
 use crate::grpc;
 use crate::process::{Address, Process};
-use crate::servers::Server;
+use crate::servers::{Daemon, Server, fill};
 use crate::workload::{BURST, DOMAIN, USERS};
 
 /// A server beside the daemon.
@@ -30,13 +30,14 @@ pub(crate) const PEERS: [Peer; 7] = [
     Peer { name: REDIS_INCR, start: redis_incr },
     Peer { name: "memcached incr", start: memcached },
     Peer { name: "throttlecrab", start: throttlecrab },
-    Peer { name: "envoyproxy/ratelimit", start: rate_limit_service },
+    Peer { name: RATE_LIMIT_SERVICE, start: rate_limit_service },
     Peer { name: "gubernator", start: gubernator },
     Peer { name: "limitador", start: limitador },
 ];
 
 pub(crate) const REDIS_GCRA: &str = "Redis GCRA";
 pub(crate) const REDIS_INCR: &str = "Redis INCR";
+pub(crate) const RATE_LIMIT_SERVICE: &str = "envoyproxy/ratelimit";
 
 /// Starts the echo server, which answers requests of the size of `request` with `reply`.
 pub(crate) fn echo(directory: &Path, request: &[u8], reply: &[u8]) -> io::Result<Server> {
@@ -44,6 +45,30 @@ pub(crate) fn echo(directory: &Path, request: &[u8], reply: &[u8]) -> io::Result
     let mut command = Command::new(env::current_exe()?);
     command.arg("echo").arg(&socket).arg(request.len().to_string()).arg(hex(reply));
     Server::new(Process::start(&command)?, Address::Unix(socket), Frames::to_echo)
+}
+
+/// The daemon's adapter for Envoy: over TCP, as the service that it replaces.
+pub(crate) fn envoy_adapter(daemon: &Daemon, directory: &Path) -> io::Result<Server> {
+    let (port, token) = (free_port()?, directory.join("token"));
+    fs::write(&token, grpc::TOKEN)?;
+    let token = token.display();
+    let settings = format!("envoy: {{listen: \"{port}\", token_file: {token}, domains: [{DOMAIN}]}}");
+    adapter(daemon, "envoy", &settings)?.at(Address::Tcp(port), grpc::envoy_adapter)
+}
+
+/// The daemon's adapter for clients of Redis: on a Unix socket, as Redis.
+pub(crate) fn resp_adapter(daemon: &Daemon, directory: &Path) -> io::Result<Server> {
+    let socket = free_socket(directory, "resp.sock")?;
+    let settings = format!("resp: {{socket: {}}}", socket.display());
+    adapter(daemon, "resp", &settings)?.at(Address::Unix(socket), dialect::hit)
+}
+
+/// With every caller's state in the table.
+fn adapter(daemon: &Daemon, name: &str, settings: &str) -> io::Result<Server> {
+    let daemon = daemon.with(name, &format!("adapters: {{{settings}}}\n"))?;
+    let server = daemon.start_by_default()?;
+    fill(&server, u64::from(USERS))?;
+    Ok(server)
 }
 
 /// With the script loaded, and every caller's state written.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::measure::{Latency, Streams};
-use crate::peers::{self, PEERS, REDIS_GCRA, REDIS_INCR};
+use crate::peers::{self, PEERS, RATE_LIMIT_SERVICE, REDIS_GCRA, REDIS_INCR};
 use crate::report::{self, Bound, Row, Spread};
 use crate::servers::{Daemon, Server, fill};
 use crate::workload::USERS;
@@ -144,7 +144,7 @@ impl Race {
     }
 }
 
-/// The daemon first, with its own number of threads and with one.
+/// The daemon first: with its own number of threads, with one, and by its adapters.
 fn runners<'a>(daemon: &'a Daemon, directory: &'a Path) -> io::Result<Vec<Runner<'a>>> {
     let runner = |name, start: Box<dyn Fn() -> io::Result<Server> + 'a>| Runner {
         name,
@@ -157,6 +157,8 @@ fn runners<'a>(daemon: &'a Daemon, directory: &'a Path) -> io::Result<Vec<Runner
     let mut runners = vec![
         runner(TIDEGATE, Box::new(move || daemon.start_by_default().and_then(filled))),
         runner(ONE_THREAD, Box::new(move || daemon.start(&[]).and_then(filled))),
+        runner(ENVOY, Box::new(move || peers::envoy_adapter(daemon, directory))),
+        runner(RESP, Box::new(move || peers::resp_adapter(daemon, directory))),
         runner(ECHO, Box::new(move || peers::echo(directory, &request, &reply))),
     ];
     runners.extend(PEERS.map(|peer| runner(peer.name, Box::new(move || (peer.start)(directory)))));
@@ -216,29 +218,30 @@ impl Entry {
 
 /// The figures that have a bound, beside a server that took part.
 fn rows(runners: &[Runner<'_>]) -> Vec<Row> {
-    let daemon = &runners[0].figures;
-    let row = |figure: &str, unit, peer: &str, of: fn(&Figures) -> &Vec<f64>, must| {
-        let Some(peer) = runners.iter().find(|runner| runner.name == peer) else {
-            return Row::skipped(figure, &format!("without {peer}")).must(must);
-        };
-        Row::beside(figure, unit, of(daemon), peer.name, of(&peer.figures)).must(must)
+    let row = |figure: &str, unit, own: &str, peer: &str, of: fn(&Figures) -> &Vec<f64>, must| {
+        let figures =
+            |name: &str| runners.iter().find(|runner| runner.name == name).map(|found| &found.figures);
+        match (figures(own), figures(peer)) {
+            (Some(measured), Some(other)) => Row::beside(figure, unit, of(measured), peer, of(other)),
+            (None, _) => Row::skipped(figure, &format!("without {own}")),
+            (_, None) => Row::skipped(figure, &format!("without {peer}")),
+        }
+        .must(must)
     };
     let (p50, cpu) = ("p50 of one hit, one CPU", "server CPU per decision");
     let (sixteen, workers) = ("decisions per second, 8 × 16 in flight", "decisions per second, 64 × 1");
+    let (grpc_p50, grpc_cpu) = ("p50 of one gRPC request, one CPU", "server CPU per gRPC request");
+    let cpu_sixteen = "server CPU per decision, 8 × 16 in flight";
     vec![
-        row(p50, "µs", ECHO, |of| &of.one.p50_us, Bound::AtMost(1.12)),
-        row(p50, "µs", REDIS_GCRA, |of| &of.one.p50_us, Bound::AtMost(0.62)),
-        row(cpu, "µs", ECHO, |of| &of.one.cpu_us, Bound::AtMost(1.12)),
-        row(sixteen, "", REDIS_GCRA, |of| &of.sixteen.per_second, Bound::AtLeast(13.0)),
-        row(workers, "", ONE_THREAD, |of| &of.workers.per_second, Bound::AtLeast(0.95)),
-        row(workers, "", REDIS_INCR, |of| &of.workers.per_second, Bound::AtLeast(1.2)),
-        row(
-            "server CPU per decision, 8 × 16 in flight",
-            "µs",
-            ONE_THREAD,
-            |of| &of.sixteen.cpu_us,
-            Bound::AtMost(1.05),
-        ),
+        row(p50, "µs", TIDEGATE, ECHO, |of| &of.one.p50_us, Bound::AtMost(1.12)),
+        row(p50, "µs", TIDEGATE, REDIS_GCRA, |of| &of.one.p50_us, Bound::AtMost(0.62)),
+        row(cpu, "µs", TIDEGATE, ECHO, |of| &of.one.cpu_us, Bound::AtMost(1.12)),
+        row(sixteen, "", TIDEGATE, REDIS_GCRA, |of| &of.sixteen.per_second, Bound::AtLeast(13.0)),
+        row(workers, "", TIDEGATE, ONE_THREAD, |of| &of.workers.per_second, Bound::AtLeast(0.95)),
+        row(workers, "", TIDEGATE, REDIS_INCR, |of| &of.workers.per_second, Bound::AtLeast(1.2)),
+        row(cpu_sixteen, "µs", TIDEGATE, ONE_THREAD, |of| &of.sixteen.cpu_us, Bound::AtMost(1.05)),
+        row(grpc_p50, "µs", ENVOY, RATE_LIMIT_SERVICE, |of| &of.one.p50_us, Bound::AtMost(0.5)),
+        row(grpc_cpu, "µs", ENVOY, RATE_LIMIT_SERVICE, |of| &of.one.cpu_us, Bound::AtMost(0.5)),
     ]
 }
 
@@ -270,4 +273,6 @@ const FIGURES: [(&str, &str); 8] = [
 
 const TIDEGATE: &str = "tidegate";
 const ONE_THREAD: &str = "tidegate, one thread";
+const ENVOY: &str = "tidegate, Envoy's gRPC";
+const RESP: &str = "tidegate, RESP";
 const ECHO: &str = "echo";

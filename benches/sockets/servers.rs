@@ -38,6 +38,16 @@ impl Server {
         Server { store: Some(store.process), ..self }
     }
 
+    /// The same process by another address; waits until it accepts connections there.
+    pub(crate) fn at<D: Dialect + Send + 'static>(
+        mut self,
+        address: Address,
+        speaks: impl Fn(Users) -> D + 'static,
+    ) -> io::Result<Server> {
+        self.process.wait_for(&address)?;
+        Ok(Server { address, speaks: Box::new(move |users| Box::new(speaks(users))), ..self })
+    }
+
     /// The path of its Unix socket.
     pub(crate) fn socket(&self) -> &Path {
         match &self.address {
@@ -100,6 +110,13 @@ impl Daemon {
         fs::write(&daemon.rules, workload::rules())?;
         fs::write(&daemon.config, format!("{SETTINGS}{more}"))?;
         Ok(daemon)
+    }
+
+    /// The same binary with files in a directory of this name, and with more settings.
+    pub(crate) fn with(&self, name: &str, more: &str) -> io::Result<Daemon> {
+        let place = self.directory.join(name);
+        fs::create_dir_all(&place)?;
+        Daemon::prepare_with(&self.binary, &place, more)
     }
 
     /// The command that serves on a socket of this name with one decision thread.

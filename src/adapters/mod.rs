@@ -4,6 +4,7 @@
 mod answers;
 mod bodies;
 mod decision;
+mod digest_table;
 mod encode;
 mod envoy;
 mod exchange;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::server::{ConnectionLimits, Connector};
+use envoy::own_limits::OwnLimitTable;
 use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;
 
@@ -71,7 +73,7 @@ pub struct AdapterCounters {
     connections_refused: AtomicU64,
     sessions: AtomicU64,
     answers: [AtomicU64; AnswerKind::NAMES.len()],
-    /// The buckets of CL.THROTTLE that gave way before they were full.
+    /// The states of limits in requests that gave way before they were fresh.
     pub evictions: AtomicU64,
     /// The descriptors of Envoy of which a field was ignored.
     pub ignored: AtomicU64,
@@ -172,6 +174,7 @@ impl AdapterThread {
             counters,
             sessions: HttpSessions::default(),
             throttle: LazyLock::new(Mutex::default),
+            own_limits: LazyLock::new(Mutex::default),
         });
         let stopped = stop.clone();
         let work = move || {
@@ -206,6 +209,8 @@ struct AdapterState {
     sessions: HttpSessions,
     /// The buckets of CL.THROTTLE.
     throttle: LazyLock<Mutex<ThrottleTable>>,
+    /// The windows of the limits that descriptors of Envoy have of their own.
+    own_limits: LazyLock<Mutex<OwnLimitTable>>,
 }
 
 /// The status that tidegate would answer, where a proxy answers another.

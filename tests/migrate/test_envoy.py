@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import pathlib
 import random
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import time
 
 import pytest
 
+from needs import ROOT
 from servers import OWN_GROUP, end, free_port
 from stack import MADE, need_program
 
@@ -18,6 +20,7 @@ REQUESTS_OF_TREE = 70
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 HOUR = 3600
 UNITS = ("hour", "day", "week", "month", "year")
+UNIT_NUMBERS = {"hour": 3, "day": 4, "month": 5, "year": 6, "week": 7}
 OVER = 2
 
 
@@ -74,7 +77,13 @@ class Trees:
             entries.append([self.rng.choice("abc"), self.rng.choice("123")])
         has_own = self.rng.random() < 0.3 and "replaces" not in json.dumps(tree)
         addend = self.rng.choice([0, 1, 2, 4]) if has_own else None
-        return {"entries": entries, "addend": addend}
+        limit = self.own_limit(entries) if self.rng.random() < 0.15 else None
+        return {"entries": entries, "addend": addend, "limit": limit}
+
+    def own_limit(self, entries):
+        # There a node with the same entries, and a limit of another unit at some times, share its counter.
+        unit = entries[-1][1] = self.rng.choice(UNITS)
+        return {"requests": self.rng.choice([0, 1, 2, 3, 5, 8]), "unit": UNIT_NUMBERS[unit]}
 
     def request(self, tree):
         descriptors = [self.descriptor(tree) for _ in range(self.rng.choice([1, 1, 2, 3]))]
@@ -99,7 +108,7 @@ def difference(request, there, here):
         if descriptor["addend"] == 0 and one["remaining"] == 0 and one["code"] != other["code"]:
             checks_full = True  # here, an addend of 0 asks whether one more would pass
             continue
-        if shared[other["name"]] > 1:
+        if shared[other["name"]] > 1 and not descriptor["limit"]:
             continue  # descriptors that share a counter: there one after the other, here together
         if (one["code"], one["remaining"]) != (other["code"], other["remaining"]):
             return "status"
@@ -131,15 +140,19 @@ def await_service(port, process):
         time.sleep(0.05)
 
 
+def await_socket(address):
+    until = time.monotonic() + 30
+    while not pathlib.Path(address.removeprefix("unix://")).exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 @pytest.mark.nightly
-def test_decides_as_the_service(daemon, directory, redis, monkeypatch):
+def test_decides_as_the_service(daemon, envoy, directory, redis, monkeypatch):
     for program in ("service_cmd", "asker", "redis-server"):
         need_program(program)
     monkeypatch.setenv("TIDEGATE_DEBUG_PATIENT", "1")  # a busy machine must not decide the test
     print(f"SEED={SEED} ENVOY_TREES={TREES}")
-    settings = directory / "settings.yaml"
-    settings.write_text(f"adapters: {{envoy: {{socket: {directory}/envoy.sock}}}}\n")
-    daemon.options = ["--config", str(settings)]
     config = directory / "runtime/ratelimit/config"
     config.mkdir(parents=True)
     trees = Trees(random.Random(SEED))
@@ -155,12 +168,47 @@ def test_decides_as_the_service(daemon, directory, redis, monkeypatch):
         # No window ends meanwhile.
         if (left := HOUR - time.time() % HOUR) < 180:
             time.sleep(left)
-        counts += compared(daemon, directory, redis, requests)
+        counts += compared(daemon, envoy, directory, redis, requests)
     print(dict(counts))
     assert sum(counts.values()) >= TREES * REQUESTS_OF_TREE and counts["refused"] > counts["asked"] / 10
 
 
-def compared(daemon, directory, redis, requests):
+@pytest.fixture
+def envoy(daemon, directory):
+    """The address of the daemon's adapter, for gRPC clients."""
+    settings = directory / "settings.yaml"
+    settings.write_text(f"adapters: {{envoy: {{socket: {directory}/envoy.sock}}}}\n")
+    daemon.options = ["--config", str(settings)]
+    return f"unix://{directory}/envoy.sock"
+
+
+@pytest.mark.nightly
+def test_grpcurl_asks_by_reflection(daemon, envoy):
+    for program in ("asker", "grpcurl"):
+        need_program(program)
+    published = subprocess.run([MADE / "asker", "-descriptors"], check=True, stdout=subprocess.PIPE).stdout
+    served = ROOT / "src/adapters/envoy/services.binpb"
+    assert published == served.read_bytes(), f"write it anew: target/migrate/asker -descriptors >{served}"
+    (daemon.rules / "shop.yaml").write_text(
+        "domain: shop\nlimits: [{name: per-user, key: [user], rate: 1/h, burst: 1}]\n"
+    )
+    daemon.start()
+    await_socket(envoy)
+
+    def grpcurl(*words):
+        command = [MADE / "grpcurl", "-plaintext", *words]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+    assert grpcurl(envoy, "list").split() == ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"]
+    assert "rpc ShouldRateLimit" in grpcurl(envoy, "describe", "envoy.service.ratelimit.v3.RateLimitService")
+    assert json.loads(grpcurl(envoy, "grpc.health.v1.Health/Check")) == {"status": "SERVING"}
+    asked = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "u1"}]}]}
+    method = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+    codes = [json.loads(grpcurl("-d", json.dumps(asked), envoy, method))["overallCode"] for _ in range(2)]
+    assert codes == ["OK", "OVER_LIMIT"]
+
+
+def compared(daemon, envoy, directory, redis, requests):
     """Asks both, and returns the number of requests, and of refusals."""
     port, environment = free_port(), os.environ | {
         "RUNTIME_ROOT": str(directory / "runtime"), "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_WATCH_ROOT": "false",
@@ -173,12 +221,9 @@ def compared(daemon, directory, redis, requests):
         service = subprocess.Popen([MADE / "service_cmd"], env=environment, stdout=log, stderr=log, **OWN_GROUP)
     try:
         await_service(port, service)
-        until = time.monotonic() + 30
-        while not (directory / "envoy.sock").exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        await_socket(envoy)
         lines = "".join(json.dumps(request) + "\n" for request in requests)
-        command = [MADE / "asker", f"127.0.0.1:{port}", f"unix://{directory}/envoy.sock"]
+        command = [MADE / "asker", f"127.0.0.1:{port}", envoy]
         output = subprocess.run(command, input=lines, check=True, stdout=subprocess.PIPE, text=True).stdout
     finally:
         end(service)

@@ -19,6 +19,7 @@ use super::messages::{
     DESCRIPTORS_MAX, ENTRIES_MAX, HealthCheckRequest, HealthCheckResponse, RateLimitRequest,
     RateLimitResponse, is_small,
 };
+use super::reflection::{self, Reflection};
 use crate::adapters::handler::{AdapterPeer, BODY_PATIENCE};
 use crate::adapters::listen::Place;
 use crate::adapters::{AdapterState, AnswerKind};
@@ -65,22 +66,27 @@ impl EnvoyHandler {
         if !content_type.is_some_and(|of| of.starts_with(b"application/grpc")) {
             return Err(Status::invalid_argument("only gRPC is served here"));
         }
-        match request.uri().path() {
-            LIMIT_PATH => {
-                if !self.peer.may_ask(bearer(request.headers())) {
-                    let message =
-                        "over TCP a request needs the token of `token_file` in `authorization: Bearer`";
-                    return Err(Status::unauthenticated(message));
-                }
-                self.should_rate_limit(request).await
-            }
-            // Kubernetes probes send no token; the answer says no more than that the port is open.
+        let path = request.uri().path();
+        // Kubernetes probes send no token; the answer says no more than that the port is open.
+        if path != HEALTH_PATH && !self.peer.may_ask(bearer(request.headers())) {
+            let message = "over TCP a request needs the token of `token_file` in `authorization: Bearer`";
+            return Err(Status::unauthenticated(message));
+        }
+        match path {
+            LIMIT_PATH => self.should_rate_limit(request).await,
             HEALTH_PATH => {
                 let (head, body) = request.into_parts();
                 let mut held = self.place.hold();
                 let body = read(body, HEALTH_BYTES_MAX, |bytes| held.add(bytes)).await?;
                 let request = Request::from_parts(head, Full::new(body));
                 Ok(Grpc::new(ProstCodec::default()).unary(GrpcHealth, request).await)
+            }
+            path if reflection::PATHS.contains(&path) => {
+                let busy = || Status::resource_exhausted("there are too many streams of reflection");
+                let reflection = Reflection::enter().ok_or_else(busy)?;
+                let grpc = Grpc::new(ProstCodec::default());
+                let mut grpc = grpc.max_decoding_message_size(reflection::REQUEST_BYTES_MAX);
+                Ok(grpc.streaming(reflection, request).await)
             }
             _ => Err(Status::unimplemented(format!("no such method; help: {LIMIT_PATH}, {HEALTH_PATH}"))),
         }

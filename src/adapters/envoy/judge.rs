@@ -6,13 +6,14 @@ use tonic::Status;
 
 use super::link::{NumberedFrame, SharedLink};
 use super::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use super::statuses;
+use super::{own_limits, statuses};
 use crate::adapters::AdapterState;
 use crate::adapters::decision::HttpDecision;
 use crate::adapters::encode::{self, Pairs};
-use crate::adapters::exchange::WireAnswer;
+use crate::adapters::exchange::{self, WireAnswer};
 use crate::adapters::handler::{AdapterPeer, deadline};
-use crate::protocol::{CheckRequest, Code, DESCRIPTORS_MAX, RequestFrame, RequestOptions, UnitsField};
+use crate::limit::fixed_window::FixedWindowQuota;
+use crate::protocol::{CheckRequest, Code, DESCRIPTORS_MAX, Mode, RequestFrame, RequestOptions, UnitsField};
 
 /// The context of a request.
 #[derive(Debug)]
@@ -48,13 +49,19 @@ impl Judge<'_> {
         if request.descriptors.is_empty() {
             return Err(Status::invalid_argument("a request needs a descriptor"));
         }
-        let ignored = request.descriptors.iter().filter(|each| each.limit.is_some() || each.is_negative_hits);
+        let quotas = request
+            .descriptors
+            .iter()
+            .map(|each| each.limit.as_ref().map(own_limits::read_quota).transpose());
+        let quotas: Vec<Option<FixedWindowQuota>> = quotas.collect::<Result<_, _>>()?;
+        let ignored = request.descriptors.iter().filter(|each| each.is_negative_hits);
         self.state.counters.ignored.fetch_add(ignored.count() as u64, Ordering::Relaxed);
         let groups = groups(request);
         let frames = groups.iter().map(|(cost, indexes)| self.frame(&domain, *cost, indexes, request));
         let frames: Vec<NumberedFrame> =
             frames.collect::<Result<_, _>>().map_err(Status::invalid_argument)?;
-        let exchanged = self.link.exchange(&self.state.connector, self.peer.user, &frames);
+        let open = || exchange::open(&self.state.connector, NAME, self.peer.user, None);
+        let exchanged = self.link.exchange(open, &frames);
         let answers = match tokio::time::timeout(deadline(), exchanged).await {
             Ok(answers) => answers.map_err(|reason| Status::unavailable(reason.name()))?,
             Err(_) => {
@@ -67,8 +74,32 @@ impl Judge<'_> {
             WireAnswer::Error(code, message) => Err(refused(code, message)),
             WireAnswer::Done(_) => Err(Status::unavailable("protocol")),
         });
-        let decided: Vec<DecidedGroup> = decided.collect::<Result<_, _>>()?;
+        let mut decided: Vec<DecidedGroup> = decided.collect::<Result<_, _>>()?;
+        self.judge_own_limits(request, &domain, &quotas, &mut decided);
         Ok(statuses::combine(&decided, request.descriptors.len(), &domain))
+    }
+
+    /// Judges the descriptors that have a limit of their own, each after the other.
+    fn judge_own_limits(
+        &self,
+        request: &RateLimitRequest,
+        domain: &str,
+        quotas: &[Option<FixedWindowQuota>],
+        decided: &mut Vec<DecidedGroup>,
+    ) {
+        if quotas.iter().all(Option::is_none) {
+            return;
+        }
+        let mode = self.state.connector.mode(domain, self.peer.user).unwrap_or(Mode::Disabled);
+        let mut table = self.state.own_limits.lock();
+        let now = self.state.clock.now();
+        for (index, (descriptor, quota)) in request.descriptors.iter().zip(quotas).enumerate() {
+            let Some(quota) = quota else { continue };
+            let cost = cost(request, descriptor);
+            let decision = own_limits::judge(&mut table, domain, descriptor, quota, cost, mode, now);
+            decided.push(DecidedGroup { descriptors: vec![index], decision });
+        }
+        self.state.counters.evictions.store(table.evictions, Ordering::Relaxed);
     }
 
     /// The frame of one group. A cost of 0 asks whether one more would pass, and charges nothing.
@@ -96,12 +127,7 @@ impl Judge<'_> {
 fn groups(request: &RateLimitRequest) -> Vec<(u64, Vec<usize>)> {
     let mut groups: Vec<(u64, Vec<usize>)> = Vec::new();
     for (index, descriptor) in request.descriptors.iter().enumerate() {
-        let given = descriptor.hits_addend.filter(|_| !descriptor.is_negative_hits);
-        let cost = match (given, descriptor.is_negative_hits) {
-            (_, true) => 0,
-            (Some(own), false) => own,
-            (None, false) => request.hits_addend.max(1).into(),
-        };
+        let cost = cost(request, descriptor);
         match groups
             .iter_mut()
             .find(|(of, indexes)| cost > 0 && *of == cost && indexes.len() < DESCRIPTORS_MAX)
@@ -113,11 +139,21 @@ fn groups(request: &RateLimitRequest) -> Vec<(u64, Vec<usize>)> {
     groups
 }
 
+fn cost(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> u64 {
+    match descriptor.hits_addend {
+        _ if descriptor.is_negative_hits => 0,
+        Some(own) => own,
+        None => request.hits_addend.max(1).into(),
+    }
+}
+
 fn pairs(descriptor: &RateLimitDescriptor) -> Pairs<'_> {
     // A key is text of Envoy's configuration: an empty one is refused as invalid. A value may be any bytes of a header.
     let key = |key| std::str::from_utf8(key).unwrap_or_default();
-    let pairs = descriptor.entries.iter();
-    pairs.map(|entry| (key(&entry.key), String::from_utf8_lossy(&entry.value))).collect()
+    let entries = descriptor.entries.iter();
+    let pairs = entries.map(|entry| (key(&entry.key), String::from_utf8_lossy(&entry.value)));
+    let no_node = descriptor.limit.as_ref().map(|_| (NO_NODE, "".into()));
+    no_node.into_iter().chain(pairs).collect()
 }
 
 /// The status of an ERROR.
@@ -129,3 +165,10 @@ fn refused(code: Code, message: String) -> Status {
         code => Status::unavailable(code.name()),
     }
 }
+
+/// The first attribute of a descriptor that has a limit of its own, so that no node of a tree counts it. It is empty, so that no
+/// rule matches it.
+const NO_NODE: &str = "limit of its own";
+
+/// The name in HELLO.
+const NAME: &str = "envoy";

@@ -1,8 +1,10 @@
 //! The connection to a decision thread that all requests of a gRPC connection share: many in flight, each with its id.
 
 use std::collections::HashMap;
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,9 +13,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::adapters::exchange::{WireAnswer, open, read_answer};
+use crate::adapters::exchange::{WireAnswer, read_answer};
 use crate::protocol::{FrameSplit, MissReason, split_frame};
-use crate::server::Connector;
 
 /// The connection, opened when a request needs it.
 #[derive(Debug, Default)]
@@ -25,13 +26,24 @@ pub(super) struct SharedLink {
 /// An open connection, until this drops.
 #[derive(Debug)]
 struct Link {
-    frames: mpsc::UnboundedSender<Vec<u8>>,
+    frames: mpsc::UnboundedSender<QueuedFrames>,
     pending: Arc<PendingAnswers>,
     _stop: DropGuard,
 }
 
 /// The requests in flight; `None`: the connection has ended.
 type PendingAnswers = Mutex<Option<HashMap<u64, oneshot::Sender<WireAnswer>>>>;
+
+/// The frames of requests that are sent together.
+#[derive(Debug)]
+struct QueuedFrames {
+    bytes: Vec<u8>,
+    /// Whether a decision thread may have read a part.
+    is_written: Arc<AtomicBool>,
+}
+
+/// The replies to requests that were sent together, and whether these were written.
+type SentRequests = (Vec<oneshot::Receiver<WireAnswer>>, Arc<AtomicBool>);
 
 /// A request: its id and its frame.
 pub(super) type NumberedFrame = (u64, Vec<u8>);
@@ -44,18 +56,21 @@ impl SharedLink {
     /// Sends requests together and returns their replies in the same order.
     pub(super) async fn exchange(
         &self,
-        connector: &Connector,
-        user: u32,
+        open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
     ) -> Result<Vec<WireAnswer>, MissReason> {
-        // A second connection, as the first may have been closed while it was idle.
         for _ in 0..2 {
+            let (pending, is_written) = self.send(&open, requests)?;
             let mut answers = Vec::with_capacity(requests.len());
-            for answer in self.send(connector, user, requests)? {
+            for answer in pending {
                 answers.extend(answer.await.ok());
             }
             if answers.len() == requests.len() {
                 return Ok(answers);
+            }
+            // Only a connection that was closed while it was idle is replaced: written requests may have been charged.
+            if is_written.load(Ordering::Relaxed) {
+                break;
             }
         }
         Err(MissReason::Unreachable)
@@ -68,14 +83,13 @@ impl SharedLink {
 
     fn send(
         &self,
-        connector: &Connector,
-        user: u32,
+        open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
-    ) -> Result<Vec<oneshot::Receiver<WireAnswer>>, MissReason> {
+    ) -> Result<SentRequests, MissReason> {
         let mut link = self.link.lock();
         let is_open = link.as_ref().is_some_and(|link| link.pending.lock().is_some());
         if !is_open {
-            *link = Some(Link::open(connector, user)?);
+            *link = Some(Link::over(open().map_err(|_| MissReason::Unreachable)?)?);
         }
         let Some(link) = link.as_ref() else { return Err(MissReason::Unreachable) };
         let mut pending = link.pending.lock();
@@ -83,30 +97,30 @@ impl SharedLink {
             return Err(MissReason::Unreachable);
         };
         let mut answers = Vec::with_capacity(requests.len());
-        let mut frames = Vec::new();
+        let (mut bytes, is_written) = (Vec::new(), Arc::<AtomicBool>::default());
         for (id, frame) in requests {
             let (tell, answer) = oneshot::channel();
             pending.insert(*id, tell);
             answers.push(answer);
-            frames.extend_from_slice(frame);
+            bytes.extend_from_slice(frame);
         }
         // Without its task the pending answers are dropped.
-        let _ = link.frames.send(frames);
-        Ok(answers)
+        let _ = link.frames.send(QueuedFrames { bytes, is_written: Arc::clone(&is_written) });
+        Ok((answers, is_written))
     }
 }
 
 impl Link {
-    fn open(connector: &Connector, user: u32) -> Result<Link, MissReason> {
-        let stream = open(connector, NAME, user, None).and_then(UnixStream::from_std);
-        let (reader, writer) = stream.map_err(|_| MissReason::Unreachable)?.into_split();
-        let (frames, unsent) = mpsc::unbounded_channel();
+    fn over(stream: StdStream) -> Result<Link, MissReason> {
+        let stream = UnixStream::from_std(stream).map_err(|_| MissReason::Unreachable)?;
+        let (reader, writer) = stream.into_split();
+        let (frames, queue) = mpsc::unbounded_channel();
         let pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let stop = CancellationToken::new();
         let (answered, stopped) = (Arc::clone(&pending), stop.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = write(writer, unsent) => {}
+                () = write(writer, queue) => {}
                 () = read(reader, &answered) => {}
                 () = stopped.cancelled() => {}
             }
@@ -117,14 +131,17 @@ impl Link {
 }
 
 /// Writes frames until the connection fails.
-async fn write(mut writer: OwnedWriteHalf, mut unsent: mpsc::UnboundedReceiver<Vec<u8>>) {
-    while let Some(mut bytes) = unsent.recv().await {
-        while let Ok(more) = unsent.try_recv() {
-            bytes.extend_from_slice(&more);
+async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<QueuedFrames>) {
+    let mut batch = Vec::new();
+    while queue.recv_many(&mut batch, PENDING_MAX).await > 0 {
+        let bytes = batch.iter().map(|frames| &*frames.bytes).collect::<Vec<_>>().concat();
+        let mut rest = &*bytes;
+        while !rest.is_empty() {
+            let Ok(written @ 1..) = writer.write(rest).await else { return };
+            batch.iter().for_each(|frames| frames.is_written.store(true, Ordering::Relaxed));
+            rest = rest.get(written..).unwrap_or_default();
         }
-        if writer.write_all(&bytes).await.is_err() {
-            return;
-        }
+        batch.clear();
     }
 }
 
@@ -158,5 +175,55 @@ async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
 /// More than the streams of a connection have at once: those that were given up are still answered.
 const PENDING_MAX: usize = 1_024;
 
-/// The name in HELLO.
-const NAME: &str = "envoy";
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream as StdStream;
+
+    use super::SharedLink;
+    use crate::protocol::{DecisionReply, MissReason, Verdict, WireReply, encode_reply};
+
+    /// Frames that the other end only counts.
+    const FRAME: [u8; 8] = [7; 8];
+
+    /// Reads the frames of both requests and replies to those with these ids.
+    fn serve(mut stream: StdStream, ids: &[u64]) {
+        let mut frames = [0; 2 * FRAME.len()];
+        stream.read_exact(&mut frames).unwrap();
+        let mut replies = Vec::new();
+        for id in ids {
+            encode_reply(&mut replies, &WireReply::Decision(DecisionReply::new(*id, Verdict::Allow)));
+        }
+        stream.write_all(&replies).unwrap();
+    }
+
+    /// What each connection does: `None` closes before it reads, else the ids that it answers before it closes. Returns the
+    /// number of answers and of opened connections.
+    async fn exchange(connections: &[Option<&'static [u64]>]) -> (Result<usize, MissReason>, usize) {
+        let link = SharedLink::default();
+        let opened = Cell::new(0);
+        let open = || {
+            let (own, served) = StdStream::pair()?;
+            own.set_nonblocking(true)?;
+            if let Some(ids) = connections[opened.replace(opened.get() + 1)] {
+                std::thread::spawn(move || serve(served, ids));
+            }
+            Ok(own)
+        };
+        let requests = [1, 2].map(|id| (id, FRAME.to_vec()));
+        let answers = link.exchange(open, &requests).await;
+        (answers.map(|answers| answers.len()), opened.get())
+    }
+
+    /// A request that was written may have been charged.
+    #[tokio::test]
+    async fn repeats_only_requests_that_were_not_written() {
+        let missed = Err(MissReason::Unreachable);
+        assert_eq!(exchange(&[Some(&[2, 1])]).await, (Ok(2), 1));
+        assert_eq!(exchange(&[None, Some(&[1, 2])]).await, (Ok(2), 2));
+        assert_eq!(exchange(&[None, None]).await, (missed, 2));
+        assert_eq!(exchange(&[Some(&[]), Some(&[1, 2])]).await, (missed, 1));
+        assert_eq!(exchange(&[Some(&[1]), Some(&[1, 2])]).await, (missed, 1));
+    }
+}

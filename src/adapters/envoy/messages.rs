@@ -30,7 +30,7 @@ pub(super) struct RateLimitDescriptor {
 }
 
 /// A key and its value.
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub(super) struct DescriptorEntry {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) key: Vec<u8>,
@@ -38,9 +38,15 @@ pub(super) struct DescriptorEntry {
     pub(super) value: Vec<u8>,
 }
 
-/// A limit that Envoy's configuration gives, whose content is not used.
+/// The limit that a descriptor has of its own.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RateLimitOverride {}
+pub(super) struct RateLimitOverride {
+    #[prost(uint32, tag = "1")]
+    pub(super) requests_per_unit: u32,
+    /// The number of a unit.
+    #[prost(int32, tag = "2")]
+    pub(super) unit: i32,
+}
 
 /// The decision.
 #[derive(Clone, PartialEq, Message)]

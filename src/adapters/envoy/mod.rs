@@ -4,6 +4,8 @@ mod handler;
 mod judge;
 mod link;
 mod messages;
+pub(super) mod own_limits;
+mod reflection;
 mod statuses;
 
 use std::convert::Infallible;

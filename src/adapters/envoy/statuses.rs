@@ -100,7 +100,7 @@ fn saturate(number: u64) -> u32 {
 }
 
 /// The units of the service and their seconds.
-const UNITS: [(i32, u64); 7] =
+pub(super) const UNITS: [(i32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 2_592_000), (6, 31_536_000)];
 
 #[cfg(test)]

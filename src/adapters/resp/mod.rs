@@ -174,7 +174,7 @@ impl RespConnection {
         let mut table = state.throttle.lock();
         let answer = table.judge(key, quota, cost, state.clock.now().at);
         let mut answer = answer.map_err(|fault| format!("ERR {fault}; {HELP}"))?;
-        state.counters.evictions.store(table.evictions, Ordering::Relaxed);
+        state.counters.evictions.store(table.buckets.evictions, Ordering::Relaxed);
         if mode != Mode::Enforce {
             (answer[0], answer[3]) = (0, -1);
         }

@@ -1,31 +1,16 @@
 //! The token buckets of CL.THROTTLE, whose quotas are in the requests: one for each key and quota, in memory alone.
 
-use std::hash::{BuildHasher, RandomState};
-
+use crate::adapters::digest_table::DigestTable;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::token_bucket::{GcraState, TokenBucketQuota};
 use crate::limit::{Outcome, Rate, TickScale};
 
-/// The buckets: in groups of 16, which the keyed digest of a key and its quota chooses. In a full group the bucket that will be
-/// full first gives way; a full one loses nothing.
-#[derive(Debug)]
+/// The buckets, each as its arrival time on the finest scale, so that all can be compared.
+#[derive(Debug, Default)]
 pub(in crate::adapters) struct ThrottleTable {
-    hasher: RandomState,
     /// The quotas in use, each with the time at which all its buckets are full.
     quotas: Vec<([i64; 3], Timestamp)>,
-    groups: Vec<[ThrottleBucket; GROUP]>,
-    pub(super) evictions: u64,
-}
-
-/// A digest and an arrival time, on the finest scale, so that all can be compared. One of zeros is full.
-type ThrottleBucket = [u64; 2];
-
-impl Default for ThrottleTable {
-    fn default() -> ThrottleTable {
-        // The kernel provides a page of zeros when it is first used.
-        let groups = vec![[[0; 2]; GROUP]; KEYS_MAX / GROUP];
-        ThrottleTable { hasher: RandomState::new(), quotas: Vec::new(), groups, evictions: 0 }
-    }
+    pub(super) buckets: DigestTable<1>,
 }
 
 impl ThrottleTable {
@@ -43,24 +28,16 @@ impl ThrottleTable {
     ) -> Result<[i64; 5], String> {
         let quota = read_quota(numbers)?;
         self.enter_quota(numbers, now, now.after(quota.window().into()))?;
-        let digest = self.hasher.hash_one((numbers, key));
-        let until_full = |[of, arrival]: &ThrottleBucket| {
-            let ticks = GcraState::from_arrival(*arrival).ticks_until_full(TickScale::FINEST, now);
-            (*of != digest).then_some(ticks)
-        };
-        let index = usize::try_from(digest % self.groups.len().max(1) as u64).unwrap_or_default();
-        let group = self.groups.get_mut(index).into_iter().flatten();
-        let bucket = group.min_by_key(|bucket| until_full(bucket));
-        let Some(bucket) = bucket else { unreachable!("a group has buckets") };
-        let others = until_full(bucket);
-        let full = GcraState::full(TickScale::FINEST, now);
-        let state = if others.is_none() { GcraState::from_arrival(bucket[1]) } else { full };
+        let until_full =
+            |[arrival]: &[u64; 1]| GcraState::from_arrival(*arrival).ticks_until_full(TickScale::FINEST, now);
         // A larger cost is above every burst too.
-        let (outcome, after) = state.judge(&quota, now, u32::try_from(cost).unwrap_or(u32::MAX));
-        if after != state {
-            self.evictions += u64::from(others > Some(0));
-            *bucket = [digest, after.arrival()];
-        }
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        let (outcome, after) = self.buckets.update(&(numbers, key), until_full, |bucket| {
+            let full = GcraState::full(TickScale::FINEST, now);
+            let state = bucket.map_or(full, |[arrival]| GcraState::from_arrival(arrival));
+            let (outcome, after) = state.judge(&quota, now, cost);
+            ((after != state).then(|| [after.arrival()]), (outcome, after))
+        });
         // Whole milliseconds, rounded up, as in redis-cell.
         let seconds = |millis: u64| millis.div_ceil(1_000).cast_signed();
         let retry = match outcome {
@@ -99,12 +76,6 @@ fn read_quota([max_burst, count, period]: [i64; 3]) -> Result<TokenBucketQuota, 
 
 /// Applications have a few. A client that makes up quotas would never be limited.
 const QUOTAS_MAX: usize = 256;
-
-/// 4 MiB.
-const KEYS_MAX: usize = 1 << 18;
-
-/// As in the tables of the engine.
-const GROUP: usize = 16;
 
 const TICKS_PER_MILLI: u64 = 1_000_000 * TickScale::FINEST.ticks_per_nano() as u64;
 

@@ -134,9 +134,12 @@ fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
                 `failure_mode_deny` is set";
     let answers = envoy.answers().filter(|(kind, _)| *kind != "done");
     sheet.counters_by("envoy_answers", help, "answer", answers)?;
-    let help = "Descriptors from Envoy whose `limit` or `is_negative_hits` had no effect. Act if it grows: write \
-                those limits as rules";
-    sheet.counter("envoy_fields_ignored", help, &envoy.ignored.load(Ordering::Relaxed))
+    let help =
+        "Descriptors from Envoy whose `is_negative_hits` had no effect. Act if it grows: correct the route";
+    sheet.counter("envoy_fields_ignored", help, &envoy.ignored.load(Ordering::Relaxed))?;
+    let help = "Windows of limits from Envoy that gave way to other keys before they ended. Act if it grows: their \
+                callers start fresh; use rules";
+    sheet.counter("envoy_key_evictions", help, &envoy.evictions.load(Ordering::Relaxed))
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

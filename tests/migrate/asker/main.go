@@ -1,6 +1,6 @@
 // Asks one or several rate limit services of Envoy the same questions, in their order: one JSON object per line of standard
 // input, one JSON array per line of output with the answer of each service. With -load, asks the first question for that long
-// and prints the latency.
+// and prints the latency. With -descriptors, prints the published descriptors of the service and of health checks.
 package main
 
 import (
@@ -17,8 +17,14 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	unit "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	health "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -28,6 +34,7 @@ type question struct {
 	Descriptors []struct {
 		Entries [][2]string
 		Addend  *uint64
+		Limit   *struct{ Requests, Unit uint32 }
 	}
 }
 
@@ -56,6 +63,11 @@ func (q question) request() *rls.RateLimitRequest {
 		}
 		if given.Addend != nil {
 			descriptor.HitsAddend = wrapperspb.UInt64(*given.Addend)
+		}
+		if given.Limit != nil {
+			descriptor.Limit = &common.RateLimitDescriptor_RateLimitOverride{
+				RequestsPerUnit: given.Limit.Requests, Unit: unit.RateLimitUnit(given.Limit.Unit),
+			}
 		}
 		request.Descriptors = append(request.Descriptors, descriptor)
 	}
@@ -105,10 +117,38 @@ func load(service rls.RateLimitServiceClient, request *rls.RateLimitRequest, dur
 	fmt.Printf(`{"requests": %d, "p50_us": %d, "p99_us": %d}`+"\n", len(all), at(0.5), at(0.99))
 }
 
+// descriptors returns the files of both services, each after those that it imports.
+func descriptors() []byte {
+	set, seen := &descriptorpb.FileDescriptorSet{}, map[string]bool{}
+	var add func(file protoreflect.FileDescriptor)
+	add = func(file protoreflect.FileDescriptor) {
+		if seen[file.Path()] {
+			return
+		}
+		seen[file.Path()] = true
+		for i := range file.Imports().Len() {
+			add(file.Imports().Get(i).FileDescriptor)
+		}
+		set.File = append(set.File, protodesc.ToFileDescriptorProto(file))
+	}
+	add(rls.File_envoy_service_ratelimit_v3_rls_proto)
+	add(health.File_grpc_health_v1_health_proto)
+	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(set)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return bytes
+}
+
 func main() {
+	printsDescriptors := flag.Bool("descriptors", false, "print a FileDescriptorSet")
 	duration := flag.Duration("load", 0, "how long to ask the first question")
 	callers := flag.Int("callers", 8, "requests in flight under -load")
 	flag.Parse()
+	if *printsDescriptors {
+		os.Stdout.Write(descriptors())
+		return
+	}
 	var services []rls.RateLimitServiceClient
 	for _, address := range flag.Args() {
 		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))

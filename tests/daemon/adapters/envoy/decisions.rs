@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::client::{Ask, Grpc, Override, Told, ask, descriptor};
+use super::client::{Ask, Descriptor, Grpc, Override, PATH, Told, ask, descriptor};
 use super::with_envoy;
 use crate::http::metric;
 
@@ -137,14 +137,59 @@ fn charges_each_descriptor_by_its_own_addend() {
         &[tokens(OK, 1); 2],
         &"one is left",
     );
-    // What is not done here is counted: a limit of Envoy's own, and hits to take back.
+    // Hits to take back are not, and are counted.
     let mut negative = with("tokens=n", Some(5));
     negative.is_negative_hits = true;
-    let mut overridden = with("tokens=n", None);
-    overridden.limit = Some(Override { requests_per_unit: 1, unit: 1 });
-    let asked = Ask { descriptors: vec![negative, overridden], ..ask("shop", &[]) };
-    check(&envoy.ask(&asked), OK, &[tokens(OK, 10), tokens(OK, 9)], &"ignored fields");
-    assert_eq!(metric(&daemon, "tidegate_envoy_fields_ignored_total"), Some(2.0));
+    let asked = Ask { descriptors: vec![negative], ..ask("shop", &[]) };
+    check(&envoy.ask(&asked), OK, &[tokens(OK, 10)], &"ignored field");
+    assert_eq!(metric(&daemon, "tidegate_envoy_fields_ignored_total"), Some(1.0));
+}
+
+/// A limit of its own replaces the node of a descriptor, not the rules.
+#[test]
+fn limits_a_descriptor_by_its_own_limit() {
+    let daemon = with_envoy();
+    let mut envoy = Grpc::connect(&daemon);
+    let with = |pairs: &str, requests_per_unit, unit| {
+        let limit = Some(Override { requests_per_unit, unit });
+        Descriptor { limit, ..descriptor(pairs) }
+    };
+    let own = |code, limit, remaining| (code, Some((limit, YEAR, "envoy")), remaining);
+    let two = || with("tokens=t1", 2, YEAR);
+    let table = [
+        (vec![two()], 1, OK, vec![own(OK, 2, 1)]),
+        // The node of the same entries counts apart.
+        (vec![two(), descriptor("tokens=t1")], 1, OK, vec![own(OK, 2, 0), tokens(OK, 9)]),
+        (vec![two(), descriptor("tokens=t1")], 1, OVER, vec![own(OVER, 2, 0), tokens(OK, 8)]),
+        // Refused requests count: 3 and 5 of 10.
+        (vec![with("tokens=t1", 10, YEAR)], 5, OK, vec![own(OK, 10, 2)]),
+        // Equal ones count one after the other.
+        (
+            vec![with("closed=x", 3, YEAR), with("closed=x", 3, YEAR)],
+            2,
+            OVER,
+            vec![own(OK, 3, 1), own(OVER, 3, 0)],
+        ),
+        (vec![with("user=u1", 9, YEAR)], 1, OK, vec![own(OK, 9, 8)]),
+        (vec![with("user=u1", 9, YEAR)], 1, OK, vec![own(OK, 9, 7)]),
+        // The rule refuses the third.
+        (vec![with("user=u1", 9, YEAR)], 1, OVER, vec![own(OK, 9, 6)]),
+        (vec![with("agent=bot", 9, YEAR)], 1, OVER, vec![own(OK, 9, 8)]),
+        (vec![with("tokens=none", 0, YEAR)], 1, OVER, vec![own(OVER, 0, 0)]),
+    ];
+    for (descriptors, hits_addend, overall, statuses) in table {
+        let asked = Ask { domain: "shop".into(), descriptors, hits_addend };
+        check(&envoy.ask(&asked), overall, &statuses, &asked);
+    }
+    let limited = envoy.ask(&Ask { descriptors: vec![two()], ..ask("shop", &[]) });
+    assert!(limited.header("ratelimit").unwrap().starts_with("\"envoy\";r=0;"), "{limited:?}");
+    assert_eq!(limited.header("tidegate-status"), Some("429"));
+    let sixteen = "a=1 b=2 c=3 d=4 e=5 f=6 g=7 h=8 i=9 j=10 k=11 l=12 m=13 n=14 o=15 p=16";
+    for (pairs, unit) in [("tokens=t", 0), ("tokens=t", 8), ("tokens=t", -1), (sixteen, YEAR)] {
+        let asked = Ask { descriptors: vec![with(pairs, 1, unit)], ..ask("shop", &[]) };
+        assert_eq!(envoy.call(PATH, &[], &asked).status, 3, "{pairs} {unit}");
+    }
+    assert_eq!(metric(&daemon, "tidegate_envoy_key_evictions_total"), Some(0.0));
 }
 
 #[test]
