@@ -109,6 +109,7 @@ def difference(request, there, here):
             checks_full = True  # here, an addend of 0 asks whether one more would pass
             continue
         if shared[other["name"]] > 1 and not descriptor["limit"]:
+            checks_full |= descriptor["addend"] == 0 and one["code"] != other["code"]
             continue  # descriptors that share a counter: there one after the other, here together
         if (one["code"], one["remaining"]) != (other["code"], other["remaining"]):
             return "status"
