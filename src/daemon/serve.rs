@@ -357,10 +357,10 @@ fn unready(
     let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
     Box::new(move || {
         let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
-        let late =
-            pulse.check_ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
-        let silent = late.map(|(name, _)| {
-            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
+        let silent = pulse.check_ages(clock.now().at).filter_map(|(name, age)| match age {
+            None => Some(format!("the thread `{name}` has not begun yet")),
+            Some(age) => (age > SILENCE_MAX)
+                .then(|| format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")),
         });
         let (started, wanted) = pulse.thread_counts();
         let few = (started < wanted).then(|| {

@@ -283,9 +283,10 @@ fn makes_removed_socket_again() {
 #[test]
 fn is_unready_while_another_process_has_its_path() {
     let daemon = daemon();
+    let ready = || get(&daemon, "/readyz");
+    eventually("it is ready", || Some(()).filter(|()| ready().status == 200));
     fs::remove_file(daemon.socket()).unwrap();
     let other = UnixListener::bind(daemon.socket()).unwrap();
-    let ready = || get(&daemon, "/readyz");
     let reasons = eventually("it is noticed", || Some(ready()).filter(|ready| ready.status == 503)).body;
     assert!(reasons.contains("its socket file was removed or replaced"), "{reasons}");
     assert!(is_socket(&daemon.socket()), "the other one's socket is still there");
