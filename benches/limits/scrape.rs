@@ -29,6 +29,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         snapshots: Arc::default(),
         fleet: None,
         fleet_failure: None,
+        metrics_failure: Arc::default(),
         control: Arc::new(Nothing),
         ledger: Arc::default(),
         history: Arc::default(),
