@@ -62,19 +62,23 @@ impl ProtocolConnection {
         Ok(ProtocolConnection { stream, session, received: Vec::new() })
     }
 
-    /// Sends a request with the id [`REQUEST_ID`] and returns its reply. After an error, or if the future is dropped, the
-    /// connection is closed. `Unreachable`: the request was not read.
-    pub(super) async fn exchange(&mut self, frame: &[u8]) -> Result<WireAnswer, MissReason> {
-        self.stream.write_all(frame).await.map_err(|_| MissReason::Unreachable)?;
+    /// Sends a request with the id [`REQUEST_ID`] and returns its reply; `None`: it was not read, as the connection was closed
+    /// while it was idle. After an error, or if the future is dropped, the connection is closed; the request may have been
+    /// judged.
+    pub(super) async fn exchange(&mut self, frame: &[u8]) -> Result<Option<WireAnswer>, MissReason> {
+        if self.stream.write_all(frame).await.is_err() {
+            return Ok(None);
+        }
         loop {
             match split_frame(&self.received) {
                 FrameSplit::Frame { payload, consumed } => {
                     let read = read_answer(payload)?;
                     self.received.drain(..consumed);
                     match read {
-                        None => {}
-                        Some((Some(REQUEST_ID), answer) | (None, answer)) => return Ok(answer),
-                        Some(_) => return Err(MissReason::Protocol),
+                        WireMessage::Welcome => {}
+                        WireMessage::Goodbye => return Ok(None),
+                        WireMessage::Answer(Some(REQUEST_ID) | None, answer) => return Ok(Some(answer)),
+                        WireMessage::Answer(..) => return Err(MissReason::Protocol),
                     }
                 }
                 FrameSplit::More { .. } => match self.stream.read_buf(&mut self.received).await {
@@ -87,19 +91,29 @@ impl ProtocolConnection {
     }
 }
 
-/// Reads the payload of a reply and its id; `None` for WELCOME. An ERROR without an id is about the connection.
-pub(super) fn read_answer(payload: &[u8]) -> Result<Option<(Option<u64>, WireAnswer)>, MissReason> {
+/// A message of a decision thread.
+#[derive(Debug)]
+pub(super) enum WireMessage {
+    Welcome,
+    /// It reads no further request, and has answered all that it read.
+    Goodbye,
+    /// With the id of the request. An ERROR without one is about the connection.
+    Answer(Option<u64>, WireAnswer),
+}
+
+/// Reads the payload of a message.
+pub(super) fn read_answer(payload: &[u8]) -> Result<WireMessage, MissReason> {
     let mut scratch = ReplyScratch::default();
     match decode_reply(payload, &mut scratch) {
-        Ok(WireReply::Welcome { .. }) => Ok(None),
-        Ok(WireReply::Goodbye { .. }) => Err(MissReason::Unreachable),
+        Ok(WireReply::Welcome { .. }) => Ok(WireMessage::Welcome),
+        Ok(WireReply::Goodbye { .. }) => Ok(WireMessage::Goodbye),
         Ok(WireReply::Decision(decision)) => {
             let answer = WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)));
-            Ok(Some((Some(decision.id), answer)))
+            Ok(WireMessage::Answer(Some(decision.id), answer))
         }
-        Ok(WireReply::Done { id, ok }) => Ok(Some((Some(id), WireAnswer::Done(ok)))),
+        Ok(WireReply::Done { id, ok }) => Ok(WireMessage::Answer(Some(id), WireAnswer::Done(ok))),
         Ok(WireReply::Error { id, code, message }) => {
-            Ok(Some((id, WireAnswer::Error(code, message.to_owned()))))
+            Ok(WireMessage::Answer(id, WireAnswer::Error(code, message.to_owned())))
         }
         Err(_) => Err(MissReason::Protocol),
     }
@@ -109,3 +123,45 @@ pub(super) fn read_answer(payload: &[u8]) -> Result<Option<(Option<u64>, WireAns
 pub(super) const REQUEST_ID: u64 = 1;
 
 const HELLO_ID: u64 = 0;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream as StdStream;
+
+    use tokio::net::UnixStream;
+
+    use super::{ProtocolConnection, REQUEST_ID, WireAnswer};
+    use crate::protocol::{MissReason, WireReply, encode_reply};
+
+    /// Exchanges a request with an end that answers by these messages, or closes before it reads, and then closes.
+    async fn exchange(replies: Option<&'static [WireReply<'static>]>) -> Result<Option<bool>, MissReason> {
+        let (own, mut other) = StdStream::pair().unwrap();
+        own.set_nonblocking(true).unwrap();
+        let served = std::thread::spawn(move || {
+            let Some(replies) = replies else { return };
+            other.read_exact(&mut [0; 8]).unwrap();
+            let mut bytes = Vec::new();
+            replies.iter().for_each(|reply| encode_reply(&mut bytes, reply));
+            other.write_all(&bytes).unwrap();
+        });
+        if replies.is_none() {
+            served.join().unwrap();
+        }
+        let stream = UnixStream::from_std(own).unwrap();
+        let mut connection = ProtocolConnection { stream, session: None, received: Vec::new() };
+        let answer = connection.exchange(&[7; 8]).await?;
+        Ok(answer.map(|answer| matches!(answer, WireAnswer::Done(true))))
+    }
+
+    /// A request that may have been read may have been charged.
+    #[tokio::test]
+    async fn tells_unread_requests_from_lost_replies() {
+        const DONE: WireReply<'_> = WireReply::Done { id: REQUEST_ID, ok: true };
+        const GOODBYE: WireReply<'_> = WireReply::Goodbye { reason: "idle" };
+        assert_eq!(exchange(Some(&[DONE, GOODBYE])).await, Ok(Some(true)));
+        assert_eq!(exchange(None).await, Ok(None));
+        assert_eq!(exchange(Some(&[GOODBYE])).await, Ok(None));
+        assert_eq!(exchange(Some(&[])).await, Err(MissReason::Unreachable));
+    }
+}

@@ -252,15 +252,14 @@ impl HttpHandler {
         let name = self.state.protocol.names().1;
         let open = || ProtocolConnection::open(&self.state.connector, name, self.peer.user, session);
         let exchanged = async {
-            if let Some(mut connection) = idle {
-                match connection.exchange(frame).await {
-                    // Closed while it was idle: the request was not read.
-                    Err(MissReason::Unreachable) => {}
-                    answer => return Ok((answer?, connection)),
-                }
+            if let Some(mut connection) = idle
+                && let Some(answer) = connection.exchange(frame).await?
+            {
+                return Ok((answer, connection));
             }
             let mut connection = open()?;
-            Ok((connection.exchange(frame).await?, connection))
+            let answer = connection.exchange(frame).await?.ok_or(MissReason::Unreachable)?;
+            Ok((answer, connection))
         };
         let exchanged = tokio::time::timeout(deadline(), exchanged).await;
         let (answer, connection) = exchanged.map_err(|_| MissReason::Timeout)??;

@@ -13,7 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::adapters::exchange::{WireAnswer, read_answer};
+use crate::adapters::exchange::{WireAnswer, WireMessage, read_answer};
 use crate::protocol::{FrameSplit, MissReason, split_frame};
 
 /// The connection, opened when a request needs it.
@@ -152,14 +152,14 @@ async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
         match split_frame(&received) {
             FrameSplit::Frame { payload, consumed } => {
                 match read_answer(payload) {
-                    Ok(None) => {}
-                    Ok(Some((Some(id), answer))) => {
+                    Ok(WireMessage::Welcome) => {}
+                    Ok(WireMessage::Answer(Some(id), answer)) => {
                         let waits = pending.lock().as_mut().and_then(|pending| pending.remove(&id));
                         // One that no longer waits has dropped its receiver.
                         let _ = waits.map(|waits| waits.send(answer));
                     }
                     // An ERROR about the connection, or a malformed reply.
-                    Ok(Some((None, _))) | Err(_) => return,
+                    Ok(_) | Err(_) => return,
                 }
                 received.drain(..consumed);
             }
