@@ -20,7 +20,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests/conformance"))
+sys.path[:0] = [str(ROOT / of) for of in ("tests/conformance", "clients/python/tests", "clients/python/src")]
 
 from adapter import Adapter  # noqa: E402
 from languages import LANGUAGES, TARGET, Language  # noqa: E402
