@@ -173,7 +173,8 @@ def own_replies(callers, at_once=True):
         answers = run.ask("crowd", callers=count)["all"]
         assert {answer["reason"] for answer in answers} == {None}
         assert [answer["remaining"] for answer in answers] == list(range(count))
-        assert len(run.of(HELLO)) <= 64
+        # Blocking callers may each have a connection; the others share them.
+        assert len(run.of(HELLO)) <= (100 if count <= 100 else 64)
 
     return step
 
