@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::{CliError, CliResult, FormatArgs, failed, usage};
+use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, usage};
 use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
 use crate::state::AtomicFile;
@@ -97,14 +97,17 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
     let mut stage = ReplayStage::new(player(rules), other.map(player), decisions, &directory(&args.trace));
     let (played, counts) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
-    let (summary, has_lines) = (stage.summary(counts.clone()), counts.lines > 0);
-    let summary_json = stage.summary_json(counts.clone());
+    let has_lines = counts.lines > 0;
+    let summary = match args.format.chosen() {
+        OutputFormat::Text => stage.summary(counts.clone()),
+        OutputFormat::Json => format!("{:#}", stage.summary_json(counts.clone())),
+    };
     let written = report.map(|file| write_report(args, file, &mut stage, counts, played.as_ref().err()));
     drop(stage);
     sink.map_or(Ok(()), |mut sink| sink.flush())?;
-    // Without a line before a bad one, the error says all.
+    // In text, without a line before a bad one, the error says all.
     if args.format.is_json() {
-        writeln!(out, "{summary_json:#}")?;
+        writeln!(out, "{summary}")?;
     } else if played.is_ok() || has_lines {
         log::plainly(&summary);
     }
