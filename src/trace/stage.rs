@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
@@ -247,6 +247,8 @@ impl<'w> Decisions<'w> {
         decision: Option<&Decision<'_>>,
     ) -> io::Result<()> {
         let binding = decision.and_then(|decision| decision.binding.as_ref());
+        let notes = decision.into_iter().flat_map(Decision::notes);
+        let all = decision.into_iter().flat_map(Decision::limits);
         let written = DecisionRecord {
             t: event.t,
             id: event.id,
@@ -260,8 +262,12 @@ impl<'w> Decisions<'w> {
                 .map_or(Some(Micros::ZERO), |decision| decision.retry_after)
                 .map(|retry| retry.0),
             priority: decision.and_then(|decision| decision.priority),
-            notes: Notes(decision),
-            all: MatchedLimits(decision),
+            notes: notes.flat_map(|(kind, rule)| [kind.name(), rule]).collect(),
+            all: all
+                .map(|LimitView { rule, level }| {
+                    (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
+                })
+                .collect(),
         };
         // Serialize to a buffer first: many short writes become one.
         self.line.clear();
@@ -283,29 +289,8 @@ struct DecisionRecord<'d> {
     reset_us: Option<u64>,
     retry_us: Option<u64>,
     priority: Option<&'d str>,
-    notes: Notes<'d>,
-    all: MatchedLimits<'d>,
-}
-
-/// Kind and rule in one flat list, as on the wire.
-struct Notes<'d>(Option<&'d Decision<'d>>);
-
-impl Serialize for Notes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let notes = self.0.iter().flat_map(|decision| decision.notes());
-        serializer.collect_seq(notes.flat_map(|(kind, rule)| [kind.name(), rule]))
-    }
-}
-
-/// Every limit that matched, as on the wire.
-struct MatchedLimits<'d>(Option<&'d Decision<'d>>);
-
-impl Serialize for MatchedLimits<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let all = self.0.iter().flat_map(|decision| decision.limits());
-        let entries = all.map(|LimitView { rule, level }| {
-            (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
-        });
-        serializer.collect_seq(entries)
-    }
+    /// Kind and rule in one flat list, as on the wire.
+    notes: Vec<&'d str>,
+    /// Every limit that matched, as on the wire.
+    all: Vec<(&'d str, u64, u64, u64, u64)>,
 }
