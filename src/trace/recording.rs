@@ -168,9 +168,8 @@ fn each_line<P: EventConsumer>(
 ) -> Result<(), TraceFailure> {
     loop {
         match lines.next() {
-            Ok(NextLine::Line { number, text }) => line(number, Some(text), player)?,
-            Ok(NextLine::TooLong { number }) => line(number, None, player)?,
-            Ok(NextLine::End) => return Ok(()),
+            Ok(Some((number, text))) => line(number, text, player)?,
+            Ok(None) => return Ok(()),
             Err(source) => return Err(TraceFailure::Read { number: lines.number, source }),
         }
         player.take_news().iter().for_each(|news| progress.say(news));
@@ -279,34 +278,26 @@ struct Lines<'r> {
     bytes: u64,
 }
 
-enum NextLine<'t> {
-    /// A line that is not empty, with its line feed if it has one.
-    Line { number: u64, text: &'t [u8] },
-    /// A line above the bound, skipped entirely.
-    TooLong { number: u64 },
-    /// End of input.
-    End,
-}
-
 impl<'r> Lines<'r> {
     fn new(input: &'r mut dyn BufRead) -> Lines<'r> {
         Lines { input, text: Vec::new(), number: 0, bytes: 0 }
     }
 
-    /// Reads the next line that is not empty.
-    fn next(&mut self) -> io::Result<NextLine<'_>> {
+    /// Reads the next line that is not empty: its number, and its text with its line feed if it has one. A line above
+    /// the bound is skipped entirely and has no text.
+    fn next(&mut self) -> io::Result<Option<(u64, Option<&[u8]>)>> {
         loop {
             self.number += 1;
             let ended = self.line()?;
             if self.text.is_empty() {
-                return Ok(NextLine::End);
+                return Ok(None);
             }
             if !ended && self.text.len() >= LINE_BYTES_MAX {
                 self.skip_rest()?;
-                return Ok(NextLine::TooLong { number: self.number });
+                return Ok(Some((self.number, None)));
             }
             if !self.text.trim_ascii().is_empty() {
-                return Ok(NextLine::Line { number: self.number, text: &self.text });
+                return Ok(Some((self.number, Some(&self.text))));
             }
         }
     }
@@ -332,19 +323,16 @@ pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
-    use super::{LINE_BYTES_MAX, Lines, NextLine};
+    use super::{LINE_BYTES_MAX, Lines};
 
     fn read(text: &[u8]) -> Vec<(u64, Option<Vec<u8>>)> {
         let mut input = text;
         let mut lines = Lines::new(&mut input);
         let mut read = Vec::new();
-        loop {
-            read.push(match lines.next().unwrap() {
-                NextLine::Line { number, text } => (number, Some(text.to_vec())),
-                NextLine::TooLong { number } => (number, None),
-                NextLine::End => return read,
-            });
+        while let Some((number, text)) = lines.next().unwrap() {
+            read.push((number, text.map(<[u8]>::to_vec)));
         }
+        read
     }
 
     #[test]
