@@ -303,25 +303,3 @@ impl<'r> Frequency<'r> {
 
 /// Far more lists than one request can match.
 const REPEATED: u32 = 1 << 16;
-
-#[cfg(test)]
-mod tests {
-    use super::Index;
-    use crate::rules::{Condition, ListKind, ListedEntry, Mode, Pattern, Position, Priorities, Selection};
-
-    #[test]
-    fn numbers_list_entries_from_the_given_offset() {
-        let listed = |value: &str| ListedEntry {
-            name: value.into(),
-            position: Position { file: "rules.yaml".into(), line: 1, column: 1 },
-            kind: ListKind::Deny,
-            conditions: vec![Condition::new("user", vec![Pattern::parse(value)])],
-            mode: Mode::Enforce,
-            help: None,
-        };
-        let index = Index::new(&[], 5, &[listed("a*"), listed("ab")], &Priorities::default());
-        let (mut selection, mut matching) = (Selection::default(), Vec::new());
-        index.select(&[("user", "ab")], &mut selection, &mut matching);
-        assert_eq!(matching, [5, 6]);
-    }
-}

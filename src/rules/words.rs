@@ -253,7 +253,7 @@ const SPANS: [(&str, &str, &str); 7] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{bound, exactness};
+    use super::bound;
     use crate::rules::read_text;
 
     #[test]
@@ -300,13 +300,5 @@ mod tests {
             let quota = loaded.domains[0].rules()[0].limit.quota().unwrap().clone();
             assert_eq!(bound(&quota, *hosts), *expected, "{fields}");
         }
-    }
-
-    #[test]
-    fn windows_count_whole_units() {
-        let text = "domain: d\nlimits:\n- {name: a, key: [], rate: 3/s, algorithm: sliding_log}\n- {name: b, key: [], rate: 3/s}\n";
-        let loaded = read_text("rules.yaml", text);
-        let of = |rule: usize| exactness(loaded.domains[0].rules()[rule].limit.quota().unwrap());
-        assert_eq!((of(0), of(1)), (None, Some("exact in ticks of 1/3 ns".to_owned())));
     }
 }
