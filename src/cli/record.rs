@@ -66,7 +66,6 @@ went, or the trace cannot be written, with the reason; 2 wrong usage.";
 enum End {
     /// Its time is over, or the user ended it.
     Done,
-    /// The size limit.
     Full,
     /// The daemon closed the stream.
     Cut,
@@ -199,7 +198,6 @@ struct Feed {
 }
 
 enum FeedItem {
-    /// Whole lines.
     Lines(Vec<u8>),
     Report(FeedReport),
     End,

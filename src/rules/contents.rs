@@ -30,7 +30,6 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A hasher of parts.
 #[derive(Default)]
 struct Mix(SipHasher13);
 
@@ -80,7 +79,6 @@ impl FileFingerprints {
         FileFingerprints { files: files.collect(), unlisted: None }
     }
 
-    /// Returns one fingerprint of all files.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         let mut mix = Mix::default();
         if let Some(why) = self.unlisted {
@@ -179,7 +177,6 @@ fn stamp(of: &Metadata) -> String {
     format!("{:?}", (of.dev(), of.ino(), of.size(), times))
 }
 
-/// Whether the text contains the name of the file.
 fn names(text: &[u8], file: Option<&OsStr>) -> bool {
     let name = file.unwrap_or_default().as_bytes();
     !name.is_empty() && text.windows(name.len()).any(|part| part == name)

@@ -101,7 +101,6 @@ impl<I> Finder<I> {
     }
 }
 
-/// Uncompiled texts and their items.
 struct UncompiledTexts<'p, I> {
     equal: Vec<(&'p str, I)>,
     starts: Vec<(Vec<u8>, I)>,
@@ -120,7 +119,6 @@ struct PatternTexts<I> {
     /// The [`length_bit`] of each text in `equal`. Other values are not hashed.
     equal_lengths: u64,
     starts: Prefixes<I>,
-    /// Reversed.
     ends: Prefixes<I>,
 }
 

@@ -5,7 +5,6 @@ pub(super) fn hint(what: &str, field: &str) -> Option<&'static str> {
     exact_hint(what, field).or_else(|| exact_hint("", field))
 }
 
-/// Returns the help for a field of this mapping alone.
 pub(super) fn exact_hint(what: &str, field: &str) -> Option<&'static str> {
     HINTS.iter().find(|(of, name, _)| *of == what && *name == field).map(|(.., help)| *help)
 }

@@ -25,7 +25,6 @@ pub(super) struct Index {
     prioritize: Vec<(SelectionPlan, usize)>,
 }
 
-/// The rules anchored to one attribute.
 #[derive(Debug, Default)]
 struct Anchors {
     present: Vec<AnchoredRule>,
@@ -34,7 +33,6 @@ struct Anchors {
     by_value: Option<Box<Finder<AnchoredRule>>>,
 }
 
-/// A rule at its anchor.
 #[derive(Clone, Copy, Debug)]
 struct AnchoredRule {
     rule: u32,
@@ -131,7 +129,6 @@ impl Index {
         }
     }
 
-    /// Returns the values of a matching rule's key, in the rule's order.
     pub(super) fn key_values<'s, 'a>(
         &'s self,
         rule: u32,
@@ -233,7 +230,6 @@ impl<'r> IndexedRule<'r> {
     }
 }
 
-/// Rules that may match.
 struct Candidates<'m> {
     rules: &'m mut Vec<u32>,
     /// The number of lists they came from. More than one: unsorted; from [`REPEATED`] on: duplicates.

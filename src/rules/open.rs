@@ -14,7 +14,6 @@ use rustix::io::Errno;
 
 use crate::terms::without_number;
 
-/// A regular file that was opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: File,
@@ -36,7 +35,6 @@ pub(crate) enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the help of the error.
     pub(crate) fn help(&self) -> &'static str {
         match self {
             OpenError::Outside => {
@@ -66,7 +64,6 @@ pub(crate) fn anywhere(path: &Path) -> Result<Opened, OpenError> {
     opened(openat(CWD, path, FLAGS, Mode::empty()), &directory)
 }
 
-/// Reads at most `max` bytes.
 pub(crate) fn read(opened: &Opened, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     (&opened.file).take(max).read_to_end(&mut bytes)?;

@@ -11,9 +11,7 @@ use crate::limit::{LimitError, PERIOD_NANOS_MAX, Rate};
 /// A rate as written. The algorithm decides whether it is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WrittenRate {
-    /// No limit.
     Unlimited,
-    /// A number of units in each period.
     Every(u32, WindowPeriod),
 }
 
@@ -228,7 +226,6 @@ fn cut(text: &str) -> String {
     shown(text).trim_matches('`').to_owned()
 }
 
-/// Returns the names of the units, for the schema.
 pub(super) fn unit_names() -> impl Iterator<Item = &'static str> {
     UNITS.iter().map(|(name, _)| *name)
 }

@@ -24,7 +24,6 @@ pub(crate) fn numbers_or_unlimited(quota: Option<&Quota>) -> String {
     quota.map_or_else(|| "unlimited".to_owned(), numbers)
 }
 
-/// Describes the key of a rule.
 pub(crate) fn each(rule: &Rule) -> String {
     match rule.key.as_slice() {
         [] => "for all together".to_owned(),
@@ -51,7 +50,6 @@ pub(crate) fn span(lasts: Duration) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// Describes a mode; empty for enforcement.
 pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "",
@@ -188,7 +186,6 @@ pub(crate) fn exactness(quota: &Quota) -> Option<String> {
     })
 }
 
-/// Returns the rate of a bucket and its scale.
 pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),

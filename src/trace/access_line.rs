@@ -75,7 +75,6 @@ impl AccessLine {
         self.attributes.iter().map(|(name, range)| (*name, self.text.get(range.clone()).unwrap_or_default()))
     }
 
-    /// Bytes of memory that it holds.
     pub(super) fn bytes(&self) -> usize {
         self.text.capacity()
     }

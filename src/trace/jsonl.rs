@@ -169,7 +169,6 @@ pub(crate) fn charge<T>(
     Ok(play(charge, line.of_id.map(|id| IdDigest::of(id.get()))))
 }
 
-/// Parses all other ops.
 fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineError> {
     Ok(match op {
         "release" => {
@@ -200,7 +199,6 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
     })
 }
 
-/// The id of the lease that a line refers to.
 fn id(line: &JsonLine<'_>) -> Result<IdDigest, TraceLineError> {
     line.id.map(|id| IdDigest::of(id.get())).ok_or_else(|| missing(line, "id"))
 }
@@ -264,7 +262,6 @@ fn options<'l>(line: &'l JsonLine<'_>) -> RequestOptions<'l> {
     }
 }
 
-/// Clamps an amount to the range of costs.
 fn amount_of(number: i64) -> i64 {
     number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
 }

@@ -111,7 +111,6 @@ impl RecordedTrace {
     }
 }
 
-/// Counts the events that it passes on.
 struct CountedPlayer<'p, P> {
     player: &'p mut P,
     lines: u64,
@@ -199,7 +198,6 @@ const READ_BYTES: usize = 1 << 16;
 struct ProgressBar {
     begin_nanos: u64,
     bar: indicatif::ProgressBar,
-    /// Whether it is still to be shown.
     is_due: bool,
     unlooked: u32,
 }
@@ -237,7 +235,6 @@ impl ProgressBar {
         self.bar.set_position(bytes);
     }
 
-    /// Prints a message above the bar.
     fn say(&self, message: &str) {
         self.bar.suspend(|| show(message));
     }

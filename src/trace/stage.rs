@@ -33,7 +33,6 @@ pub(crate) struct ReplayStage<'w> {
     /// Attributes that had hashed values, and those that had others.
     hashed: BTreeSet<Box<str>>,
     clear: BTreeSet<Box<str>>,
-    /// Domains of requests.
     domains: BTreeSet<Box<str>>,
     news: Vec<String>,
 }
@@ -127,7 +126,6 @@ impl<'w> ReplayStage<'w> {
         }
     }
 
-    /// Returns the summary.
     pub(crate) fn summary(&self, played: PlayedCounts) -> String {
         let played = self.with_remarks(played);
         match &self.other {
@@ -136,7 +134,6 @@ impl<'w> ReplayStage<'w> {
         }
     }
 
-    /// Returns the summary for programs.
     pub(crate) fn summary_json(&self, played: PlayedCounts) -> Value {
         let played = self.with_remarks(played);
         let other = self.other.as_ref().map(Player::totals);

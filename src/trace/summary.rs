@@ -113,7 +113,6 @@ pub(crate) fn passed(rule: &RuleTotals) -> u64 {
     rule.pass + rule.near + rule.over
 }
 
-/// The rule's name with its domain.
 pub(super) fn name(rule: &RuleTotals) -> String {
     if rule.domain.is_empty() { "(all others)".into() } else { format!("{}/{}", rule.domain, rule.rule) }
 }
@@ -256,7 +255,6 @@ pub(crate) struct TextTable {
 }
 
 impl TextTable {
-    /// A table with a row of headings.
     pub(crate) fn new(headings: &[&str]) -> TextTable {
         TextTable { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
@@ -277,7 +275,6 @@ impl TextTable {
         self.rows.len().saturating_sub(1)
     }
 
-    /// Removes the last columns.
     pub(super) fn without_last(mut self, columns: usize) -> TextTable {
         self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
         self

@@ -28,7 +28,6 @@ struct Attribute {
     values: CallerSet,
 }
 
-/// The attributes that distinguish callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CallerAttributes {
     pub(super) attributes: Vec<Box<str>>,

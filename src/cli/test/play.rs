@@ -62,7 +62,6 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailu
     Ok(failures)
 }
 
-/// The state of a test while it is played.
 struct TestStage<'t> {
     player: Player,
     domain: String,

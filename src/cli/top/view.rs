@@ -26,12 +26,10 @@ pub(super) enum SortColumn {
     Rule,
 }
 
-/// The panel that keys apply to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum OpenPanel {
     #[default]
     Tables,
-    /// The filter is being typed.
     Filter,
     Help,
 }
@@ -63,7 +61,6 @@ impl TopView {
         false
     }
 
-    /// Whether the filter accepts one of these names.
     pub(super) fn accepts(&self, names: &[&str]) -> bool {
         let filter = self.filter.to_lowercase();
         names.iter().any(|name| name.to_lowercase().contains(&filter))
