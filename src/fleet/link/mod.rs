@@ -21,6 +21,7 @@ use redis::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub(super) use failure::FailureCounts;
 pub use failure::{FailureClass, LinkError};
 pub(super) use node::LinkLogThrottle;
 pub use node::{NodeState, NodeStatus};
@@ -28,7 +29,6 @@ pub use nodes::NodeId;
 pub use reply_parser::ReplyParser;
 pub use url::{Url, UrlError};
 
-use failure::FailureCounts;
 use nodes::Nodes;
 
 /// The servers and credentials.
@@ -217,7 +217,7 @@ impl RedisLink {
 
     /// Failures of commands, connection attempts and connections, by class.
     #[must_use]
-    pub fn failures(&self) -> [(&'static str, u64); FailureClass::NAMES.len()] {
+    pub fn failures(&self) -> Vec<(&'static str, u64)> {
         self.shared.counts.read()
     }
 }
