@@ -49,20 +49,16 @@ pub struct LinkOptions {
 
 /// Contradictory options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum OptionsError {
-    /// No URL is given.
     #[error("no server is named: give a `url`")]
     NoUrl,
-    /// A user without a password.
     #[error("a `user` needs a `password_file`")]
     UserWithoutPassword,
-    /// A `ca_file` without TLS.
     #[error("a `ca_file` is for rediss:// URLs: none is one")]
     CaWithoutTls,
-    /// A cluster has database 0 only and no Unix socket.
     #[error("a cluster is named by redis:// or rediss:// URLs, all alike, without a database")]
     ClusterUrl,
-    /// A server is listed twice.
     #[error("a server is named twice")]
     Twice,
 }
