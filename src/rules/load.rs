@@ -9,6 +9,7 @@ use super::draft::Draft;
 use super::file::RulesFile;
 use super::lints::lint;
 use super::meaning::{self, DefaultScope, name_of};
+use super::open::read_help;
 use super::problem::{Problem, Severity, ValueProblem, shown};
 use super::source::{Report, Source, about_file};
 use super::{Domain, DomainTexts, Position, Scopes, yaml};
@@ -133,9 +134,10 @@ impl FileReading<'_> {
                 let is_file =
                     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
                 let help = match error.kind() {
-                    std::io::ErrorKind::NotFound if is_file => "check the path: there is no such file",
-                    std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
-                    _ => "let the user of this process read it",
+                    std::io::ErrorKind::NotFound if !is_file => {
+                        "create the directory, or say where the rules are"
+                    }
+                    _ => read_help(&error),
                 };
                 let message = format!("cannot read the rules: {}", without_number(&error));
                 self.report(Severity::Error, path, message, help);
@@ -156,7 +158,7 @@ impl FileReading<'_> {
         let mut files = listed.unwrap_or_else(|error| {
             self.loaded.unlisted = true;
             let message = format!("cannot list the directory: {}", without_number(&error));
-            self.report(Severity::Error, directory, message, "let the user of this process read it");
+            self.report(Severity::Error, directory, message, read_help(&error));
             Vec::new()
         });
         files.sort_unstable();
