@@ -9,6 +9,7 @@ use super::draft::Draft;
 use super::file::RulesFile;
 use super::lints::lint;
 use super::meaning::{self, DefaultScope, name_of};
+use super::open::read_help;
 use super::problem::{Problem, Severity, ValueProblem, shown};
 use super::source::{Report, Source, about_file};
 use super::{Domain, DomainTexts, Position, Scopes, yaml};
@@ -23,9 +24,7 @@ pub struct Loaded {
     pub problems: Vec<Problem>,
     /// The domains left out because of errors: they have no limits.
     pub failed: Vec<Box<str>>,
-    /// The domains that each file adds to.
     pub(super) homes: FileDomains,
-    /// Files whose domains are unknown.
     pub(super) homeless: Vec<Arc<str>>,
     /// Whether the files could not be listed, so that nothing is known of any domain.
     pub(super) unlisted: bool,
@@ -116,7 +115,6 @@ struct FileReading<'k> {
     sources: Vec<Source>,
     /// The domains of each file at the last reading.
     known: &'k FileDomains,
-    /// Scopes from the settings.
     scopes: &'k Scopes,
     /// The position of each pool's `shed` entry, in all domains.
     pools: HashMap<Box<str>, Position>,
@@ -136,9 +134,10 @@ impl FileReading<'_> {
                 let is_file =
                     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
                 let help = match error.kind() {
-                    std::io::ErrorKind::NotFound if is_file => "check the path: there is no such file",
-                    std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
-                    _ => "let the user of this process read it",
+                    std::io::ErrorKind::NotFound if !is_file => {
+                        "create the directory, or say where the rules are"
+                    }
+                    _ => read_help(&error),
                 };
                 let message = format!("cannot read the rules: {}", without_number(&error));
                 self.report(Severity::Error, path, message, help);
@@ -146,7 +145,6 @@ impl FileReading<'_> {
         }
     }
 
-    /// Reports a problem of a file or directory as a whole.
     fn report(&mut self, severity: Severity, path: &Path, message: String, help: impl Into<String>) {
         let problem = about_file(path, ValueProblem::new(message, help));
         self.loaded.problems.push(Problem { severity, ..problem });
@@ -160,7 +158,7 @@ impl FileReading<'_> {
         let mut files = listed.unwrap_or_else(|error| {
             self.loaded.unlisted = true;
             let message = format!("cannot list the directory: {}", without_number(&error));
-            self.report(Severity::Error, directory, message, "let the user of this process read it");
+            self.report(Severity::Error, directory, message, read_help(&error));
             Vec::new()
         });
         files.sort_unstable();
@@ -221,7 +219,6 @@ impl FileReading<'_> {
         }
     }
 
-    /// Records that a file adds to a domain.
     fn settle(&mut self, file: &Arc<str>, domain: &str) {
         let homes = self.loaded.homes.entry(Arc::clone(file)).or_default();
         if homes.iter().all(|known| **known != *domain) {
@@ -338,7 +335,6 @@ pub(super) fn domains_by_sight(text: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with("domain:")).take(SIGHTED_MAX).filter_map(name).collect()
 }
 
-/// The lists of a file.
 const ENTRIES: [&str; 7] = ["limits", "concurrency", "shed", "descriptors", "exempt", "deny", "prioritize"];
 
 /// More files indicate a wrong directory.

@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use strum::VariantArray;
+
 use super::Finding;
 use super::reach::{self, User};
 use crate::daemon::settings::Settings;
@@ -65,8 +67,8 @@ pub(super) fn state(settings: &Settings, of_daemon: Option<&User>) -> Vec<Findin
 
 /// Returns findings on files set aside at a start and not removed since. `directory` reports an unreadable directory.
 fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
-    let found = StateFile::ALL
-        .into_iter()
+    let found = StateFile::VARIANTS
+        .iter()
         .map(|file| (file, directory.join(file.name()).with_added_extension(ASIDE)));
     found.filter(|(_, aside)| aside.symlink_metadata().is_ok()).map(|(file, aside)| {
         let (file, aside) = (file.name(), aside.display());
@@ -78,7 +80,7 @@ fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
 /// Returns findings on files left by a crash loop.
 fn evidence(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     let found =
-        StateFile::ALL.into_iter().map(|file| directory.join(file.name()).with_added_extension(EVIDENCE));
+        StateFile::VARIANTS.iter().map(|file| directory.join(file.name()).with_added_extension(EVIDENCE));
     found.filter(|aside| aside.symlink_metadata().is_ok()).map(|aside| {
         let aside = aside.display();
         let message = format!("{aside}: the daemon was in a crash loop, and this is evidence of it");
