@@ -79,7 +79,7 @@ const FEWER_AFTER: Duration = Duration::from_secs(30);
 /// Redis counts a host for this time after its last heartbeat.
 const COUNTED: Duration = Duration::from_secs(5);
 
-/// Hosts reconnect at least this often, and send a heartbeat soon after; a host absent for longer is gone.
+/// Hosts reconnect at least this often, and send a heartbeat soon after; a host absent for longer has left.
 const BACK_BY: Duration = Duration::from_secs(7);
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ struct Scrape {
     fleet_rules: Vec<FleetRuleStatus>,
 }
 
-/// The page of it.
+/// Answers with all metrics.
 pub(super) fn metrics(admin: &AdminState) -> HttpAnswer {
     let mut registry = Registry::with_prefix("tidegate");
     registry.register_collector(Box::new(Scrape::take(admin)));
@@ -84,9 +84,9 @@ struct Sheet<'e>(DescriptorEncoder<'e>);
 /// Label names and their values.
 type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
-/// Work that is timed, as a histogram has it.
+/// Durations, as a histogram has them.
 struct Timed {
-    /// Of all together.
+    /// The sum of all durations.
     seconds: f64,
     /// Upper bound in seconds and count of each bucket, not cumulative; the last bucket has no bound.
     counts: Vec<(f64, u64)>,
@@ -108,7 +108,7 @@ impl Sheet<'_> {
         Ok(())
     }
 
-    /// The same with one label.
+    /// Like [`Sheet::counters`], with one label.
     fn counters_by(
         &mut self,
         name: &str,
@@ -119,7 +119,7 @@ impl Sheet<'_> {
         self.counters(name, help, counts.into_iter().map(|(value, count)| ([(label, value)], count)))
     }
 
-    /// The same with one series.
+    /// Writes a counter without labels.
     fn counter(&mut self, name: &str, help: &str, count: &impl EncodeCounterValue) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         family.encode_counter::<[(&str, &str); 0], _, f64>(count, None)
@@ -139,7 +139,7 @@ impl Sheet<'_> {
         Ok(())
     }
 
-    /// The same with one series.
+    /// Writes a gauge without labels.
     fn gauge(&mut self, name: &str, help: &str, value: &impl EncodeGaugeValue) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(value)
     }
