@@ -323,7 +323,7 @@ fn log_reading(reading: &Reading, path: &Path) {
         }
         Some(NotApplied::Unsettled) => {
             let path = path.display();
-            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stand still");
+            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stop changing");
         }
         Some(NotApplied::Homeless(files)) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");

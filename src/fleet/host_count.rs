@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_come_back_with_this_one_after_silence_are_not_gone() {
+    fn keeps_hosts_that_return_after_an_outage() {
         let mut count = HostCount::default();
         assert_eq!(count.update(100, second(0)), 100);
         assert_eq!(count.update(1, second(60)), 100);

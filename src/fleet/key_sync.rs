@@ -179,8 +179,8 @@ impl KeySync {
             && self.last.is_some_and(|last| last.demand > 0);
         let is_lapsing =
             there.borrowed > 0 && self.renews(has_plenty) && pace.now >= sent_at.after(REPORT_EVERY);
-        let is_to_be_settled = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
-        if is_to_be_settled || is_wanted || must_report_demand || is_lapsing {
+        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
+        if must_settle || is_wanted || must_report_demand || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
         }
