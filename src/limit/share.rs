@@ -192,19 +192,16 @@ impl ShareQuota {
     #[must_use]
     pub fn new(bucket: token_bucket::TokenBucketQuota, credit: u16, when_down: Fallback) -> ShareQuota {
         let credit = credit.min(CREDIT_MAX);
-        let derived = Derived::new(&bucket, credit);
-        let (asks, joined) = (RemoteCheckWait::Never, Arc::default());
-        let (in_whole_units, patience, window) = (false, REMOTE_CHECK_WAIT_DEFAULT, None);
         ShareQuota {
             bucket,
             credit,
-            in_whole_units,
+            in_whole_units: false,
             when_down,
-            derived,
-            asks,
-            wait_max: patience,
-            joined,
-            window,
+            derived: Derived::new(&bucket, credit),
+            asks: RemoteCheckWait::Never,
+            wait_max: REMOTE_CHECK_WAIT_DEFAULT,
+            joined: Arc::default(),
+            window: None,
         }
     }
 

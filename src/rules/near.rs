@@ -37,12 +37,10 @@ impl Domain {
     /// descriptor tree.
     #[must_use]
     pub fn near_match(&self, number: u32, attributes: &[(&str, &str)], unused: &[&str]) -> Option<String> {
-        let rule = self.rules().get(number as usize).filter(|rule| rule.mode != Mode::Disabled);
-        let (conditions, key) = match (rule, self.listed(number)) {
-            (Some(rule), _) if self.tree().path(number).is_none() => (&rule.conditions, &*rule.key),
-            (None, Some(listed)) if listed.mode != Mode::Disabled => (&listed.conditions, &[][..]),
-            _ => return None,
-        };
+        let (conditions, key, mode) = self.asks(number)?;
+        if mode == Mode::Disabled || self.tree().path(number).is_some() {
+            return None;
+        }
         let failing = |condition: &&Condition| !condition.holds(value(attributes, &condition.attribute));
         let mut failing = conditions.iter().filter(failing);
         let is_absent = |name: &&str| value(attributes, name).is_none();
@@ -57,7 +55,7 @@ impl Domain {
             absent.insert(&condition.attribute);
         }
         let absent: Vec<&str> = absent.into_iter().collect();
-        let is_rule = rule.is_some();
+        let is_rule = self.listed(number).is_none();
         match absent.as_slice() {
             [name] if failing.next().is_none() => near_name(name, unused, is_rule),
             _ => None,

@@ -237,17 +237,11 @@ impl Domain {
     /// or if the number is unknown. Tests each condition, so it is for diagnostics only.
     #[must_use]
     pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<Mismatch<'_>> {
-        let rule = self.contents.rules.get(number as usize);
-        let mode = rule.map(|rule| rule.mode).or_else(|| self.listed(number).map(|listed| listed.mode));
-        if mode == Some(Mode::Disabled) {
+        let (conditions, key, mode) = self.asks(number)?;
+        if mode == Mode::Disabled {
             return Some(Mismatch::Disabled);
         }
         let value = |name: &str| value(attributes, name);
-        let (conditions, key) = match (rule, self.listed(number)) {
-            (Some(rule), _) => (&rule.conditions, &*rule.key),
-            (None, Some(listed)) => (&listed.conditions, &[][..]),
-            (None, None) => return None,
-        };
         let failing = conditions.iter().find(|condition| !condition.holds(value(&condition.attribute)));
         if let Some(condition) = failing {
             return Some(match value(&condition.attribute) {
@@ -257,6 +251,14 @@ impl Domain {
         }
         let missing = key.iter().find(|part| value(&part.attribute).is_none());
         missing.map(|part| Mismatch::Absent { attribute: &part.attribute, line: 0 })
+    }
+
+    /// Returns the conditions, the key and the mode of a rule or list entry.
+    pub(super) fn asks(&self, number: u32) -> Option<(&[Condition], &[KeyPart], Mode)> {
+        match self.contents.rules.get(number as usize) {
+            Some(rule) => Some((&rule.conditions, &rule.key, rule.mode)),
+            None => self.listed(number).map(|listed| (&*listed.conditions, &[][..], listed.mode)),
+        }
     }
 }
 
