@@ -79,13 +79,7 @@ pub(super) fn read_kept(texts: &DomainTexts, scopes: &Scopes) -> Option<Arc<Doma
 /// Reads the rules of one text as a file of this name.
 #[must_use]
 pub fn read_text(file: &str, text: &str) -> Loaded {
-    read_text_scoped(file, text, &Scopes::default())
-}
-
-/// Like [`read_text`], with scopes from the settings for rules without one.
-#[must_use]
-pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
-    read_by(&FileDomains::default(), scopes, |reading| reading.source(Source::new(file, text.to_owned())))
+    read_with_text(None, file, text)
 }
 
 /// Reads the rules at a path, if given, and then one text as another file.
