@@ -8,7 +8,6 @@ use super::{Condition, Domain, Mismatch, Mode, conditions};
 
 impl Mismatch<'_> {
     /// Describes the mismatch of a request with these attributes.
-    #[must_use]
     pub fn describe(&self, attributes: &[(&str, &str)]) -> String {
         match self {
             Mismatch::Disabled => "its mode is disabled".to_owned(),
@@ -35,7 +34,6 @@ impl Domain {
     /// Returns the single difference by which a rule or list entry misses these attributes, if a misspelling, the case
     /// of a value or one missing attribute explains it. `unused`: those of [`Domain::unused`]. `None` for nodes of the
     /// descriptor tree.
-    #[must_use]
     pub fn near_match(&self, number: u32, attributes: &[(&str, &str)], unused: &[&str]) -> Option<String> {
         let (conditions, key, mode) = self.asks(number)?;
         if mode == Mode::Disabled || self.tree().path(number).is_some() {
@@ -63,7 +61,6 @@ impl Domain {
     }
 
     /// Returns the names of those attributes that no rule, list entry, priority or descriptor of the domain uses.
-    #[must_use]
     pub fn unused<'a>(&self, attributes: &[(&'a str, &str)]) -> Vec<&'a str> {
         let used = self.attribute_names();
         let names = attributes.iter().map(|(name, _)| *name);
@@ -71,7 +68,6 @@ impl Domain {
     }
 
     /// Returns the names of all attributes that rules, list entries and priorities use, in alphabetical order.
-    #[must_use]
     pub fn attribute_names(&self) -> BTreeSet<&str> {
         let overrides = self.rules().iter().filter_map(|rule| rule.overrides.as_deref());
         let rules = self.rules().iter().map(|rule| &rule.conditions);
