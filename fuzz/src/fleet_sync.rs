@@ -254,7 +254,7 @@ impl Host {
 fn decoded(call: &ScriptCommand, input: &mut Input<'_>) -> Option<ScriptReply> {
     let first = input.byte();
     let expected = match ScriptReply::decode(call, &[first]) {
-        Err(ReplyFault::Length { expected, .. }) => expected,
+        Err(ReplyFault { expected, .. }) => expected,
         _ => 1,
     };
     let mut bytes = [&[first], input.bytes(expected.saturating_sub(1))].concat();

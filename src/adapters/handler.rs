@@ -197,8 +197,10 @@ impl HttpHandler {
             CheckBody::hit(&auth.domain, attributes.collect()).frame(CheckOp::Hit).map_err(invalid)?;
         let decision = match self.ask(None, &frame).await {
             Ok(WireAnswer::Decision(decision)) => *decision,
-            Ok(WireAnswer::Error(code, _)) if is_refusal(code) => HttpDecision::rejected(code.name()),
-            Ok(_) => HttpDecision::degraded(MissReason::Protocol.name()),
+            Ok(WireAnswer::Error(code, message)) => {
+                refused(code, message).unwrap_or_else(|_| HttpDecision::rejected(code.name()))
+            }
+            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol.name()),
             Err(reason) => HttpDecision::degraded(reason.name()),
         };
         self.count(&decision);
@@ -225,11 +227,7 @@ impl HttpHandler {
 
     fn session(&self, request: &Request<Incoming>) -> Result<Option<SessionName>, BadRequest> {
         let name = request.headers().get(SESSION_HEADER);
-        let entered = name.map(|name| HttpSessions::enter(&self.state, self.peer.user, name.as_bytes()));
-        entered.transpose().map_err(|error| match error {
-            super::sessions::HttpSessionError::Name => invalid(error.to_string()),
-            _ => BadRequest(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-        })
+        name.map(|name| HttpSessions::enter(&self.state, self.peer.user, name.as_bytes())).transpose()
     }
 
     fn named_session(
@@ -288,7 +286,7 @@ async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, BadR
     serde_json::from_slice(&body).map_err(|error| invalid(error.to_string()))
 }
 
-fn invalid(message: String) -> BadRequest {
+pub(super) fn invalid(message: String) -> BadRequest {
     BadRequest(StatusCode::BAD_REQUEST, message)
 }
 
@@ -300,10 +298,6 @@ fn refused(code: Code, message: String) -> Result<HttpDecision, BadRequest> {
         Code::NotAllowed | Code::Forbidden => Err(BadRequest(StatusCode::FORBIDDEN, message)),
         _ => Ok(HttpDecision::degraded(MissReason::Protocol.name())),
     }
-}
-
-fn is_refusal(code: Code) -> bool {
-    matches!(code, Code::Invalid | Code::Quota | Code::NotAllowed | Code::Forbidden)
 }
 
 fn auth_reply(decision: &HttpDecision, domain: &str, always_403: bool) -> HttpReply {

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use hyper::header::HeaderName;
 use parking_lot::Mutex;
+use strum::VariantNames;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -72,7 +73,7 @@ pub struct AdapterCounters {
     connections: AtomicU64,
     connections_refused: AtomicU64,
     sessions: AtomicU64,
-    answers: [AtomicU64; AnswerKind::NAMES.len()],
+    answers: [AtomicU64; AnswerKind::VARIANTS.len()],
     /// The states of limits in requests that gave way before they were fresh.
     pub evictions: AtomicU64,
     /// The descriptors of Envoy of which a field was ignored.
@@ -80,17 +81,14 @@ pub struct AdapterCounters {
 }
 
 /// The kind of an answer, for metrics.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 enum AnswerKind {
     Allowed,
     Refused,
     Done,
     Degraded,
     Rejected,
-}
-
-impl AnswerKind {
-    const NAMES: [&str; 5] = ["allowed", "refused", "done", "degraded", "rejected"];
 }
 
 impl AdapterCounters {
@@ -114,7 +112,8 @@ impl AdapterCounters {
 
     /// Returns the answers by kind.
     pub fn answers(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        AnswerKind::NAMES.into_iter().zip(self.answers.iter().map(|count| count.load(Ordering::Relaxed)))
+        let counts = self.answers.iter().map(|count| count.load(Ordering::Relaxed));
+        AnswerKind::VARIANTS.iter().copied().zip(counts)
     }
 
     fn count(&self, kind: AnswerKind) {

@@ -1,6 +1,6 @@
 //! The OpenAPI document, made from the types of bodies.
 
-use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
@@ -78,10 +78,6 @@ pub(super) fn document() -> Value {
             "/v1/charge": post("Charges afterwards, or refunds.", false, &charge, &done),
             "/v1/auth": {"get": auth, "post": auth}
         },
-        "components": {"schemas": components(schemas)}
+        "components": {"schemas": schemas.take_definitions(true)}
     })
-}
-
-fn components(mut schemas: SchemaGenerator) -> Value {
-    schemas.take_definitions(true).into()
 }

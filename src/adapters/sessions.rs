@@ -5,11 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
 use super::AdapterState;
 use super::exchange::{SessionName, open};
+use super::handler::{BadRequest, invalid};
 use crate::clock::Timestamp;
 
 /// The sessions in use, by user and name.
@@ -23,31 +25,14 @@ struct UsedSession {
     used_at: Timestamp,
 }
 
-/// Why a session cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HttpSessionError {
-    #[error(
-        "Tidegate-Session has 1 to {NAME_BYTES_MAX} bytes; help: send a random text that this process keeps"
-    )]
-    Name,
-    #[error(
-        "there are too many sessions: {per_user} of one user, or {max} in all; help: keep one name per process"
-    )]
-    TooMany { max: u32, per_user: u32 },
-    #[error("no session can be opened: {0}")]
-    Connect(#[from] std::io::Error),
-}
-
 impl HttpSessions {
     /// Opens a session, or notes its use. Returns its name on the wire, which is the same after a restart.
-    pub(super) fn enter(
-        state: &AdapterState,
-        user: u32,
-        name: &[u8],
-    ) -> Result<SessionName, HttpSessionError> {
+    pub(super) fn enter(state: &AdapterState, user: u32, name: &[u8]) -> Result<SessionName, BadRequest> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(HttpSessionError::Name);
+            let help = "send a random text that this process keeps";
+            return Err(invalid(format!("Tidegate-Session has 1 to {NAME_BYTES_MAX} bytes; help: {help}")));
         }
+        let unavailable = |message| BadRequest(StatusCode::SERVICE_UNAVAILABLE, message);
         let named = digest(&SHA256, &[&b"http:"[..], &user.to_be_bytes(), name].concat());
         let wire_name = named.as_ref().first_chunk().copied().unwrap_or_default();
         let used_at = state.clock.now().at;
@@ -59,9 +44,12 @@ impl HttpSessions {
         let of_user = sessions.keys().filter(|(of, _)| *of == user).count();
         let (max, per_user) = ((state.limits.max / 4).max(1), (state.limits.per_user / 4).max(1));
         if of_user >= per_user as usize || sessions.len() >= max as usize {
-            return Err(HttpSessionError::TooMany { max, per_user });
+            return Err(unavailable(format!(
+                "there are too many sessions: {per_user} of one user, or {max} in all; help: keep one name per process"
+            )));
         }
-        let connection = open(&state.connector, "http", user, Some(wire_name))?;
+        let connection = open(&state.connector, "http", user, Some(wire_name))
+            .map_err(|error| unavailable(format!("no session can be opened: {error}")))?;
         sessions.insert((user, wire_name), UsedSession { _connection: connection, used_at });
         state.counters.sessions.store(sessions.len() as u64, Ordering::Relaxed);
         Ok(wire_name)

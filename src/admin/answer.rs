@@ -2,39 +2,29 @@
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use http_body_util::{Either, Full};
-use hyper::body::{Body, Bytes, Frame};
+use http_body_util::{Either, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
+use tokio_stream::wrappers::ReceiverStream;
 
 /// One answer: all of it at once, or lines as they come.
 pub(super) type HttpAnswer = Response<Either<Full<Bytes>, LineStream>>;
 
-/// A stream of lines, until its sender closes.
-#[derive(Debug)]
-pub(super) struct LineStream(Receiver<Bytes>);
+/// Lines until their sender closes.
+type LineStream = StreamBody<ReceiverStream<LineFrame>>;
 
-impl Body for LineStream {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
-}
+/// Some whole lines.
+pub(super) type LineFrame = Result<Frame<Bytes>, Infallible>;
 
 /// JSON lines as they come.
-pub(super) fn lines(lines: Receiver<Bytes>) -> HttpAnswer {
-    of_body("application/jsonl", StatusCode::OK, Either::Right(LineStream(lines)))
+pub(super) fn lines(lines: Receiver<LineFrame>) -> HttpAnswer {
+    let lines = StreamBody::new(ReceiverStream::new(lines));
+    of_body("application/jsonl", StatusCode::OK, Either::Right(lines))
 }
 
 /// Text for people.

@@ -122,7 +122,7 @@ pub(super) fn fleet_rules(
 ) -> Vec<FleetRuleStatus> {
     let (budgets, permits, synced) =
         (engine.fleet_budgets(), engine.fleet_concurrency_limits(), fleet.budgets());
-    let mut by_rule: HashMap<&str, (BudgetCounters, Option<PermitsStatus>)> = HashMap::new();
+    let mut by_rule: HashMap<&str, (BudgetCounters, Option<PermitTotals>)> = HashMap::new();
     for (number, budget) in budgets.iter() {
         let (counts, _) = by_rule.entry(&*budget.rule).or_default();
         *counts = counts.plus(&synced.get(number).copied().unwrap_or_default());
@@ -139,7 +139,7 @@ pub(super) fn fleet_rules(
         let settings = limit.fleet?;
         let quota = limit.limit.allowances.iter().flatten().map(|allowance| &allowance.quota).next()?;
         let joined = by_rule.get(&*format!("{}/{}", rule.domain, rule.name));
-        let (counts, places) = joined.cloned().unwrap_or_default();
+        let (counts, places) = joined.copied().unwrap_or_default();
         Some(FleetRuleStatus {
             domain: rule.domain.to_owned(),
             rule: rule.name.to_owned(),
@@ -259,7 +259,7 @@ pub(crate) struct FleetRuleStatus {
     /// The most that all hosts together admit while some are cut off, in budgets; `None`: without bound.
     pub(crate) admitted_max: Option<f64>,
     /// Permits of a concurrency rule.
-    pub(crate) places: Option<PermitsStatus>,
+    pub(crate) places: Option<PermitTotals>,
     pub(crate) version: Option<u64>,
     /// Whether another host has newer numbers, which hold for all hosts.
     pub(crate) newer_elsewhere: bool,
@@ -280,14 +280,6 @@ pub(crate) struct BoundStatus {
     pub(crate) on_miss: String,
     pub(crate) extra: u64,
     pub(crate) quiet_permille: u64,
-}
-
-/// Permits of this host.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PermitsStatus {
-    pub(crate) held: u64,
-    pub(crate) in_use: u64,
 }
 
 /// The reserve of a pool.

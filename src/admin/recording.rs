@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use humantime::format_duration;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Frame};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Sender, channel};
 
+use super::answer::LineFrame;
 use super::verbs::{RequestFields, VerbRefusal, VerbResult};
 use super::{AdminState, DomainInForce, answer};
 use crate::clock::Timestamp;
@@ -24,7 +25,7 @@ struct LiveRecording {
     writer: RecordingWriter,
     /// Lines that are counted.
     counted: u64,
-    lines: Sender<Bytes>,
+    lines: Sender<LineFrame>,
     until: Timestamp,
     by: String,
     /// The rules in force at the start of the recording.
@@ -176,16 +177,17 @@ impl LiveRecording {
 
     /// Sends the written lines to the reader. Events are buffered meanwhile, as long as there is room.
     fn send(&mut self) -> Result<(), RecordingEnd> {
-        let mut bytes = Bytes::from(self.writer.take());
+        let bytes = Bytes::from(self.writer.take());
         if bytes.is_empty() {
             return Ok(());
         }
+        let mut frame = Ok(Frame::data(bytes));
         let begin = self.admin.clock.now().at;
         loop {
-            bytes = match self.lines.try_send(bytes) {
+            frame = match self.lines.try_send(frame) {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Closed(_)) => return Err(RecordingEnd::Gone),
-                Err(TrySendError::Full(bytes)) => bytes,
+                Err(TrySendError::Full(frame)) => frame,
             };
             if self.admin.clock.now().at.since(begin) >= STALL_MAX {
                 return Err(RecordingEnd::Stalled);

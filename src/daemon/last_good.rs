@@ -40,18 +40,17 @@ impl LastGood {
             Err(bad) => bad,
         };
         self.record.found_bad(self.file);
-        match bad {
-            LastGoodError::Damaged => match set_aside(&self.path) {
-                Ok(aside) => {
-                    let aside = aside.display();
-                    warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");
-                }
-                Err(error) => {
-                    warn!(%path, error = %without_number(&error), "the rules that were kept are damaged or another version's: not used");
-                }
-            },
-            LastGoodError::Unreadable(error) => {
-                warn!(%path, error = %without_number(&error), "the rules that were kept cannot be read: not used");
+        if bad.kind() != io::ErrorKind::InvalidData {
+            warn!(%path, error = %without_number(&bad), "the rules that were kept cannot be read: not used");
+            return Vec::new();
+        }
+        match set_aside(&self.path) {
+            Ok(aside) => {
+                let aside = aside.display();
+                warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");
+            }
+            Err(error) => {
+                warn!(%path, error = %without_number(&error), "the rules that were kept are damaged or another version's: not used");
             }
         }
         Vec::new()
@@ -62,16 +61,17 @@ impl LastGood {
         self.path.exists()
     }
 
-    fn read(&self) -> Result<Vec<DomainTexts>, LastGoodError> {
+    /// Reads the file; `InvalidData`: it is damaged.
+    fn read(&self) -> io::Result<Vec<DomainTexts>> {
         let mut bytes = Vec::new();
         let file = open_regular(&self.path);
         match file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(LastGoodError::Damaged),
-            Err(error) => Err(LastGoodError::Unreadable(error)),
-            Ok(_) if bytes.len() as u64 <= BYTES_MAX => parse(&bytes).ok_or(LastGoodError::Damaged),
-            Ok(_) => Err(LastGoodError::Damaged),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
+            _ => {}
         }
+        let texts = parse(&bytes).filter(|_| bytes.len() as u64 <= BYTES_MAX);
+        texts.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Writes the texts in force; a domain whose files have errors keeps its stored texts. Returns false if
@@ -101,9 +101,9 @@ impl LastGood {
         let current = library.texts();
         let before = match self.read() {
             Ok(texts) => texts,
-            Err(LastGoodError::Damaged) => Vec::new(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
             // A file that cannot be read now must not be replaced by less.
-            Err(LastGoodError::Unreadable(error)) => return Err(error),
+            Err(error) => return Err(error),
         };
         let of =
             |texts: &[DomainTexts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
@@ -197,11 +197,6 @@ impl ProvenRules {
         let is_kept = self.file.as_mut().is_none_or(|file| file.write(library));
         self.since = (!is_kept).then(read_boot_nanos);
     }
-}
-
-enum LastGoodError {
-    Damaged,
-    Unreadable(io::Error),
 }
 
 /// The first bytes of the file: its kind, and the version of the rest.

@@ -42,12 +42,6 @@ struct SwitchesSnapshot {
     document: Arc<[u8]>,
 }
 
-/// Ends the thread when dropped.
-#[derive(Debug)]
-pub(super) struct SwitchesWatch {
-    _stop: SyncSender<()>,
-}
-
 impl SwitchesStore {
     /// Restores the switches and blocks in an engine that has no rules yet.
     pub(super) fn start(
@@ -136,11 +130,11 @@ impl SwitchesStore {
     }
 
     /// Returns the work of the thread that checks twice a second for expired switches and for the file that
-    /// disables everything, until the watch is dropped. The first check is done before this returns.
+    /// disables everything, until the sender is dropped. The first check is done before this returns.
     pub(super) fn watch(
         self: &Arc<SwitchesStore>,
         socket: &Path,
-    ) -> (SwitchesWatch, impl FnMut() + Send + 'static) {
+    ) -> (SyncSender<()>, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
         let mut files = DisableFiles::new(socket);
         let mut logged = None;
@@ -158,7 +152,7 @@ impl SwitchesStore {
                 logged = failure;
             }
         };
-        (SwitchesWatch { _stop: stop }, work)
+        (stop, work)
     }
 
     fn look_for_file(&self, files: &mut DisableFiles) {

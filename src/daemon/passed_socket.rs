@@ -2,32 +2,21 @@
 
 use rustix::fd::OwnedFd;
 
-use crate::server::{Listener, PassedSocketError};
+use crate::server::Listener;
 use crate::sys::{self, PassedDescriptor};
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unusable {
-    #[error(
-        "the descriptors that were passed cannot be taken: {0}: LISTEN_FDS and LISTEN_FDNAMES must agree"
-    )]
-    Variables(#[from] std::io::Error),
-    #[error("the socket `{name}` was passed and cannot be used: {source}")]
-    NotTaken { name: String, source: PassedSocketError },
-    #[error(
-        "{count} sockets were passed ({names}) and one is needed: \
-         write FileDescriptorName={NAME} in its unit, or pass no other"
-    )]
-    WhichOne { count: usize, names: String },
-}
-
 /// Returns the passed socket, ready to listen; `None`: none was passed, so the daemon makes its own.
-pub(super) fn listener() -> Result<Option<Listener>, Unusable> {
-    let Some((name, descriptor)) = choose(sys::take_passed_descriptors()?)? else { return Ok(None) };
-    Listener::from_passed(descriptor).map(Some).map_err(|source| Unusable::NotTaken { name, source })
+pub(super) fn listener() -> Result<Option<Listener>, String> {
+    let passed = sys::take_passed_descriptors().map_err(|error| {
+        format!("the descriptors that were passed cannot be taken: {error}: LISTEN_FDS and LISTEN_FDNAMES must agree")
+    })?;
+    let Some((name, descriptor)) = choose(passed)? else { return Ok(None) };
+    let unusable = |why| format!("the socket `{name}` was passed and cannot be used: {why}");
+    Listener::from_passed(descriptor).map(Some).map_err(unusable)
 }
 
 /// Selects the descriptor with our name, or the only one under any name.
-fn choose(passed: Vec<PassedDescriptor>) -> Result<Option<(String, OwnedFd)>, Unusable> {
+fn choose(passed: Vec<PassedDescriptor>) -> Result<Option<(String, OwnedFd)>, String> {
     let mut named: Vec<_> = passed.into_iter().map(|passed| (passed.name, passed.descriptor)).collect();
     let ours = named.iter().filter(|(name, _)| name == NAME).count();
     if ours == 1 {
@@ -35,7 +24,10 @@ fn choose(passed: Vec<PassedDescriptor>) -> Result<Option<(String, OwnedFd)>, Un
     }
     if named.len() > 1 {
         let names = named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(Unusable::WhichOne { count: named.len(), names });
+        return Err(format!(
+            "{} sockets were passed ({names}) and one is needed: write FileDescriptorName={NAME} in its unit, or pass no other",
+            named.len()
+        ));
     }
     Ok(named.pop())
 }

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
@@ -14,7 +15,7 @@ use super::control::Daemon;
 use super::fleet_start;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
-use super::operator_control::{self, SwitchesStore};
+use super::operator_control::SwitchesStore;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
@@ -59,8 +60,8 @@ pub struct Args {
 #[cfg_attr(feature = "test-hooks", derive(clap::Args))]
 pub struct TestHooks {
     /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices
-    #[cfg_attr(feature = "test-hooks", arg(long, value_enum, default_value_t, hide = true))]
-    pub scheduler_slice: OnOff,
+    #[cfg_attr(feature = "test-hooks", arg(long, value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::Set, default_value = "on", hide = true))]
+    pub scheduler_slice: bool,
     /// The file that names this boot: another one simulates a reboot
     #[cfg_attr(feature = "test-hooks", arg(long, default_value = BOOT_ID_FILE, hide = true))]
     pub boot_id: PathBuf,
@@ -72,21 +73,11 @@ pub struct TestHooks {
 impl Default for TestHooks {
     fn default() -> TestHooks {
         TestHooks {
-            scheduler_slice: OnOff::On,
+            scheduler_slice: true,
             boot_id: BOOT_ID_FILE.into(),
             write_state_every: WRITE_EVERY_MILLIS,
         }
     }
-}
-
-/// On or off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum OnOff {
-    /// On
-    #[default]
-    On,
-    /// Off
-    Off,
 }
 
 const EXAMPLES: &str = "\
@@ -298,7 +289,7 @@ fn server_options(
         ),
         pools: PoolAccess::new(settings.pools.iter().cloned()),
         telemetry: Arc::default(),
-        request_short_slices: args.hooks.scheduler_slice == OnOff::On,
+        request_short_slices: args.hooks.scheduler_slice,
         thread_health: Arc::clone(pulse),
         remote_checker: fleet.map(FleetHandle::remote_checker),
         recorder: Arc::default(),
@@ -308,7 +299,7 @@ fn server_options(
 /// Listens on the passed socket, else on one of our own.
 fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
     let wanted = &settings.socket.path;
-    if let Some(listener) = passed_socket::listener()? {
+    if let Some(listener) = passed_socket::listener().map_err(ServeFailure::Passed)? {
         if listener.path() != wanted {
             let (passed, wanted) = (listener.path().display(), wanted.display());
             warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
@@ -371,11 +362,7 @@ fn unready(
 }
 
 /// Without this thread the `disable` file has no effect, and expired switches are not logged.
-fn watch_switches(
-    switches: &Arc<SwitchesStore>,
-    settings: &Settings,
-    helpers: &Helpers,
-) -> operator_control::SwitchesWatch {
+fn watch_switches(switches: &Arc<SwitchesStore>, settings: &Settings, helpers: &Helpers) -> SyncSender<()> {
     let (watch, work) = switches.watch(&settings.socket.path);
     helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     watch
@@ -447,7 +434,7 @@ enum ServeFailure {
     )]
     Admin(BindError),
     #[error("{0}")]
-    Passed(#[from] passed_socket::Unusable),
+    Passed(String),
     #[error(
         "{}: cannot make the directory of the socket: {}\nhelp: name a socket in another directory: --socket PATH",
         path.display(),

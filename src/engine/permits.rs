@@ -9,6 +9,7 @@ use super::shards::{SHARDS, Shard};
 use super::tag::Tag;
 use crate::clock::Now;
 use crate::limit::permits::Permits;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ pub struct ClaimedPermit {
 }
 
 /// This host's part of all keys of one limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PermitTotals {
     /// Permits held.
     pub held: u64,

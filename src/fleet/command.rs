@@ -13,6 +13,7 @@ use super::window::CellWindow;
 use super::wire::{EXACT_MAX, ScriptWriter, push_hex};
 use crate::clock::Timestamp;
 use crate::engine::Shortfall;
+use std::ops::RangeInclusive;
 
 /// The name of a host.
 pub type Host = [u8; 16];
@@ -36,8 +37,8 @@ impl ScriptCommand {
     /// Encodes the command; equal commands give equal bytes.
     ///
     /// # Errors
-    /// The command is invalid; see [`CommandFault`].
-    pub fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
+    /// The command is invalid: it has no entries or too many, or a key twice.
+    pub fn encode(&self) -> Result<RedisCommand<'static>, String> {
         match self {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
@@ -213,8 +214,8 @@ pub struct SyncBatch {
 }
 
 impl SyncBatch {
-    fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
-        distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
+    fn encode(&self) -> Result<RedisCommand<'static>, String> {
+        distinct(self.asks.iter().map(|ask| ask.key), 1..=CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         Ok(RedisCommand {
@@ -252,8 +253,8 @@ pub struct KeyPayment {
 }
 
 impl Payment {
-    fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
-        distinct(self.costs.iter().map(|cost| cost.key), COSTS_MAX)?;
+    fn encode(&self) -> Result<RedisCommand<'static>, String> {
+        distinct(self.costs.iter().map(|cost| cost.key), 1..=COSTS_MAX)?;
         let mut costs = ScriptWriter::default();
         for cost in &self.costs {
             cost.cell_quota.write(cost.window.map(|window| window.slots), &mut costs);
@@ -279,32 +280,20 @@ fn kind(is_window: bool) -> char {
 
 /// Checks the count and the distinctness of keys. A script reads all cells before it writes them, so that a
 /// repeated key would lose its first update.
-pub(super) fn distinct(keys: impl Iterator<Item = [u8; 16]>, max: usize) -> Result<(), CommandFault> {
+pub(super) fn distinct<K: Ord>(
+    keys: impl Iterator<Item = K>,
+    allowed: RangeInclusive<usize>,
+) -> Result<(), String> {
     let mut keys: Vec<_> = keys.collect();
-    if keys.is_empty() || keys.len() > max {
-        return Err(CommandFault::Count { found: keys.len(), max });
+    if !allowed.contains(&keys.len()) {
+        let (min, max) = allowed.into_inner();
+        return Err(format!("{} in one command, which takes {min} to {max}", keys.len()));
     }
     keys.sort_unstable();
     match keys.array_windows().any(|[one, next]| one == next) {
-        true => Err(CommandFault::Twice),
+        true => Err("one key twice in one command".to_owned()),
         false => Ok(()),
     }
-}
-
-/// Why a command cannot be encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CommandFault {
-    /// No entries, or too many.
-    #[error("{found} in one command, which takes 1 to {max}")]
-    Count {
-        /// The number found.
-        found: usize,
-        /// The maximum.
-        max: usize,
-    },
-    /// A key occurs twice.
-    #[error("one key twice in one command")]
-    Twice,
 }
 
 /// Cells of one sync: they occupy Redis for 0.25 ms. The fixed cost of a command equals about three cells: twice

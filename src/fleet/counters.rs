@@ -1,7 +1,7 @@
 //! The published state of the sync task, readable without waiting.
 
 use super::command::Host;
-use super::link::{FailureClass, NodeStatus};
+use super::link::{FailureCounts, NodeStatus};
 use super::remote_checks::RemoteCheckCounts;
 use super::secrets::SecretDigest;
 use super::sync::SyncCounts;
@@ -100,8 +100,7 @@ impl FleetView {
     /// Returns the view before the first connection: every class of failures is present, at zero.
     #[must_use]
     pub fn new() -> FleetView {
-        let errors = FailureClass::NAMES.map(|name| (name, 0)).to_vec();
-        FleetView { errors, ..FleetView::default() }
+        FleetView { errors: FailureCounts::default().read(), ..FleetView::default() }
     }
 
     /// Returns the number of hosts that may be cut off from Redis while the others share: this one, which knows of no

@@ -1,7 +1,7 @@
 //! Heartbeats: a host reports that it is alive, and the load of its pools.
 
 use super::cell::HOSTS_MAX;
-use super::command::{CommandFault, Host};
+use super::command::{Host, distinct};
 use super::link::RedisCommand;
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
@@ -70,16 +70,8 @@ pub struct FleetPoolLoad {
 }
 
 impl Heartbeat {
-    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
-        let mut names: Vec<_> = self.pools.iter().map(|report| &report.pool).collect();
-        names.sort_unstable();
-        names.dedup();
-        if names.len() != self.pools.len() {
-            return Err(CommandFault::Twice);
-        }
-        if self.pools.len() > POOLS_MAX {
-            return Err(CommandFault::Count { found: self.pools.len(), max: POOLS_MAX });
-        }
+    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, String> {
+        distinct(self.pools.iter().map(|report| &report.pool), 0..=POOLS_MAX)?;
         let of_secret = format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes();
         let mut keys = vec![b"tg:{tm}:hosts".to_vec(), of_secret, b"tg:{tm}:epochs".to_vec()];
         let mut reports = ScriptWriter::default();

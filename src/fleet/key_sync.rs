@@ -3,9 +3,9 @@
 mod demand;
 
 use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, TOKEN};
-use super::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest, WindowStatus};
+use super::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{FleetBudget, HOLD, ShareReport, SharedKey, WindowTurns};
+use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
 use demand::{needed, own_part, token_takes};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(super) struct KeySync {
     /// Local demand, in thousandths of a token per second.
     demand: u64,
     /// When the window has more tokens, and whether it is spent out until then.
-    more: Option<(Timestamp, bool)>,
+    more: Option<NextIncrease>,
     /// When the last reply came, and for how long after that Redis keeps the cell at least.
     known: Option<(Timestamp, Duration)>,
     /// The tokens of the fleet as of the last reply, µtok.
@@ -194,12 +194,13 @@ impl KeySync {
 
     /// Whether the window was spent out lately: other hosts may return tokens before it ends.
     fn is_spent_out(&self, now: Timestamp) -> bool {
-        matches!(self.more, Some((_, true))) && self.known.is_some_and(|(at, _)| now.since(at) < HOLD)
+        self.more.is_some_and(|more| more.is_exhausted)
+            && self.known.is_some_and(|(at, _)| now.since(at) < HOLD)
     }
 
     /// Resets the state of a window that may have turned since the last reply.
     fn turn(&mut self, budget: &FleetBudget, now: Timestamp) {
-        if self.more.is_some_and(|(at, _)| now >= at) {
+        if self.more.is_some_and(|more| now >= more.at) {
             self.more = None;
             self.is_short = false;
             if budget.quota.window().is_some_and(|window| !window.slides()) {
@@ -321,9 +322,7 @@ impl KeySync {
             None => ask.cell_quota.kept_us(reply.level),
         };
         self.known = Some((now, Duration::from_micros(kept_us)));
-        self.more = window.filter(|(_, reply)| reply.more_us > 0).map(|(_, reply)| {
-            (now.after(Duration::from_micros(reply.more_us)), reply.stands == WindowStatus::SpentOut)
-        });
+        self.more = window.and_then(|(_, reply)| reply.next_increase(now));
         self.level = reply.level;
         self.fleet_demand = reply.demand;
         self.users = reply.hosts;
@@ -373,7 +372,7 @@ impl KeySync {
     /// When to check a key after its reply.
     pub(super) fn after(&self, budget: &FleetBudget, now: Timestamp) -> Timestamp {
         let sent = self.sent_at.unwrap_or(now);
-        if let Some((at, true)) = self.more
+        if let Some(NextIncrease { at, is_exhausted: true }) = self.more
             && self.held() == 0
         {
             return at.min(now.after(KEEP)).max(now);

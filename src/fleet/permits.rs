@@ -10,9 +10,7 @@
 //!
 //! Commands are sent once. A member of unknown state is removed by a later command.
 
-use super::command::{
-    Bucket, BucketState, CELLS_MAX, CommandFault, CommandHead, Host, ScriptCommand, distinct,
-};
+use super::command::{Bucket, BucketState, CELLS_MAX, CommandHead, Host, ScriptCommand, distinct};
 use super::link::RedisCommand;
 use super::reply::CommandReply;
 use super::rng::Rng;
@@ -64,8 +62,8 @@ pub struct KeyPermitReply {
 }
 
 impl PermitCommand {
-    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
-        distinct(self.requests.iter().map(|request| request.key), CELLS_MAX)?;
+    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, String> {
+        distinct(self.requests.iter().map(|request| request.key), 1..=CELLS_MAX)?;
         let mut bytes = ScriptWriter::default();
         for request in &self.requests {
             let numbers = [&request.dropped, &request.kept, &request.wanted];

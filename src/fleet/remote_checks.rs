@@ -16,11 +16,11 @@ use super::command::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
-use super::window::{RedisClock, WindowStatus};
+use super::window::RedisClock;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, RemoteChecker, SharedKey,
-    Shortfall, Shortfalls,
+    CheckReply, Engine, FleetBudget, FleetStatus, OnCheckReply, RemoteChecker, SharedKey, Shortfall,
+    Shortfalls,
 };
 use breaker::Breaker;
 use permits::PermitQueue;
@@ -291,11 +291,7 @@ impl PendingChecks {
                 CostCover::Never => reply.add_refused(need, None, paid.level, sent_at),
             }
             if let Some(window) = &paid.window {
-                let more = (window.more_us > 0).then(|| NextIncrease {
-                    at: now.at.after(Duration::from_micros(window.more_us)),
-                    is_exhausted: window.stands == WindowStatus::SpentOut,
-                });
-                reply.set_window_refill(more, paid_us);
+                reply.set_window_refill(window.next_increase(now.at), paid_us);
             }
         }
         if is_late {

@@ -1,9 +1,9 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
 use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
-use super::command::{Payment, ScriptCommand, SyncBatch};
+use super::command::ScriptCommand;
 use super::heartbeat::HeartbeatReply;
-use super::permits::{self, KeyPermitReply, PermitCommand};
+use super::permits::{self, KeyPermitReply};
 use super::window::{self, WindowReply};
 use super::wire::{EXACT_MAX, ReplyReader};
 
@@ -75,55 +75,52 @@ impl ScriptReply {
     /// Bytes of the wrong length.
     pub fn decode(command: &ScriptCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
         match command {
-            ScriptCommand::Sync(batch) => sync(batch, bytes),
-            ScriptCommand::Exact(payment) => exact(payment, bytes),
-            ScriptCommand::Permits(command) => of_permits(command, bytes),
+            ScriptCommand::Sync(batch) => {
+                let windows = batch.asks.iter().filter(|ask| ask.window.is_some()).count();
+                let length = batch.asks.len() * SAID_BYTES + windows * window::SAID_BYTES;
+                answer(bytes, length, ScriptReply::Sync, |from, now_us| {
+                    batch.asks.iter().map(|ask| CellReply::read(from, ask, now_us / GENERATION_US)).collect()
+                })
+            }
+            ScriptCommand::Exact(payment) => {
+                let windows = payment.costs.iter().filter(|cost| cost.window.is_some()).count();
+                let length = payment.costs.len() * PAID_BYTES + windows * window::SAID_BYTES;
+                answer(bytes, length, ScriptReply::Exact, |from, _| {
+                    payment
+                        .costs
+                        .iter()
+                        .map(|cost| PaymentResult::read(from, cost.window.is_some()))
+                        .collect()
+                })
+            }
+            ScriptCommand::Permits(command) => {
+                let length = command.requests.len() * permits::RESULT_BYTES;
+                answer(bytes, length, ScriptReply::Permits, |from, _| {
+                    command.requests.iter().map(|request| KeyPermitReply::read(from, request)).collect()
+                })
+            }
             ScriptCommand::Heartbeat(heartbeat) => heartbeat.decode(bytes),
             ScriptCommand::Version(_) => {
                 let mut from = ReplyReader::of(bytes, 8)?;
-                let version = from.amount(EXACT_MAX);
-                Ok(Received { reply: ScriptReply::Version(version), clamped: from.clamped })
+                let reply = ScriptReply::Version(from.amount(EXACT_MAX));
+                Ok(Received { reply, clamped: from.clamped })
             }
         }
     }
 }
 
-fn sync(batch: &SyncBatch, bytes: &[u8]) -> Result<Received, ReplyFault> {
-    let windows = batch.asks.iter().filter(|ask| ask.window.is_some()).count();
-    let length = batch.asks.len() * SAID_BYTES + windows * window::SAID_BYTES;
-    let (answer, clamped) = answer(bytes, length, |from, now_us| {
-        batch.asks.iter().map(|ask| CellReply::read(from, ask, now_us / GENERATION_US)).collect()
-    })?;
-    Ok(Received { reply: ScriptReply::Sync(answer), clamped })
-}
-
-fn exact(payment: &Payment, bytes: &[u8]) -> Result<Received, ReplyFault> {
-    let windows = payment.costs.iter().filter(|cost| cost.window.is_some()).count();
-    let length = payment.costs.len() * PAID_BYTES + windows * window::SAID_BYTES;
-    let (answer, clamped) = answer(bytes, length, |from, _| {
-        payment.costs.iter().map(|cost| PaymentResult::read(from, cost.window.is_some())).collect()
-    })?;
-    Ok(Received { reply: ScriptReply::Exact(answer), clamped })
-}
-
-fn of_permits(command: &PermitCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
-    let length = command.requests.len() * permits::RESULT_BYTES;
-    let (answer, clamped) = answer(bytes, length, |from, _| {
-        command.requests.iter().map(|request| KeyPermitReply::read(from, request)).collect()
-    })?;
-    Ok(Received { reply: ScriptReply::Permits(answer), clamped })
-}
-
+/// Reads the common head of a reply about the cells of one bucket, and its results.
 fn answer<T>(
     bytes: &[u8],
     rest: usize,
+    reply: fn(CommandReply<T>) -> ScriptReply,
     read: impl FnOnce(&mut ReplyReader<'_>, u64) -> T,
-) -> Result<(CommandReply<T>, u32), ReplyFault> {
+) -> Result<Received, ReplyFault> {
     let mut from = ReplyReader::of(bytes, HEADER_BYTES + rest)?;
     let born_us = from.amount(EXACT_MAX);
     let now_us = from.amount(EXACT_MAX);
     let results = read(&mut from, now_us);
-    Ok((CommandReply { born_us, now_us, results }, from.clamped))
+    Ok(Received { reply: reply(CommandReply { born_us, now_us, results }), clamped: from.clamped })
 }
 
 impl PaymentResult {
@@ -141,17 +138,13 @@ impl PaymentResult {
     }
 }
 
-/// Why bytes are not a reply.
+/// The length of a reply differs from the one that its command implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplyFault {
-    /// The length differs from the one that the command implies.
-    #[error("a reply of {found} bytes to a command that brings {expected}")]
-    Length {
-        /// The implied length.
-        expected: usize,
-        /// The actual length.
-        found: usize,
-    },
+#[error("a reply of {found} bytes to a command that brings {expected}")]
+#[allow(missing_docs, reason = "the message says it")]
+pub struct ReplyFault {
+    pub expected: usize,
+    pub found: usize,
 }
 
 const HEADER_BYTES: usize = 16;

@@ -17,46 +17,28 @@ pub struct VersionCommand {
     /// The rule, equal on all hosts.
     pub rule: [u8; 16],
     /// Its numbers now.
-    pub numbers: NumbersFingerprint,
+    pub numbers: String,
     /// The numbers that this host had before (`numbers` if unchanged), and their version (0: none yet).
-    pub before: Option<(NumbersFingerprint, u64)>,
+    pub before: Option<(String, u64)>,
 }
 
-/// Identifies a rule's numbers: at most 64 bytes of text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NumbersFingerprint(String);
-
-impl NumbersFingerprint {
-    /// The fingerprint of a window, independent of its version.
-    #[must_use]
-    pub fn of_window(numbers: &CellQuota, window: &CellWindow) -> NumbersFingerprint {
-        NumbersFingerprint(format!("{} in {}", numbers.burst, window.text()))
-    }
-
-    /// The fingerprint of a bucket, independent of its version.
-    #[must_use]
-    pub fn of(numbers: &CellQuota) -> NumbersFingerprint {
-        NumbersFingerprint(format!("{}/{}/{}", numbers.rate.num(), numbers.rate.den(), numbers.burst))
-    }
-
-    /// The text as stored in Redis.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+/// Returns the text that identifies a rule's numbers, without their version: at most 64 bytes.
+#[must_use]
+pub fn fingerprint(numbers: &CellQuota, window: Option<&CellWindow>) -> String {
+    match window {
+        Some(window) => format!("{} in {}", numbers.burst, window.text()),
+        None => format!("{}/{}/{}", numbers.rate.num(), numbers.rate.den(), numbers.burst),
     }
 }
 
 impl VersionCommand {
     pub(super) fn encode(&self) -> RedisCommand<'static> {
-        let (before, known) = match &self.before {
-            Some((before, known)) => (before.0.clone(), *known),
-            None => (String::new(), 0),
-        };
+        let (before, known) = self.before.clone().unwrap_or_default();
         let known = known.min(EXACT_MAX / 2).to_string();
         RedisCommand {
             script: &scripts::VERSION,
             keys: vec![format!("tg:{{tm}}:v:{}", hex(self.rule)).into_bytes()],
-            args: vec![self.numbers.0.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
+            args: vec![self.numbers.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
         }
     }
 }
@@ -69,9 +51,9 @@ pub(super) struct Versions {
 
 #[derive(Debug)]
 struct KnownVersion {
-    numbers: NumbersFingerprint,
+    numbers: String,
     /// The numbers that this host had before, and their version.
-    before: Option<(NumbersFingerprint, u64)>,
+    before: Option<(String, u64)>,
     version: Option<u64>,
     /// The newest version that a cell in Redis had.
     seen: u64,
@@ -91,12 +73,7 @@ impl Versions {
     pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
         self.known.retain(|number, _| budgets.contains_key(number));
         let prints = budgets.iter().filter_map(|(number, budget)| {
-            let quota = cell_quota(budget, 0)?;
-            let print = match cell_window(budget, 0) {
-                Some(window) => NumbersFingerprint::of_window(&quota, &window),
-                None => NumbersFingerprint::of(&quota),
-            };
-            Some((*number, print))
+            Some((*number, fingerprint(&cell_quota(budget, 0)?, cell_window(budget, 0).as_ref())))
         });
         for (number, numbers) in prints {
             let before = match self.known.get(&number) {

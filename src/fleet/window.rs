@@ -2,6 +2,8 @@
 
 use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 use crate::clock::{Micros, Now, Timestamp};
+use crate::engine::NextIncrease;
+use std::time::Duration;
 
 /// How the windows of a key turn, as Redis counts: in sub-buckets of equal length, of which the newest count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +124,12 @@ impl WindowReply {
             }
         };
         WindowReply { more_us, stands }
+    }
+
+    /// Returns when the window has more tokens, counted from `from`.
+    pub(super) fn next_increase(&self, from: Timestamp) -> Option<NextIncrease> {
+        let at = from.after(Duration::from_micros(self.more_us));
+        (self.more_us > 0).then(|| NextIncrease { at, is_exhausted: self.stands == WindowStatus::SpentOut })
     }
 }
 

@@ -15,7 +15,7 @@ impl<'a> ReplyReader<'a> {
     /// Makes a reader; the reply must have the length that its command implies.
     pub(super) fn of(bytes: &'a [u8], expected: usize) -> Result<ReplyReader<'a>, ReplyFault> {
         if bytes.len() != expected {
-            return Err(ReplyFault::Length { expected, found: bytes.len() });
+            return Err(ReplyFault { expected, found: bytes.len() });
         }
         Ok(ReplyReader { rest: bytes, clamped: 0 })
     }

@@ -46,7 +46,7 @@ fn count_at_port(port: u16, kernel: &mut SockDiag) -> Result<u32, SignalError> {
     for family in [Family::V4, Family::V6] {
         let write =
             |request: &mut Vec<u8>, sequence| write_tcp_listeners_request(request, family, port, sequence);
-        let dumped = kernel.dump(write, |socket| {
+        let dumped = kernel.query(write, false, |socket| {
             if let Some(queue) = parse_tcp_queue(socket, port) {
                 waiting = Some(waiting.unwrap_or_default().saturating_add(queue.waiting));
             }
@@ -78,12 +78,10 @@ fn count_at_path(
 fn count_at_socket(socket: UnixSocketId, kernel: &mut SockDiag) -> Result<Option<u32>, SignalError> {
     let mut waiting = None;
     let write = |request: &mut Vec<u8>, sequence| write_unix_queue_request(request, socket, sequence);
-    let lookup =
-        kernel.query(write, |body| waiting = parse_unix_listener(body).and_then(|found| found.queue));
-    match lookup.map_err(|error| SignalError::from_sock_diag(&error))? {
-        Lookup::Complete => Ok(waiting.map(|queue| queue.waiting)),
-        Lookup::NotFound => Ok(None),
-    }
+    let queried =
+        kernel.query(write, true, |body| waiting = parse_unix_listener(body).and_then(|found| found.queue));
+    queried.map_err(|error| SignalError::from_sock_diag(&error))?;
+    Ok(waiting.map(|queue| queue.waiting))
 }
 
 fn identify_file(path: &str) -> Result<FileId, SignalError> {
@@ -101,7 +99,7 @@ fn identify_file(path: &str) -> Result<FileId, SignalError> {
 /// of several listeners with this name, the newest.
 fn find_listener(path: &str, file: FileId, kernel: &mut SockDiag) -> Result<UnixSocketId, SignalError> {
     let (mut by_file, mut by_name) = (None, None);
-    let dumped = kernel.dump(write_unix_listeners_request, |body| {
+    let dumped = kernel.query(write_unix_listeners_request, false, |body| {
         let Some(listener) = parse_unix_listener(body) else { return };
         if listener.file == Some(to_kernel_file_id(file)) {
             by_file = Some(listener.id);
@@ -123,7 +121,7 @@ fn to_kernel_file_id((device, inode): (u64, u64)) -> (u32, u32) {
 }
 
 /// A netlink socket, opened on first use and again after an error.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SockDiag {
     socket: Option<OwnedFd>,
     sequence: u32,
@@ -131,45 +129,15 @@ pub(super) struct SockDiag {
     datagram: Box<[u8]>,
 }
 
-/// The result of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lookup {
-    /// All messages of the reply were received.
-    Complete,
-    /// The socket does not exist.
-    NotFound,
-}
-
 impl SockDiag {
-    pub(super) fn new() -> SockDiag {
-        SockDiag { socket: None, sequence: 0, request: Vec::with_capacity(128), datagram: Box::default() }
-    }
-
-    /// Requests all sockets of a kind and calls `each` for each. `write` writes the request with the given sequence
-    /// number.
-    pub(super) fn dump(
+    /// Requests all sockets of a kind, or `one`, and calls `each` for each; for none if the one does not exist. `write`
+    /// writes the request with the given sequence number.
+    fn query(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>, u32),
-        each: impl FnMut(&[u8]),
-    ) -> io::Result<Lookup> {
-        self.request(write, each, false)
-    }
-
-    /// Requests one socket.
-    pub(super) fn query(
-        &mut self,
-        write: impl FnOnce(&mut Vec<u8>, u32),
-        each: impl FnMut(&[u8]),
-    ) -> io::Result<Lookup> {
-        self.request(write, each, true)
-    }
-
-    fn request(
-        &mut self,
-        write: impl FnOnce(&mut Vec<u8>, u32),
-        each: impl FnMut(&[u8]),
         one: bool,
-    ) -> io::Result<Lookup> {
+        each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
             None => open()?,
@@ -180,13 +148,13 @@ impl SockDiag {
         self.sequence = self.sequence.wrapping_add(1);
         write(&mut self.request, self.sequence);
         sendto(&socket, &self.request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-        let lookup = self.receive(&socket, each, one)?;
+        self.receive(&socket, each, one)?;
         // Reused only after success: after an error the rest of a reply may still be queued in the socket.
         self.socket = Some(socket);
-        Ok(lookup)
+        Ok(())
     }
 
-    fn receive(&mut self, socket: &OwnedFd, mut each: impl FnMut(&[u8]), one: bool) -> io::Result<Lookup> {
+    fn receive(&mut self, socket: &OwnedFd, mut each: impl FnMut(&[u8]), one: bool) -> io::Result<()> {
         loop {
             let (_, bytes) = match recv(socket, &mut *self.datagram, RecvFlags::TRUNC) {
                 Err(rustix::io::Errno::INTR) => continue,
@@ -201,13 +169,11 @@ impl SockDiag {
                     DiagMessage::Socket(body) => {
                         each(body);
                         if one {
-                            return Ok(Lookup::Complete);
+                            return Ok(());
                         }
                     }
-                    DiagMessage::Done | DiagMessage::Error(0) => return Ok(Lookup::Complete),
-                    DiagMessage::Error(libc::ENOENT | libc::ESTALE) if one => {
-                        return Ok(Lookup::NotFound);
-                    }
+                    DiagMessage::Done | DiagMessage::Error(0) => return Ok(()),
+                    DiagMessage::Error(libc::ENOENT | libc::ESTALE) if one => return Ok(()),
                     DiagMessage::Error(error) => return Err(io::Error::from_raw_os_error(error)),
                     DiagMessage::Other => {}
                 }

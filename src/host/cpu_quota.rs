@@ -116,7 +116,7 @@ impl GroupLevel {
         GroupLevel {
             usage: UsageFile::Micros(file("cpu.stat")),
             quota: QuotaFiles::Max(file("cpu.max")),
-            window: UsageWindow::new(),
+            window: UsageWindow::default(),
         }
     }
 
@@ -124,7 +124,7 @@ impl GroupLevel {
         let file = |name| Pseudofile::new(directory.join(name));
         let usage = UsageFile::Nanos(Pseudofile::new(usage_directory.join("cpuacct.usage")));
         let quota = QuotaFiles::Pair(file("cpu.cfs_quota_us"), file("cpu.cfs_period_us"));
-        GroupLevel { usage, quota, window: UsageWindow::new() }
+        GroupLevel { usage, quota, window: UsageWindow::default() }
     }
 }
 

@@ -13,7 +13,8 @@ use super::usage_window::UsageWindow;
 use crate::clock::Now;
 
 /// A resource that tasks may lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Resource {
     Cpu,
     Memory,
@@ -38,7 +39,7 @@ impl Pressure {
             process: ProcessGroups::default(),
             file: None,
             logged_path: PathBuf::new(),
-            window: UsageWindow::new(),
+            window: UsageWindow::default(),
         }
     }
 
@@ -92,13 +93,13 @@ impl Pressure {
             return None;
         }
         let mut file =
-            Pseudofile::open(group.directory().join(format!("{}.pressure", self.resource.name()))).ok()?;
+            Pseudofile::open(group.directory().join(format!("{}.pressure", self.resource))).ok()?;
         file.parse_with(|_| Some(())).ok()?;
         Some(file)
     }
 
     fn open_machine_file(&self, root: &Path) -> Result<Pseudofile, SignalError> {
-        let path = root.join(format!("proc/pressure/{}", self.resource.name()));
+        let path = root.join(format!("proc/pressure/{}", self.resource));
         let refused = |error: &io::Error| SignalError::NoPressure {
             path: path.as_path().into(),
             cause: error.to_string().into(),
@@ -108,14 +109,6 @@ impl Pressure {
 }
 
 impl Resource {
-    const fn name(self) -> &'static str {
-        match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::Io => "io",
-        }
-    }
-
     /// Returns the line to read: `some` (at least one task stalls) or `full` (all do). For memory `some` is too sensitive:
     /// a task stalls for memory whenever it reads a file for the first time.
     const fn psi_line(self) -> &'static str {

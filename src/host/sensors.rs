@@ -1,12 +1,11 @@
 //! Samples all signals that the rules use, when they are due, and logs failures. A failed sample is no sample, never zero.
 //! Time is an argument, except for the sampling thread, which no other thread waits for.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fmt, io};
 
 use sysinfo::{CpuRefreshKind, System};
 use tracing::{info, warn};
@@ -20,7 +19,7 @@ use super::{HostSignals, SignalSink, SignalSource};
 use crate::clock::{Clock, Now, Timestamp};
 
 /// The sensors of all wanted signals.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SignalSensors {
     root: PathBuf,
     sensors: Vec<Sensor>,
@@ -35,13 +34,7 @@ impl SignalSensors {
     /// Makes sensors that read `proc` and `sys` below `root`, which is `/` except in tests.
     #[must_use]
     pub fn new(root: &Path) -> SignalSensors {
-        SignalSensors {
-            root: root.into(),
-            sensors: Vec::new(),
-            sockets: SockDiag::new(),
-            cpu: None,
-            last: None,
-        }
+        SignalSensors { root: root.into(), ..SignalSensors::default() }
     }
 
     /// Samples the signals that are due: accept queues on each call, shares once a second. Once a second it also updates
@@ -188,7 +181,7 @@ pub(super) struct Cpu {
 
 impl Cpu {
     pub(super) fn new() -> Cpu {
-        Cpu { system: System::new().ok(), busy_nanos: 0, last: None, window: UsageWindow::new() }
+        Cpu { system: System::new().ok(), busy_nanos: 0, last: None, window: UsageWindow::default() }
     }
 
     /// Returns the busy share of the time in thousandths; `None` until there are two samples.
@@ -223,9 +216,7 @@ fn to_thousandths(percent: f32) -> u32 {
 /// Samples signals until it is dropped.
 #[derive(Debug)]
 pub struct SignalSampler {
-    /// Dropped first: the thread exits once this is dropped.
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _stop: SyncSender<()>,
 }
 
 impl SignalSampler {
@@ -236,25 +227,7 @@ impl SignalSampler {
         clock: Arc<Clock>,
     ) -> (SignalSampler, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
-        (SignalSampler { stop: Some(stop), thread: None }, move || run(&*readings, &clock, &stopped))
-    }
-
-    /// Starts a sampler on a thread of its own, which is joined when the sampler drops.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
-    pub fn start(readings: Arc<dyn SignalSink>, clock: Arc<Clock>) -> io::Result<SignalSampler> {
-        let (mut sampler, work) = SignalSampler::new(readings, clock);
-        sampler.thread = Some(std::thread::Builder::new().name("readings".into()).spawn(work)?);
-        Ok(sampler)
-    }
-}
-
-impl Drop for SignalSampler {
-    fn drop(&mut self) {
-        self.stop = None;
-        // A panic of the thread has been logged already.
-        let _ = self.thread.take().map(JoinHandle::join);
+        (SignalSampler { _stop: stop }, move || run(&*readings, &clock, &stopped))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 
 /// The samples of a total over the last [`WINDOW`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct UsageWindow {
     /// Time and total, oldest first.
     samples: VecDeque<(Timestamp, u64)>,
@@ -20,10 +20,6 @@ pub(super) struct UsageShare {
 }
 
 impl UsageWindow {
-    pub(super) fn new() -> UsageWindow {
-        UsageWindow { samples: VecDeque::with_capacity(SAMPLES_MAX + 1) }
-    }
-
     /// Drops all samples: the next total counts something else.
     pub(super) fn clear(&mut self) {
         self.samples.clear();
@@ -81,7 +77,7 @@ mod tests {
 
     #[test]
     fn share_covers_last_eight_seconds() {
-        let mut window = UsageWindow::new();
+        let mut window = UsageWindow::default();
         assert_eq!(window.push(at(100), 7 * SECOND), None, "one sample has no increase");
         // Half of the time for ten seconds, then none of it.
         let busy = (1..=10).map(|second| window.push(at(100 + second), 7 * SECOND + second * SECOND / 2));
@@ -94,7 +90,7 @@ mod tests {
 
     #[test]
     fn clears_samples_after_decrease_or_gap() {
-        let mut window = UsageWindow::new();
+        let mut window = UsageWindow::default();
         window.push(at(1), 100);
         assert_eq!(window.push(at(2), 99), None);
         assert_eq!(window.push(at(3), 199), Some(UsageShare { added: 100, span: SECOND }));

@@ -60,26 +60,6 @@ pub enum BindError {
     Io { path: PathBuf, doing: &'static str, source: io::Error },
 }
 
-/// Why a passed socket cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum PassedSocketError {
-    #[error("it is not a Unix socket: write a path as ListenStream=")]
-    NotUnix,
-    #[error(
-        "it is a Unix socket of another kind than a stream: write ListenStream=, not ListenDatagram= or the like"
-    )]
-    NotStream,
-    #[error("it does not listen: write Accept=no, or leave it out")]
-    NotListening,
-    #[error(
-        "it has no path that could have a mode, so every user could connect: write a path as ListenStream="
-    )]
-    WithoutPath,
-    #[error("it is not a usable socket: {0}")]
-    Io(io::Error),
-}
-
 impl Listener {
     /// Binds a path with a mode such as 0o660, and a group if it differs from that of the process.
     ///
@@ -141,21 +121,22 @@ impl Listener {
     ///
     /// # Errors
     /// It is not a listening Unix stream socket with a path.
-    pub fn from_passed(passed: OwnedFd) -> Result<Listener, PassedSocketError> {
-        let kind = |error: Errno| PassedSocketError::Io(error.into());
-        if sockopt::socket_domain(&passed).map_err(kind)? != AddressFamily::UNIX {
-            return Err(PassedSocketError::NotUnix);
+    pub fn from_passed(passed: OwnedFd) -> Result<Listener, String> {
+        let unusable = |error: io::Error| format!("it is not a usable socket: {error}");
+        let option = |error: Errno| unusable(error.into());
+        if sockopt::socket_domain(&passed).map_err(option)? != AddressFamily::UNIX {
+            return Err("it is not a Unix socket: write a path as ListenStream=".to_owned());
         }
-        if sockopt::socket_type(&passed).map_err(kind)? != SocketType::STREAM {
-            return Err(PassedSocketError::NotStream);
+        if sockopt::socket_type(&passed).map_err(option)? != SocketType::STREAM {
+            return Err(NOT_STREAM.to_owned());
         }
-        if !sockopt::socket_acceptconn(&passed).map_err(kind)? {
-            return Err(PassedSocketError::NotListening);
+        if !sockopt::socket_acceptconn(&passed).map_err(option)? {
+            return Err("it does not listen: write Accept=no, or leave it out".to_owned());
         }
         let socket = UnixListener::from(passed);
-        let address = socket.local_addr().map_err(PassedSocketError::Io)?;
-        let path = address.as_pathname().ok_or(PassedSocketError::WithoutPath)?.to_owned();
-        socket.set_nonblocking(true).map_err(PassedSocketError::Io)?;
+        let address = socket.local_addr().map_err(unusable)?;
+        let path = address.as_pathname().ok_or(WITHOUT_PATH)?.to_owned();
+        socket.set_nonblocking(true).map_err(unusable)?;
         Ok(Listener::with(socket, path, None))
     }
 
@@ -346,6 +327,11 @@ const LOCK_SUFFIX: &str = ".lock";
 
 /// More than the digits of a process.
 const PID_BYTES_MAX: u64 = 16;
+
+const NOT_STREAM: &str =
+    "it is a Unix socket of another kind than a stream: write ListenStream=, not ListenDatagram= or the like";
+const WITHOUT_PATH: &str =
+    "it has no path that could have a mode, so every user could connect: write a path as ListenStream=";
 
 /// All processes of all applications may reconnect at once after a restart.
 pub(super) const BACKLOG: u16 = 4_096;

@@ -33,7 +33,7 @@ use tracing::warn;
 pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use connector::Connector;
-pub use listener::{BindError, Listener, PassedSocketError, retry_until_open};
+pub use listener::{BindError, Listener, retry_until_open};
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
 pub use socket_file::SocketFile;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use parking_lot::Mutex;
-use strum::VariantArray;
+use strum::{VariantArray, VariantNames};
 use tracing::warn;
 
 use super::connections::ConnectionRefusal;
@@ -22,7 +22,7 @@ pub struct ServerCounters {
     reclaimed: AtomicU64,
     errors: [AtomicU64; Code::ALL.len()],
     missed: [[AtomicU64; MissReason::ALL.len()]; ClientKind::VARIANTS.len()],
-    not_pending: [AtomicU64; NOT_PENDING.len()],
+    not_pending: [AtomicU64; NotPending::VARIANTS.len()],
     clock_steps_back: AtomicU64,
     /// The first users of each domain of the rules.
     users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
@@ -35,7 +35,8 @@ pub struct ServerCounters {
 }
 
 /// Why a request was decided without waiting for its remote check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum NotPending {
     /// Its connection has the most pending requests.
     Connection,
@@ -106,7 +107,7 @@ impl ServerCounters {
 
     /// Returns the requests that were decided without waiting for their remote check, by limit.
     pub fn not_pending(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = NOT_PENDING.iter().map(|(_, name)| *name);
+        let names = NotPending::VARIANTS.iter().copied();
         names.zip(self.not_pending.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
@@ -181,8 +182,7 @@ impl ServerCounters {
     }
 
     pub(super) fn count_not_pending(&self, reason: NotPending) {
-        let counts = NOT_PENDING.iter().zip(&self.not_pending);
-        counts.filter(|((known, _), _)| *known == reason).for_each(|(_, count)| add(count, 1));
+        self.not_pending.get(reason as usize).into_iter().for_each(|count| add(count, 1));
     }
 
     pub(super) fn count_opened(&self) {
@@ -270,10 +270,6 @@ pub const RAISED: &str = MissReason::Callback.name();
 /// The limits behind refused connections, as metrics name them.
 const REFUSALS: [(ConnectionRefusal, &str); 2] =
     [(ConnectionRefusal::Full, "max"), (ConnectionRefusal::FullForUser, "per_user")];
-
-/// The limits behind requests that cannot wait, as metrics name them.
-const NOT_PENDING: [(NotPending, &str); 3] =
-    [(NotPending::Connection, "connection"), (NotPending::User, "user"), (NotPending::Calls, "calls")];
 
 /// Names are arbitrary text of clients: as many as an operator reads, and lines of the log.
 const UNKNOWN_DOMAINS_MAX: usize = 16;

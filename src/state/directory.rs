@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
 use super::snapshot::SnapshotKey;
@@ -184,13 +185,14 @@ pub struct SnapshotStatus {
 
 impl Default for SnapshotStatus {
     fn default() -> SnapshotStatus {
-        let bad = StateFile::ALL.map(|file| (file.name().to_owned(), 0)).into();
+        let bad = StateFile::VARIANTS.iter().map(|file| (file.name().to_owned(), 0)).collect();
         SnapshotStatus { writes: 0, failures: 0, switches_unkept: None, last_write: 0, bytes: 0, bad }
     }
 }
 
 /// A file of the state directory that a start reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum StateFile {
     /// The snapshot of the engine.
     Tables,
@@ -199,31 +201,18 @@ pub enum StateFile {
     /// The last good rules.
     Rules,
     /// The newest fleet overrides.
+    #[strum(serialize = "fleet-overrides")]
     Overrides,
     /// The last rules under which a daemon ran for a minute.
+    #[strum(serialize = "rules-proven")]
     ProvenRules,
 }
 
 impl StateFile {
-    /// All of them.
-    pub const ALL: [StateFile; 5] = [
-        StateFile::Tables,
-        StateFile::Switches,
-        StateFile::Rules,
-        StateFile::Overrides,
-        StateFile::ProvenRules,
-    ];
-
     /// Returns its name in the directory.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            StateFile::Tables => "tables",
-            StateFile::Switches => "switches",
-            StateFile::Rules => "rules",
-            StateFile::Overrides => "fleet-overrides",
-            StateFile::ProvenRules => "rules-proven",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -45,24 +45,18 @@ impl std::fmt::Debug for SnapshotKey {
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SnapshotError {
-    /// It cannot be read.
     #[error("it cannot be read: {}", without_number(.0))]
     Unreadable(#[from] io::Error),
-    /// It does not begin with the magic bytes.
     #[error("it is not a tidegate snapshot")]
     Strange,
-    /// It is of another version.
     #[error("it is of version {found}, and this tidegate reads version {reads}")]
-    #[allow(missing_docs, reason = "the message says it")]
     Version { found: u64, reads: u64 },
-    /// It was made under another key.
     #[error("it was made under another hash key")]
     OtherKey,
-    /// It is larger than this daemon could have written.
     #[error("it has {0} bytes, more than this memory budget can produce")]
     TooLarge(u64),
-    /// Its bytes are inconsistent.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
     /// A value is not of the form that this version writes.
@@ -71,7 +65,6 @@ pub enum SnapshotError {
     /// It holds state that no engine writes.
     #[error(transparent)]
     Unfit(#[from] InvalidEntry),
-    /// No clock can measure the time since it was written.
     #[error("the clocks have gone back since it was written, so its age is unknown")]
     NoTime,
 }

@@ -14,7 +14,7 @@ use tidegate::fleet::permits::{PermitCommand, PermitRequest};
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
-use tidegate::fleet::version::{NumbersFingerprint, VersionCommand};
+use tidegate::fleet::version::{VersionCommand, fingerprint};
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -147,7 +147,7 @@ fn commands() -> [ScriptCommand; 5] {
     };
     let load = PoolLoad { slots: 4, critical: 1, other: 1 };
     let pools = vec![PoolReport { pool: "web".into(), load }];
-    let before = Some((NumbersFingerprint::of(&CellQuota { burst: 1_000_000, ..cell_quota }), 1));
+    let before = Some((fingerprint(&CellQuota { burst: 1_000_000, ..cell_quota }, None), 1));
     [
         ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] }),
         ScriptCommand::Exact(Payment {
@@ -171,7 +171,7 @@ fn commands() -> [ScriptCommand; 5] {
         }),
         ScriptCommand::Version(VersionCommand {
             rule: [7; 16],
-            numbers: NumbersFingerprint::of(&cell_quota),
+            numbers: fingerprint(&cell_quota, None),
             before,
         }),
     ]

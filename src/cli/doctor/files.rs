@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use strum::VariantArray;
+
 use super::Finding;
 use super::reach::{self, User};
 use crate::daemon::settings::Settings;
@@ -67,7 +69,7 @@ pub(super) fn state(settings: &Settings, of_daemon: Option<&User>) -> Vec<Findin
 /// reports an unreadable directory.
 fn left(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     let there = move |extension| {
-        let files = StateFile::ALL.into_iter().map(StateFile::name);
+        let files = StateFile::VARIANTS.iter().map(|file| file.name());
         let files = files.map(move |file| (file, directory.join(file).with_added_extension(extension)));
         files.filter(|(_, path)| path.symlink_metadata().is_ok())
     };

@@ -3,7 +3,8 @@
 use super::{KeySync, NextAction, Pace, cell_quota};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, Descriptors, Engine, FleetBudget, FleetStatus, HashKey, Mode, Op, Request, ShareReport, SharedKey,
+    self, Descriptors, Engine, FleetBudget, FleetStatus, HashKey, Mode, NextIncrease, Op, Request,
+    ShareReport, SharedKey,
 };
 use crate::fleet::cell::{CellReply, CellReport, CellRequest, TOKEN};
 use crate::rules::read_text;
@@ -106,8 +107,10 @@ impl Case {
             "short" => sync.is_short = true,
             "unknown" => sync.last = None,
             "token-takes" => sync.token_takes = ms(millis),
-            "spent-out-for" => sync.more = Some((NOW.after(ms(millis)), true)),
-            "more-after" => sync.more = Some((NOW.after(ms(millis)), false)),
+            "spent-out-for" => {
+                sync.more = Some(NextIncrease { at: NOW.after(ms(millis)), is_exhausted: true })
+            }
+            "more-after" => sync.more = Some(NextIncrease { at: NOW.after(ms(millis)), is_exhausted: false }),
             "level" => sync.level = i64::from(number) * TOKEN.cast_signed(),
             "demand" => sync.demand = millis,
             "fleet-demand" => sync.fleet_demand = millis,

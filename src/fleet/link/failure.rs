@@ -5,8 +5,11 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The class of a failure, in the order of [`FailureClass::NAMES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use strum::VariantArray;
+
+/// The class of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum FailureClass {
     /// There is no connection, or it broke.
     Down,
@@ -39,28 +42,10 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// The names of all classes, for metrics.
-    pub const NAMES: [&'static str; 14] = [
-        "down",
-        "timeout",
-        "noscript",
-        "readonly",
-        "loading",
-        "busy",
-        "oom",
-        "clusterdown",
-        "masterdown",
-        "noperm",
-        "auth",
-        "tls",
-        "protocol",
-        "other",
-    ];
-
     /// The name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
-        FailureClass::NAMES.get(self as usize).copied().unwrap_or_default()
+        self.into()
     }
 
     /// The class of an error code, the first word of an error reply.
@@ -160,7 +145,7 @@ fn script_line(detail: &str) -> Option<u32> {
 
 /// Failures by class: commands, connection attempts and broken connections.
 #[derive(Debug, Default)]
-pub(super) struct FailureCounts([AtomicU64; FailureClass::NAMES.len()]);
+pub(in crate::fleet) struct FailureCounts([AtomicU64; FailureClass::VARIANTS.len()]);
 
 impl FailureCounts {
     pub(super) fn count(&self, class: FailureClass) {
@@ -169,11 +154,8 @@ impl FailureCounts {
         }
     }
 
-    pub(super) fn read(&self) -> [(&'static str, u64); FailureClass::NAMES.len()] {
-        let mut read = FailureClass::NAMES.map(|name| (name, 0));
-        for (place, count) in read.iter_mut().zip(&self.0) {
-            place.1 = count.load(Ordering::Relaxed);
-        }
-        read
+    pub(in crate::fleet) fn read(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        FailureClass::VARIANTS.iter().map(|class| class.name()).zip(counts).collect()
     }
 }

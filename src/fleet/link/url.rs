@@ -21,26 +21,20 @@ pub(super) enum ServerAddress {
 
 /// Why a text is not a valid URL. The errors omit the text, which may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum UrlError {
-    /// Another scheme, or none.
     #[error("a URL of Redis begins with redis://, rediss://, unix:// or redis+unix://")]
     Scheme,
-    /// `user:password@`.
     #[error("a URL holds neither user nor password: name them under `user` and `password_file`")]
     Credentials,
-    /// No host, or an invalid one.
     #[error("the host is a name, an IPv4 address or an IPv6 address in brackets")]
     Host,
-    /// An invalid port.
     #[error("the port is a number from 1 to 65535")]
     Port,
-    /// Not an absolute path.
     #[error("the path of a socket begins with a slash: unix:///run/redis/redis.sock")]
     Path,
-    /// Not a database number.
     #[error("the database is a number from 0 to 9999: redis://host:6379/1, unix:///path?db=1")]
     Database,
-    /// Unknown options.
     #[error("a URL has no options but the database")]
     Options,
 }

@@ -1,11 +1,11 @@
 //! Handling of replies to batches, and of batches without one.
 
 use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp};
-use crate::engine::{NextIncrease, ShareReply};
+use crate::engine::ShareReply;
 use crate::fleet::cell::TOKEN;
 use crate::fleet::key_sync::EVERY;
 use crate::fleet::reply::CommandReply;
-use crate::fleet::window::{WindowReply, WindowStatus};
+use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
 impl Sync {
@@ -59,7 +59,7 @@ impl Sync {
                 sent_at,
                 next_increase: reply
                     .window
-                    .and_then(|reply| more(&reply, now.at.after(pace.round_trip + TURNS))),
+                    .and_then(|reply| reply.next_increase(now.at.after(pace.round_trip + TURNS))),
                 low_mark: if budget.quota.borrows(pace.hosts) { entry.low(budget, &pace) } else { 0 },
             };
             self.counts.expired += u64::from(engine.apply_share_reply(&entry.key, budget, &settled, now));
@@ -92,15 +92,6 @@ impl Sync {
 /// cell, and is counted only in an existing one.
 fn is_noted(reply: &CellReply) -> bool {
     reply.window.is_none_or(|window| window.stands != WindowStatus::OtherWindow || reply.hosts > 0)
-}
-
-/// When the window has more tokens, which the host fetches then: counted from `from`.
-fn more(reply: &WindowReply, from: Timestamp) -> Option<NextIncrease> {
-    let is_spent_out = reply.stands == WindowStatus::SpentOut;
-    (reply.more_us > 0).then(|| NextIncrease {
-        at: from.after(Duration::from_micros(reply.more_us)),
-        is_exhausted: is_spent_out,
-    })
 }
 
 fn tokens(micro: u64) -> u32 {

@@ -156,7 +156,7 @@ impl Servers {
     }
 
     pub(super) fn errors(&self) -> Vec<(&'static str, u64)> {
-        self.link.failures().to_vec()
+        self.link.failures()
     }
 }
 

@@ -248,7 +248,8 @@ fn samples_busy_thread_until_dropped() {
         let burning = Arc::clone(&burning);
         move || while black_box(burning.load(Ordering::Relaxed)) {}
     });
-    let sampler = SignalSampler::start(client.clone(), Arc::new(Clock::start())).unwrap();
+    let (sampler, work) = SignalSampler::new(client.clone(), Arc::new(Clock::start()));
+    let sampling = std::thread::spawn(work);
     let mut seen = Vec::new();
     for _ in 0..1_000 {
         seen.extend(client.observed_by_name());
@@ -260,6 +261,7 @@ fn samples_busy_thread_until_dropped() {
     burning.store(false, Ordering::Relaxed);
     burner.join().unwrap();
     drop(sampler);
+    sampling.join().unwrap();
     assert_eq!(Arc::strong_count(&client), 1, "the thread has ended");
     let of = |name: &str| {
         seen.iter().filter(|(signal, _)| signal == name).filter_map(|(_, reading)| *reading).max()

@@ -11,7 +11,7 @@ use tidegate::fleet::permits::PermitCommand;
 use tidegate::fleet::reply::{CommandReply, CostCover, ScriptReply};
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
-use tidegate::fleet::version::{NumbersFingerprint, VersionCommand};
+use tidegate::fleet::version::{self, VersionCommand};
 use tidegate::fleet::window::WindowStatus;
 
 use super::commands::{Act, Birth, Number, Step, after, bucket, dated, head, host_of, key_of};
@@ -376,9 +376,9 @@ impl Twins {
     }
 }
 
-fn fingerprint(terms: u8) -> NumbersFingerprint {
+fn fingerprint(terms: u8) -> String {
     let rate = CellRate::new(u64::from(terms) + 1, 1).unwrap();
-    NumbersFingerprint::of(&CellQuota { version: 0, rate, burst: 1 })
+    version::fingerprint(&CellQuota { version: 0, rate, burst: 1 }, None)
 }
 
 fn cell_name(kind: char, key: u8) -> String {
