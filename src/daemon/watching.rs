@@ -26,16 +26,12 @@ pub(super) struct DirectoryWatch {
     /// Whether a watched directory may have been replaced.
     moved: bool,
     /// Whether some changes are not reported, so that the caller has to poll.
-    polls: bool,
+    pub(super) polls: bool,
     /// The fingerprint of the files at the last look.
     seen: Fingerprint,
 }
 
 impl DirectoryWatch {
-    pub(super) fn polls(&self) -> bool {
-        self.polls
-    }
-
     /// Watches the directories in which changes would show. Drops earlier changes: read the files afterwards.
     pub(super) fn renew(&mut self, path: &Path) {
         let mut failure = None;
@@ -202,7 +198,7 @@ mod tests {
         fs::create_dir(&rules).unwrap();
         let (mut watching, wake) = (DirectoryWatch::default(), wake());
         watching.renew(&rules);
-        assert!(!watching.polls() && !reports(&mut watching, &wake));
+        assert!(!watching.polls && !reports(&mut watching, &wake));
         let file = rules.join("a.yaml");
         let changes: &[(&str, &dyn Fn(), bool)] = &[
             ("created", &|| fs::write(&file, "a").unwrap(), true),
@@ -253,7 +249,7 @@ mod tests {
         fs::write(&file, "domain: api\nlimits: []\n").unwrap();
         let mut watching = DirectoryWatch::default();
         watching.renew(directory.path());
-        assert!(!watching.polls() && !watching.sees_a_change(directory.path()));
+        assert!(!watching.polls && !watching.sees_a_change(directory.path()));
         watching.polls = true;
         watching.seen = crate::rules::glance(directory.path());
         assert!(!watching.sees_a_change(directory.path()));
@@ -261,6 +257,6 @@ mod tests {
         assert!(watching.sees_a_change(directory.path()));
         // Watches that failed are tried again.
         watching.renew(directory.path());
-        assert!(!watching.polls());
+        assert!(!watching.polls);
     }
 }
