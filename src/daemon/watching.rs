@@ -241,22 +241,4 @@ mod tests {
             assert_eq!((descriptor(&watching), watching.watched.len()), (first, directories));
         }
     }
-
-    #[test]
-    fn looks_for_changes_where_it_cannot_watch() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("a.yaml");
-        fs::write(&file, "domain: api\nlimits: []\n").unwrap();
-        let mut watching = DirectoryWatch::default();
-        watching.renew(directory.path());
-        assert!(!watching.polls && !watching.sees_a_change(directory.path()));
-        watching.polls = true;
-        watching.seen = crate::rules::glance(directory.path());
-        assert!(!watching.sees_a_change(directory.path()));
-        fs::write(&file, "domain: api\nlimits:  []\n").unwrap();
-        assert!(watching.sees_a_change(directory.path()));
-        // Watches that failed are tried again.
-        watching.renew(directory.path());
-        assert!(!watching.polls);
-    }
 }
