@@ -162,7 +162,6 @@ impl CommandEnd {
         number.and_then(|number| u8::try_from(number).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
     }
 
-    /// Returns the outcome to report to the daemon.
     fn outcome(&self) -> WorkOutcome {
         match self {
             CommandEnd::With(status) if status.success() => WorkOutcome::Ok,
@@ -192,7 +191,6 @@ impl Runner {
         Ok(Runner { runtime, passed_on, children })
     }
 
-    /// Runs a command after a wait, and waits for its end.
     fn run(self, command: &[OsString], wait: Duration) -> io::Result<CommandEnd> {
         let Runner { runtime, passed_on, children } = self;
         runtime.block_on(run_command(command, wait, passed_on, children))

@@ -68,7 +68,6 @@ fn running_admin_socket(socket: &Path) -> Option<PathBuf> {
     Some(settings.admin_socket())
 }
 
-/// A client of one admin socket.
 #[derive(Clone, Debug)]
 pub(super) struct AdminClient {
     /// The candidates: the first at which a process listens is used. There is at least one.
@@ -81,7 +80,6 @@ pub(super) struct AdminClient {
     patience: Duration,
 }
 
-/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdminResponse {
     pub(super) status: u16,
@@ -305,7 +303,6 @@ fn instead_of(socket: &Path, serves: &str) -> String {
     format!("{serves}, not {path}")
 }
 
-/// Describes an error, with its help.
 fn unanswered(path: &Path, error: &io::Error) -> String {
     let reason = without_number(error);
     match error.kind() {

@@ -1,10 +1,12 @@
 //! `tidegate bench`: load on a running daemon, with a histogram of latencies.
 
+use std::hash::BuildHasher;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use hdrhistogram::Histogram;
 use serde_json::{Map, json};
 
@@ -110,7 +112,7 @@ const QUANTILES: [(&str, f64); 5] =
 
 struct Worker {
     client: Client,
-    /// State of the rng (splitmix64), seeded by the number of the connection.
+    /// State of the random numbers, seeded by the number of the connection.
     state: u64,
     latencies: Histogram<u64>,
 }
@@ -155,11 +157,8 @@ impl Worker {
     }
 
     fn next_random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.state += 1;
+        FixedState::default().hash_one(self.state)
     }
 }
 

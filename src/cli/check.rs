@@ -226,7 +226,6 @@ pub(super) struct RulesRead {
     pub(super) problems: Vec<Problem>,
     pub(super) domains: Vec<Arc<Domain>>,
     pub(super) failed: Vec<Box<str>>,
-    /// The byte budget of the tables.
     pub(super) memory_bytes_max: u64,
     /// The daemon of these settings; `None` if no settings were read.
     pub(super) daemon: Option<AdminClient>,
@@ -297,7 +296,6 @@ impl RulesRead {
         RulesRead { rules: Some(path.to_owned()), domains, failed, ..self }
     }
 
-    /// Counts the errors, or the warnings.
     pub(super) fn count(&self, errors: bool) -> usize {
         self.problems.iter().filter(|problem| problem.is_error() == errors).count()
     }

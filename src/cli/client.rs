@@ -48,7 +48,6 @@ pub(super) enum ClientFailure {
 }
 
 impl ClientFailure {
-    /// Returns the kind of a failure of the connection.
     pub(super) fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             ClientFailure::Connect { source, .. } | ClientFailure::Io { source } => Some(source.kind()),
@@ -89,7 +88,6 @@ impl Client {
         self.last_id
     }
 
-    /// Sends encoded requests.
     pub(super) fn send(&mut self, requests: &[u8]) -> Result<(), ClientFailure> {
         Ok(self.stream.write_all(requests)?)
     }
@@ -199,7 +197,6 @@ pub(super) fn unheard(path: &Path) -> &'static str {
     }
 }
 
-/// Describes an error of a connection.
 pub(super) fn in_words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

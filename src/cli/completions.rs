@@ -34,7 +34,6 @@ pub(super) fn answered() -> bool {
     completed.unwrap_or(true)
 }
 
-/// Returns the script of a shell.
 pub(super) fn script(shell: Shell) -> std::io::Result<Vec<u8>> {
     let completer: &dyn EnvCompleter = match shell {
         Shell::Bash => &Bash,

@@ -254,7 +254,6 @@ pub(super) fn callers(shed: &Shed) -> String {
     )
 }
 
-/// Lists the other signals.
 pub(super) fn signals(shed: &Shed) -> String {
     let signals = shed.signals.iter().map(|signal| {
         let listen = match &signal.source {

@@ -62,7 +62,6 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-/// The attributes of one descriptor.
 pub(super) type List = std::sync::Arc<[(String, String)]>;
 
 const EXAMPLES: &str = "\
@@ -165,7 +164,6 @@ pub(super) fn cost(text: &str) -> Result<(String, u32), String> {
 /// The daemon's view of each matching rule, by name.
 type LiveRules = BTreeMap<String, LiveRule>;
 
-/// A rule in a running daemon.
 #[derive(Debug, Serialize)]
 struct LiveRule {
     /// `None` if the daemon has no such rule in force.
@@ -223,7 +221,6 @@ fn print_live(live: &LiveRules, out: &mut dyn Write) -> io::Result<()> {
 #[derive(Debug)]
 struct ExplainedRequest<'a> {
     descriptors: &'a DescriptorList<'a>,
-    /// Costs by unit.
     cost: Vec<(&'a str, u32)>,
     priority: Option<&'a str>,
 }
@@ -243,7 +240,6 @@ struct Explained<'d> {
     descriptors: Vec<TreeOutcome>,
 }
 
-/// Source of a request's priority.
 #[derive(Clone, Copy, Debug)]
 enum PriorityBy<'d> {
     /// The request names it.
@@ -273,13 +269,11 @@ enum MismatchReason<'d> {
 struct Counted {
     /// Attributes with their values after transformation.
     key: Vec<(String, String)>,
-    /// Index of the allowance.
     allowance: u32,
     by: AllowanceBy,
     cost: u64,
 }
 
-/// Source of a key's allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AllowanceBy {
     /// The rule's own numbers.

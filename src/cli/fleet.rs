@@ -314,7 +314,6 @@ fn ago(seconds: Option<f64>) -> String {
     dash(seconds.map(|seconds| format!("{} ago", age(seconds))))
 }
 
-/// Returns the text, or a dash without one.
 pub(in crate::cli) fn dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }

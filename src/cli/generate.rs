@@ -99,7 +99,6 @@ fn write_pages(command: &Command, directory: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Returns the pages of a command and its subcommands, each with its name.
 fn pages(command: &Command) -> Vec<(String, io::Result<Vec<u8>>)> {
     let mut all = vec![(full_name(command), page(command))];
     all.extend(visible(command).flat_map(pages));

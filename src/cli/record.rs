@@ -22,7 +22,7 @@ use super::{CliResult, failed, usage};
 use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
 use crate::terms::{counted, without_number};
-use crate::trace::recording::there_already;
+use crate::trace::recording::{is_dash, there_already};
 
 /// Records the requests of the daemon as a trace for `tidegate replay`
 ///
@@ -64,11 +64,8 @@ Exit codes: 0 recorded, to the end or to Ctrl-C, also where lines were dropped; 
 went, or the trace cannot be written, with the reason; 2 wrong usage.";
 
 enum End {
-    /// Its time is over.
-    Time,
-    /// A signal of the user.
-    ByHand,
-    /// The size limit.
+    /// Its time is over, or the user ended it.
+    Done,
     Full,
     /// The daemon closed the stream.
     Cut,
@@ -89,17 +86,19 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let (stream, came) = match args.admin.client().begin("/record", &body) {
         Ok(begun) => begun,
         Err(failure) => {
-            sink.discard();
+            if sink.created.is_some() {
+                let _ = std::fs::remove_file(&args.out);
+            }
             return Err(failure.into());
         }
     };
-    let mut progress = RecordProgress::new(Duration::from_secs(args.lasts), sink.is_terminal());
+    let to_terminal = is_dash(&args.out) && io::stdout().is_terminal();
+    let mut progress = RecordProgress::new(Duration::from_secs(args.lasts), to_terminal);
     let (end, last) = runtime.block_on(async {
         let feed = Feed::new(stream, came)?;
         record(feed, signals, &mut sink, &mut progress).await
     })?;
     progress.line.finish_and_clear();
-    sink.flush()?;
     tell(&end, &last, &sink, args);
     Ok(if matches!(end, End::Cut) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -115,7 +114,7 @@ async fn record(
     loop {
         let came = tokio::select! {
             biased;
-            _ = signals.next() => return Ok((End::ByHand, last)),
+            _ = signals.next() => return Ok((End::Done, last)),
             came = feed.next() => came?,
         };
         match came {
@@ -128,7 +127,7 @@ async fn record(
                 progress.show(sink.lines, &report);
                 last = report;
                 if last.ended {
-                    return Ok((End::Time, last));
+                    return Ok((End::Done, last));
                 }
             }
             FeedItem::End => return Ok((End::Cut, last)),
@@ -139,9 +138,9 @@ async fn record(
 /// Prints the result, with warnings about the trace.
 fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
     let lines = counted(sink.lines, "line");
-    let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
+    let to = if sink.created.is_some() { format!(" to {}", args.out.display()) } else { String::new() };
     let why = match end {
-        End::Time | End::ByHand => String::new(),
+        End::Done => String::new(),
         End::Full => "; as much as --max-size lets it write".to_owned(),
         End::Cut => "; the daemon ended it early: the written part is a whole trace".to_owned(),
     };
@@ -199,7 +198,6 @@ struct Feed {
 }
 
 enum FeedItem {
-    /// Whole lines.
     Lines(Vec<u8>),
     Report(FeedReport),
     End,
@@ -290,36 +288,29 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES: usize = 64 * 1_024;
 
 struct Sink<'o> {
-    to: To<'o>,
+    out: Box<dyn Write + 'o>,
+    /// The file, if it was created here.
+    created: Option<File>,
     bytes_max: u64,
     bytes: u64,
     lines: u64,
 }
 
-enum To<'o> {
-    Standard(&'o mut dyn Write),
-    /// A file created here.
-    File(PathBuf, File),
-    /// An existing pipe or device.
-    Other(File),
-}
-
 impl<'o> Sink<'o> {
     /// Opens the output; `-` is standard output. Creates a file, but never overwrites one.
     fn open(path: &Path, out: &'o mut dyn Write, bytes_max: u64) -> io::Result<Sink<'o>> {
-        let to = if path.as_os_str() == "-" {
-            To::Standard(out)
-        } else {
-            match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
-                Ok(file) => To::File(path.to_owned(), file),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_no_file(path) => {
-                    To::Other(OpenOptions::new().write(true).open(path)?)
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(there_already()),
-                Err(error) => return Err(error),
+        let sink = |out, created| Sink { out, created, bytes_max, bytes: 0, lines: 0 };
+        if is_dash(path) {
+            return Ok(sink(Box::new(out), None));
+        }
+        match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
+            Ok(file) => Ok(sink(Box::new(file.try_clone()?), Some(file))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_no_file(path) => {
+                Ok(sink(Box::new(OpenOptions::new().write(true).open(path)?), None))
             }
-        };
-        Ok(Sink { to, bytes_max, bytes: 0, lines: 0 })
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(there_already()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes as many whole lines as fit. Returns whether all did.
@@ -332,11 +323,8 @@ impl<'o> Sink<'o> {
                 lines.get(..end).unwrap_or_default()
             }
         };
-        let written = match &mut self.to {
-            To::Standard(out) => out.write_all(fits).and_then(|()| out.flush()),
-            To::File(_, file) | To::Other(file) => file.write_all(fits),
-        };
-        if let (Err(_), To::File(_, file)) = (&written, &self.to) {
+        let written = self.out.write_all(fits).and_then(|()| self.out.flush());
+        if let (Err(_), Some(file)) = (&written, &self.created) {
             // After an error such as a full disk, cut off a partial line.
             let _ = file.set_len(self.bytes);
         }
@@ -344,29 +332,6 @@ impl<'o> Sink<'o> {
         self.bytes += fits.len() as u64;
         self.lines += fits.iter().filter(|byte| **byte == b'\n').count() as u64;
         Ok(fits.len() == lines.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match &mut self.to {
-            To::Standard(out) => out.flush(),
-            To::File(_, file) | To::Other(file) => file.flush(),
-        }
-    }
-
-    /// Removes the file, after a recording that did not start.
-    fn discard(self) {
-        if let To::File(path, _) = self.to {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-
-    fn is_file(&self) -> bool {
-        matches!(self.to, To::File(..))
-    }
-
-    /// Whether the lines go to a terminal.
-    fn is_terminal(&self) -> bool {
-        matches!(self.to, To::Standard(_)) && io::stdout().is_terminal()
     }
 }
 

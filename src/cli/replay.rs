@@ -209,7 +209,6 @@ fn create<'w>(path: &Path, out: &'w mut dyn Write) -> Result<Box<dyn Write + 'w>
     })
 }
 
-/// Returns a failure at a file.
 fn at(path: &Path, failure: impl Display) -> CliError {
     failed(format_args!("{}: {failure}", path.display()))
 }

@@ -13,7 +13,6 @@ use crate::daemon::serve;
 use crate::daemon::settings::{Environment, SETTINGS_FILE, Settings};
 use crate::sys;
 
-/// A running daemon.
 #[derive(Debug)]
 pub(in crate::cli) struct RunningDaemon {
     pub(super) pid: u32,
@@ -64,7 +63,6 @@ fn absolute(pid: u32, path: PathBuf) -> Option<PathBuf> {
     Some(std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?.join(path))
 }
 
-/// Returns the arguments of a daemon, with absolute paths.
 fn arguments(pid: u32) -> Option<serve::Args> {
     match Arguments::try_parse_from(command_line(pid)).ok()?.command {
         Command::Serve(mut args) => {

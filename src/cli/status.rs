@@ -247,7 +247,6 @@ pub(super) fn held(off: Option<String>, held: &ActiveSwitchesStatus) -> Vec<Stri
     lines
 }
 
-/// Returns the name of a rule with its domain.
 pub(super) fn name(domain: &str, rule: &str) -> String {
     if domain.is_empty() { "(all others)".to_owned() } else { format!("{domain}/{rule}") }
 }

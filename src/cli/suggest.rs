@@ -129,7 +129,6 @@ fn strictest(judged: Vec<TrialResult>, most: f64) -> Vec<TrialResult> {
     strictest
 }
 
-/// Plays the trace from its beginning.
 fn play(args: &Args, player: &mut impl EventConsumer) -> Result<PlayedCounts, CliError> {
     let of_trace = |what: &dyn std::fmt::Display| failed(format_args!("{}: {what}", args.trace.display()));
     let mut recording = RecordedTrace::open(&args.trace).map_err(|error| of_trace(&error))?;
@@ -170,7 +169,6 @@ const ACCESS_LOG_DOMAIN: &str = "web";
 
 const EVERYBODY_READS: u32 = 0o644;
 
-/// A window of whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WholeSecondsWindow {
     seconds: u64,

@@ -145,7 +145,6 @@ struct TopRates<'l> {
     rules: Vec<RuleRate<'l>>,
     pools: Vec<PoolView>,
     callers: TopCallers,
-    /// The later status.
     status: &'l DaemonStatus,
 }
 
@@ -158,7 +157,6 @@ struct RuleRate<'l> {
     outcomes: [f64; 3],
 }
 
-/// A table of the screen.
 struct TopTable {
     rows: TextTable,
     /// Columns that a narrow terminal leaves out, the first one first.

@@ -18,7 +18,6 @@ pub(super) struct Calendar {
     last_range: LastRange,
 }
 
-/// The length of the windows of a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CalendarStep {
     /// Nanoseconds, less than a day, counted from midnight; the last window of a day is cut at the next midnight.
@@ -43,7 +42,6 @@ impl Calendar {
         self.zone.is_none()
     }
 
-    /// The name of the time zone.
     pub(super) fn name(&self) -> String {
         let named = |zone: &TimeZone| zone.iana_name().map_or_else(|| format!("{zone:?}"), str::to_owned);
         self.zone.as_ref().map_or_else(|| "UTC".to_owned(), named)
@@ -224,7 +222,6 @@ const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
 
 const EPOCH: Date = Date::constant(1970, 1, 1);
 
-/// 1970-01-05.
 const FIRST_MONDAY: i64 = 4;
 
 const DAY_SECONDS: i64 = 86_400;

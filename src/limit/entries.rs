@@ -182,7 +182,6 @@ impl<'a> EntryRun<'a> {
         self.entries.iter().zip(before).map(|(entry, before)| (nanos(entry), sum(entry).wrapping_sub(before)))
     }
 
-    /// The units of all entries together.
     #[inline]
     pub(super) fn units(&self) -> u32 {
         self.entries.last().map_or(0, |last| sum(last).wrapping_sub(self.base))

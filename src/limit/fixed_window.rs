@@ -37,12 +37,22 @@ pub enum WindowAlign {
 }
 
 /// The length of windows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowPeriod {
     /// Nanoseconds; whole days are calendar days, which may have 23 hours.
     Nanos(u64),
     /// Calendar months; 30 days each where windows do not follow a calendar (`First`, `Epoch`).
     Months(u32),
+}
+
+impl WindowPeriod {
+    /// The nominal length in nanoseconds: a month is 30 days.
+    pub(crate) fn nanos(self) -> u64 {
+        match self {
+            WindowPeriod::Nanos(nanos) => nanos,
+            WindowPeriod::Months(months) => u64::from(months).saturating_mul(MONTH_NANOS),
+        }
+    }
 }
 
 /// The configured limit: count, length and alignment.
@@ -70,10 +80,7 @@ impl FixedWindowQuota {
     /// # Errors A window below a millisecond or above 366 days; a window that begins at midnight, is longer than a day
     /// and is no whole number of days.
     pub fn new(count: u32, period: WindowPeriod, align: WindowAlign) -> Result<FixedWindowQuota, LimitError> {
-        let nanos = match period {
-            WindowPeriod::Nanos(nanos) => nanos,
-            WindowPeriod::Months(months) => u64::from(months).saturating_mul(MONTH_NANOS),
-        };
+        let nanos = period.nanos();
         if !WINDOW_NANOS.contains(&nanos) {
             return Err(LimitError::Window);
         }

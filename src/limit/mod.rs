@@ -22,6 +22,7 @@ pub(crate) use rate::{PERIOD_NANOS_MAX, greatest_common_divisor};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Micros;
+use fixed_window::WindowPeriod::Nanos;
 
 /// The configured numbers of one limit, for any algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,13 +79,9 @@ impl Quota {
         match self {
             Quota::TokenBucket(quota) => quota.rate().to_string(),
             Quota::LeakyBucket(quota) => quota.bucket().rate().to_string(),
-            Quota::FixedWindow(quota) => match quota.period() {
-                fixed_window::WindowPeriod::Months(1) => format!("{}/month", quota.count()),
-                fixed_window::WindowPeriod::Months(months) => format!("{}/{months}month", quota.count()),
-                fixed_window::WindowPeriod::Nanos(nanos) => rate::format_rate(quota.count(), nanos),
-            },
-            Quota::SlidingLog(quota) => rate::format_rate(quota.count(), quota.window_nanos()),
-            Quota::SlidingWindow(quota) => rate::format_rate(quota.count(), quota.window_nanos()),
+            Quota::FixedWindow(quota) => format!("{}/{}", quota.count(), quota.period()),
+            Quota::SlidingLog(quota) => format!("{}/{}", quota.count(), Nanos(quota.window_nanos())),
+            Quota::SlidingWindow(quota) => format!("{}/{}", quota.count(), Nanos(quota.window_nanos())),
             Quota::Concurrency(quota) => format!("{} at once", quota.max()),
             Quota::FleetBudget(quota) => quota.local_quota().format_rate(),
         }

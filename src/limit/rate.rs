@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use super::fixed_window::WindowPeriod;
+
 /// `count` units every `period_nanos` nanoseconds; both are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
@@ -67,23 +69,22 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&format_rate(self.count, self.period_nanos))
+        write!(f, "{}/{}", self.count, WindowPeriod::Nanos(self.period_nanos))
     }
 }
 
-/// Formats a count per period in the notation of rules.
-pub(super) fn format_rate(count: u32, period_nanos: u64) -> String {
-    for (unit_nanos, unit) in UNITS {
-        if period_nanos == unit_nanos {
-            return format!("{count}/{unit}");
-        }
+/// As in a rate, in the largest unit that divides the period: `s`, `15min`, `month`.
+impl fmt::Display for WindowPeriod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (number, unit) = match *self {
+            WindowPeriod::Months(months) => (u64::from(months), "month"),
+            WindowPeriod::Nanos(nanos) => {
+                let unit = UNITS.into_iter().find(|(unit_nanos, _)| nanos.is_multiple_of(*unit_nanos));
+                unit.map_or((nanos, "ns"), |(unit_nanos, unit)| (nanos / unit_nanos, unit))
+            }
+        };
+        if number == 1 { f.write_str(unit) } else { write!(f, "{number}{unit}") }
     }
-    for (unit_nanos, unit) in UNITS {
-        if period_nanos.is_multiple_of(unit_nanos) {
-            return format!("{count}/{}{unit}", period_nanos / unit_nanos);
-        }
-    }
-    format!("{count}/{period_nanos}ns")
 }
 
 /// The number of ticks in a nanosecond, 1 to 128.

@@ -73,7 +73,6 @@ struct Derived {
 #[derive(Debug)]
 pub(super) struct FleetMember {
     pub(super) fleet_status: Arc<FleetStatus>,
-    /// The number of the budget in the fleet.
     pub(super) budget: u64,
 }
 

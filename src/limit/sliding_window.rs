@@ -255,7 +255,6 @@ struct BucketPosition {
     before: u64,
 }
 
-/// The counts at one instant.
 #[derive(Clone, Copy, Debug)]
 struct WindowView<'a> {
     /// The time since the start of the instant's bucket, out of W.

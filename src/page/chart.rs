@@ -61,7 +61,6 @@ pub(crate) fn frame(scale: [impl Render; 2], chart: &Markup, span: &[impl Render
     }
 }
 
-/// Returns the legend of lines by class and name.
 pub(crate) fn legend(lines: &[(&str, &str)]) -> Markup {
     html! { p.key { @for (class, name) in lines { span { span class={ "swatch " (class) } {} (name) } } } }
 }

@@ -107,7 +107,6 @@ pub(crate) fn rate(rate: f32) -> String {
     }
 }
 
-/// Formats a fraction as a percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
 }

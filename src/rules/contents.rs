@@ -30,7 +30,6 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A hasher of parts.
 #[derive(Default)]
 struct Mix(SipHasher13);
 
@@ -80,7 +79,6 @@ impl FileFingerprints {
         FileFingerprints { files: files.collect(), unlisted: None }
     }
 
-    /// Returns one fingerprint of all files.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         let mut mix = Mix::default();
         if let Some(why) = self.unlisted {
@@ -122,7 +120,7 @@ pub fn glance(path: &Path) -> Fingerprint {
     for file in files {
         mix.add(file.as_os_str().as_bytes());
         match file.metadata() {
-            Ok(metadata) => mix.add(&stamp(&metadata)),
+            Ok(metadata) => mix.add(stamp(&metadata).as_bytes()),
             Err(error) => mix.add(error.to_string().as_bytes()),
         }
     }
@@ -165,7 +163,7 @@ fn content(file: &Path, room: &mut u64) -> Option<Fingerprint> {
         Err(error) => return Some(Fingerprint::of(&[b"unreadable", error.to_string().as_bytes()])),
     };
     if metadata.len() > FILE_BYTES_MAX || metadata.len() > *room {
-        return Some(Fingerprint::of(&[b"large", &stamp(&metadata)]));
+        return Some(Fingerprint::of(&[b"large", stamp(&metadata).as_bytes()]));
     }
     *room -= metadata.len();
     Some(match read_bytes(file) {
@@ -174,24 +172,11 @@ fn content(file: &Path, room: &mut u64) -> Option<Fingerprint> {
     })
 }
 
-fn stamp(metadata: &Metadata) -> [u8; 56] {
-    let numbers = [
-        metadata.dev(),
-        metadata.ino(),
-        metadata.size(),
-        metadata.mtime().cast_unsigned(),
-        metadata.mtime_nsec().cast_unsigned(),
-        metadata.ctime().cast_unsigned(),
-        metadata.ctime_nsec().cast_unsigned(),
-    ];
-    let mut stamp = [0; 56];
-    for (chunk, number) in stamp.chunks_exact_mut(8).zip(numbers) {
-        chunk.copy_from_slice(&number.to_le_bytes());
-    }
-    stamp
+fn stamp(of: &Metadata) -> String {
+    let times = (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
+    format!("{:?}", (of.dev(), of.ino(), of.size(), times))
 }
 
-/// Whether the text contains the name of the file.
 fn names(text: &[u8], file: Option<&OsStr>) -> bool {
     let name = file.unwrap_or_default().as_bytes();
     !name.is_empty() && text.windows(name.len()).any(|part| part == name)

@@ -20,12 +20,10 @@ struct CsvPosition {
     line_start: usize,
 }
 
-/// One cell.
 #[derive(Clone, Debug)]
 pub(super) struct Cell<'t> {
     /// The text without its quotes.
     pub(super) text: Cow<'t, str>,
-    /// Whether it is quoted.
     pub(super) quoted: bool,
     at: CsvPosition,
 }

@@ -59,7 +59,6 @@ pub(crate) fn value<'n, T: Deserialize<'n>>(
     }
 }
 
-/// Whether a mapping has any field of a struct.
 pub(crate) fn has_field<'n, T: Deserialize<'n>>(mapping: Mapping<'n>) -> bool {
     let (sink, known) = (RefCell::default(), RefCell::default());
     // Errors do not matter here: the reader learns the names of all fields first.
@@ -105,7 +104,6 @@ impl<'n> Mapping<'n> {
         }
     }
 
-    /// Returns the first field of this name.
     fn find(self, name: &str) -> Option<&'n (YamlNode, YamlNode)> {
         self.pairs().iter().find(|(key, _)| key.as_scalar() == Some(name))
     }
@@ -123,7 +121,6 @@ impl<'n> Mapping<'n> {
         self.get(name).unwrap_or(self.0).at
     }
 
-    /// Returns the span of a field's name.
     pub(crate) fn key(self, name: &str) -> Option<Span> {
         self.find(name).map(|(key, _)| key.at)
     }
@@ -133,7 +130,6 @@ impl<'n> Mapping<'n> {
     }
 }
 
-/// A value and its span.
 #[derive(Clone, Copy, Debug, serde::Deserialize)]
 #[serde(rename = "$spanned")]
 pub(crate) struct Spanned<T> {

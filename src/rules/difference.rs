@@ -3,10 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::Domain;
 use super::facts::{Fact, facts, listed_facts, shed_facts};
 use super::problem::on_one_line;
-use super::shed::Shed;
-use super::{Domain, ListedEntry, Rule};
 use crate::terms::counted;
 
 /// The changes by domain, one line each, in the order of the new rules; removed domains come last.
@@ -51,63 +50,43 @@ impl Difference {
     }
 }
 
-/// A part of a domain that may have changed.
-#[derive(Clone, Copy)]
-enum DomainPart<'d> {
-    Rule(&'d Rule),
-    Listed(&'d ListedEntry),
-    Shed(&'d Shed),
-}
-
-impl<'d> DomainPart<'d> {
-    /// Returns all parts of a domain by their names in differences.
-    fn all(domain: &'d Domain) -> impl Iterator<Item = (String, DomainPart<'d>)> {
-        let name = domain.name();
-        let rules = domain.rules().iter();
-        let rules = rules.map(move |rule| (format!("{name}/{}", rule.name), DomainPart::Rule(rule)));
-        let lists = domain.lists().iter();
-        let lists = lists.map(move |listed| (format!("{name}/{}", listed.name), DomainPart::Listed(listed)));
-        let sheds = domain.sheds().iter();
-        rules
-            .chain(lists)
-            .chain(sheds.map(move |shed| (format!("{name}: the pool {}", shed.pool), DomainPart::Shed(shed))))
-    }
-
-    fn facts(self, domain: &Domain) -> Vec<Fact> {
-        match self {
-            DomainPart::Rule(rule) => facts(rule),
-            DomainPart::Listed(listed) => listed_facts(listed),
-            DomainPart::Shed(shed) => shed_facts(shed, domain.priorities()),
-        }
-    }
+/// Returns all parts of a domain: their names in differences, and their facts.
+fn parts(domain: &Domain) -> Vec<(String, Vec<Fact>)> {
+    let name = domain.name();
+    let rules = domain.rules().iter().map(|rule| (format!("{name}/{}", rule.name), facts(rule)));
+    let lists = domain.lists().iter();
+    let lists = lists.map(|listed| (format!("{name}/{}", listed.name), listed_facts(listed)));
+    let sheds = domain.sheds().iter();
+    let sheds =
+        sheds.map(|shed| (format!("{name}: the pool {}", shed.pool), shed_facts(shed, domain.priorities())));
+    rules.chain(lists).chain(sheds).collect()
 }
 
 /// Compares one domain: its parts in their new order, then removed ones.
 fn compare(old: &Domain, new: &Domain, changes: &mut Vec<String>) {
-    let before: HashMap<String, DomainPart<'_>> = DomainPart::all(old).collect();
-    let mut now = HashSet::new();
-    for (name, part) in DomainPart::all(new) {
-        let facts = part.facts(new);
-        match before.get(&name) {
+    let (before, now) = (parts(old), parts(new));
+    let known: HashMap<&str, &Vec<Fact>> = before.iter().map(|(name, facts)| (&**name, facts)).collect();
+    for (name, facts) in &now {
+        match known.get(&**name) {
             None => {
                 let facts: Vec<_> =
                     facts.iter().map(|(field, text)| format!("{field} {}", shown(text))).collect();
                 changes.push(format!("{name}: added: {}", facts.join(", ")));
             }
-            Some(known) => changes.extend(changed(&name, known.facts(old), facts)),
+            Some(known) => changes.extend(changed(name, known, facts)),
         }
-        now.insert(name);
     }
-    let removed = DomainPart::all(old).filter(|(name, _)| !now.contains(name));
+    let now: HashSet<&str> = now.iter().map(|(name, _)| &**name).collect();
+    let removed = before.iter().filter(|(name, _)| !now.contains(&**name));
     changes.extend(removed.map(|(name, _)| format!("{name}: removed")));
 }
 
 /// Describes the fields that differ, if any.
-fn changed(name: &str, old: Vec<Fact>, new: Vec<Fact>) -> Option<String> {
-    let mut fields: Vec<_> = old.into_iter().map(|(field, text)| (field, Some(text), None)).collect();
+fn changed(name: &str, old: &[Fact], new: &[Fact]) -> Option<String> {
+    let mut fields: Vec<_> = old.iter().map(|(field, text)| (*field, Some(&**text), None)).collect();
     for (field, text) in new {
-        match fields.iter_mut().find(|(known, ..)| *known == field) {
-            Some((_, _, now)) => *now = Some(text),
+        match fields.iter_mut().find(|(known, ..)| known == field) {
+            Some((_, _, now)) => *now = Some(&**text),
             None => fields.push((field, None, Some(text))),
         }
     }
@@ -115,7 +94,7 @@ fn changed(name: &str, old: Vec<Fact>, new: Vec<Fact>) -> Option<String> {
     if fields.is_empty() {
         return None;
     }
-    let texts: Vec<_> = fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
+    let texts: Vec<_> = fields.iter().map(|(field, old, new)| from_to(field, *old, *new)).collect();
     let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {
         true => "; its counts are dropped, it starts fresh",
         false => "",
@@ -123,10 +102,10 @@ fn changed(name: &str, old: Vec<Fact>, new: Vec<Fact>) -> Option<String> {
     Some(format!("{name}: {}{fresh}", texts.join(", ")))
 }
 
-fn from_to(field: &str, old: &Option<String>, new: &Option<String>) -> String {
+fn from_to(field: &str, old: Option<&str>, new: Option<&str>) -> String {
     // The default of a field that is absent.
     let absent = if field == "scope" { "host" } else { "none" };
-    let [old, new] = [old, new].map(|text| text.as_deref().map_or_else(|| absent.to_owned(), shown));
+    let [old, new] = [old, new].map(|text| text.map_or_else(|| absent.to_owned(), shown));
     // Long texts may differ only in the part that is cut off.
     if old == new { format!("{field} changed") } else { format!("{field} {old} → {new}") }
 }

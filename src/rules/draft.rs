@@ -26,13 +26,11 @@ pub(super) struct Draft {
     spans: HashMap<Box<str>, (Position, Span)>,
     /// The roots of the descriptor tree.
     branches: Vec<Branch>,
-    /// Their positions, by text.
     tops: HashMap<Box<str>, Position>,
     /// Positions of the tree nodes with limits, by rule name.
     nodes: HashMap<Box<str>, Position>,
 }
 
-/// Entries of one file.
 #[derive(Debug)]
 struct UnreadEntries {
     file: Arc<str>,
@@ -67,7 +65,6 @@ impl Draft {
         }
     }
 
-    /// Adds the priorities of a file, and the entries that name them.
     pub(super) fn add_priorities(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
         if let Some(node) = file.get("priorities") {
             let names = meaning::priorities(node, report);

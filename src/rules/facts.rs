@@ -196,7 +196,6 @@ pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
     facts
 }
 
-/// Formats a signal as in a rules file.
 fn signal(signal: &SignalRule) -> String {
     let is_queue = matches!(signal.source, SignalSource::AcceptQueue(_));
     let listen = match &signal.source {
@@ -211,7 +210,6 @@ fn signal(signal: &SignalRule) -> String {
     format!("{}: {{{listen}use: {}, map: [{points}]}}", signal.name, signal.counts)
 }
 
-/// Formats a leak as in a rules file.
 fn leak((part, whole): (u32, u32)) -> String {
     if part == 0 { "0".to_owned() } else { format!("{part}/{whole}") }
 }

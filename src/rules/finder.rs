@@ -1,6 +1,6 @@
 //! A lookup from values to items by equality, prefix, suffix or network. It scales to ten thousands of items.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
@@ -57,7 +57,7 @@ pub(super) struct Finder<I> {
 impl<I> Finder<I> {
     pub(super) fn new<'p>(hung: impl IntoIterator<Item = (Anchor<'p>, I)>) -> Finder<I> {
         let (mut texts, mut any_case) = (UncompiledTexts::default(), UncompiledTexts::default());
-        let mut networks = Networks { kinds: Vec::new() };
+        let mut networks = Networks { kinds: BTreeMap::new() };
         for (anchor, item) in hung {
             let lower =
                 matches!(anchor, Anchor::Equal(_, true) | Anchor::Start(_, true) | Anchor::End(_, true));
@@ -101,7 +101,6 @@ impl<I> Finder<I> {
     }
 }
 
-/// Uncompiled texts and their items.
 struct UncompiledTexts<'p, I> {
     equal: Vec<(&'p str, I)>,
     starts: Vec<(Vec<u8>, I)>,
@@ -120,7 +119,6 @@ struct PatternTexts<I> {
     /// The [`length_bit`] of each text in `equal`. Other values are not hashed.
     equal_lengths: u64,
     starts: Prefixes<I>,
-    /// Reversed.
     ends: Prefixes<I>,
 }
 
@@ -172,27 +170,14 @@ fn backwards<R>(value: &str, use_it: impl FnOnce(&[u8]) -> R) -> R {
 /// Networks by family and prefix length. An address costs one lookup for each of these few kinds.
 #[derive(Debug)]
 struct Networks<I> {
-    kinds: Vec<(PatternKind, ByAddress<I>)>,
-}
-
-type ByAddress<I> = HashMap<IpAddr, Vec<I>, FixedState>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PatternKind {
-    is_v4: bool,
-    bits: u8,
+    /// By whether they are of IPv4, and by prefix length.
+    kinds: BTreeMap<(bool, u8), HashMap<IpAddr, Vec<I>, FixedState>>,
 }
 
 impl<I> Networks<I> {
     fn hang(&mut self, network: Network, item: I) {
-        let kind = PatternKind { is_v4: network.address().is_ipv4(), bits: network.bits() };
-        let index = self.kinds.iter().position(|(known, _)| *known == kind).unwrap_or_else(|| {
-            self.kinds.push((kind, HashMap::default()));
-            self.kinds.len() - 1
-        });
-        if let Some((_, networks)) = self.kinds.get_mut(index) {
-            networks.entry(network.address()).or_default().push(item);
-        }
+        let kind = (network.address().is_ipv4(), network.bits());
+        self.kinds.entry(kind).or_default().entry(network.address()).or_default().push(item);
     }
 
     fn any(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
@@ -200,9 +185,9 @@ impl<I> Networks<I> {
             return false;
         }
         let Some(address) = network::address(value) else { return false };
-        let of_family = self.kinds.iter().filter(|(kind, _)| kind.is_v4 == address.is_ipv4());
+        let of_family = self.kinds.range((address.is_ipv4(), 0)..=(address.is_ipv4(), u8::MAX));
         let mut found =
-            of_family.filter_map(|(kind, networks)| networks.get(&network::masked(address, kind.bits)));
+            of_family.filter_map(|((_, bits), networks)| networks.get(&network::masked(address, *bits)));
         found.any(|items| is_enough(items))
     }
 }

@@ -176,7 +176,6 @@ impl FleetSettings {
     }
 }
 
-/// Whether the quota is a window, local or fleet-wide.
 pub(super) fn is_window(quota: &Quota) -> bool {
     match quota {
         Quota::FixedWindow(_) | Quota::SlidingWindow(_) => true,

@@ -101,38 +101,3 @@ impl fmt::Display for Glob {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Glob;
-
-    #[test]
-    fn star_matches_any_run_of_characters() {
-        let table: &[(&str, &str, bool)] = &[
-            ("/v1/charges", "/v1/charges", true),
-            ("/v1/charges", "/v1/charges/", false),
-            ("/v1/charges*", "/v1/charges", true),
-            ("/v1/charges*", "/v1/charges/ch_1/refunds", true),
-            ("/v1/charges*", "/v2/charges", false),
-            ("*", "", true),
-            ("*", "anything/at/all", true),
-            ("*GPTBot*", "Mozilla/5.0 GPTBot/1.0", true),
-            ("*GPTBot*", "Mozilla/5.0 gptbot/1.0", false),
-            ("a*a", "a", false), // prefix and suffix may not overlap
-            ("a*a", "aa", true),
-            ("a*b*c", "a-b-b-c", true),
-            ("a*b*c", "acb", false),
-            ("*ab*ab*", "ab", false),
-            ("*ab*ab*", "abab", true),
-            (r"\*", "*", true),
-            (r"\*", "x", false),
-            (r"a\*b*", "a*bc", true),
-            (r"C:\dir", r"C:\dir", true),
-            ("é*", "été", true),
-            ("**", "", true),
-        ];
-        for (pattern, value, expected) in table {
-            assert_eq!(Glob::parse(pattern).matches(value), *expected, "{pattern:?} on {value:?}");
-        }
-    }
-}

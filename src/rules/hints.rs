@@ -5,14 +5,14 @@ pub(super) fn hint(what: &str, field: &str) -> Option<&'static str> {
     exact_hint(what, field).or_else(|| exact_hint("", field))
 }
 
-/// Returns the help for a field of this mapping alone.
 pub(super) fn exact_hint(what: &str, field: &str) -> Option<&'static str> {
     HINTS.iter().find(|(of, name, _)| *of == what && *name == field).map(|(.., help)| *help)
 }
 
 /// Returns the place of a field that a mapping does not have.
 pub(super) fn home(what: &str, field: &str) -> Option<&'static str> {
-    HOMES.iter().find(|(of, fields, _)| of.contains(&what) && fields.contains(&field)).map(|(.., home)| *home)
+    let is_of = |fields: &str| fields.split(' ').any(|name| name == field);
+    HOMES.iter().find(|(of, fields, _)| of.contains(&what) && is_of(fields)).map(|(.., home)| *home)
 }
 
 /// Mapping (empty for any), field and help.
@@ -64,39 +64,19 @@ const HINTS: &[(&str, &str, &str)] = &[
 
 /// Mappings, fields that they do not have, and the place of these. envoyproxy/ratelimit accepts fields of
 /// descriptors anywhere and ignores misplaced ones.
-const HOMES: &[(&[&str], &[&str], &str)] = &[
-    (&["a rule"], &["max", "expires"], "in a rule of `concurrency`"),
-    (&["a rule", "a concurrency rule"], &["on_miss", "on_redis_down", "wait"], "in `fleet`"),
-    (
-        &["a concurrency rule", "a candidate"],
-        &[
-            "algorithm",
-            "rate",
-            "burst",
-            "queue",
-            "buckets",
-            "align",
-            "timezone",
-            "unit",
-            "over",
-            "refused",
-            "block",
-            "max_debt",
-            "refund_on",
-            "max_over",
-        ],
-        "in a rule of `limits`",
-    ),
-    (&["`fleet`"], &["max_over", "scope"], "in the rule, beside `fleet`"),
-    (DESCRIPTORS, &["domain"], "at the start of the file"),
-    (DESCRIPTORS, &["key", "value", "descriptors"], "in a descriptor"),
-    (DESCRIPTORS, &["rate_limit", "shadow_mode", "share_threshold"], "in a descriptor, beside `key`"),
-    (
-        DESCRIPTORS,
-        &["quota_mode", "detailed_metric", "value_to_metric", "metadata"],
-        "in a descriptor, beside `key`",
-    ),
-    (DESCRIPTORS, &["unit", "requests_per_unit", "unlimited", "replaces", "name"], "in `rate_limit`"),
+const HOMES: &[(&[&str], &str, &str)] = &[
+    (&["a rule"], "max expires", "in a rule of `concurrency`"),
+    (&["a rule", "a concurrency rule"], "on_miss on_redis_down wait", "in `fleet`"),
+    (&["a concurrency rule", "a candidate"], RATE_FIELDS, "in a rule of `limits`"),
+    (&["`fleet`"], "max_over scope", "in the rule, beside `fleet`"),
+    (DESCRIPTORS, "domain", "at the start of the file"),
+    (DESCRIPTORS, "key value descriptors", "in a descriptor"),
+    (DESCRIPTORS, "rate_limit shadow_mode share_threshold", "in a descriptor, beside `key`"),
+    (DESCRIPTORS, "quota_mode detailed_metric value_to_metric metadata", "in a descriptor, beside `key`"),
+    (DESCRIPTORS, "unit requests_per_unit unlimited replaces name", "in `rate_limit`"),
 ];
+
+const RATE_FIELDS: &str = "algorithm rate burst queue buckets align timezone unit over refused block max_debt \
+                           refund_on max_over";
 
 const DESCRIPTORS: &[&str] = &["a descriptor", "`rate_limit`", "an entry of `replaces`"];

@@ -25,7 +25,6 @@ pub(super) struct Index {
     prioritize: Vec<(SelectionPlan, usize)>,
 }
 
-/// The rules anchored to one attribute.
 #[derive(Debug, Default)]
 struct Anchors {
     present: Vec<AnchoredRule>,
@@ -34,7 +33,6 @@ struct Anchors {
     by_value: Option<Box<Finder<AnchoredRule>>>,
 }
 
-/// A rule at its anchor.
 #[derive(Clone, Copy, Debug)]
 struct AnchoredRule {
     rule: u32,
@@ -131,7 +129,6 @@ impl Index {
         }
     }
 
-    /// Returns the values of a matching rule's key, in the rule's order.
     pub(super) fn key_values<'s, 'a>(
         &'s self,
         rule: u32,
@@ -233,7 +230,6 @@ impl<'r> IndexedRule<'r> {
     }
 }
 
-/// Rules that may match.
 struct Candidates<'m> {
     rules: &'m mut Vec<u32>,
     /// The number of lists they came from. More than one: unsorted; from [`REPEATED`] on: duplicates.
@@ -303,25 +299,3 @@ impl<'r> Frequency<'r> {
 
 /// Far more lists than one request can match.
 const REPEATED: u32 = 1 << 16;
-
-#[cfg(test)]
-mod tests {
-    use super::Index;
-    use crate::rules::{Condition, ListKind, ListedEntry, Mode, Pattern, Position, Priorities, Selection};
-
-    #[test]
-    fn numbers_list_entries_from_the_given_offset() {
-        let listed = |value: &str| ListedEntry {
-            name: value.into(),
-            position: Position { file: "rules.yaml".into(), line: 1, column: 1 },
-            kind: ListKind::Deny,
-            conditions: vec![Condition::new("user", vec![Pattern::parse(value)])],
-            mode: Mode::Enforce,
-            help: None,
-        };
-        let index = Index::new(&[], 5, &[listed("a*"), listed("ab")], &Priorities::default());
-        let (mut selection, mut matching) = (Selection::default(), Vec::new());
-        index.select(&[("user", "ab")], &mut selection, &mut matching);
-        assert_eq!(matching, [5, 6]);
-    }
-}

@@ -15,7 +15,6 @@ use super::{Domain, Problem, Scopes};
 #[derive(Debug)]
 pub struct Library {
     path: PathBuf,
-    /// Scopes from the settings.
     scopes: Scopes,
     /// The domains in force, each as last read without errors.
     good: Vec<ReadDomain>,
@@ -23,13 +22,11 @@ pub struct Library {
     homes: FileDomains,
     /// The fingerprint of the files as last read; `None` forces the next reload.
     seen: Option<Fingerprint>,
-    /// Whether a reading has been applied.
     begun: bool,
     /// Valid texts of an earlier process, until a reading has been applied.
     remembered: Vec<DomainTexts>,
 }
 
-/// A domain read without errors, and the fingerprint of its files.
 #[derive(Clone, Debug)]
 struct ReadDomain {
     domain: Arc<Domain>,

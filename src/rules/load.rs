@@ -23,9 +23,7 @@ pub struct Loaded {
     pub problems: Vec<Problem>,
     /// The domains left out because of errors: they have no limits.
     pub failed: Vec<Box<str>>,
-    /// The domains that each file adds to.
     pub(super) homes: FileDomains,
-    /// Files whose domains are unknown.
     pub(super) homeless: Vec<Arc<str>>,
     /// Whether the files could not be listed, so that nothing is known of any domain.
     pub(super) unlisted: bool,
@@ -116,7 +114,6 @@ struct FileReading<'k> {
     sources: Vec<Source>,
     /// The domains of each file at the last reading.
     known: &'k FileDomains,
-    /// Scopes from the settings.
     scopes: &'k Scopes,
     /// The position of each pool's `shed` entry, in all domains.
     pools: HashMap<Box<str>, Position>,
@@ -146,7 +143,6 @@ impl FileReading<'_> {
         }
     }
 
-    /// Reports a problem of a file or directory as a whole.
     fn report(&mut self, severity: Severity, path: &Path, message: String, help: impl Into<String>) {
         let problem = about_file(path, ValueProblem::new(message, help));
         self.loaded.problems.push(Problem { severity, ..problem });
@@ -221,7 +217,6 @@ impl FileReading<'_> {
         }
     }
 
-    /// Records that a file adds to a domain.
     fn settle(&mut self, file: &Arc<str>, domain: &str) {
         let homes = self.loaded.homes.entry(Arc::clone(file)).or_default();
         if homes.iter().all(|known| **known != *domain) {
@@ -338,7 +333,6 @@ pub(super) fn domains_by_sight(text: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with("domain:")).take(SIGHTED_MAX).filter_map(name).collect()
 }
 
-/// The lists of a file.
 const ENTRIES: [&str; 7] = ["limits", "concurrency", "shed", "descriptors", "exempt", "deny", "prioritize"];
 
 /// More files indicate a wrong directory.

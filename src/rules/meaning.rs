@@ -28,9 +28,7 @@ pub(super) use tree::descriptors;
 
 /// A named entry of a file; `None` after errors in it.
 pub(super) enum ReadEntry {
-    /// An entry of `limits` or `concurrency`.
     Rule(Option<Box<RuleAndCandidate>>),
-    /// An entry of `exempt` or `deny`.
     Listed(Option<ListedEntry>),
 }
 
@@ -173,7 +171,6 @@ fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> Option<Li
     listed
 }
 
-/// Reads `key`.
 fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<KeyPart>> {
     if fields.key.len() > KEY_ATTRIBUTES_MAX {
         let message = format!("`key` has {} attributes", fields.key.len());
@@ -217,7 +214,6 @@ fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
     Some(key)
 }
 
-/// Reads `show_keys`.
 fn show_keys(fields: &CommonFields<'_>, key: &[KeyPart], report: &mut Report<'_>) -> Vec<Box<str>> {
     let mut shown_keys: Vec<Box<str>> = Vec::new();
     for item in fields.show_keys.iter().flatten() {

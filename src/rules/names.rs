@@ -13,7 +13,6 @@ pub(crate) struct RuleNames {
 }
 
 impl RuleNames {
-    /// Returns the number of a known name.
     #[inline]
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         if self.names.len() > COMPARED_MAX || name.len() > PRINT_BYTES {

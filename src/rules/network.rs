@@ -132,32 +132,6 @@ mod tests {
     use super::Network;
 
     #[test]
-    fn network_matches_its_addresses_only() {
-        let table: &[(&str, &[&str], &[&str])] = &[
-            (
-                "192.0.2.0/24",
-                &["192.0.2.0", "192.0.2.255", "::ffff:192.0.2.7", "::FFFF:c000:0207"],
-                &["192.0.3.0", "192.0.2", "192.0.2.7:80", " 192.0.2.7", "192.0.02.7", "::192.0.2.7", "", "x"],
-            ),
-            ("0.0.0.0/0", &["0.0.0.0", "255.255.255.255"], &["::", "::1"]),
-            ("10.0.0.1/32", &["10.0.0.1"], &["10.0.0.2"]),
-            (
-                "2001:db8::/32",
-                &["2001:db8::", "2001:0DB8:ffff::1"],
-                &["2001:db9::", "2001:db8::%eth0", "[2001:db8::]"],
-            ),
-            ("::/0", &["::", "2001:db8::"], &["10.0.0.1", "::ffff:10.0.0.1"]),
-            ("::1/128", &["::1", "0:0::1"], &["::2"]),
-            ("::ffff:10.0.0.0/104", &["10.1.2.3", "::ffff:10.1.2.3"], &["11.0.0.1", "::a01:203"]),
-        ];
-        for (network, inside, outside) in table {
-            let network = Network::parse(network).unwrap();
-            assert!(inside.iter().all(|value| network.holds(value)), "{network}: {inside:?}");
-            assert!(!outside.iter().any(|value| network.holds(value)), "{network}: {outside:?}");
-        }
-    }
-
-    #[test]
     fn invalid_network_gets_help() {
         let table = [
             ("10.1.2.3/8", "bits set past its first 8", "write 10.0.0.0/8 for the network, 10.1.2.3/32"),

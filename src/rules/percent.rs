@@ -76,10 +76,8 @@ pub(super) fn of(share: u16, number: u32) -> u32 {
     u32::try_from(u64::from(share) * u64::from(number) / WHOLE).unwrap_or(u32::MAX)
 }
 
-/// Thousandths in a whole.
 pub(super) const WHOLE: u64 = 1_000;
 
-/// 100 %.
 pub(crate) const WHOLE_SHARE: u16 = 1_000;
 
 #[cfg(test)]

@@ -5,22 +5,21 @@ use std::time::Duration;
 
 use super::amount;
 use super::problem::{ValueProblem, shown};
-use crate::limit::{LimitError, Rate};
+use crate::limit::fixed_window::WindowPeriod;
+use crate::limit::{LimitError, PERIOD_NANOS_MAX, Rate};
 
 /// A rate as written. The algorithm decides whether it is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WrittenRate {
-    /// No limit.
     Unlimited,
-    /// A number of units in each period.
-    Every(u32, Period),
+    Every(u32, WindowPeriod),
 }
 
 impl WrittenRate {
     /// Converts it to the rate of a bucket; `None` if unlimited.
     pub(crate) fn steady(self) -> Result<Option<Rate>, ValueProblem> {
         let WrittenRate::Every(count, period) = self else { return Ok(None) };
-        Rate::new(count, period.nanos).map(Some).map_err(|error| impossible(self, error))
+        Rate::new(count, period.nanos()).map(Some).map_err(|error| impossible(self, error))
     }
 }
 
@@ -50,9 +49,9 @@ pub(crate) fn parse(text: &str) -> Result<WrittenRate, ValueProblem> {
     }
     let number = amount::parse(count).map_err(|wrong| wrong_count(text, count, period, wrong))?;
     let periods = if digits.is_empty() { 1 } else { parse_periods(text, count, digits, unit)? };
-    match Period::of(periods, unit) {
+    match period_of(periods, unit) {
         _ if number == 0 => Err(impossible(text, LimitError::Zero)),
-        Some(period) if period.nanos <= Period::NANOS_MAX => Ok(WrittenRate::Every(number, period)),
+        Some(period) if period.nanos() <= PERIOD_NANOS_MAX => Ok(WrittenRate::Every(number, period)),
         _ => Err(impossible(text, LimitError::Period)),
     }
 }
@@ -147,40 +146,12 @@ pub(super) fn impossible(text: impl fmt::Display, error: LimitError) -> ValuePro
     ValueProblem::new(format!("{error}: {}", shown(&text.to_string())), help)
 }
 
-/// A period. A month counts 30 days and is marked, so that calendar windows use calendar months.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Period {
-    /// Nanoseconds, 30 days per month.
-    pub(crate) nanos: u64,
-    /// The number of months, if written in months.
-    pub(crate) months: Option<u32>,
-}
-
-impl Period {
-    /// 366 days.
-    const NANOS_MAX: u64 = 366 * 86_400 * SECOND;
-
-    /// Makes a period of `count` units.
-    fn of(count: u32, unit: &str) -> Option<Period> {
-        let nanos = u64::from(count).saturating_mul(unit_nanos(unit)?);
-        Some(Period { nanos, months: (unit == "month").then_some(count) })
-    }
-}
-
-/// Uses the largest unit that divides the period, as in a rate: `s`, `15min`, `month`.
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (count, unit) = match self.months {
-            Some(months) => (u64::from(months), "month"),
-            None => {
-                let units = UNITS.iter().rev().filter(|(name, _)| *name != "month");
-                let fits = |nanos: u64| nanos > 0 && self.nanos > 0 && self.nanos.is_multiple_of(nanos);
-                let (unit, nanos) = units.copied().find(|(_, nanos)| fits(*nanos)).unwrap_or(("ns", 1));
-                (self.nanos / nanos, unit)
-            }
-        };
-        if count == 1 { f.write_str(unit) } else { write!(f, "{count}{unit}") }
-    }
+/// Makes a period of `count` units; `None` of an unknown one.
+fn period_of(count: u32, unit: &str) -> Option<WindowPeriod> {
+    Some(match unit {
+        "month" => WindowPeriod::Months(count),
+        unit => WindowPeriod::Nanos(u64::from(count).saturating_mul(unit_nanos(unit)?)),
+    })
 }
 
 /// Parses a duration that stands alone, such as `15min`; at most 366 days.
@@ -214,16 +185,16 @@ pub(super) fn parse_duration(text: &str, field: &str) -> Result<Duration, ValueP
         ValueProblem { message, help: wrong.help.map(|help| format!("{help} before `{unit}`")) }
     };
     let count = amount::parse(digits).map_err(wrong)?;
-    match Period::of(count, unit) {
-        Some(Period { nanos: 0, .. }) | None => Err(ValueProblem::new(
+    match period_of(count, unit).map_or(0, WindowPeriod::nanos) {
+        0 => Err(ValueProblem::new(
             format!("`{field}` is no time at all"),
             format!("leave it out, or {example}"),
         )),
-        Some(Period { nanos, .. }) if nanos > Period::NANOS_MAX => Err(ValueProblem::new(
+        nanos if nanos > PERIOD_NANOS_MAX => Err(ValueProblem::new(
             format!("`{field}: {}` is longer than 366 days", cut(text)),
             "write at most 366day",
         )),
-        Some(Period { nanos, .. }) => Ok(Duration::from_nanos(nanos)),
+        nanos => Ok(Duration::from_nanos(nanos)),
     }
 }
 
@@ -255,7 +226,6 @@ fn cut(text: &str) -> String {
     shown(text).trim_matches('`').to_owned()
 }
 
-/// Returns the names of the units, for the schema.
 pub(super) fn unit_names() -> impl Iterator<Item = &'static str> {
     UNITS.iter().map(|(name, _)| *name)
 }
@@ -292,7 +262,7 @@ const ALIASES: [(&[&str], &[&str]); 9] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Period, SECOND, WrittenRate, parse, parse_duration};
+    use super::{Duration, SECOND, WindowPeriod, WrittenRate, parse, parse_duration};
 
     #[test]
     fn parses_rate_as_count_slash_unit() {
@@ -314,8 +284,9 @@ mod tests {
         ];
         for (text, count, period) in table {
             let rate = parse(text).unwrap();
-            let months = text.ends_with("month").then_some(1);
-            assert_eq!(rate, WrittenRate::Every(*count, Period { nanos: *period, months }), "{text}");
+            let is_month = text.ends_with("month");
+            let written = if is_month { WindowPeriod::Months(1) } else { WindowPeriod::Nanos(*period) };
+            assert_eq!(rate, WrittenRate::Every(*count, written), "{text}");
             assert_eq!(rate.to_string(), *text, "it is printed as it is written");
             let kept = rate.steady().unwrap().unwrap();
             assert_eq!((kept.count(), kept.period_nanos()), (*count, *period), "{text}");

@@ -21,7 +21,6 @@ struct RowStart {
     number: u32,
 }
 
-/// Why a key was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAdded {
     /// A duplicate of the key with this index in insertion order, from 0.

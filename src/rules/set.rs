@@ -292,7 +292,6 @@ pub enum NamedKind<'d> {
 pub struct NotItsKey(String);
 
 impl NotItsKey {
-    /// The key has other attributes.
     fn others(expected: &[KeyPart], given: &[(&str, &str)]) -> NotItsKey {
         let list = |names: &mut dyn Iterator<Item = &str>| {
             let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
@@ -305,12 +304,10 @@ impl NotItsKey {
         NotItsKey(format!("its key is made of {expected}, not of {given}: write exactly {example}"))
     }
 
-    /// A value is empty, which the rule never matches.
     fn empty(name: &str) -> NotItsKey {
         NotItsKey(format!("`{name}` is empty, and an empty attribute matches no rule: write {name}=VALUE"))
     }
 
-    /// A descriptor with these entries does not reach the node.
     fn path(entries: &[&str]) -> NotItsKey {
         let entries = entries.iter().map(|entry| format!("`{entry}`")).collect::<Vec<_>>().join(", then ");
         NotItsKey(format!(

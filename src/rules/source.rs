@@ -23,7 +23,6 @@ pub(super) type NamedTable = (String, String);
 /// Where tables that the file names are looked up.
 #[derive(Debug)]
 enum TableLookup {
-    /// Nowhere.
     Nothing,
     /// The directory of the file.
     Directory(PathBuf),
@@ -71,7 +70,6 @@ impl Source {
         Source { file: file.into(), text, table_lookup: TableLookup::Nothing, quotable: true }
     }
 
-    /// Makes a source of a saved text and its tables.
     pub(super) fn kept(file: &str, text: String, tables: Arc<[NamedTable]>) -> Source {
         Source { file: file.into(), text, table_lookup: TableLookup::Kept(tables), quotable: true }
     }

@@ -39,11 +39,9 @@ struct TreeNode {
     /// Whether all values that it matches as a pattern share one state.
     share: bool,
     below: TreeLevel,
-    /// The index of its limit in the tree.
     limit: Option<u32>,
 }
 
-/// The limit of a node.
 #[derive(Debug)]
 struct Limiting {
     /// The nodes from the root to this one, inclusive.
@@ -323,9 +321,7 @@ pub(super) struct Branch {
     pub(super) key: Box<str>,
     /// `key_value`, or the key alone.
     pub(super) text: Box<str>,
-    /// The position of its key.
     pub(super) position: Position,
-    /// The span of its key.
     pub(super) at: Span,
     /// Whether all values that it matches as a pattern share one state.
     pub(super) share: bool,
@@ -355,7 +351,6 @@ pub(super) struct NodeLimit {
 pub(super) struct RequestsPerUnit {
     /// Requests; 0 refuses all.
     pub(super) count: u32,
-    /// The length of a window in seconds.
     pub(super) seconds: u32,
 }
 

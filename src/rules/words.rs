@@ -24,7 +24,6 @@ pub(crate) fn numbers_or_unlimited(quota: Option<&Quota>) -> String {
     quota.map_or_else(|| "unlimited".to_owned(), numbers)
 }
 
-/// Describes the key of a rule.
 pub(crate) fn each(rule: &Rule) -> String {
     match rule.key.as_slice() {
         [] => "for all together".to_owned(),
@@ -51,7 +50,6 @@ pub(crate) fn span(lasts: Duration) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// Describes a mode; empty for enforcement.
 pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "",
@@ -188,7 +186,6 @@ pub(crate) fn exactness(quota: &Quota) -> Option<String> {
     })
 }
 
-/// Returns the rate of a bucket and its scale.
 pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
@@ -253,7 +250,7 @@ const SPANS: [(&str, &str, &str); 7] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{bound, exactness};
+    use super::bound;
     use crate::rules::read_text;
 
     #[test]
@@ -300,13 +297,5 @@ mod tests {
             let quota = loaded.domains[0].rules()[0].limit.quota().unwrap().clone();
             assert_eq!(bound(&quota, *hosts), *expected, "{fields}");
         }
-    }
-
-    #[test]
-    fn windows_count_whole_units() {
-        let text = "domain: d\nlimits:\n- {name: a, key: [], rate: 3/s, algorithm: sliding_log}\n- {name: b, key: [], rate: 3/s}\n";
-        let loaded = read_text("rules.yaml", text);
-        let of = |rule: usize| exactness(loaded.domains[0].rules()[rule].limit.quota().unwrap());
-        assert_eq!((of(0), of(1)), (None, Some("exact in ticks of 1/3 ns".to_owned())));
     }
 }

@@ -146,7 +146,6 @@ impl<'de> Deserialize<'de> for YamlNode {
     }
 }
 
-/// A value without its span.
 struct YamlValue(Value);
 
 impl<'de> Deserialize<'de> for YamlValue {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
@@ -39,8 +40,8 @@ pub(super) async fn serve(
         activity,
         last_batch_at: Timestamp::ORIGIN,
         handler: FrameHandler::new(Arc::clone(&shared), info),
-        buffer: vec![0; BUFFER_BYTES],
-        filled: 0,
+        unanswered: BytesMut::new(),
+        buffer_bytes: BUFFER_BYTES,
         may_have_more: false,
         replies: Vec::new(),
         charge: MemoryCharge::new(Arc::clone(&shared), permit.user(), AccountUse::Buffers),
@@ -61,9 +62,10 @@ struct ClientConnection<'p> {
     activity: &'p Activity,
     last_batch_at: Timestamp,
     handler: FrameHandler,
-    buffer: Vec<u8>,
-    /// Bytes of the buffer that are read and not answered.
-    filled: usize,
+    /// The bytes that are read and not answered.
+    unanswered: BytesMut,
+    /// The size of the buffer for these: the idle size, or that of the largest frame.
+    buffer_bytes: usize,
     /// The last read filled the buffer.
     may_have_more: bool,
     replies: Vec<u8>,
@@ -146,8 +148,9 @@ impl ClientConnection<'_> {
         if self.stream.write_now(&self.replies, written)? {
             return Ok(());
         }
-        let read_excess = excess_bytes(&self.buffer);
-        if !self.charge.set_bytes(read_excess + excess_bytes(&self.replies)) {
+        let read_excess = self.buffer_bytes - BUFFER_BYTES;
+        let replies_excess = self.replies.capacity().saturating_sub(BUFFER_BYTES);
+        if !self.charge.set_bytes(read_excess + replies_excess) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let sent = self.stream.write_rest(&self.replies, WRITE_TIMEOUT, written).await;
@@ -158,22 +161,24 @@ impl ClientConnection<'_> {
     /// Reads more bytes into the buffer, with room for the current frame. Returns their number, 0 at the end of the
     /// stream or at a deadline; `None` if nothing was read but a pending request is ready.
     async fn read(&mut self, frame_bytes: usize) -> io::Result<Option<usize>> {
-        if frame_bytes > self.buffer.len() {
-            if !self.charge.set_bytes(HEADER_BYTES + FRAME_BYTES_MAX - BUFFER_BYTES) {
+        if frame_bytes > self.buffer_bytes {
+            if !self.charge.set_bytes(LARGE_BUFFER_BYTES - BUFFER_BYTES) {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
-            self.buffer.resize(HEADER_BYTES + FRAME_BYTES_MAX, 0);
-        } else if self.filled == 0 && self.buffer.len() > BUFFER_BYTES {
-            self.buffer = vec![0; BUFFER_BYTES];
+            self.buffer_bytes = LARGE_BUFFER_BYTES;
+        } else if self.unanswered.is_empty() && self.buffer_bytes > BUFFER_BYTES {
+            self.unanswered = BytesMut::new();
             self.charge.set_bytes(0);
+            self.buffer_bytes = BUFFER_BYTES;
         }
+        self.unanswered.reserve(self.buffer_bytes.saturating_sub(self.unanswered.len()));
         loop {
             if self.has_answered_all() {
                 self.activity.set_idle(self.last_batch_at);
             }
             let wakeup = self.await_wakeup().await?;
             if !self.activity.set_working() {
-                self.stream.discard_unread(&mut self.buffer);
+                self.stream.discard_unread();
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             if wakeup == Wakeup::Timeout {
@@ -183,10 +188,8 @@ impl ClientConnection<'_> {
             if wakeup == Wakeup::PendingReady {
                 return Ok(None);
             }
-            let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
-            if let Some(count) = self.stream.try_read(room)? {
-                self.may_have_more = count == room.len();
-                self.filled += count;
+            if let Some(count) = self.stream.try_read(&mut self.unanswered)? {
+                self.may_have_more = self.unanswered.len() == self.unanswered.capacity();
                 return Ok(Some(count));
             }
         }
@@ -194,7 +197,10 @@ impl ClientConnection<'_> {
 
     /// Whether the connection can be closed without dropping a request that was read.
     fn has_answered_all(&self) -> bool {
-        self.handler.is_greeted() && self.filled == 0 && self.handler.pending.is_empty() && !self.write_closed
+        self.handler.is_greeted()
+            && self.unanswered.is_empty()
+            && self.handler.pending.is_empty()
+            && !self.write_closed
     }
 
     /// Waits for input, a deadline or a pending request. Reads nothing.
@@ -218,11 +224,10 @@ impl ClientConnection<'_> {
 
     /// Answers one batch of the frames in the buffer.
     fn answer(&mut self, decider: &Mutex<Decider>) -> NextStep {
-        let read = self.buffer.get(..self.filled).unwrap_or_default();
         let batch = {
             // Uncontended: each thread has its own decider, and this block does not await.
             let mut decider = decider.lock();
-            let mut batch = self.handler.answer_batch(&mut decider, read, &mut self.replies);
+            let mut batch = self.handler.answer_batch(&mut decider, &self.unanswered, &mut self.replies);
             if !self.handler.pending.is_empty() {
                 // Before the connection closes, all pending requests are answered.
                 let closes = batch.next == NextStep::Close;
@@ -233,10 +238,7 @@ impl ClientConnection<'_> {
             batch
         };
         self.last_batch_at = batch.at;
-        if batch.consumed > 0 {
-            self.buffer.copy_within(batch.consumed..self.filled, 0);
-            self.filled -= batch.consumed;
-        }
+        self.unanswered.advance(batch.consumed);
         self.update_deadlines(batch.consumed > 0, batch.next);
         batch.next
     }
@@ -246,7 +248,7 @@ impl ClientConnection<'_> {
         if self.handler.is_greeted() {
             self.hello_deadline = None;
         }
-        let frame_incomplete = self.filled > 0 && matches!(next, NextStep::Read { .. });
+        let frame_incomplete = !self.unanswered.is_empty() && matches!(next, NextStep::Read { .. });
         if !frame_incomplete {
             self.frame_deadline = None;
         } else if progress || self.frame_deadline.is_none() {
@@ -284,11 +286,6 @@ fn is_hang_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// Returns the capacity of a buffer beyond its idle size.
-fn excess_bytes(buffer: &Vec<u8>) -> usize {
-    buffer.capacity().saturating_sub(BUFFER_BYTES)
-}
-
 /// Waits for a deadline; forever without one.
 async fn await_deadline(deadline: &mut Option<Pin<Box<Sleep>>>) {
     match deadline {
@@ -299,6 +296,9 @@ async fn await_deadline(deadline: &mut Option<Pin<Box<Sleep>>>) {
 
 /// The idle size: room for about 80 typical requests. It grows to one frame of the largest size while needed.
 const BUFFER_BYTES: usize = 4_096;
+
+/// The size of a read buffer while a larger frame is read.
+const LARGE_BUFFER_BYTES: usize = HEADER_BYTES + FRAME_BYTES_MAX;
 
 /// Frees the permit of a peer that connects and sends nothing.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);

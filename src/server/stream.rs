@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -35,20 +36,21 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Reads once without waiting. Returns 0 at the end, `None` if there is nothing to read.
-    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    /// Reads once without waiting into the spare capacity of a buffer. Returns 0 at the end, `None` if there is nothing to
+    /// read.
+    pub(super) fn try_read(&self, buffer: &mut BytesMut) -> io::Result<Option<usize>> {
         let Some(reading) = &self.reading else { return Ok(None) };
         let mut short = None;
         let read = reading.try_io(Interest::READABLE, |socket| {
             let count = loop {
-                match (&**socket).read(buffer) {
+                match sys::read_socket(socket, buffer) {
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     read => break read?,
                 }
             };
             // A short read has emptied the socket. As epoll is edge-triggered here, this error makes tokio wait for the
             // next edge, which saves a read that would find nothing.
-            if count < buffer.len() && count > 0 {
+            if buffer.len() < buffer.capacity() && count > 0 {
                 short = Some(count);
                 return Err(ErrorKind::WouldBlock.into());
             }
@@ -62,9 +64,9 @@ impl ClientStream {
 
     /// Reads and discards all received bytes: the kernel reports unread bytes to the peer as a reset. Reading must have
     /// been shut down. The peer had room for no more than [`UNREAD_MAX`].
-    pub(super) fn discard_unread(&self, buffer: &mut [u8]) {
-        let mut discarded = 0;
-        while let Ok(count @ 1..) = (&*self.socket).read(buffer)
+    pub(super) fn discard_unread(&self) {
+        let (mut discarded, mut buffer) = (0, [0; 4_096]);
+        while let Ok(count @ 1..) = (&*self.socket).read(&mut buffer)
             && discarded < UNREAD_MAX
         {
             discarded += count;

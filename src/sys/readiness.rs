@@ -1,10 +1,12 @@
-//! Registration of descriptors with the runtime's epoll set: sockets for one direction, and processes for their exit.
+//! Registration of descriptors with the runtime's epoll set: sockets for one direction, and processes for their exit; and
+//! reading from such a socket.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -21,6 +23,20 @@ pub fn register_socket(stream: Arc<UnixStream>, interest: Interest) -> io::Resul
     // holds one until it has deregistered, and no safe call replaces a `UnixStream`'s descriptor behind a shared
     // reference.
     unsafe { AsyncFd::register_with_interest(stream, interest) }.map_err(Into::into)
+}
+
+/// Reads once from a socket into the spare capacity of a buffer. Returns the number of bytes, 0 at the end.
+///
+/// # Errors
+/// `read` fails; the buffer is unchanged.
+pub fn read_socket(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<usize> {
+    let (read, _) = rustix::io::read(socket, buffer.spare_capacity_mut())?;
+    let count = read.len();
+    let filled = buffer.len() + count;
+    // SAFETY: `read` is the start of the spare capacity, directly after `buffer.len()` bytes: the kernel has initialised its
+    // `count` bytes, and they are within the capacity.
+    unsafe { buffer.set_len(filled) };
+    Ok(count)
 }
 
 /// The exit of a process as an event. The process is not signalled.

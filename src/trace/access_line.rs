@@ -75,7 +75,6 @@ impl AccessLine {
         self.attributes.iter().map(|(name, range)| (*name, self.text.get(range.clone()).unwrap_or_default()))
     }
 
-    /// Bytes of memory that it holds.
     pub(super) fn bytes(&self) -> usize {
         self.text.capacity()
     }
@@ -175,18 +174,22 @@ fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 
 /// Decodes `\"`, `\\`, `\x22` and the letter escapes of Apache.
 fn unescaped(text: &[u8]) -> Vec<u8> {
+    replaced(text, |text| match text {
+        [b'\\', b'x', high, low, rest @ ..] if let Some(byte) = hex_byte(*high, *low) => Some((byte, rest)),
+        [b'\\', letter, rest @ ..] => Some((escape(*letter)?, rest)),
+        _ => None,
+    })
+}
+
+/// Copies a text; `escaped` returns the byte of an escape that it begins with, and the rest.
+fn replaced(mut text: &[u8], escaped: impl Fn(&[u8]) -> Option<(u8, &[u8])>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    loop {
-        let (byte, after) = match rest {
-            [b'\\', b'x', high, low, after @ ..] if let Some(byte) = hex_byte(*high, *low) => (byte, after),
-            [b'\\', letter, after @ ..] if let Some(byte) = escape(*letter) => (byte, after),
-            [byte, after @ ..] => (*byte, after),
-            [] => return plain,
-        };
+    while let [first, rest @ ..] = text {
+        let (byte, rest) = escaped(text).unwrap_or((*first, rest));
         plain.push(byte);
-        rest = after;
+        text = rest;
     }
+    plain
 }
 
 fn escape(letter: u8) -> Option<u8> {
@@ -257,21 +260,10 @@ fn without_origin(target: &[u8]) -> &[u8] {
 
 /// Decodes each `%` with two hexadecimal digits once; leaves others as they are.
 fn decoded(text: &[u8]) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    loop {
-        rest = match rest {
-            [b'%', high, low, after @ ..] if let Some(byte) = hex_byte(*high, *low) => {
-                decoded.push(byte);
-                after
-            }
-            [byte, after @ ..] => {
-                decoded.push(*byte);
-                after
-            }
-            [] => return decoded,
-        };
-    }
+    replaced(text, |text| match text {
+        [b'%', high, low, rest @ ..] => Some((hex_byte(*high, *low)?, rest)),
+        _ => None,
+    })
 }
 
 fn hex_byte(high: u8, low: u8) -> Option<u8> {

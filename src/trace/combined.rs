@@ -85,7 +85,6 @@ impl<'a> CombinedLines<'a> {
         Ok(())
     }
 
-    /// Plays the remaining lines.
     pub(super) fn end(&mut self, stage: &mut impl EventConsumer) -> Result<(), TraceFailure> {
         while !self.waiting.is_empty() {
             self.play_first(stage)?;

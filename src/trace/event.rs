@@ -21,7 +21,6 @@ use crate::terms::without_number;
 pub(crate) struct TraceEvent<'a> {
     /// Its line, from 1.
     pub(crate) line: u64,
-    /// Its virtual time.
     pub(crate) at: Timestamp,
     /// Time and id of the event as its decision repeats them.
     pub(crate) t: TraceText<'a>,
@@ -63,7 +62,6 @@ pub(crate) enum Action<'a> {
         pool: &'a str,
         slots: u32,
     },
-    /// Close a session.
     Bye(&'a str),
     /// Reload the rules from this path, relative to the trace.
     Reload(&'a str),

@@ -10,9 +10,8 @@ use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, IdempotencyKey, Op, WorkOutcome};
 use crate::protocol::{
-    self, COST_MAX, CheckRequest, DescriptorList, FRAME_BYTES_MAX, FrameSplit, IDEM_BYTES_MAX, PAIRS_MAX,
-    PERMILLE_MAX, RequestFrame, RequestOptions, VALUE_BYTES_MAX, decode_request, encode_request, is_name,
-    split_frame,
+    self, COST_MAX, CheckRequest, DescriptorList, FrameSplit, PAIRS_MAX, PERMILLE_MAX, RequestFrame,
+    RequestOptions, decode_request, encode_request, is_name, split_frame,
 };
 use crate::server::to_engine_cost;
 
@@ -53,7 +52,7 @@ impl Jsonl {
                     id: self.note_id(&line).map_err(bad)?,
                 };
                 let domain = domain(&line).map_err(bad)?;
-                judge(&line, domain, judged, text.len(), |request| {
+                judge(&line, domain, judged, |request| {
                     stage.play(&event(&line, number, at, Action::Judge(request, by)))
                 })
                 .map_err(bad)?
@@ -62,7 +61,7 @@ impl Jsonl {
                 session(&line).map_err(bad)?;
                 self.note_id(&line).map_err(bad)?;
                 let domain = domain(&line).map_err(bad)?;
-                charge(&line, domain, text.len(), |charge, work| {
+                charge(&line, domain, |charge, work| {
                     stage.play(&event(&line, number, at, Action::Charge(charge, work)))
                 })
                 .map_err(bad)?
@@ -100,12 +99,11 @@ fn event<'a>(line: &JsonLine<'a>, number: u64, at: Timestamp, action: Action<'a>
     }
 }
 
-/// Checks a `hit`, `peek` or `acquire` of a domain and passes it to `play`; `bytes` is the length of its line.
+/// Checks a `hit`, `peek` or `acquire` of a domain and passes it to `play`.
 pub(crate) fn judge<T>(
     line: &JsonLine<'_>,
     domain: &str,
     op: Op,
-    bytes: usize,
     play: impl FnOnce(engine::Request<'_>) -> T,
 ) -> Result<T, TraceLineError> {
     let mut descriptors = DescriptorList::new();
@@ -124,7 +122,7 @@ pub(crate) fn judge<T>(
     let priority = line.priority.as_deref();
     let judge =
         CheckRequest { cost: asked, priority, options: options(line), ..CheckRequest::new(0, domain) };
-    check_bounds(line, bytes, &RequestFrame::Hit(judge), &descriptors)?;
+    as_frame(&RequestFrame::Hit(judge), &descriptors)?;
     Ok(play(engine::Request {
         cost,
         oversized,
@@ -136,11 +134,10 @@ pub(crate) fn judge<T>(
     }))
 }
 
-/// Checks a `charge` of a domain and passes it to `play`; `bytes` is the length of its line.
+/// Checks a `charge` of a domain and passes it to `play`.
 pub(crate) fn charge<T>(
     line: &JsonLine<'_>,
     domain: &str,
-    bytes: usize,
     play: impl FnOnce(engine::Charge<'_>, Option<IdDigest>) -> T,
 ) -> Result<T, TraceLineError> {
     let mut descriptors = DescriptorList::new();
@@ -157,7 +154,7 @@ pub(crate) fn charge<T>(
         }
     };
     let asked = protocol::ChargeFrame { id: Some(0), domain, amount: asked, options: options(line) };
-    check_bounds(line, bytes, &RequestFrame::Charge(asked), &descriptors)?;
+    as_frame(&RequestFrame::Charge(asked), &descriptors)?;
     let descriptors = of_engine(&descriptors);
     let of = line.of.as_deref().map(|name| engine::RefundReference::IdempotencyKey(name.as_bytes()));
     let of = of.map(|of| engine::RefundBy { user: 0, reference: of });
@@ -172,7 +169,6 @@ pub(crate) fn charge<T>(
     Ok(play(charge, line.of_id.map(|id| IdDigest::of(id.get()))))
 }
 
-/// Parses all other ops.
 fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineError> {
     Ok(match op {
         "release" => {
@@ -203,7 +199,6 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
     })
 }
 
-/// The id of the lease that a line refers to.
 fn id(line: &JsonLine<'_>) -> Result<IdDigest, TraceLineError> {
     line.id.map(|id| IdDigest::of(id.get())).ok_or_else(|| missing(line, "id"))
 }
@@ -267,7 +262,6 @@ fn options<'l>(line: &'l JsonLine<'_>) -> RequestOptions<'l> {
     }
 }
 
-/// Clamps an amount to the range of costs.
 fn amount_of(number: i64) -> i64 {
     number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
 }
@@ -285,16 +279,6 @@ const POOL: &str = "default";
 
 const NAME: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";
 
-/// Checks a request; `bytes` is the length of its line.
-fn check_bounds(
-    line: &JsonLine<'_>,
-    bytes: usize,
-    asked: &RequestFrame<'_>,
-    descriptors: &DescriptorList<'_>,
-) -> Result<(), TraceLineError> {
-    if fits_plainly(line, bytes, descriptors) { Ok(()) } else { as_frame(asked, descriptors) }
-}
-
 /// Returns the error with which the socket would reject a request, if any.
 pub(crate) fn refused_by_the_socket(
     asked: &RequestFrame<'_>,
@@ -303,90 +287,10 @@ pub(crate) fn refused_by_the_socket(
     as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
 }
 
-/// Whether all is clearly within bounds: `true` implies a valid frame, `false` implies nothing.
-fn fits_plainly(line: &JsonLine<'_>, bytes: usize, descriptors: &DescriptorList<'_>) -> bool {
-    let is_name_or_absent = |name: Option<&str>| name.is_none_or(is_name);
-    // A frame is at most as long as the JSON, plus this overhead.
-    bytes <= FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
-        && is_name_or_absent(line.domain.as_deref())
-        && line.of.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
-        && line.idem.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
-        && line.cost.as_ref().is_none_or(has_plain_units)
-        && line.amount.as_ref().is_none_or(has_plain_units)
-        && descriptors.attributes().iter().all(|(key, value)| is_name(key) && value.len() <= VALUE_BYTES_MAX)
-}
-
-fn has_plain_units(quantity: &Quantity<'_>) -> bool {
-    match quantity {
-        Quantity::Requests(_) => true,
-        Quantity::Units(units) => match units.as_slice() {
-            [] => true,
-            [(unit, _)] => is_name(unit),
-            [(one, _), (other, _)] => is_name(one) && is_name(other) && **one != **other,
-            _ => false,
-        },
-    }
-}
-
-#[cold]
+/// Checks a request as the socket would.
 fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), TraceLineError> {
     let mut frame = Vec::new();
     encode_request(&mut frame, asked, descriptors).map_err(TraceLineError::TooLarge)?;
     let FrameSplit::Frame { payload, .. } = split_frame(&frame) else { return Ok(()) };
     decode_request(payload, &mut DescriptorList::new()).map(drop).map_err(TraceLineError::Bounds)
-}
-
-/// An upper bound for the id, the op, list lengths and options that a trace does not have.
-const FRAME_OVERHEAD_BYTES: usize = 128;
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::{as_frame, fits_plainly};
-    use crate::protocol::{CheckRequest, CostField, DescriptorList, RequestFrame, RequestOptions};
-    use crate::trace::json_line::JsonLine;
-
-    fn text() -> impl Strategy<Value = String> {
-        let awkward =
-            prop::sample::select(vec!["", "a:b", "a/b", "é", "\u{85}", "\n", "\u{7f}", "user", "ü/"]);
-        prop_oneof![awkward.prop_map(str::to_owned), "\\PC{0,70}", "[a-z]{60,66}"]
-    }
-
-    fn value() -> impl Strategy<Value = String> {
-        (text(), prop_oneof![Just(1), Just(20), Just(600)]).prop_map(|(text, times)| text.repeat(times))
-    }
-
-    fn units() -> impl Strategy<Value = Vec<(String, u64)>> {
-        prop::collection::vec((text(), 0..=u64::from(u32::MAX) + 1), 0..4)
-    }
-
-    proptest! {
-        #[test]
-        fn short_path_accepts_only_encodable_requests(
-            (domain, priority, idem) in (text(), prop::option::of(text()), prop::option::of(text())),
-            units in units(),
-            pairs in prop::collection::vec((text(), value()), 0..8),
-        ) {
-            let flat: Vec<_> = pairs.iter().flat_map(|(key, value)| [key, value]).collect();
-            let cost = units.iter().map(|(unit, cost)| format!("{}: {cost}", serde_json::json!(unit)));
-            let json = format!(
-                r#"{{"t": 0, "domain": {}, "priority": {}, "idem": {}, "descriptors": [{}], "cost": {{{}}}}}"#,
-                serde_json::json!(domain), serde_json::json!(priority), serde_json::json!(idem),
-                serde_json::json!(flat), cost.collect::<Vec<_>>().join(", "),
-            );
-            let line: JsonLine<'_> = serde_json::from_str(&json).unwrap();
-            let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-            let units: Vec<_> = units.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
-            let mut descriptors = DescriptorList::new();
-            prop_assert!(descriptors.push(&pairs));
-            let options = RequestOptions { idem: idem.as_deref().map(str::as_bytes), all: true, ..RequestOptions::default() };
-            let cost = CostField::Units(units.as_slice().into());
-            let judge = CheckRequest { cost, priority: priority.as_deref(), options, ..CheckRequest::new(0, &domain) };
-            let taken = as_frame(&RequestFrame::Hit(judge), &descriptors);
-            if fits_plainly(&line, json.len(), &descriptors) {
-                prop_assert!(taken.is_ok(), "{json}: {taken:?}");
-            }
-        }
-    }
 }

@@ -35,7 +35,6 @@ pub(crate) struct Player {
     pub(super) course: Option<StepCounts>,
     /// Requests without a decision because their session held too many leases.
     pub(super) beyond_quota: u64,
-    /// The rules in force.
     pub(crate) rules: Vec<Arc<Domain>>,
     /// Whether the rules have pools with shedding.
     watches: bool,
@@ -216,7 +215,6 @@ impl Player {
         }
     }
 
-    /// Returns the unnamed session of a pool.
     fn session_in(&mut self, pool: &str) -> Result<Session, SessionError> {
         if let Some(known) = self.unnamed.get(pool) {
             return Ok(known.clone());

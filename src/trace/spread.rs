@@ -63,7 +63,6 @@ impl<T> SampledCallers<T> {
     }
 }
 
-/// The demand of each caller of a rule.
 #[derive(Debug)]
 pub(crate) struct DemandByCaller {
     /// Zero: the rule has no windows.
@@ -73,7 +72,6 @@ pub(crate) struct DemandByCaller {
     windows: Histogram<u64>,
 }
 
-/// The demand of one caller.
 #[derive(Debug)]
 struct CallerDemand {
     /// The number of its latest window, and the units asked for in it so far.
@@ -83,7 +81,6 @@ struct CallerDemand {
     busiest: u64,
 }
 
-/// The distribution of a rule's callers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallerDistribution {
     pub(crate) window_nanos: u64,
@@ -167,7 +164,6 @@ impl DemandByCaller {
         self.callers.halve()
     }
 
-    /// The distribution; `None` without callers.
     pub(crate) fn shape(&self) -> Option<CallerDistribution> {
         let mut windows = self.windows.clone();
         let mut busiest = Vec::with_capacity(self.callers.len());
@@ -206,7 +202,6 @@ fn histogram() -> Histogram<u64> {
     Histogram::new(2).expect("constant digits")
 }
 
-/// The quantiles shown.
 pub(crate) const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 

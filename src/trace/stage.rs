@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
@@ -33,7 +33,6 @@ pub(crate) struct ReplayStage<'w> {
     /// Attributes that had hashed values, and those that had others.
     hashed: BTreeSet<Box<str>>,
     clear: BTreeSet<Box<str>>,
-    /// Domains of requests.
     domains: BTreeSet<Box<str>>,
     news: Vec<String>,
 }
@@ -127,7 +126,6 @@ impl<'w> ReplayStage<'w> {
         }
     }
 
-    /// Returns the summary.
     pub(crate) fn summary(&self, played: PlayedCounts) -> String {
         let played = self.with_remarks(played);
         match &self.other {
@@ -136,7 +134,6 @@ impl<'w> ReplayStage<'w> {
         }
     }
 
-    /// Returns the summary for programs.
     pub(crate) fn summary_json(&self, played: PlayedCounts) -> Value {
         let played = self.with_remarks(played);
         let other = self.other.as_ref().map(Player::totals);
@@ -247,6 +244,8 @@ impl<'w> Decisions<'w> {
         decision: Option<&Decision<'_>>,
     ) -> io::Result<()> {
         let binding = decision.and_then(|decision| decision.binding.as_ref());
+        let notes = decision.into_iter().flat_map(Decision::notes);
+        let all = decision.into_iter().flat_map(Decision::limits);
         let written = DecisionRecord {
             t: event.t,
             id: event.id,
@@ -260,8 +259,12 @@ impl<'w> Decisions<'w> {
                 .map_or(Some(Micros::ZERO), |decision| decision.retry_after)
                 .map(|retry| retry.0),
             priority: decision.and_then(|decision| decision.priority),
-            notes: Notes(decision),
-            all: MatchedLimits(decision),
+            notes: notes.flat_map(|(kind, rule)| [kind.name(), rule]).collect(),
+            all: all
+                .map(|LimitView { rule, level }| {
+                    (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
+                })
+                .collect(),
         };
         // Serialize to a buffer first: many short writes become one.
         self.line.clear();
@@ -283,29 +286,8 @@ struct DecisionRecord<'d> {
     reset_us: Option<u64>,
     retry_us: Option<u64>,
     priority: Option<&'d str>,
-    notes: Notes<'d>,
-    all: MatchedLimits<'d>,
-}
-
-/// Kind and rule in one flat list, as on the wire.
-struct Notes<'d>(Option<&'d Decision<'d>>);
-
-impl Serialize for Notes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let notes = self.0.iter().flat_map(|decision| decision.notes());
-        serializer.collect_seq(notes.flat_map(|(kind, rule)| [kind.name(), rule]))
-    }
-}
-
-/// Every limit that matched, as on the wire.
-struct MatchedLimits<'d>(Option<&'d Decision<'d>>);
-
-impl Serialize for MatchedLimits<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let all = self.0.iter().flat_map(|decision| decision.limits());
-        let entries = all.map(|LimitView { rule, level }| {
-            (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
-        });
-        serializer.collect_seq(entries)
-    }
+    /// Kind and rule in one flat list, as on the wire.
+    notes: Vec<&'d str>,
+    /// Every limit that matched, as on the wire.
+    all: Vec<(&'d str, u64, u64, u64, u64)>,
 }

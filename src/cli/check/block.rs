@@ -18,12 +18,10 @@ use crate::rules::{
 };
 use crate::terms::{count, counted};
 
-/// Settings of a description.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockSettings {
     /// Hosts with the same rules; `None` if unknown.
     pub(super) hosts: Option<NonZeroU32>,
-    /// The byte budget of the tables.
     pub(super) memory_bytes_max: u64,
 }
 

@@ -214,7 +214,6 @@ fn off(status: &DaemonStatus) -> Vec<Finding> {
     file.into_iter().chain(switches).collect()
 }
 
-/// Reports the domains that are closed to a user.
 pub(super) fn closed_domains(settings: &Settings, user: &User) -> Option<Finding> {
     let closed =
         settings.domains.iter().filter(|domain| !domain.uids.is_empty() && !domain.uids.contains(&user.uid));
@@ -276,7 +275,6 @@ fn open_files_in(limits: &str) -> Option<u64> {
     if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
 }
 
-/// HTTP 200.
 const READY: u16 = 200;
 
 /// A healthy daemon answers in microseconds.

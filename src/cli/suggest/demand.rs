@@ -17,13 +17,11 @@ pub(super) struct Demand<'k> {
     kept: usize,
 }
 
-/// A share of callers: its name and its number.
 pub(super) type CallerShare = (&'static str, f64);
 
 /// A rate of `count` per window that suffices for a share of a key's callers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SufficientRate {
-    /// Index of the key.
     pub(super) key: usize,
     pub(super) window: WholeSecondsWindow,
     pub(super) share: CallerShare,

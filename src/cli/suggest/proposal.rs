@@ -66,7 +66,6 @@ impl Proposal {
     }
 }
 
-/// Returns a rules file for a domain.
 pub(super) fn file(domain: &str, rules: &str) -> String {
     format!("domain: {}\nlimits:\n{rules}", serde_json::Value::from(domain))
 }
@@ -201,13 +200,11 @@ pub(super) struct TrialResult {
 }
 
 impl TrialResult {
-    /// Returns the refused share of its requests.
     pub(super) fn share(&self) -> f64 {
         share(self.refused, self.requests)
     }
 }
 
-/// Returns a share of a whole; 0 if the whole is 0.
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }

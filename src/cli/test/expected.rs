@@ -20,7 +20,6 @@ pub(super) struct ExpectedDecision {
 }
 
 impl ExpectedDecision {
-    /// Expects a verdict only.
     pub(super) fn new(verdict: Verdict) -> ExpectedDecision {
         ExpectedDecision { verdict, retry: None, left: None, rule: None, priority: None, notes: None }
     }

@@ -11,10 +11,8 @@ use crate::trace::json_line::{JsonLine, Quantity};
 
 #[derive(Debug)]
 pub(super) struct TestLine {
-    /// Line number in the file.
     pub(super) number: u32,
     first_nanos: u64,
-    /// Number of occurrences.
     pub(super) times: u32,
     apart_nanos: u64,
     pub(super) step: Step,
@@ -22,7 +20,6 @@ pub(super) struct TestLine {
 
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Evaluates a request.
     Ask(RequestLine),
     /// Charges amounts by unit. A refund of work names it: the oldest lease of this name that has not ended.
     Charge(JsonLine<'static>, Option<String>),
@@ -32,7 +29,6 @@ pub(super) enum Step {
     Renew(String),
     /// Starts a process, with its pool and its number of slots.
     Hello(String, String, u32),
-    /// Ends a process.
     Bye(String),
     /// Loads other rules from a path.
     Reload(String),
@@ -48,14 +44,11 @@ pub(super) struct RequestLine {
     pub(super) expected: ExpectedDecision,
 }
 
-/// One occurrence of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LineTime {
     /// Time since 1970.
     pub(super) at: Timestamp,
-    /// Index of the line in the test.
     pub(super) line: usize,
-    /// Number of the occurrence, from 1.
     pub(super) nth: u32,
 }
 
@@ -263,7 +256,6 @@ impl RequestLine {
 
 const OPS: [&str; 9] = ["hit", "peek", "acquire", "release", "renew", "charge", "hello", "bye", "reload"];
 
-/// The default pool of a session.
 const POOL: &str = "default";
 
 #[derive(Debug, Default)]

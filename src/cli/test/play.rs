@@ -62,7 +62,6 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailu
     Ok(failures)
 }
 
-/// The state of a test while it is played.
 struct TestStage<'t> {
     player: Player,
     domain: String,
@@ -94,7 +93,7 @@ impl<'t> TestStage<'t> {
 
     fn ask(&mut self, ask: &'t RequestLine) -> Vec<String> {
         let TestStage { player, domain, held, begun, .. } = self;
-        let judged = jsonl::judge(&ask.line, domain, ask.op, usize::MAX, |request| {
+        let judged = jsonl::judge(&ask.line, domain, ask.op, |request| {
             let id = ask.name.as_deref().map(|name| {
                 *begun += 1;
                 let id = IdDigest::of(&format!("{name} {begun}"));
@@ -117,7 +116,7 @@ impl<'t> TestStage<'t> {
             found => found.and_then(|(_, id)| id.copied()),
         };
         let player = &mut self.player;
-        let charged = jsonl::charge(line, &self.domain, usize::MAX, |charge, _| {
+        let charged = jsonl::charge(line, &self.domain, |charge, _| {
             player.apply(&Action::Charge(charge, work)).map_err(|wrong| wrong.to_string())
         });
         match charged {

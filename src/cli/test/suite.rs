@@ -120,7 +120,6 @@ struct TestFields<'n> {
     requests: Deferred<Text<'n>>,
 }
 
-/// Defaults for the tests of a file.
 struct Defaults {
     rules: Option<Rules>,
     domain: Option<String>,
@@ -222,7 +221,6 @@ struct Block<'s> {
     source: &'s Source,
     at: Span,
     first_line: u32,
-    /// Indentation in the file.
     indent: usize,
     /// Whether each line of the text is a line of the file.
     is_literal: bool,

@@ -1,5 +1,6 @@
 //! The choices of the user of `tidegate top`: order, filter, pause, help. Keys change them.
 
+use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// What the screen shows, in which order.
@@ -13,7 +14,7 @@ pub(super) struct TopView {
 }
 
 /// The order of the rules; numbers descend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum SortColumn {
     /// All requests
     #[default]
@@ -25,12 +26,10 @@ pub(super) enum SortColumn {
     Rule,
 }
 
-/// The panel that keys apply to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum OpenPanel {
     #[default]
     Tables,
-    /// The filter is being typed.
     Filter,
     Help,
 }
@@ -62,7 +61,6 @@ impl TopView {
         false
     }
 
-    /// Whether the filter accepts one of these names.
     pub(super) fn accepts(&self, names: &[&str]) -> bool {
         let filter = self.filter.to_lowercase();
         names.iter().any(|name| name.to_lowercase().contains(&filter))
@@ -71,13 +69,7 @@ impl TopView {
 
 impl SortColumn {
     fn next(self) -> SortColumn {
-        match self {
-            SortColumn::All => SortColumn::Passed,
-            SortColumn::Passed => SortColumn::Refused,
-            SortColumn::Refused => SortColumn::WouldRefuse,
-            SortColumn::WouldRefuse => SortColumn::Rule,
-            SortColumn::Rule => SortColumn::All,
-        }
+        SortColumn::value_variants().get(self as usize + 1).copied().unwrap_or_default()
     }
 
     pub(super) fn name(self) -> &'static str {

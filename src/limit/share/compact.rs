@@ -334,7 +334,6 @@ fn outage_counter(quota: &ShareQuota) -> u32 {
     quota.fleet_status().map_or(0, |fleet_status| quota.outages(fleet_status))
 }
 
-/// The lowest sixteen bits.
 #[inline]
 fn low_bits(number: u32) -> u16 {
     let [low, high, ..] = number.to_le_bytes();

@@ -9,7 +9,6 @@ pub(super) struct UntrackedCredit {
     /// Credit used and not yet forgiven.
     pub(super) ahead: u64,
     pub(super) unit: u64,
-    /// The whole credit.
     pub(super) most: u64,
 }
 

@@ -260,7 +260,6 @@ impl ShareState {
         self.reserved = self.reserved.saturating_sub(kept);
     }
 
-    /// Borrowed tokens that are not reserved.
     pub(super) fn unreserved(&self, now: Timestamp) -> u32 {
         self.borrowed(now).saturating_sub(self.reserved)
     }

@@ -60,9 +60,7 @@ impl From<ValueProblem> for ReadError {
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'r, 'n> {
     pub(super) node: &'n YamlNode,
-    /// The noun of the mapping.
     pub(super) what: &'static str,
-    /// The name of the field.
     pub(super) field: &'n str,
     /// Errors of names of fields.
     pub(super) sink: &'r RefCell<Vec<(Span, ValueProblem)>>,
@@ -304,7 +302,6 @@ impl<'de> SeqAccess<'de> for Items<'_, 'de> {
     }
 }
 
-/// The fields of `Spanned`.
 struct SpannedParts<'r, 'n> {
     reader: Reader<'r, 'n>,
     is_value: bool,

@@ -33,7 +33,6 @@ pub(super) fn conditions(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec
     Some(conditions)
 }
 
-/// The values of one attribute, during reading.
 struct Values<'n> {
     attribute: &'n str,
     condition: Condition,

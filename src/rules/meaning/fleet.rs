@@ -13,7 +13,6 @@ use crate::rules::source::{Report, Span};
 use crate::rules::tree::RequestsPerUnit;
 use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope};
 
-/// The default scope of a rule and its source.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rules) struct DefaultScope {
     scope: Scope,
@@ -30,7 +29,6 @@ enum ScopeSource {
 }
 
 impl DefaultScope {
-    /// Takes the scope from the settings.
     pub(in crate::rules) fn by_settings(scope: Scope, weight: Option<u16>) -> DefaultScope {
         DefaultScope { scope, by: ScopeSource::Settings, weight }
     }

@@ -17,7 +17,6 @@ use crate::rules::source::{Report, Span};
 use crate::rules::values::Max;
 use crate::rules::{Allowance, KeyPart, Limit, Overrides, rate_text};
 
-/// The limit of a rule.
 pub(super) struct Admitted {
     pub(super) limit: Limit,
     pub(super) overrides: Option<Arc<Overrides>>,
@@ -129,7 +128,6 @@ impl OverrideReader for Vec<&Numbers<'_>> {
 /// The limit fields of a rule or shadow rule.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers<'n> {
-    /// The rule or shadow rule.
     pub(super) mapping: Mapping<'n>,
     /// The span for problems that concern several fields.
     pub(super) at: Span,

@@ -22,9 +22,7 @@ use crate::rules::{Condition, KeyPart, Overrides, Rows, amount};
 
 /// A reader of the quotas of overrides, which a rule and its shadow rule must both support.
 pub(super) trait OverrideReader {
-    /// The fields of an entry.
     type Entry: DeserializeOwned;
-    /// The quota of an override.
     type Quota: Copy + Eq + Hash;
 
     /// The field of an entry, and the column of a table, that has the quota.
@@ -32,12 +30,10 @@ pub(super) trait OverrideReader {
     /// The columns of a table besides those of the key.
     const COLUMNS: &'static str;
 
-    /// Whether a burst has a meaning.
     fn have_bursts(&self) -> bool {
         false
     }
 
-    /// Returns the quota of an entry.
     fn of_entry(
         &self,
         fields: &Self::Entry,
@@ -48,7 +44,6 @@ pub(super) trait OverrideReader {
     /// Reads the quota of a cell, with a burst from another one.
     fn of_cell(&self, text: &str, burst: Option<u32>) -> Result<Self::Quota, ValueProblem>;
 
-    /// Checks that this quota is supported.
     fn check(&self, _terms: &Self::Quota) -> Result<(), ValueProblem> {
         Ok(())
     }
@@ -229,7 +224,6 @@ impl<T: Copy + Eq + Hash> QuotaClasses<T> {
     }
 }
 
-/// The indexes of the columns.
 struct Columns {
     /// One for each key attribute.
     key: Vec<usize>,

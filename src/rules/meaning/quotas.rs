@@ -124,21 +124,17 @@ impl Numbers<'_> {
                     (_, Some(zone)) => calendar_of(&zone.0),
                     (_, None) => WindowAlign::Utc,
                 };
-                let period = match period.months {
-                    Some(months) => fixed_window::WindowPeriod::Months(months),
-                    None => fixed_window::WindowPeriod::Nanos(period.nanos),
-                };
                 Quota::FixedWindow(fixed_window::FixedWindowQuota::new(count, period, align).map_err(wrong)?)
             }
             Algorithm::SlidingLog => {
-                Quota::SlidingLog(sliding_log::SlidingLogQuota::new(count, period.nanos).map_err(wrong)?)
+                Quota::SlidingLog(sliding_log::SlidingLogQuota::new(count, period.nanos()).map_err(wrong)?)
             }
             Algorithm::SlidingWindow => {
                 let buckets = self.fields.buckets.map_or(BUCKETS, u32::from);
                 // Values too large for the type are also above the maximum.
                 let buckets = u8::try_from(buckets).unwrap_or(u8::MAX);
                 Quota::SlidingWindow(
-                    sliding_window::SlidingWindowQuota::new(count, period.nanos, buckets).map_err(wrong)?,
+                    sliding_window::SlidingWindowQuota::new(count, period.nanos(), buckets).map_err(wrong)?,
                 )
             }
         };

@@ -132,7 +132,6 @@ fn part_of_rate(rate: Rate, weight: u16) -> Rate {
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
-/// Weights are in thousandths.
 const WHOLE: u64 = 1_000;
 
 #[cfg(test)]

@@ -29,13 +29,11 @@ struct TreeReader<'r, 's> {
     report: &'r mut Report<'s>,
     /// The fleet settings of its limits, with `scope: fleet`.
     fleet: Option<(FleetSettings, DefaultScope)>,
-    /// The depth of the current node.
     depth: usize,
     /// Fields without effect: the first span and the number of uses.
     idle: BTreeMap<&'static str, (Span, usize)>,
 }
 
-/// A key and an optional value.
 struct TreeEntry<'n> {
     key: &'n str,
     value: Option<&'n str>,

@@ -26,9 +26,7 @@ struct Patterns {
 /// The way in which an entry matched its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchedBy {
-    /// By the text of the node.
     Text,
-    /// By the node's pattern.
     Pattern,
 }
 

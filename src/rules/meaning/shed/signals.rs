@@ -149,7 +149,6 @@ fn near(name: &str) -> Option<&'static str> {
 
 const ACCEPT_QUEUE: &str = "accept_queue";
 
-/// The signals of the machine.
 const MACHINE: &[(&str, SignalSource)] = &[
     ("cpu_pressure", SignalSource::CpuPressure),
     ("memory_pressure", SignalSource::MemoryPressure),
