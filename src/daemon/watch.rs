@@ -105,7 +105,7 @@ impl WatchThread {
         loop {
             let wanting = self.rules.is_wanting();
             let unproven = self.rules.prove();
-            let within = match (self.watching.polls(), self.rules.let_go(), wanting) {
+            let within = match (self.watching.polls, self.rules.let_go(), wanting) {
                 (true, ..) => Some(POLL_PERIOD),
                 (_, true, _) => Some(LET_GO_PERIOD),
                 (_, _, true) => Some(RETRY_PERIOD),
