@@ -206,9 +206,9 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         domains,
     )?;
     let modes = scrape.in_force.each().take(RULES_MAX).flat_map(|rule| {
-        Mode::ALL.map(|mode| {
+        Mode::ALL.iter().map(move |mode| {
             let labels = [("domain", rule.domain), ("rule", rule.name), ("mode", mode.name())];
-            (labels, u64::from(rule.mode == mode))
+            (labels, u64::from(rule.mode == *mode))
         })
     });
     let help = "1 for the effective mode of a rule, 0 for the others. Act if a rule is off unintentionally";
