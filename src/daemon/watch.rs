@@ -105,7 +105,7 @@ impl WatchThread {
         loop {
             let needs_retry = self.rules.needs_retry();
             let unproven = self.rules.prove();
-            let within = match (self.watching.polls(), self.rules.free_retired(), needs_retry) {
+            let within = match (self.watching.polls, self.rules.free_retired(), needs_retry) {
                 (true, ..) => Some(POLL_PERIOD),
                 (_, true, _) => Some(FREE_PERIOD),
                 (_, _, true) => Some(RETRY_PERIOD),

@@ -20,7 +20,7 @@ pub use crate::limit::share::{
 };
 
 /// A key of a fleet budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedKey {
     digest: Digest,
     budget: u64,

@@ -28,7 +28,7 @@ use numbers::LeaseNumbers;
 use session::{HeldLeases, SessionHandle};
 
 pub(super) use lease::{Covers, NewLease, Ties};
-pub use lease::{LeaseCharge, LeaseCost, LeaseResource};
+pub use lease::{Lease, LeaseCharge, LeaseCost, LeaseResource};
 pub(super) use session::Reservation;
 pub use session::{ConnectionEnd, ConnectionParams, OpenSession, Session, SessionError, WrongPool};
 

@@ -20,7 +20,7 @@ impl HostCount {
     /// Takes the number of live hosts. Returns the host count for shares.
     pub fn update(&mut self, alive: u32, now: Timestamp) -> u32 {
         let alive = alive.max(1);
-        if now.since(self.replied_at) >= SILENT {
+        if now.since(self.replied_at) >= COUNTED {
             // After a silence other hosts return one by one: wait another 30 s before counting fewer.
             (self.seen, self.since) = (now, 0);
         }
@@ -70,9 +70,6 @@ impl Absence {
         self.alive < hosts && self.back.is_some_and(|back| now < back.after(BACK_BY))
     }
 }
-
-/// A host without heartbeats for this long is not alive.
-const SILENT: Duration = Duration::from_secs(5);
 
 const FEWER_AFTER: Duration = Duration::from_secs(30);
 

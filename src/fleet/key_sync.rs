@@ -46,7 +46,7 @@ pub(super) struct Pace {
     pub(super) others_are_away: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeySync {
     pub(super) key: SharedKey,
     /// The last report that Redis is known to have; `None` if that is unknown.
@@ -102,31 +102,9 @@ pub(super) enum NextAction {
 
 impl KeySync {
     pub(super) fn new(key: SharedKey, now: Timestamp) -> KeySync {
-        KeySync {
-            key,
-            last: None,
-            sent_at: None,
-            in_flight: false,
-            demand: 0,
-            more: None,
-            known: None,
-            level: 0,
-            fleet_demand: 0,
-            users: 0,
-            is_rising: false,
-            is_short: false,
-            is_paced: false,
-            token_takes: EVERY,
-            refused: false,
-            calls: false,
-            is_lost: false,
-            requests_sent: 0,
-            heaviest: (0, now),
-            measured: (0, now),
-            busy: now,
-            due: now,
-            waits: false,
-        }
+        let token_takes = EVERY;
+        let (heaviest, measured) = ((0, now), (0, now));
+        KeySync { key, token_takes, heaviest, measured, busy: now, due: now, ..KeySync::default() }
     }
 
     /// Returns the earliest time of the next command: where tokens are scarce, once per token earned here.

@@ -35,7 +35,6 @@ pub(super) type FileDomains = HashMap<Arc<str>, Vec<Box<str>>>;
 
 impl Loaded {
     /// Whether there are errors.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Problem::is_error)
     }
@@ -53,13 +52,11 @@ impl Loaded {
 }
 
 /// Reads the rules at a path: every `*.yaml` of a directory, sorted by name, or one file.
-#[must_use]
 pub fn read(path: &Path) -> Loaded {
     read_scoped(path, &Scopes::default())
 }
 
 /// Like [`read`], with scopes from the settings for rules without one.
-#[must_use]
 pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
     read_knowing(path, &FileDomains::default(), scopes)
 }
@@ -78,19 +75,11 @@ pub(super) fn read_kept(texts: &DomainTexts, scopes: &Scopes) -> Option<Arc<Doma
 }
 
 /// Reads the rules of one text as a file of this name.
-#[must_use]
 pub fn read_text(file: &str, text: &str) -> Loaded {
-    read_text_scoped(file, text, &Scopes::default())
-}
-
-/// Like [`read_text`], with scopes from the settings for rules without one.
-#[must_use]
-pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
-    read_by(&FileDomains::default(), scopes, |reading| reading.source(Source::new(file, text.to_owned())))
+    read_with_text(None, file, text)
 }
 
 /// Reads the rules at a path, if given, and then one text as another file.
-#[must_use]
 pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
     read_by(&FileDomains::default(), &Scopes::default(), |reading| {
         path.into_iter().for_each(|path| reading.path(path));

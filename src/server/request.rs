@@ -197,7 +197,7 @@ impl<'a> RequestContext<'a> {
     }
 
     fn user(&self) -> u32 {
-        self.client.key.user()
+        self.client.key.user
     }
 
     fn is_closed(&self, domain: &str) -> bool {

@@ -84,14 +84,6 @@ struct Sheet<'e>(DescriptorEncoder<'e>);
 /// Label names and their values.
 type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
-/// Durations, as a histogram has them.
-struct Timed {
-    /// The sum of all durations.
-    seconds: f64,
-    /// Upper bound in seconds and count of each bucket, not cumulative; the last bucket has no bound.
-    counts: Vec<(f64, u64)>,
-}
-
 impl Sheet<'_> {
     /// Writes a family of counters; `_total` is appended to its name.
     fn counters<'l, const N: usize>(
@@ -155,11 +147,12 @@ impl Sheet<'_> {
         series.into_iter().try_for_each(|labels| family.encode_info(&labels))
     }
 
-    /// Writes a histogram of durations.
-    fn histogram(&mut self, name: &str, help: &str, timed: &Timed) -> fmt::Result {
-        let count = timed.counts.iter().map(|(_, count)| count).sum();
+    /// Writes a histogram of durations: of all together, and the upper bound in seconds and count of each bucket, not
+    /// cumulative; the last bucket has no bound.
+    fn histogram(&mut self, name: &str, help: &str, seconds: f64, counts: &[(f64, u64)]) -> fmt::Result {
+        let count = counts.iter().map(|(_, count)| count).sum();
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        family.encode_histogram::<[(&str, &str); 0]>(timed.seconds, count, &timed.counts, None)
+        family.encode_histogram::<[(&str, &str); 0]>(seconds, count, counts, None)
     }
 }
 

@@ -67,7 +67,6 @@ impl ShareState {
     }
 
     /// Returns the report without any change.
-    #[must_use]
     pub fn peek_report(&self, now: Timestamp) -> ShareReport {
         ShareReport {
             borrowed: self.borrowed(now),
