@@ -31,7 +31,7 @@ pub struct HostMember {
     pub remote_checks: PendingChecks,
     versions: Versions,
     host_count: HostCount,
-    /// When the log last said that Redis lost its data.
+    /// When the loss of the data of Redis was last logged.
     loss_logged: Option<Timestamp>,
 }
 

@@ -236,7 +236,7 @@ impl PendingChecks {
                 .filter(|last_reply| now.at.since(last_reply.at) < last_reply.kept);
             let known_age_us = last_reply.map(|last_reply| Micros::from(now.at.since(last_reply.at)).0);
             let window = cell_window(budget, self.clock.unix_us(now));
-            // Other requests may take those in hand meanwhile: the whole cost, where there is enough.
+            // Other requests may take the tokens of this host meanwhile: the whole cost, where there is enough.
             let is_enough = level >= i64::from(need.cost) * TOKEN.cast_signed();
             let units = if is_enough { need.cost } else { need.missing_units };
             let payment =
@@ -289,7 +289,7 @@ impl PendingChecks {
         if open.left == 0
             && let Some(open) = self.checks.remove(&number)
         {
-            self.heard_in_time();
+            self.answered_in_time();
             // A closed connection says nothing about Redis: only the count differs.
             let is_of_use = (open.on_reply)(Some(open.reply.with_time(now)));
             let count = if is_of_use { &mut self.counts.answered } else { &mut self.counts.missed };

@@ -171,7 +171,7 @@ impl Processes {
         if let Some(session) = &session {
             shared.engine.end_session(session, now);
             if shared.recorder.is_on() {
-                shared.recorder.note(now.at, Some(key.origin(session)), NotedKind::Gone);
+                shared.recorder.note(now.at, Some(key.origin(session)), NotedKind::SessionEnded);
             }
         }
         // Aborts the task that runs this, which awaits no more.

@@ -166,7 +166,7 @@ impl World<'_> {
                         before(&mut self.audit, to.host, host, us);
                         host.answered(number, &command, reply, us);
                         if let Some(audit) = &mut self.audit {
-                            audit.told(to.host, host.has(us));
+                            audit.record_reply(to.host, host.has(us));
                         }
                     }
                 }

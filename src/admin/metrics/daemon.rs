@@ -215,7 +215,7 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauges("mode", help, modes.collect::<Vec<_>>())
 }
 
-/// Counts active switches by their origin, also those that wait for a rule that is gone. `GET /switches` lists them.
+/// Counts active switches by their origin, also those that wait for a removed rule. `GET /switches` lists them.
 fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let engine = &scrape.admin.engine;
     let mut switches = [engine.switches(), engine.fleet_switches()].concat();

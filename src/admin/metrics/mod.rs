@@ -33,7 +33,7 @@ struct Scrape {
     fleet_rules: Vec<FleetRuleStatus>,
 }
 
-/// The page of it.
+/// Answers with all metrics.
 pub(super) fn metrics(admin: &AdminState) -> HttpAnswer {
     let mut registry = Registry::with_prefix("tidegate");
     registry.register_collector(Box::new(Scrape::take(admin)));
@@ -100,7 +100,7 @@ impl Sheet<'_> {
         Ok(())
     }
 
-    /// The same with one label.
+    /// Like [`Sheet::counters`], with one label.
     fn counters_by(
         &mut self,
         name: &str,
@@ -111,7 +111,7 @@ impl Sheet<'_> {
         self.counters(name, help, counts.into_iter().map(|(value, count)| ([(label, value)], count)))
     }
 
-    /// The same with one series.
+    /// Writes a counter without labels.
     fn counter(&mut self, name: &str, help: &str, count: &impl EncodeCounterValue) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         family.encode_counter::<[(&str, &str); 0], _, f64>(count, None)
@@ -131,7 +131,7 @@ impl Sheet<'_> {
         Ok(())
     }
 
-    /// The same with one series.
+    /// Writes a gauge without labels.
     fn gauge(&mut self, name: &str, help: &str, value: &impl EncodeGaugeValue) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(value)
     }

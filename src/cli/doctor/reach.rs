@@ -128,7 +128,7 @@ fn missing(path: &Path, error: &std::io::Error, socket: &Path) -> Finding {
         }
         _ => match daemon_of(socket) {
             Some(pid) => {
-                let message = format!("{message}; process {pid} serves this path, but its file is gone");
+                let message = format!("{message}; process {pid} serves this path, but its file was removed");
                 let help = "the daemon makes it again within seconds; else its log and `tidegate status` say why not";
                 Finding::wrong(WHAT, message, help)
             }
