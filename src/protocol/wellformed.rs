@@ -215,12 +215,4 @@ mod tests {
         // Compared with each other, each key would meet two thousand others.
         assert!(large < 10 * small, "{large} ns for one large map, {small} ns for small ones");
     }
-
-    #[test]
-    fn rejects_depth_above_four() {
-        assert_eq!(check(&[0x91, 0x91, 0x91, 0x90]), Ok(()));
-        assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0xc0]), Ok(()));
-        assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0x90]), Err(FormatFault::Depth));
-        assert_eq!(check(&[0x91; 4_000]), Err(FormatFault::Depth));
-    }
 }
