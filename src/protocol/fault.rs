@@ -142,8 +142,12 @@ impl FaultReason {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExpectedField {
     /// The name of the field in the protocol.
-    pub(super) field: &'static str,
-    pub(super) range: &'static str,
+    field: &'static str,
+    range: &'static str,
+}
+
+pub(super) const fn expected(field: &'static str, range: &'static str) -> ExpectedField {
+    ExpectedField { field, range }
 }
 
 /// The reason why bytes are not one MessagePack array that version 1 allows.
