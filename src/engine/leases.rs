@@ -50,10 +50,8 @@ pub(super) struct Leases {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseEndReason {
     Released,
-    /// Its time to live ran out.
     Expired,
     Session,
-    /// Its request was abandoned by the client.
     Abandoned,
 }
 
@@ -84,7 +82,6 @@ pub struct LeaseTotals {
 enum NotHeld {
     Ended,
     Foreign,
-    /// This daemon has granted no lease of this number.
     Unknown,
 }
 
@@ -402,7 +399,6 @@ impl Leases {
         }
     }
 
-    /// Sets the counter that lease numbers are made from.
     pub(super) fn set_first_number(&self, random: u64) {
         self.numbers.begin_at(random);
     }
@@ -448,7 +444,6 @@ const LEASES_MAX: usize = 1 << 20;
 /// Maximum sessions: at most one for each connection, plus those closed within the last five seconds.
 const SESSIONS_MAX: usize = 16_384;
 
-/// Maximum bytes of all leases and sessions.
 pub(super) const BYTES_MAX: usize = LEASES_MAX * LEASE_BYTES + SESSIONS_MAX * SESSION_BYTES;
 
 /// Maximum sessions of one user, so that one application does not shut out the others: its maximum of

@@ -259,7 +259,6 @@ impl Pool {
         self.is_braking.load(Ordering::Relaxed)
     }
 
-    /// Whether elastic quotas have room.
     pub(super) fn has_room(&self) -> bool {
         self.has_room.load(Ordering::Relaxed)
     }
@@ -338,7 +337,6 @@ impl Pool {
             && self.signals.lock().is_empty()
     }
 
-    /// The state of its shedding controller, for the snapshot.
     pub(super) fn kept(&self) -> Option<StoredPool> {
         self.controller.lock().kept(&self.name)
     }
@@ -371,7 +369,6 @@ impl Pool {
         }
     }
 
-    /// Returns the reserve's state, unless it is disabled.
     fn reserve_view(&self, watch: &PoolShedding, at: Timestamp) -> Option<ReserveView> {
         watch.mode(ShedPart::Fleet)?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;

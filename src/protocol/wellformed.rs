@@ -13,7 +13,6 @@ use super::fault::FormatFault;
 use super::reader::PayloadReader;
 use super::{DEPTH_MAX, FRAME_BYTES_MAX};
 
-/// Checks every byte of a payload.
 #[cold]
 #[inline(never)]
 pub(super) fn check(payload: &[u8]) -> Result<(), FormatFault> {

@@ -156,7 +156,6 @@ impl Drop for RecordReceiver {
     }
 }
 
-/// One event.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub(super) at: Timestamp,

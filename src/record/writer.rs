@@ -310,7 +310,6 @@ fn signed(cost: u64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
-/// The sessions that were written and have not ended.
 #[derive(Debug, Default)]
 struct Sessions {
     /// Per session: the time at which it ends unless a client reconnects.

@@ -80,7 +80,6 @@ impl UtilizationWindow {
     }
 }
 
-/// A window without readings.
 impl Default for UtilizationWindow {
     fn default() -> UtilizationWindow {
         UtilizationWindow { readings: [SumReading::default(); READINGS], first: 0, used: 0 }

@@ -136,7 +136,6 @@ pub struct LeaseCharge {
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// No link.
 impl Default for LeaseLink {
     fn default() -> LeaseLink {
         LeaseLink { before: NONE, after: NONE }

@@ -26,7 +26,6 @@ pub(super) struct LeaseTable {
     wheel: Wheel,
     /// Sessions without a connection, by expiry. The entry of a resumed session stays until its time.
     graces: VecDeque<(Timestamp, u32, u64)>,
-    /// Number of sessions begun so far.
     generation: u64,
 }
 
@@ -353,13 +352,10 @@ impl LeaseTable {
     }
 }
 
-/// The progress of ending a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberEndProgress {
     More,
-    /// This step removed the session.
     Session,
-    /// The session did not exist any more.
     Nothing,
 }
 

@@ -113,7 +113,6 @@ impl Wheel {
     }
 }
 
-/// Leases that end together, under one lock.
 pub(super) type ExpiryBatch = ArrayVec<u32, 128>;
 
 fn tick(at: Timestamp) -> u64 {

@@ -59,7 +59,6 @@ impl PoolController {
         };
     }
 
-    /// Releases the brake, where it has no input.
     pub(super) fn release_brake(&mut self) {
         self.brake = Brake::default();
     }
@@ -121,7 +120,6 @@ impl PoolController {
     }
 }
 
-/// The interval of the shedding controller's steps.
 const STEP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
