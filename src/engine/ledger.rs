@@ -135,7 +135,7 @@ impl Account {
         }
         let own = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         let total = self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        assert!(own >= bytes && total >= bytes, "more is given back than was charged");
+        assert!(own >= bytes && total >= bytes, "more is refunded than was charged");
     }
 
     /// Counts a connection.

@@ -30,7 +30,7 @@ pub struct Shortfall {
     pub key: SharedKey,
     /// The missing units.
     pub missing_units: u32,
-    /// The units that the request costs, of which this host has the others in hand.
+    /// The units that the request costs. This host has those that are not missing.
     pub cost: u32,
     /// Whether this is a permit of a fleet concurrency limit.
     pub is_permit: bool,

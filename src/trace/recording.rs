@@ -267,6 +267,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Lines between readings of the clock; about 1 ms.
 const LINES_PER_LOOK: u32 = 512;
 
+/// The number of a line and its text; no text: it is longer than the bound.
+type NumberedLine<'l> = (u64, Option<&'l [u8]>);
+
 struct Lines<'r> {
     input: &'r mut dyn BufRead,
     text: Vec<u8>,
@@ -282,7 +285,7 @@ impl<'r> Lines<'r> {
 
     /// Reads the next line that is not empty: its number, and its text with its line feed if it has one. A line above
     /// the bound is skipped entirely and has no text.
-    fn next(&mut self) -> io::Result<Option<(u64, Option<&[u8]>)>> {
+    fn next(&mut self) -> io::Result<Option<NumberedLine<'_>>> {
         loop {
             self.number += 1;
             let ended = self.line()?;
