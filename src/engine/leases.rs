@@ -104,7 +104,7 @@ pub(super) type ReleaseTies<'l> = &'l mut dyn FnMut(&Ties);
 impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
         Leases {
-            tables: (0..TABLES).map(|_| Mutex::new(LeaseTable::new())).collect(),
+            tables: (0..TABLES).map(|_| Mutex::default()).collect(),
             ledger: MemoryLedger::default(),
             swept: AtomicUsize::new(0),
             numbers: LeaseNumbers::new(hash_key),

@@ -14,7 +14,7 @@ use crate::engine::pool::Pool;
 use crate::engine::sync::Ordering;
 use slab::Slab;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LeaseTable {
     pub(super) members: Slab<SessionMember>,
     by_name: HashMap<[u8; 16], u32>,
@@ -30,19 +30,6 @@ pub(super) struct LeaseTable {
 }
 
 impl LeaseTable {
-    pub(super) fn new() -> LeaseTable {
-        LeaseTable {
-            members: Slab::new(),
-            by_name: HashMap::new(),
-            leases: Slab::new(),
-            allocated: 0,
-            restored_indices: HashMap::new(),
-            wheel: Wheel::new(),
-            graces: VecDeque::new(),
-            generation: 0,
-        }
-    }
-
     /// Adds a connection to an existing session. `None`: there is no session of this name.
     pub(super) fn join(
         &mut self,
