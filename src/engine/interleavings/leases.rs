@@ -82,7 +82,9 @@ fn ends_lease_once_under_races() {
         let session = session(&engine, 1);
         let lease = acquire(&engine, &session, "a").unwrap();
         let ends: [fn(&Engine, &Session, u64); 4] = [
-            |engine, session, lease| drop(engine.release_lease(session, lease, WorkOutcome::Ok, at(1))),
+            |engine, session, lease| {
+                engine.release_lease(session, lease, WorkOutcome::Ok, at(1));
+            },
             |engine, _, _| engine.end_expired_leases(at(11)),
             |engine, session, _| {
                 drop(engine.abandon_requests(session, &mut std::iter::once((1, 1)), at(1)));
@@ -107,7 +109,9 @@ fn returns_grant_when_session_ends() {
         let session = session(&engine, 1);
         let (acquiring, ending) = ((Arc::clone(&engine), session.clone()), (Arc::clone(&engine), session));
         let works: [Box<dyn FnOnce() + Send>; 2] = [
-            Box::new(move || drop(acquire(&acquiring.0, &acquiring.1, "a"))),
+            Box::new(move || {
+                acquire(&acquiring.0, &acquiring.1, "a");
+            }),
             Box::new(move || ending.0.end_session(&ending.1, at(0))),
         ];
         run_concurrently(works);
