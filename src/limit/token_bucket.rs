@@ -143,7 +143,7 @@ impl GcraState {
     }
 
     /// The numbers of a reply about this key.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn level(self, quota: &TokenBucketQuota, now: Timestamp) -> QuotaLevel {
         let ahead = self.ahead(ticks(now, quota.scale));
