@@ -54,7 +54,7 @@ impl Decider {
         let judgement = Judgement { engine: &self.engine, rule_set, compiled, counters, now };
         match judgement.find_only_rule(&workspace.matching, request) {
             Some(one) => judgement.decide_by_one_rule(&one, &selection, request, workspace),
-            None => judgement.decide(&selection, request, workspace),
+            None => judgement.decide_by_several_rules(&selection, request, workspace),
         }
     }
 

@@ -17,6 +17,8 @@ use crate::terms::NoteKind;
 pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
     pub(super) checks: Vec<StageCheck>,
+    /// The rules that admitted a request on the fast path, each with its key.
+    pub(super) passed: Vec<(u32, Digest)>,
     pub(super) notes: Vec<(NoteKind, u32)>,
     pub(super) all: Vec<ListedLimit>,
     /// Would-be refusals of shadow shedders, listed after the notes of rules.
