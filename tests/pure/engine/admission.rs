@@ -210,9 +210,9 @@ fn fast_path_decides_and_counts_like_the_general_path() {
 - {name: b, key: [], rate: 6/s, mode: shadow}
 - {name: c, key: [path, user], match: {path: /*}, rate: 1/s, burst: 12}
 - {name: d, key: [plan], rate: 1/s, burst: 9, advertise: false}";
-    // Priorities take the requests of a domain to the general path.
+    // Priorities take the requests of a domain to the general path; a list does not.
     let of = |more| Bench::of(Mode::Enforce, &format!("domain: api\n{more}\nlimits:{limits}\n")).engine;
-    let engines = ["", "priorities: [all]"].map(of);
+    let engines = ["deny: [{name: none, match: {user: nobody}}]", "priorities: [all]"].map(of);
     let mut deciders = engines.each_ref().map(|engine| engine.decider());
     let mut random = Rng::new(3);
     let mut millis = 0;
