@@ -190,7 +190,7 @@ impl Clock {
     }
 
     fn timestamp(&self) -> Timestamp {
-        // Saturating: if the boot-time clock ran backwards, time would stand still instead of a panic.
+        // Saturating: if the boot-time clock ran backwards, time would stop instead of a panic.
         let passed = read_boot_nanos().saturating_sub(self.start_boot_nanos);
         Timestamp(self.start.at.0.saturating_add(passed))
     }

@@ -1,15 +1,18 @@
 //! TERMS: enums that the wire, the engine and the rules share, and counts in texts. This file names no room.
 
-use std::fmt;
 use std::io;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 /// The decision about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[derive(strum::EnumCount, strum::EnumString, strum::FromRepr, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 #[schemars(inline)]
+#[repr(u8)]
 pub enum Verdict {
     /// Proceed.
     #[default]
@@ -25,14 +28,10 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// All verdicts, by number.
-    pub const ALL: [Verdict; 5] =
-        [Verdict::Allow, Verdict::Limit, Verdict::Shed, Verdict::Wait, Verdict::Deny];
-
     /// Returns the verdict with this number.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Verdict> {
-        Verdict::ALL.into_iter().find(|verdict| u64::from(verdict.number()) == number)
+        Verdict::from_repr(u8::try_from(number).ok()?)
     }
 
     /// Returns the number on the wire.
@@ -44,23 +43,20 @@ impl Verdict {
 
     /// Returns the name in texts.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Allow => "allow",
-            Verdict::Limit => "limit",
-            Verdict::Shed => "shed",
-            Verdict::Wait => "wait",
-            Verdict::Deny => "deny",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
 /// The kind of a note about a rule.
+#[derive(strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoteKind {
     /// A rule in shadow mode would have refused.
     Shadow,
     /// A rule's shadow rule would have refused.
+    #[strum(serialize = "candidate")]
     ShadowRule,
     /// A rule allowed the request above its quota.
     Over,
@@ -73,34 +69,20 @@ pub enum NoteKind {
 }
 
 impl NoteKind {
-    /// All kinds.
-    pub const ALL: [NoteKind; 6] = [
-        NoteKind::Shadow,
-        NoteKind::ShadowRule,
-        NoteKind::Over,
-        NoteKind::Near,
-        NoteKind::Quota,
-        NoteKind::Unmatched,
-    ];
-
     /// Returns the name on the wire.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            NoteKind::Shadow => "shadow",
-            NoteKind::ShadowRule => "candidate",
-            NoteKind::Over => "over",
-            NoteKind::Near => "near",
-            NoteKind::Quota => "quota",
-            NoteKind::Unmatched => "unmatched",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
 /// The outcome of the work under a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[derive(strum::EnumString, strum::FromRepr, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 #[schemars(inline)]
+#[repr(u8)]
 pub enum WorkOutcome {
     /// It succeeded.
     Ok = 0,
@@ -112,19 +94,10 @@ pub enum WorkOutcome {
 }
 
 impl WorkOutcome {
-    /// All outcomes, by number.
-    pub const ALL: [WorkOutcome; 3] = [WorkOutcome::Ok, WorkOutcome::Error, WorkOutcome::Dropped];
-
     /// Returns the outcome with this number.
     #[must_use]
     pub fn from_number(number: u64) -> Option<WorkOutcome> {
-        WorkOutcome::ALL.into_iter().find(|outcome| u64::from(outcome.number()) == number)
-    }
-
-    /// Returns the outcome with this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<WorkOutcome> {
-        WorkOutcome::ALL.into_iter().find(|outcome| outcome.name() == name)
+        WorkOutcome::from_repr(u8::try_from(number).ok()?)
     }
 
     /// Returns the number on the wire.
@@ -135,12 +108,8 @@ impl WorkOutcome {
 
     /// Returns the name in texts.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            WorkOutcome::Ok => "ok",
-            WorkOutcome::Error => "error",
-            WorkOutcome::Dropped => "dropped",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -156,6 +125,8 @@ pub enum RefundReference<'a> {
 /// The enforcement of a rule, or of all rules of the daemon. Ordered from the strictest to the mildest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[derive(strum::Display, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "lowercase")]
 #[schemars(inline)]
 pub enum Mode {
     /// Requests over the limit are refused.
@@ -169,22 +140,12 @@ pub enum Mode {
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Shadow, Mode::Disabled];
+    pub const ALL: &[Mode] = Mode::VARIANTS;
 
     /// Returns the name in rules files and on the wire.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-            Mode::Disabled => "disabled",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -52,7 +52,7 @@ fn of(trial: &Trial, seconds: u64) -> Vec<Row> {
             }
         }
     }
-    counts.rows(trial, seconds, hosts.iter().map(|host| host.member.sync().keys()).sum())
+    counts.rows(trial, seconds, hosts.iter().map(|host| host.member.sync.keys()).sum())
 }
 
 #[derive(Default)]

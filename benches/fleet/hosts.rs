@@ -128,7 +128,7 @@ impl Trial {
             .push((after.cells - before.cells) as f64 / (after.batches - before.batches) as f64);
         figures.talk.push(100.0 * (after.talk_nanos - before.talk_nanos) as f64 / nanos / f64::from(HOSTS));
         figures.redis.push(100.0 * (after.redis_nanos - before.redis_nanos) as f64 / nanos);
-        let keys: usize = hosts.iter().map(|host| host.fleet.counters().read().keys).sum();
+        let keys: usize = hosts.iter().map(|host| host.fleet.counters.read().keys).sum();
         figures.keys.push(keys as f64 / f64::from(HOSTS));
         hosts.into_iter().for_each(|host| host.fleet.finish());
         Ok(())
@@ -173,7 +173,9 @@ impl Host {
             overrides_key: OverridesKey::of_secret(&[9; 32]),
             keep: None,
         };
-        let fleet = FleetHandle::start(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;
+        let (fleet, work) =
+            FleetHandle::new(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;
+        std::thread::Builder::new().name("sync".into()).spawn(work)?;
         Ok(Host { decider: engine.decider(), clock, standing, fleet })
     }
 
@@ -204,7 +206,7 @@ struct Counts {
 
 impl Counts {
     fn take(hosts: &[Host], server: &Server) -> io::Result<Counts> {
-        let counts = hosts.iter().map(|host| host.fleet.counters().read().counts);
+        let counts = hosts.iter().map(|host| host.fleet.counters.read().counts);
         let (cells, batches) =
             counts.fold((0, 0), |(cells, batches), more| (cells + more.cells, batches + more.batches));
         Ok(Counts {

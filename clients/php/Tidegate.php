@@ -465,7 +465,7 @@ final class Client
         $number = $this->connections + 1;
         $info = ['client' => 'php/' . self::VERSION, 'session' => new Bytes($this->session), 'pid' => $this->pid];
         $info += array_filter(['pool' => $this->pool, 'slots' => $this->slots]) + ['connection' => $number];
-        // Streams that outlive the request differ by process, after a fork, and by what HELLO said.
+        // Streams that outlive the request differ by process, after a fork, and by the contents of HELLO.
         $key = $this->persistent ? crc32("$this->pid/$this->pool/$this->slots") : null;
         $seconds = max(($deadline - hrtime(true)) / 1e9, 0.001);
         $this->connection = new Connection($this->path(), $key, $seconds, $number, (object) $info);

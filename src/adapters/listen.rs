@@ -25,11 +25,11 @@ use crate::server::{Listener, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
-    let places = Arc::<Places>::default();
+    let permits = Arc::<AdapterPermits>::default();
     let served = async {
         tokio::join!(
-            serve_socket(state, &places, stop),
-            serve_port(state, &places, stop),
+            serve_socket(state, &permits, stop),
+            serve_port(state, &permits, stop),
             HttpSessions::expire(state)
         )
     };
@@ -38,11 +38,11 @@ pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
         _ = served => {}
     }
     // The requests in flight are answered.
-    places.tasks.close();
-    let _ = tokio::time::timeout(LAST_ANSWER_MAX, places.tasks.wait()).await;
+    permits.tasks.close();
+    let _ = tokio::time::timeout(LAST_ANSWER_MAX, permits.tasks.wait()).await;
 }
 
-async fn serve_socket(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &CancellationToken) {
+async fn serve_socket(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, stop: &CancellationToken) {
     let Some(path) = &state.endpoint.socket else { return };
     let bind = async || {
         let bound = Listener::bind(path, state.endpoint.mode, state.endpoint.group);
@@ -57,10 +57,10 @@ async fn serve_socket(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &Ca
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
         Ok((socket, AdapterPeer { user, token: None }))
     };
-    accept_each(state, places, stop, accept).await;
+    accept_each(state, permits, stop, accept).await;
 }
 
-async fn serve_port(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &CancellationToken) {
+async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, stop: &CancellationToken) {
     let Some(address) = state.endpoint.listen else { return };
     let bind = async || {
         let token = Token::read(&state.endpoint.token_file)?;
@@ -77,31 +77,31 @@ async fn serve_port(state: &Arc<AdapterState>, places: &Arc<Places>, stop: &Canc
         let _ = socket.set_nodelay(true);
         Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)) }))
     };
-    accept_each(state, places, stop, accept).await;
+    accept_each(state, permits, stop, accept).await;
 }
 
 async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     state: &Arc<AdapterState>,
-    places: &Arc<Places>,
+    permits: &Arc<AdapterPermits>,
     stop: &CancellationToken,
     mut accept: impl AsyncFnMut() -> io::Result<(S, AdapterPeer)>,
 ) {
     loop {
         match accept().await {
-            Ok((socket, peer)) => match Places::take(places, state, peer.user) {
-                Some(place) => {
+            Ok((socket, peer)) => match AdapterPermits::take(permits, state, peer.user) {
+                Some(permit) => {
                     let (state, stop) = (Arc::clone(state), stop.clone());
                     match &state.protocol {
                         AdapterProtocol::Http(_) => {
                             let handler = HttpHandler::new(state, peer);
-                            places.tasks.spawn(serve_connection(socket, handler, place, stop))
+                            permits.tasks.spawn(serve_connection(socket, handler, permit, stop))
                         }
                         AdapterProtocol::Resp => {
                             let handler = HttpHandler::new(state, peer);
-                            places.tasks.spawn(resp::serve_connection(socket, handler, place, stop))
+                            permits.tasks.spawn(resp::serve_connection(socket, handler, permit, stop))
                         }
                         AdapterProtocol::Envoy => {
-                            places.tasks.spawn(envoy::serve_connection(socket, state, peer, place, stop))
+                            permits.tasks.spawn(envoy::serve_connection(socket, state, peer, permit, stop))
                         }
                     };
                 }
@@ -124,7 +124,7 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     socket: S,
     handler: HttpHandler,
-    _place: Place,
+    _permit: AdapterPermit,
     stop: CancellationToken,
 ) {
     let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
@@ -149,7 +149,7 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 /// The connections: their tasks, and the use of each user.
 #[derive(Debug, Default)]
-struct Places {
+struct AdapterPermits {
     by_user: Mutex<HashMap<u32, PlacesOfUser>>,
     tasks: TaskTracker,
 }
@@ -164,23 +164,23 @@ struct PlacesOfUser {
 /// Bytes of a request, until this is dropped.
 #[derive(Debug)]
 pub(super) struct RequestBytes<'p> {
-    place: &'p Place,
+    permit: &'p AdapterPermit,
     bytes: usize,
 }
 
-/// One connection. Its place is free once this drops.
+/// One connection. Its permit is free once this drops.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
+pub(super) struct AdapterPermit {
+    permits: Arc<AdapterPermits>,
     state: Arc<AdapterState>,
     user: u32,
 }
 
-impl Places {
-    /// Takes a place: of HTTP a quarter of all connections and half of those of a user, of RESP and Envoy half as many. Each has a
+impl AdapterPermits {
+    /// Takes a permit: of HTTP a quarter of all connections and half of those of a user, of RESP and Envoy half as many. Each has a
     /// connection to a decision thread, and so has each session; some remain for the socket.
-    fn take(places: &Arc<Places>, state: &Arc<AdapterState>, user: u32) -> Option<Place> {
-        let mut by_user = places.by_user.lock();
+    fn take(permits: &Arc<AdapterPermits>, state: &Arc<AdapterState>, user: u32) -> Option<AdapterPermit> {
+        let mut by_user = permits.by_user.lock();
         let open: usize = by_user.values().map(|of_user| of_user.open).sum();
         let of_user = by_user.entry(user).or_default();
         let parts = if matches!(state.protocol, AdapterProtocol::Http(_)) { 1 } else { 2 };
@@ -190,14 +190,14 @@ impl Places {
         }
         of_user.open += 1;
         state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
-        Some(Place { places: Arc::clone(places), state: Arc::clone(state), user })
+        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user })
     }
 }
 
-impl Place {
+impl AdapterPermit {
     /// Starts to count the bytes of a request.
     pub(super) fn hold(&self) -> RequestBytes<'_> {
-        RequestBytes { place: self, bytes: 0 }
+        RequestBytes { permit: self, bytes: 0 }
     }
 }
 
@@ -205,9 +205,9 @@ impl RequestBytes<'_> {
     /// Adds bytes; `false`: the user, or all together, would have too many.
     #[must_use]
     pub(super) fn add(&mut self, bytes: usize) -> bool {
-        let mut by_user = self.place.places.by_user.lock();
+        let mut by_user = self.permit.permits.by_user.lock();
         let all: usize = by_user.values().map(|of_user| of_user.bytes).sum();
-        let Some(of_user) = by_user.get_mut(&self.place.user) else { return false };
+        let Some(of_user) = by_user.get_mut(&self.permit.user) else { return false };
         let has_room = of_user.bytes + bytes <= BYTES_OF_USER_MAX && all + bytes <= BYTES_MAX;
         if has_room {
             of_user.bytes += bytes;
@@ -219,15 +219,15 @@ impl RequestBytes<'_> {
 
 impl Drop for RequestBytes<'_> {
     fn drop(&mut self) {
-        if let Some(of_user) = self.place.places.by_user.lock().get_mut(&self.place.user) {
+        if let Some(of_user) = self.permit.permits.by_user.lock().get_mut(&self.permit.user) {
             of_user.bytes -= self.bytes;
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for AdapterPermit {
     fn drop(&mut self) {
-        let mut by_user = self.places.by_user.lock();
+        let mut by_user = self.permits.by_user.lock();
         if let Some(of_user) = by_user.get_mut(&self.user) {
             of_user.open -= 1;
         }
@@ -248,7 +248,7 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 /// The cookies that a proxy passes on are long.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
 
-/// A client that does not read keeps its place no longer.
+/// A client that does not read keeps its permit no longer.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(600);
 
 /// Longer than the deadline of a request.

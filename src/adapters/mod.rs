@@ -70,9 +70,12 @@ pub struct HttpAuth {
 /// Counts of one adapter since the start, its open connections, and its sessions.
 #[derive(Debug, Default)]
 pub struct AdapterCounters {
-    connections: AtomicU64,
-    connections_refused: AtomicU64,
-    sessions: AtomicU64,
+    /// Open connections.
+    pub connections: AtomicU64,
+    /// Connections that were closed at once.
+    pub connections_refused: AtomicU64,
+    /// Sessions in use.
+    pub sessions: AtomicU64,
     answers: [AtomicU64; AnswerKind::VARIANTS.len()],
     /// The states of limits in requests that gave way before they were fresh.
     pub evictions: AtomicU64,
@@ -92,24 +95,6 @@ enum AnswerKind {
 }
 
 impl AdapterCounters {
-    /// Returns the open connections.
-    #[must_use]
-    pub fn connections(&self) -> u64 {
-        self.connections.load(Ordering::Relaxed)
-    }
-
-    /// Returns the connections that were closed at once.
-    #[must_use]
-    pub fn connections_refused(&self) -> u64 {
-        self.connections_refused.load(Ordering::Relaxed)
-    }
-
-    /// Returns the sessions in use.
-    #[must_use]
-    pub fn sessions(&self) -> u64 {
-        self.sessions.load(Ordering::Relaxed)
-    }
-
     /// Returns the answers by kind.
     pub fn answers(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.answers.iter().map(|count| count.load(Ordering::Relaxed));

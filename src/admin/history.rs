@@ -35,12 +35,12 @@ struct RuleSteps {
     counted: [u64; OUTCOMES],
 }
 
-/// How a pool stood: its utilization, where it is known, and s.
+/// The state of a pool: its utilization, where it is known, and the severity of its controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PoolStep {
     /// The share of slot-time that was busy.
     pub(super) utilization: Option<f32>,
-    /// s of the slow law.
+    /// The severity of the `workers` controller.
     pub(super) severity: f32,
 }
 

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Incoming};
@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tracing::debug;
@@ -70,9 +71,10 @@ impl HttpConnections {
     async fn enter(&self) -> HttpConnection {
         loop {
             {
-                let mut open = self.open();
+                let mut open = self.open.lock();
                 if open.len() >= CONNECTIONS_MAX
-                    && let Some(oldest) = open.iter().position(|open| !open.has_request())
+                    && let Some(oldest) =
+                        open.iter().position(|open| !open.has_request.load(Ordering::Relaxed))
                 {
                     open.remove(oldest).dropped.notify_one();
                 }
@@ -84,16 +86,6 @@ impl HttpConnections {
             }
             self.closed.notified().await;
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Connection {
-    fn has_request(&self) -> bool {
-        self.has_request.load(Ordering::Relaxed)
     }
 }
 
@@ -147,7 +139,7 @@ impl HttpConnection {
 
 impl Drop for HttpConnection {
     fn drop(&mut self) {
-        self.connections.open().retain(|open| !Arc::ptr_eq(open, &self.connection));
+        self.connections.open.lock().retain(|open| !Arc::ptr_eq(open, &self.connection));
         self.connections.closed.notify_one();
     }
 }

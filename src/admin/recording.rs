@@ -33,24 +33,15 @@ struct LiveRecording {
 }
 
 /// Why it has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 enum RecordingEnd {
-    /// Its time is over.
+    #[strum(to_string = "its time is over")]
     Time,
     /// The reader closed the connection.
+    #[strum(to_string = "its reader went")]
     Gone,
-    /// The reader does not read.
+    #[strum(to_string = "its reader took nothing")]
     Stalled,
-}
-
-impl RecordingEnd {
-    fn text(self) -> &'static str {
-        match self {
-            RecordingEnd::Time => "its time is over",
-            RecordingEnd::Gone => "its reader went",
-            RecordingEnd::Stalled => "its reader took nothing",
-        }
-    }
 }
 
 /// Begins a recording. Its lines come as long as they are taken.
@@ -112,8 +103,7 @@ impl LiveRecording {
             self.finish();
         }
         let (lines, dropped) = (self.writer.written().lines, self.reel.dropped());
-        let what =
-            format!("recorded {}, {} dropped: {}", counted(lines, "line"), count(dropped), ended.text());
+        let what = format!("recorded {}, {} dropped: {ended}", counted(lines, "line"), count(dropped));
         self.admin.ledger.enter(&self.by, &what, self.admin.clock.now());
     }
 

@@ -114,7 +114,7 @@ impl Args {
                 }
             },
             WireReply::Error { code, message, .. } => self.error(*code, message),
-            _ => Ok(self.without_answer("an answer to another question")),
+            _ => Ok(self.without_answer("a reply to another request")),
         }
     }
 

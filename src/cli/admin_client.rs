@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::client::{connect, default_socket, in_words, unheard};
+use super::client::{connect, default_socket, explain_refused, in_words};
 use super::running::RunningDaemon;
 use crate::admin::ServedSocket;
 use crate::daemon::settings::{SETTINGS_FILE, Settings, default_admin_socket};
@@ -310,7 +310,7 @@ fn unanswered(path: &Path, error: &io::Error) -> String {
             "{reason} — is the daemon running? Its admin socket is `NAME.admin.sock` beside its socket `NAME.sock`, or \
              where `admin.socket` of its settings says: --admin PATH"
         ),
-        io::ErrorKind::ConnectionRefused => unheard(path).to_owned(),
+        io::ErrorKind::ConnectionRefused => explain_refused(path).to_owned(),
         io::ErrorKind::PermissionDenied
         | io::ErrorKind::UnexpectedEof
         | io::ErrorKind::BrokenPipe

@@ -141,7 +141,7 @@ impl Args {
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
             WireReply::Error { code, message, .. } => self.error(*code, message, out),
-            _ => self.failed("an answer to another question", out),
+            _ => self.failed("a reply to another request", out),
         }
     }
 

@@ -178,7 +178,7 @@ fn unreached(path: &Path, error: &io::Error) -> String {
         io::ErrorKind::NotFound => format!(
             "{shown}: there is no such file — is the daemon running? (tidegate serve; --socket or TIDEGATE_SOCKET say where)"
         ),
-        io::ErrorKind::ConnectionRefused => format!("{shown}: {}", unheard(path)),
+        io::ErrorKind::ConnectionRefused => format!("{shown}: {}", explain_refused(path)),
         io::ErrorKind::PermissionDenied => {
             let obstacle = reach::socket(path, &reach::User::of_this_process());
             let help = obstacle.help.map(|help| format!("\nhelp: {help}")).unwrap_or_default();
@@ -189,7 +189,7 @@ fn unreached(path: &Path, error: &io::Error) -> String {
 }
 
 /// Describes a path that refuses connections.
-pub(super) fn unheard(path: &Path) -> &'static str {
+pub(super) fn explain_refused(path: &Path) -> &'static str {
     let is_socket = path.metadata().is_ok_and(|found| found.file_type().is_socket());
     match is_socket {
         true => "no daemon listens there: start the daemon (tidegate serve)",

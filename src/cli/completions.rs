@@ -66,7 +66,7 @@ pub(super) fn rules() -> ArgValueCompleter {
 /// Completes the words of `switch`: a rule of the daemon, or a mode.
 pub(super) fn rules_and_modes() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
-        let modes = Mode::ALL.map(Mode::name).into_iter();
+        let modes = Mode::ALL.iter().map(|mode| mode.name());
         let modes = modes.filter(|mode| mode.starts_with(&*word.to_string_lossy()));
         rules_from(word, |_| true).into_iter().chain(modes.map(CompletionCandidate::new)).collect()
     })

@@ -143,11 +143,11 @@ fn page(fleet: &FleetPage) -> String {
     parts.join("\n\n") + "\n"
 }
 
-/// Tells how much all hosts together may admit while some of them do not reach Redis.
+/// Shows how much all hosts together may admit while some of them do not reach Redis.
 fn partition(fleet: &FleetPage) -> Option<String> {
     let FleetSummary { linked, hosts, alive, .. } = fleet.summary;
     let most = admitted_max(&fleet.rules);
-    let who = match (linked, hosts.saturating_sub(alive)) {
+    let outage = match (linked, hosts.saturating_sub(alive)) {
         (true, 0) => "hosts of another fleet secret share budgets of their own".to_owned(),
         (true, missed) => format!("Redis misses {missed} of {}: if they still run", counted(hosts, "host")),
         (false, _) => "this host does not reach Redis: if the others do".to_owned(),
@@ -156,7 +156,7 @@ fn partition(fleet: &FleetPage) -> Option<String> {
         true => format!("at most {most:.2} times a budget"),
         false => "without bound, by `on_redis_down: allow`".to_owned(),
     };
-    (most > 1.0).then(|| format!("partition    {who}, all together may admit {bound}"))
+    (most > 1.0).then(|| format!("partition    {outage}, all together may admit {bound}"))
 }
 
 fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {

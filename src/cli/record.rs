@@ -351,20 +351,6 @@ mod tests {
     use super::Sink;
 
     #[test]
-    fn ends_trace_with_last_line_that_fits() {
-        for (room, written) in
-            [(0, ""), (3, ""), (4, "abc\n"), (8, "abc\n"), (9, "abc\ndefg\n"), (99, "abc\ndefg\n")]
-        {
-            let mut out = Vec::new();
-            let mut sink = Sink::open("-".as_ref(), &mut out, room).unwrap();
-            assert_eq!(sink.write(b"abc\ndefg\n").unwrap(), written == "abc\ndefg\n", "{room}");
-            assert_eq!(sink.lines, written.lines().map(|_| 1).sum::<u64>());
-            drop(sink);
-            assert_eq!(String::from_utf8(out).unwrap(), written, "{room}");
-        }
-    }
-
-    #[test]
     fn creates_owner_only_file_and_never_overwrites() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace.jsonl");

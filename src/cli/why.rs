@@ -13,7 +13,7 @@ use super::{CliResult, FormatArgs, OutputFormat, usage};
 use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
 use crate::clock::Micros;
 use crate::engine::UNIT_REQUESTS;
-use crate::protocol::PAIRS_MAX;
+use crate::protocol::{DESCRIPTORS_MAX, PAIRS_MAX};
 use crate::rules::shown;
 use crate::terms::{Mode, count};
 
@@ -187,6 +187,3 @@ fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Resul
     }
     Ok(())
 }
-
-/// As in a request on the socket.
-const DESCRIPTORS_MAX: usize = 8;

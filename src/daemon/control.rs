@@ -46,7 +46,7 @@ impl DaemonControl for Daemon {
     }
 
     fn reload(&self) -> Result<ReloadResult, String> {
-        let answer = self.reload_signal.ask_for_answer();
+        let answer = self.reload_signal.request_result();
         answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
             "the rules are still being read: the log and `tidegate status` will show the result".to_owned()
         })

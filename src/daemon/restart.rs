@@ -39,8 +39,9 @@ pub(super) struct RestoredState {
     pub(super) clock: Arc<Clock>,
     directory: Option<Directory>,
     boot_id: PathBuf,
-    record: Arc<SnapshotStats>,
-    is_after_crash_loop: AfterCrashLoop,
+    pub(super) record: Arc<SnapshotStats>,
+    /// Whether the proven rules are in force, after a crash loop.
+    pub(super) is_after_crash_loop: AfterCrashLoop,
 }
 
 impl RestorePlan<'_> {
@@ -51,7 +52,7 @@ impl RestorePlan<'_> {
     pub(super) fn take_up(&self) -> std::io::Result<RestoredState> {
         let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::random_bytes()?);
         let mut directory = self.state.map(|path| Directory::take(path, SnapshotKey(new_key)));
-        let key = directory.as_ref().map_or(SnapshotKey(new_key), Directory::key);
+        let key = directory.as_ref().map_or(SnapshotKey(new_key), |directory| directory.key);
         let record = Arc::new(SnapshotStats::default());
         let here = Moment::here(self.boot_id);
         let crashes = directory.as_mut().and_then(|directory| open_crashes(directory, &here));
@@ -85,9 +86,9 @@ impl RestorePlan<'_> {
         if directory.is_anothers() {
             return None;
         }
-        let engine = self.engine(directory.key());
+        let engine = self.engine(directory.key);
         let bytes_max = file_bytes_max(self.memory_max_bytes);
-        match read_tables(&directory.path_of(StateFile::Tables), directory.key(), &engine, here, bytes_max) {
+        match read_tables(&directory.path_of(StateFile::Tables), directory.key, &engine, here, bytes_max) {
             Ok(back) => {
                 let (entries, passed) = (back.entries, Micros::from(back.passed));
                 let sessions = engine.leases().sessions;
@@ -100,7 +101,7 @@ impl RestorePlan<'_> {
                 Some((engine, Clock::resume(back.at, here.boot_nanos)))
             }
             Err(SnapshotError::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                info!(path = %directory.path().display(), "there is no snapshot: every caller starts fresh");
+                info!(path = %directory.path.display(), "there is no snapshot: every caller starts fresh");
                 None
             }
             Err(useless) => {
@@ -133,11 +134,6 @@ impl RestoredState {
         ProvenRules::new(file, after, Arc::clone(&self.is_after_crash_loop))
     }
 
-    /// Whether the proven rules are in force, after a crash loop.
-    pub(super) fn is_after_crash_loop(&self) -> AfterCrashLoop {
-        Arc::clone(&self.is_after_crash_loop)
-    }
-
     /// Returns the file of switches and blocks, if this daemon stores state.
     pub(super) fn switches(&mut self) -> Option<PathBuf> {
         let directory = self.own_directory()?;
@@ -164,10 +160,6 @@ impl RestoredState {
         let help =
             "they hold again once Redis answers, unless this host has a wrong secret; see `tidegate fleet`";
         error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
-    }
-
-    pub(super) fn record(&self) -> Arc<SnapshotStats> {
-        Arc::clone(&self.record)
     }
 
     pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<SnapshotKeeper> {

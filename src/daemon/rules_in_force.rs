@@ -28,7 +28,7 @@ pub(super) struct RulesInForce {
     /// The file of the last good rules, for a start at which the files have errors.
     last_good: Option<LastGood>,
     /// Whether the rules in force differ from that file.
-    is_unkept: bool,
+    is_unsaved: bool,
     proof: ProvenRules,
     /// Whether the settings name a Redis, so that hosts can share a budget.
     has_redis: bool,
@@ -55,7 +55,7 @@ impl RulesInForce {
             })),
             library,
             retired: Vec::new(),
-            is_unkept: last_good.is_some(),
+            is_unsaved: last_good.is_some(),
             last_good,
             proof,
             has_redis,
@@ -68,12 +68,12 @@ impl RulesInForce {
             rules.library.remember(last_good.take_up());
         }
         let reading = rules.read();
-        rules.tell_failures(&reading);
+        rules.log_failures(&reading);
         let domains = rules.library.domains();
         for domain in &domains {
             info!(domain = domain.name(), rules = domain.rules().len(), "this domain has limits");
         }
-        rules.tell_sum(match &reading.halt {
+        rules.log_summary(match &reading.halt {
             Some(_) => "the rules could not be read",
             None => "the rules were read",
         });
@@ -99,7 +99,7 @@ impl RulesInForce {
         error!(
             "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: fix those and reload"
         );
-        self.tell_sum("the files were not read");
+        self.log_summary("the files were not read");
         true
     }
 
@@ -153,7 +153,7 @@ impl RulesInForce {
     pub(super) fn reload(&mut self) -> ReloadResult {
         let failing = std::mem::take(&mut self.failing);
         let reading = self.read();
-        self.tell_failures(&reading);
+        self.log_failures(&reading);
         let is_fixed = |name: &&str| {
             reading.halt.is_none()
                 && !self.failing.iter().any(|failing| **failing == **name)
@@ -177,14 +177,14 @@ impl RulesInForce {
             None if changes.is_empty() => "the rules were read again: nothing changed".to_owned(),
             None => "the rules were read again and are in force".to_owned(),
         };
-        self.tell_sum(&sum);
+        self.log_summary(&sum);
         if reading.halt.is_some() {
             self.failing = failing;
         }
         ReloadResult { changes, problems: report_lines(&reading) }
     }
 
-    fn tell_failures(&self, reading: &Reading) {
+    fn log_failures(&self, reading: &Reading) {
         log_reading(reading, self.library.path());
         if !self.has_redis {
             fleet_alone(&self.library.domains()).iter().for_each(log_problem);
@@ -192,10 +192,10 @@ impl RulesInForce {
     }
 
     /// Stores the rules in force, if they have changed, for a start at which their files have errors.
-    pub(super) fn keep(&mut self) {
-        self.is_unkept |= self.is_lost();
-        if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unkept) {
-            self.is_unkept = !last_good.write(&self.library);
+    pub(super) fn save(&mut self) {
+        self.is_unsaved |= self.is_lost();
+        if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unsaved) {
+            self.is_unsaved = !last_good.write(&self.library);
         }
     }
 
@@ -205,13 +205,13 @@ impl RulesInForce {
     }
 
     /// Whether something should be retried: reading files with errors, or storing the rules.
-    pub(super) fn is_wanting(&self) -> bool {
-        let is_unkept = self.is_unkept && self.last_good.is_some();
-        is_unkept || !self.is_good()
+    pub(super) fn needs_retry(&self) -> bool {
+        let is_unsaved = self.is_unsaved && self.last_good.is_some();
+        is_unsaved || !self.is_good()
     }
 
     /// Frees replaced rule sets that no decision thread uses. Returns whether some remain.
-    pub(super) fn let_go(&mut self) -> bool {
+    pub(super) fn free_retired(&mut self) -> bool {
         self.retired.retain(ReplacedRuleSet::is_in_use);
         !self.retired.is_empty()
     }
@@ -225,11 +225,11 @@ impl RulesInForce {
         };
         if !is_same(&before, &after) {
             self.retired.push(self.engine.install_rules(self.library.domains()));
-            self.is_unkept = true;
+            self.is_unsaved = true;
             self.proof.begin();
         }
         self.proof.files_are_read();
-        self.let_go();
+        self.free_retired();
         self.failing = [reading.kept.as_slice(), reading.without.as_slice()].concat();
         self.note(&reading);
         reading
@@ -259,7 +259,7 @@ impl RulesInForce {
         });
     }
 
-    fn tell_sum(&self, message: &str) {
+    fn log_summary(&self, message: &str) {
         let domains = self.library.domains();
         let rules: usize = domains.iter().map(|domain| domain.rules().len()).sum();
         let path = self.library.path().display();
@@ -323,7 +323,7 @@ fn log_reading(reading: &Reading, path: &Path) {
         }
         Some(NotApplied::Unsettled) => {
             let path = path.display();
-            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stand still");
+            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stop changing");
         }
         Some(NotApplied::Homeless(files)) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -407,12 +407,12 @@ mod tests {
         assert!(allows(&mut decider) && !allows(&mut decider), "the rules are in force");
         write(&file, "2/h");
         rules.reload_if_outdated();
-        assert!(rules.let_go(), "this thread still holds them");
+        assert!(rules.free_retired(), "this thread still holds them");
         assert!(!allows(&mut decider));
-        assert!(!rules.let_go());
+        assert!(!rules.free_retired());
         // A reading without changes replaces nothing.
         rules.reload();
-        assert!(!rules.let_go());
+        assert!(!rules.free_retired());
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+#[cfg(feature = "test-hooks")]
+use clap::{ArgAction::Set, builder::BoolishValueParser};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -60,7 +62,7 @@ pub struct Args {
 #[cfg_attr(feature = "test-hooks", derive(clap::Args))]
 pub struct TestHooks {
     /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices
-    #[cfg_attr(feature = "test-hooks", arg(long, value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::Set, default_value = "on", hide = true))]
+    #[cfg_attr(feature = "test-hooks", arg(long, value_parser = BoolishValueParser::new(), action = Set, default_value = "on", hide = true))]
     pub scheduler_slice: bool,
     /// The file that names this boot: another one simulates a reboot
     #[cfg_attr(feature = "test-hooks", arg(long, default_value = BOOT_ID_FILE, hide = true))]
@@ -143,12 +145,12 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
-    let (ledger, state) = (Arc::new(ChangeLedger::default()), taken.record());
+    let (ledger, state) = (Arc::new(ChangeLedger::default()), Arc::clone(&taken.record));
     let files = (taken.switches(), taken.fleet_overrides());
     let switches = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings, &mut taken);
     let every = Duration::from_millis(args.hooks.write_state_every);
-    let after_crash_loop = taken.is_after_crash_loop();
+    let after_crash_loop = Arc::clone(&taken.is_after_crash_loop);
     let rules = start_rules(settings, &mut taken, every);
     process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
@@ -173,13 +175,13 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             clock: Arc::clone(&clock),
             server: Arc::clone(&options.telemetry),
             snapshots: state,
-            fleet: fleet.as_ref().map(FleetHandle::counters),
+            fleet: fleet.as_ref().map(|fleet| Arc::clone(&fleet.counters)),
             fleet_failure,
             control: Arc::new(Daemon {
                 record,
                 reload_signal,
                 switches,
-                fleet: fleet.as_ref().map(FleetHandle::overrides),
+                fleet: fleet.as_ref().map(|fleet| fleet.overrides.clone()),
                 log: Arc::clone(queue),
                 helpers: helpers.clone(),
                 after_crash_loop,
@@ -193,7 +195,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             metrics_failure: Arc::default(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
-        signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
+        signals::watch_status_requests(admin_state.clone()).map_err(ServeFailure::Run)?;
         let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
@@ -291,7 +293,7 @@ fn server_options(
         telemetry: Arc::default(),
         request_short_slices: args.hooks.scheduler_slice,
         thread_health: Arc::clone(pulse),
-        remote_checker: fleet.map(FleetHandle::remote_checker),
+        remote_checker: fleet.map(|fleet| Arc::clone(&fleet.remote_checker)),
         recorder: Arc::default(),
     }
 }

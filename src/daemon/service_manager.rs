@@ -125,12 +125,7 @@ impl ManagerThread {
             if watch.is_late_logged {
                 info!("every thread works again: the watchdog is notified");
             }
-            *watch = WatchdogWatch {
-                half: watch.half,
-                pinged: now,
-                due: now.after(watch.half),
-                is_late_logged: false,
-            };
+            (watch.pinged, watch.due, watch.is_late_logged) = (now, now.after(watch.half), false);
             return;
         }
         watch.due = now.after((watch.half / 8).max(RECHECK_MIN));

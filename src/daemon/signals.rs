@@ -26,7 +26,7 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Re
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hang_up.recv() => {
-                    rules.ask();
+                    rules.request();
                     continue;
                 }
             }
@@ -41,7 +41,7 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Re
 ///
 /// # Errors
 /// The signal cannot be watched.
-pub(super) fn tell_status(state: AdminState) -> io::Result<()> {
+pub(super) fn watch_status_requests(state: AdminState) -> io::Result<()> {
     let mut requests = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {
         while requests.recv().await.is_some() {

@@ -1,4 +1,4 @@
-//! Reloads the rules when their files change or a signal asks for it, on a thread that no decision waits for.
+//! Reloads the rules when their files change or on request, on a thread that no decision waits for.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -51,20 +51,20 @@ impl ReloadSignal {
     }
 
     /// Reloads the rules, even without changes.
-    pub(super) fn ask(&self) {
+    pub(super) fn request(&self) {
         self.requested.store(true, Ordering::SeqCst);
-        self.ring();
+        self.wake();
     }
 
     /// Reloads the rules, even without changes; the receiver gets the result.
-    pub(super) fn ask_for_answer(&self) -> Receiver<ReloadResult> {
+    pub(super) fn request_result(&self) -> Receiver<ReloadResult> {
         let (sender, receiver) = channel();
         self.waiting.lock().push(sender);
-        self.ask();
+        self.request();
         receiver
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         // Fails only if the counter of the eventfd is full.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
@@ -95,7 +95,7 @@ impl WatchThread {
                 self.rules.reload_if_outdated();
             }
             self.manager.send_message(ManagerMessage::Status(self.rules.summary()));
-            self.rules.keep();
+            self.rules.save();
             self.await_change();
         }
     }
@@ -103,11 +103,11 @@ impl WatchThread {
     /// Waits until the files may have changed and the writer has paused.
     fn await_change(&mut self) {
         loop {
-            let wanting = self.rules.is_wanting();
+            let needs_retry = self.rules.needs_retry();
             let unproven = self.rules.prove();
-            let within = match (self.watching.polls(), self.rules.let_go(), wanting) {
+            let within = match (self.watching.polls, self.rules.free_retired(), needs_retry) {
                 (true, ..) => Some(POLL_PERIOD),
-                (_, true, _) => Some(LET_GO_PERIOD),
+                (_, true, _) => Some(FREE_PERIOD),
                 (_, _, true) => Some(RETRY_PERIOD),
                 (false, false, false) => Some(unproven.unwrap_or(LOST_PERIOD)),
             };
@@ -115,7 +115,7 @@ impl WatchThread {
                 break;
             }
             // The cause of a failed reading, such as a lack of descriptors, may end without new files.
-            if wanting || self.rules.is_lost() {
+            if needs_retry || self.rules.is_lost() {
                 return;
             }
             if self.watching.sees_a_change(self.rules.path()) {
@@ -158,7 +158,7 @@ const RETRY_PERIOD: Duration = Duration::from_secs(5);
 const LOST_PERIOD: Duration = Duration::from_secs(60);
 
 /// The interval of trying to free replaced rules. A decision thread releases them at its next decision.
-const LET_GO_PERIOD: Duration = Duration::from_secs(1);
+const FREE_PERIOD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -26,16 +26,12 @@ pub(super) struct DirectoryWatch {
     /// Whether a watched directory may have been replaced.
     moved: bool,
     /// Whether some changes are not reported, so that the caller has to poll.
-    polls: bool,
+    pub(super) polls: bool,
     /// The fingerprint of the files at the last look.
     seen: Fingerprint,
 }
 
 impl DirectoryWatch {
-    pub(super) fn polls(&self) -> bool {
-        self.polls
-    }
-
     /// Watches the directories in which changes would show. Drops earlier changes: read the files afterwards.
     pub(super) fn renew(&mut self, path: &Path) {
         let mut failure = None;
@@ -202,7 +198,7 @@ mod tests {
         fs::create_dir(&rules).unwrap();
         let (mut watching, wake) = (DirectoryWatch::default(), wake());
         watching.renew(&rules);
-        assert!(!watching.polls() && !reports(&mut watching, &wake));
+        assert!(!watching.polls && !reports(&mut watching, &wake));
         let file = rules.join("a.yaml");
         let changes: &[(&str, &dyn Fn(), bool)] = &[
             ("created", &|| fs::write(&file, "a").unwrap(), true),
@@ -244,23 +240,5 @@ mod tests {
             fs::remove_dir_all(ground.path().join("old")).unwrap();
             assert_eq!((descriptor(&watching), watching.watched.len()), (first, directories));
         }
-    }
-
-    #[test]
-    fn looks_for_changes_where_it_cannot_watch() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("a.yaml");
-        fs::write(&file, "domain: api\nlimits: []\n").unwrap();
-        let mut watching = DirectoryWatch::default();
-        watching.renew(directory.path());
-        assert!(!watching.polls() && !watching.sees_a_change(directory.path()));
-        watching.polls = true;
-        watching.seen = crate::rules::glance(directory.path());
-        assert!(!watching.sees_a_change(directory.path()));
-        fs::write(&file, "domain: api\nlimits:  []\n").unwrap();
-        assert!(watching.sees_a_change(directory.path()));
-        // Watches that failed are tried again.
-        watching.renew(directory.path());
-        assert!(!watching.polls());
     }
 }

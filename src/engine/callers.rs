@@ -85,7 +85,7 @@ impl CallerSketch {
             error,
             unit: None,
         };
-        let of = |ranking| stand_out(sketches.top(ranking).into_iter().map(caller));
+        let of = |ranking| stand_out(sketches.entries(ranking).into_iter().map(caller));
         TopCallers {
             busiest: of(Ranking::Busiest),
             refused: of(Ranking::Refused),

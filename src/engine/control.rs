@@ -25,7 +25,7 @@ pub(super) use guard::CallerSample;
 use guard::Guards;
 pub(super) use key_blocks::BlockedKeys;
 use key_blocks::blocked_keys;
-pub use key_blocks::{BlockedKey, KeyError, NamedKey, OtherRule};
+pub use key_blocks::{BlockedKey, KeyError, NamedKey};
 pub use names::{RuleName, RuleNameError};
 pub use switch::{Switch, SwitchError, SwitchOrigin, SwitchView, Target};
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+use strum::EnumCount;
 
 use super::control::RuleName;
 use super::decision::Unmatched;
@@ -30,7 +31,7 @@ pub(super) struct RuleCounts {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Verdicts([Count; Verdict::ALL.len()]);
+pub(super) struct Verdicts([Count; Verdict::COUNT]);
 
 #[derive(Debug, Default)]
 pub(super) struct DurationHistogram {

@@ -20,7 +20,7 @@ pub use crate::limit::share::{
 };
 
 /// A key of a fleet budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedKey {
     digest: Digest,
     budget: u64,
@@ -303,12 +303,12 @@ impl Engine {
     ) -> u32 {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
         let digest = key.state(budget);
-        let lapsed = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
+        let expired = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
             share.apply_reply(&budget.quota, settled, now.at)
         });
         self.queue_share_sync(&mut shard, key, &digest);
         // Without a state nothing can spend the granted tokens.
-        lapsed.unwrap_or(settled.granted)
+        expired.unwrap_or(settled.granted)
     }
 
     /// Changes the state of a key if it exists.

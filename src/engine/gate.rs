@@ -59,20 +59,20 @@ pub(super) struct GateRefusal {
 
 impl Gate {
     /// Judges by every part in order; the first that refuses decides. A passing request enters the pool's
-    /// work if it takes a place.
+    /// work if it takes a lease.
     pub(super) fn judge(
         &self,
         request: &GateRequest<'_>,
         notes: &mut Vec<(NoteKind, u32)>,
     ) -> Option<GateRefusal> {
         let is_other = self.shedding.is_noncritical(request.priority);
-        let mut has_place = false;
+        let mut has_entered = false;
         for part in ShedPart::ALL {
             let Some(mode) = self.shedding.mode(part) else { continue };
             let hint = match part {
                 ShedPart::Fleet => {
                     let (refused, entered) = self.exceeds_reserve(request, is_other, mode);
-                    has_place = entered;
+                    has_entered = entered;
                     refused.then_some(hint::BRAKE_BASE)
                 }
                 ShedPart::Brake => self.refuses_by_brake(request).then_some(hint::BRAKE_BASE),
@@ -85,13 +85,13 @@ impl Gate {
                 notes.push((NoteKind::Shadow, self.first + part as u32));
                 continue;
             }
-            if has_place {
+            if has_entered {
                 self.pool.remove_lease(is_other);
             }
             let draw = self.caller_digest(request).map_or_else(|| request.draw(), |caller| caller.high());
             return Some(GateRefusal { part, retry: hint::with_jitter(hint, draw) });
         }
-        if request.enters_work && !has_place {
+        if request.enters_work && !has_entered {
             self.pool.add_lease(is_other, None);
         }
         None

@@ -26,16 +26,10 @@ pub(super) struct IdempotencyTable {
     pub(super) grants: NameTable<NamedGrant>,
 }
 
-/// The digests of a request's name and of its content.
-#[derive(Clone, Copy, Debug)]
-struct RequestName {
+/// The name of a request, with the lock on its shard of grants.
+pub(super) struct NamedRequest<'e> {
     digest: Digest,
     content_hash: u64,
-}
-
-/// A name, with the lock on its shard of grants.
-pub(super) struct NamedRequest<'e> {
-    name: RequestName,
     grants: MutexGuard<'e, StateTable<NamedGrant>>,
 }
 
@@ -86,43 +80,25 @@ impl IdempotencyTable {
         request: &Request<'_>,
         written: &mut Vec<u8>,
     ) -> Option<NamedRequest<'_>> {
-        let name = self.name_request(&request.idempotency_key?, request, written);
-        Some(NamedRequest { name, grants: self.grants.lock(&name.digest) })
-    }
-
-    pub(super) fn lock_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<NamedRequest<'_>> {
-        let name = self.name_charge(&charge.idempotency_key?, charge, written);
-        Some(NamedRequest { name, grants: self.grants.lock(&name.digest) })
-    }
-
-    fn name_request(
-        &self,
-        repeat: &IdempotencyKey<'_>,
-        request: &Request<'_>,
-        written: &mut Vec<u8>,
-    ) -> RequestName {
+        let (key, descriptors) = (request.idempotency_key?, &request.descriptors);
         let op = match request.op {
             Op::Acquire => 1,
             Op::Hit => 3,
             Op::Peek => 4,
         };
         let costs = self.hash_units(&request.cost, written);
-        self.hash_name(repeat, op, request.domain, &request.descriptors, costs, request.priority, written)
+        Some(self.lock(&key, op, request.domain, descriptors, costs, request.priority, written))
     }
 
-    fn name_charge(
-        &self,
-        repeat: &IdempotencyKey<'_>,
-        charge: &Charge<'_>,
-        written: &mut Vec<u8>,
-    ) -> RequestName {
+    pub(super) fn lock_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<NamedRequest<'_>> {
+        let (key, descriptors) = (charge.idempotency_key?, &charge.descriptors);
         let amounts = self.hash_units(&charge.amount, written);
         let of = match charge.refund_of.map(|by| by.reference) {
             None => 0,
             Some(RefundReference::IdempotencyKey(name)) => self.hash_pair(b"idem", name, written),
             Some(RefundReference::Lease(lease)) => self.hash_pair(b"lease", &lease.to_le_bytes(), written),
         };
-        self.hash_name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts ^ of, None, written)
+        Some(self.lock(&key, CHARGE, charge.domain, descriptors, amounts ^ of, None, written))
     }
 
     /// Hashes a cost or an amount, regardless of the order of its units.
@@ -138,7 +114,7 @@ impl IdempotencyTable {
     }
 
     #[allow(clippy::too_many_arguments, reason = "all that two requests can differ in")]
-    fn hash_name(
+    fn lock(
         &self,
         repeat: &IdempotencyKey<'_>,
         op: u8,
@@ -147,7 +123,7 @@ impl IdempotencyTable {
         costs: u64,
         priority: Option<&str>,
         written: &mut Vec<u8>,
-    ) -> RequestName {
+    ) -> NamedRequest<'_> {
         written.clear();
         written.push(op);
         written.extend_from_slice(&repeat.user.to_le_bytes());
@@ -160,7 +136,8 @@ impl IdempotencyTable {
         written.push(u8::from(priority.is_some()));
         write_length_prefixed(priority.unwrap_or_default().as_bytes(), written);
         write_descriptors(descriptors, written);
-        RequestName { digest, content_hash: self.requests.digest_bytes(written).hash() }
+        let content_hash = self.requests.digest_bytes(written).hash();
+        NamedRequest { digest, content_hash, grants: self.grants.lock(&digest) }
     }
 
     /// Hashes one entry of a cost. Entries are combined by XOR, so that their order does not matter.
@@ -180,7 +157,7 @@ impl IdempotencyTable {
 
 impl NamedRequest<'_> {
     pub(super) fn digest(&self) -> Digest {
-        self.name.digest
+        self.digest
     }
 
     /// Returns the grant of the name; `None` if the name is unknown or expired.
@@ -188,17 +165,16 @@ impl NamedRequest<'_> {
     /// # Errors
     /// The name belongs to a request with other content.
     pub(super) fn find_grant(&self, now: Now) -> Result<Option<Grant>, Conflict> {
-        let known = self.grants.find(&self.name.digest);
+        let known = self.grants.find(&self.digest);
         match known.filter(|granted| granted.nanos_until_fresh(Tag::NONE, now) > 0) {
-            Some(granted) if granted.content_hash != self.name.content_hash => Err(Conflict),
+            Some(granted) if granted.content_hash != self.content_hash => Err(Conflict),
             granted => Ok(granted.map(|granted| (*granted.grant).clone())),
         }
     }
 
     pub(super) fn remember_grant(&mut self, grant: Grant, shards: &Shards, now: Now) {
-        let NamedRequest { name, grants: among } = self;
-        let granted = NamedGrant { content_hash: name.content_hash, grant: Box::new(grant) };
-        shards.count_evictions(among.restore_entry(name.digest, granted, shards.memory(), now));
+        let granted = NamedGrant { content_hash: self.content_hash, grant: Box::new(grant) };
+        shards.count_evictions(self.grants.restore_entry(self.digest, granted, shards.memory(), now));
     }
 }
 

@@ -28,7 +28,7 @@ use numbers::LeaseNumbers;
 use session::{HeldLeases, SessionHandle};
 
 pub(super) use lease::{Covers, NewLease, Ties};
-pub use lease::{LeaseCharge, LeaseCost, LeaseResource};
+pub use lease::{Lease, LeaseCharge, LeaseCost, LeaseResource};
 pub(super) use session::Reservation;
 pub use session::{ConnectionEnd, ConnectionParams, OpenSession, Session, SessionError, WrongPool};
 
@@ -121,7 +121,8 @@ impl Leases {
 
     /// Opens a connection: joins the named session or begins a new one.
     ///
-    /// # Errors The session belongs to another user, pool or slot count; a bound on sessions is reached.
+    /// # Errors
+    /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
     pub(super) fn open_session(
         &self,
         opening: &ConnectionParams<'_>,
@@ -167,16 +168,16 @@ impl Leases {
         &self,
         session: &Session,
         now: Now,
-        loosen: ReleaseTies<'_>,
+        release_ties: ReleaseTies<'_>,
     ) -> ConnectionEnd {
         let SessionHandle { table, member, generation, .. } = *session.0;
-        let parting = self.lock_table(table).leave(member, generation, now.at);
-        match parting {
-            ConnectionEnd::Ends => self.end_session(session, now.at, loosen),
+        let end = self.lock_table(table).leave(member, generation, now.at);
+        match end {
+            ConnectionEnd::Ends => self.end_session(session, now.at, release_ties),
             ConnectionEnd::EndsAt(at) => self.lower_next_end(at),
             ConnectionEnd::Stays => {}
         }
-        parting
+        end
     }
 
     pub(super) fn has_session(&self, session: &Session) -> bool {
@@ -184,19 +185,26 @@ impl Leases {
         self.lock_table(table).member(member, generation).is_some()
     }
 
-    pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: ReleaseTies<'_>) {
+    pub(super) fn end_session(&self, session: &Session, at: Timestamp, release_ties: ReleaseTies<'_>) {
         let SessionHandle { table, member, generation, .. } = *session.0;
-        self.end_member(table, member, generation, at, loosen);
+        self.end_member(table, member, generation, at, release_ties);
     }
 
-    fn end_member(&self, table: usize, member: u32, generation: u64, at: Timestamp, loosen: ReleaseTies<'_>) {
+    fn end_member(
+        &self,
+        table: usize,
+        member: u32,
+        generation: u64,
+        at: Timestamp,
+        release_ties: ReleaseTies<'_>,
+    ) {
         let mut ended = Vec::new();
         // In batches, so that no other thread waits for all of them.
         loop {
             let mut count = 0;
             let left = self.lock_table(table).end_member(member, generation, at, &mut ended, &mut count);
             self.count_ended(LeaseEndReason::Session, count);
-            ended.drain(..).for_each(|ties| loosen(&ties));
+            ended.drain(..).for_each(|ties| release_ties(&ties));
             match left {
                 MemberEndProgress::More => {}
                 // Of two threads that end it concurrently, one gets here.
@@ -234,7 +242,7 @@ impl Leases {
         number: u64,
         why: LeaseEndReason,
         now: Now,
-        loosen: ReleaseTies<'_>,
+        release_ties: ReleaseTies<'_>,
     ) -> Option<Ties> {
         let hidden = self.numbers.decode_index(number);
         let mut table = self.lock_table(session.0.table);
@@ -247,7 +255,7 @@ impl Leases {
         drop(table);
         self.count_ended(if has_expired { LeaseEndReason::Expired } else { why }, 1);
         if has_expired {
-            loosen(&ties);
+            release_ties(&ties);
             return None;
         }
         Some(ties)
@@ -298,7 +306,7 @@ impl Leases {
         session: &Session,
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
-        loosen: ReleaseTies<'_>,
+        release_ties: ReleaseTies<'_>,
     ) -> Vec<u64> {
         let mut given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
         if given_up.is_empty() {
@@ -318,12 +326,12 @@ impl Leases {
         }
         drop(table);
         self.count_ended(LeaseEndReason::Abandoned, numbers.len() as u64);
-        ended.iter().for_each(loosen);
+        ended.iter().for_each(release_ties);
         numbers
     }
 
     /// Ends expired leases and sessions past their grace period, each as of its own time, in batches.
-    pub(super) fn end_due(&self, now: Now, loosen: ReleaseTies<'_>) {
+    pub(super) fn end_due(&self, now: Now, release_ties: ReleaseTies<'_>) {
         if now.at.as_nanos() < self.next_end_min.load(Ordering::Acquire) {
             return;
         }
@@ -333,7 +341,7 @@ impl Leases {
             loop {
                 let count = self.lock_table(number).end_some(now.at, &mut ended);
                 self.count_ended(LeaseEndReason::Expired, count as u64);
-                ended.drain(..).for_each(|ties| loosen(&ties));
+                ended.drain(..).for_each(|ties| release_ties(&ties));
                 if count == 0 {
                     break;
                 }
@@ -341,7 +349,7 @@ impl Leases {
             loop {
                 let left = self.lock_table(number).pop_expired_session(now.at);
                 let Some((member, generation, at)) = left else { break };
-                self.end_member(number, member, generation, at, loosen);
+                self.end_member(number, member, generation, at, release_ties);
             }
             let none_before = self.lock_table(number).next_end_min();
             self.lower_next_end(none_before);

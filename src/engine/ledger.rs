@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use strum::VariantNames;
+
 use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 #[derive(Debug, Default)]
@@ -18,7 +20,7 @@ pub(super) struct MemoryLedger {
 #[derive(Debug, Default)]
 struct LedgerTotals {
     bytes: AtomicUsize,
-    refused: [AtomicU64; AccountUse::ALL.len()],
+    refused: [AtomicU64; AccountUse::VARIANTS.len()],
 }
 
 /// The charges of one user, shared by its connections and sessions.
@@ -32,11 +34,13 @@ pub struct Account {
 }
 
 /// The purposes of charges. Dispensable uses have a lower limit, so they are refused first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum AccountUse {
     /// Reports of abandoned requests.
     Reports,
     /// Requests that wait for a remote check.
+    #[strum(serialize = "waits")]
     PendingRequests,
     /// Large frames and unread replies.
     Buffers,
@@ -47,14 +51,14 @@ pub enum AccountUse {
 }
 
 /// Bytes held for clients outside the tables; estimates for items of fixed size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBytes {
     /// For all users.
     pub total: u64,
     /// For the user that holds the most.
     pub largest_user: u64,
     /// Refused charges by use.
-    pub refused: [(&'static str, u64); AccountUse::ALL.len()],
+    pub refused: Vec<(&'static str, u64)>,
 }
 
 impl MemoryLedger {
@@ -72,13 +76,11 @@ impl MemoryLedger {
     pub(super) fn held(&self) -> HeldBytes {
         let accounts = self.accounts.lock();
         let held = || accounts.values().map(|account| account.held());
+        let refused = self.all.refused.iter().map(|count| count.load(Ordering::Relaxed));
         HeldBytes {
             total: held().sum(),
             largest_user: held().max().unwrap_or_default(),
-            refused: AccountUse::ALL.map(|what| {
-                let count = self.all.refused.get(what as usize);
-                (what.name(), count.map_or(0, |count| count.load(Ordering::Relaxed)))
-            }),
+            refused: AccountUse::VARIANTS.iter().copied().zip(refused).collect(),
         }
     }
 }
@@ -133,7 +135,7 @@ impl Account {
         }
         let own = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         let total = self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        assert!(own >= bytes && total >= bytes, "more is given back than was charged");
+        assert!(own >= bytes && total >= bytes, "more is refunded than was charged");
     }
 
     /// Counts a connection.
@@ -156,29 +158,11 @@ impl Account {
 }
 
 impl AccountUse {
-    const ALL: [AccountUse; 5] = [
-        AccountUse::Reports,
-        AccountUse::PendingRequests,
-        AccountUse::Buffers,
-        AccountUse::Sessions,
-        AccountUse::Leases,
-    ];
-
     fn bytes_max(self) -> usize {
         match self {
             AccountUse::Reports => USER_BYTES_MAX / 4,
             AccountUse::PendingRequests => USER_BYTES_MAX / 2,
             AccountUse::Buffers | AccountUse::Sessions | AccountUse::Leases => USER_BYTES_MAX,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            AccountUse::Reports => "reports",
-            AccountUse::PendingRequests => "waits",
-            AccountUse::Buffers => "buffers",
-            AccountUse::Sessions => "sessions",
-            AccountUse::Leases => "leases",
         }
     }
 }

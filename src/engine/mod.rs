@@ -47,7 +47,7 @@ use arc_swap::ArcSwap;
 pub use callers::{Caller, TopCallers};
 pub use control::{
     Alarm, BlockedKey, ControlEvent, FleetChange, FleetOverrides, HostOverrides, KeyError, NamedKey,
-    OtherRule, RuleName, RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
+    RuleName, RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
 };
 pub use counters::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use decider::Decider;

@@ -274,7 +274,7 @@ impl Pool {
             return copy.count_request(caller);
         }
         if heavy.len() <= rank {
-            heavy.resize_with(rank + 1, HeavyCallers::new);
+            heavy.resize_with(rank + 1, HeavyCallers::default);
         }
         let Some(heavy) = heavy.get_mut(rank) else { return false };
         heavy.halve_counts(at);

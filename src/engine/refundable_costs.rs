@@ -120,42 +120,6 @@ impl RefundableCosts {
         }
     }
 
-    pub(super) fn record_request(
-        &self,
-        request: &Request<'_>,
-        repeat: &IdempotencyKey<'_>,
-        print: u32,
-        shards: &Shards,
-        now: Now,
-    ) {
-        let mut costs = ArrayVec::new();
-        request.cost.each(&mut |unit, cost| self.add_cost(&mut costs, unit, cost));
-        let name = self.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
-        let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
-        self.costs.put(name, cost, shards, now);
-    }
-
-    pub(super) fn record_charge(
-        &self,
-        charge: &Charge<'_>,
-        repeat: &IdempotencyKey<'_>,
-        print: u32,
-        shards: &Shards,
-        now: Now,
-    ) {
-        let mut costs = ArrayVec::new();
-        charge.amount.each(&mut |unit, amount| {
-            if let Ok(cost @ 1..) = u32::try_from(amount) {
-                self.add_cost(&mut costs, unit, cost);
-            }
-        });
-        if !costs.is_empty() {
-            let name = self.digest(RefundKind::Charge, repeat.user, charge.domain, repeat.name);
-            let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
-            self.costs.put(name, cost, shards, now);
-        }
-    }
-
     /// Removes the target of a refund if it covers the refund; returns whether it did.
     fn take_refund(&self, name: &Digest, refund: &RefundRequest, shards: &Shards, now: Now) -> bool {
         let mut table = self.costs.lock(name);
@@ -222,17 +186,40 @@ impl Engine {
         now: Now,
     ) {
         let CheckedKeys::Several(checks) = decision.checked_keys else { return };
-        if let Some(repeat) = request.idempotency_key.filter(|_| checks.iter().any(is_counted)) {
-            let print = self.refundable_costs.fingerprint(request.domain, &request.descriptors, written);
-            self.refundable_costs.record_request(request, &repeat, print, &self.shards, now);
-        }
+        let repeat = request.idempotency_key.filter(|_| checks.iter().any(is_counted));
+        let Some(repeat) = repeat else { return };
+        let (costs, mut counted) = (&self.refundable_costs, Costs::new());
+        request.cost.each(&mut |unit, cost| costs.add_cost(&mut counted, unit, cost));
+        let print = costs.fingerprint(request.domain, &request.descriptors, written);
+        self.remember_cost(RefundKind::Grant, &repeat, request.domain, print, &counted, now);
     }
 
     pub(super) fn record_refundable_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) {
-        if let Some(repeat) = charge.idempotency_key {
-            let print = self.refundable_costs.fingerprint(charge.domain, &charge.descriptors, written);
-            self.refundable_costs.record_charge(charge, &repeat, print, &self.shards, now);
+        let Some(repeat) = charge.idempotency_key else { return };
+        let (costs, mut counted) = (&self.refundable_costs, Costs::new());
+        charge.amount.each(&mut |unit, amount| {
+            if let Ok(cost @ 1..) = u32::try_from(amount) {
+                costs.add_cost(&mut counted, unit, cost);
+            }
+        });
+        if !counted.is_empty() {
+            let print = costs.fingerprint(charge.domain, &charge.descriptors, written);
+            self.remember_cost(RefundKind::Charge, &repeat, charge.domain, print, &counted, now);
         }
+    }
+
+    fn remember_cost(
+        &self,
+        by: RefundKind,
+        repeat: &IdempotencyKey<'_>,
+        domain: &str,
+        print: u32,
+        costs: &Costs,
+        now: Now,
+    ) {
+        let name = self.refundable_costs.digest(by, repeat.user, domain, repeat.name);
+        let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
+        self.refundable_costs.costs.put(name, cost, &self.shards, now);
     }
 
     /// Removes the grant or charge that a refund names, so that it is refunded once. False, without any

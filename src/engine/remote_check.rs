@@ -30,7 +30,7 @@ pub struct Shortfall {
     pub key: SharedKey,
     /// The missing units.
     pub missing_units: u32,
-    /// The units that the request costs, of which this host has the others in hand.
+    /// The units that the request costs. This host has those that are not missing.
     pub cost: u32,
     /// Whether this is a permit of a fleet concurrency limit.
     pub is_permit: bool,
@@ -89,48 +89,30 @@ impl CheckReply {
 
     /// Adds a granted need: `level` units are left, in millionths; the command was sent at `sent`.
     pub fn add_granted(&mut self, need: &Shortfall, level: i64, sent: Timestamp) {
-        self.push_outcome(
-            need,
-            share::KeyCheckReply {
-                granted: need.missing_units,
-                level,
-                refused: None,
-                sent_at: sent,
-                next_increase: None,
-                paid_us: 0,
-            },
-        );
+        self.add(need, need.missing_units, None, level, sent);
     }
 
     /// Adds a refused need, with the time until it may be granted; `None`: never.
     pub fn add_refused(&mut self, need: &Shortfall, wait: Option<Micros>, level: i64, sent: Timestamp) {
-        let refused = Some((need.missing_units, wait));
-        self.push_outcome(
-            need,
-            share::KeyCheckReply {
-                granted: 0,
-                level,
-                refused,
-                sent_at: sent,
-                next_increase: None,
-                paid_us: 0,
-            },
-        );
+        self.add(need, 0, Some((need.missing_units, wait)), level, sent);
     }
 
     /// Adds a need that was not charged because another one was refused.
     pub fn add_uncharged(&mut self, need: &Shortfall, level: i64, sent: Timestamp) {
-        self.push_outcome(
-            need,
-            share::KeyCheckReply {
-                granted: 0,
-                level,
-                refused: None,
-                sent_at: sent,
-                next_increase: None,
-                paid_us: 0,
-            },
-        );
+        self.add(need, 0, None, level, sent);
+    }
+
+    fn add(
+        &mut self,
+        need: &Shortfall,
+        granted: u32,
+        refused: Option<(u32, Option<Micros>)>,
+        level: i64,
+        sent_at: Timestamp,
+    ) {
+        let reply =
+            share::KeyCheckReply { granted, level, refused, sent_at, next_increase: None, paid_us: 0 };
+        self.outcomes.push(CheckOutcome { key: need.key, reply });
     }
 
     /// Extends the last entry for a window: when more tokens become available, and the time of the reply by
@@ -146,10 +128,6 @@ impl CheckReply {
     pub fn with_time(mut self, at: Now) -> CheckReply {
         self.at = at;
         self
-    }
-
-    fn push_outcome(&mut self, need: &Shortfall, reply: share::KeyCheckReply) {
-        self.outcomes.push(CheckOutcome { key: need.key, reply });
     }
 
     /// Applies all entries to the shares of this host and returns them.

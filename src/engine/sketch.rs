@@ -99,8 +99,8 @@ impl Sketch {
         self.from
     }
 
-    /// Returns the entries, the largest count first, and the smallest error first among equal counts.
-    pub(super) fn top(&self) -> Vec<SketchEntry> {
+    /// Returns the entries in any order.
+    pub(super) fn entries(&self) -> Vec<SketchEntry> {
         let columns = self.keys.iter().zip(&self.counts).zip(&self.rest);
         let entry = |((key, count), rest): ((&[u64; 2], &u64), &SketchDetails)| SketchEntry {
             key: *key,
@@ -108,9 +108,7 @@ impl Sketch {
             error: rest.error,
             text: rest.text.clone(),
         };
-        let mut top: Vec<SketchEntry> = columns.map(entry).collect();
-        top.sort_by_key(|entry| (std::cmp::Reverse(entry.count), entry.error));
-        top
+        columns.map(entry).collect()
     }
 
     /// Halves all counts, so that old activity fades, and removes those that become zero.
@@ -167,10 +165,10 @@ impl Sketches {
         }
     }
 
-    /// Returns the entries of one ranking, as [`Sketch::top`] does.
-    pub(super) fn top(&self, ranking: Ranking) -> Vec<SketchEntry> {
+    /// Returns the entries of one ranking, in any order.
+    pub(super) fn entries(&self, ranking: Ranking) -> Vec<SketchEntry> {
         let sketch = self.0.as_ref().and_then(|all| all.get(ranking as usize));
-        sketch.map(Sketch::top).unwrap_or_default()
+        sketch.map(Sketch::entries).unwrap_or_default()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
@@ -233,36 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn new_key_replaces_smallest_and_inherits_its_count_as_error() {
-        let mut sketch = Sketch::default();
-        (0..K).for_each(|number| add(&mut sketch, number, 100 + number));
-        assert_eq!(sketch.top().last(), Some(&entry(0, 100, 0)));
-        add(&mut sketch, 77, 3);
-        add(&mut sketch, 77, 4);
-        add(&mut sketch, 5, 1_000);
-        add(&mut sketch, 6, 0);
-        add(&mut sketch, 88, 0);
-        let top = sketch.top();
-        assert_eq!(top.first(), Some(&entry(5, 1_105, 0)));
-        // Of equal counts the smaller error comes first.
-        let equal: Vec<_> = top.iter().filter(|entry| entry.count == 107).cloned().collect();
-        assert_eq!(equal, [entry(7, 107, 0), entry(77, 107, 100)]);
-        assert!(!top.iter().any(|entry| [key(0), key(88)].contains(&entry.key)));
-        assert_eq!(top.len(), ENTRIES);
-    }
-
-    #[test]
-    fn halving_removes_formerly_busy_keys() {
-        let mut sketch = Sketch::default();
-        (0..K).for_each(|number| add(&mut sketch, number, 1_000_000));
-        (0..20).for_each(|_| sketch.halve());
-        assert_eq!(sketch.top(), []);
-        add(&mut sketch, 1, 3);
-        sketch.halve();
-        assert_eq!(sketch.top(), [entry(1, 1, 0)]);
-    }
-
-    #[test]
     fn computes_text_once_and_truncates_it() {
         let texts = [
             (None, None),
@@ -277,13 +245,13 @@ mod tests {
             sketch.add(key(1), 1, || given.map(Into::into));
             sketch.add(key(1), 1, || panic!("the key is known"));
             sketch.add(key(2), 0, || panic!("there is nothing to count"));
-            assert_eq!(sketch.top()[0].text.as_deref(), kept.as_deref());
+            assert_eq!(sketch.entries()[0].text.as_deref(), kept.as_deref());
         }
         let mut sketch = Sketch::default();
         (0..K).for_each(|number| sketch.add(key(number), 1, || Some("first".into())));
         sketch.add(key(K), 1, || Some("newcomer".into()));
-        let top = sketch.top();
-        assert_eq!((top[0].key, top[0].text.as_deref()), (key(K), Some("newcomer")));
+        let entries = sketch.entries();
+        assert_eq!((entries[0].key, entries[0].text.as_deref()), (key(K), Some("newcomer")));
     }
 
     #[test]
@@ -291,21 +259,21 @@ mod tests {
         let mut sketch = Sketch::default();
         (0..=K).for_each(|number| add(&mut sketch, number, u64::MAX));
         add(&mut sketch, K, u64::MAX);
-        assert_eq!(sketch.top()[0].count, u64::MAX);
+        assert_eq!(sketch.entries()[0].count, u64::MAX);
     }
 
     #[test]
     fn separates_rankings_and_frees_empty_ones() {
         let mut sketches = Sketches::default();
         sketches.halve();
-        assert_eq!(sketches.top(Ranking::Busiest), []);
+        assert_eq!(sketches.entries(Ranking::Busiest), []);
         assert!(sketches.0.is_none());
         let rankings = [Ranking::Busiest, Ranking::Refused, Ranking::WouldRefuse];
         for (number, ranking) in (1..).zip(rankings) {
             sketches.add(ranking, key(number), number, || None);
         }
         for (number, ranking) in (1..).zip(rankings) {
-            assert_eq!(sketches.top(ranking), [entry(number, number, 0)]);
+            assert_eq!(sketches.entries(ranking), [entry(number, number, 0)]);
         }
         sketches.halve();
         assert!(sketches.0.is_some());
@@ -341,17 +309,16 @@ mod tests {
                     }
                 }
             }
-            let top = sketch.top();
-            for entry in &top {
+            let entries = sketch.entries();
+            for entry in &entries {
                 let count = exact.get(&entry.key).copied().unwrap_or_default();
                 prop_assert!(entry.count >= count && entry.count - entry.error <= count, "{entry:?}: {count}");
                 prop_assert!(entry.error <= total / K + u64::from(halved), "{entry:?} of {total}");
                 prop_assert!(entry.count > 0);
             }
             for (key, count) in exact {
-                prop_assert!(count <= total / K || top.iter().any(|entry| entry.key == key), "{key:?}: {count}");
+                prop_assert!(count <= total / K || entries.iter().any(|entry| entry.key == key), "{key:?}: {count}");
             }
-            prop_assert!(top.is_sorted_by(|one, next| one.count >= next.count));
         }
     }
 }

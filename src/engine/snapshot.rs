@@ -19,7 +19,7 @@ pub use restore::{InvalidEntry, Restore};
 
 pub use super::digest::{Digest, Salt};
 pub use super::idempotency::{Grant, NamedGrant};
-pub use super::leases::{LeaseCharge, LeaseCost, LeaseResource};
+pub use super::leases::{Lease, LeaseCharge, LeaseCost, LeaseResource};
 pub use super::refundable_costs::RefundableCost;
 pub use crate::limit::QuotaLevel;
 
@@ -54,7 +54,7 @@ pub enum SnapshotEntry {
     /// A session.
     Session(Box<StoredSession>),
     /// A lease of the preceding session.
-    Lease(Box<StoredLease>),
+    Lease(Box<Lease>),
 }
 
 impl SnapshotEntry {
@@ -107,25 +107,4 @@ pub struct StoredSession {
     pub pool: Box<str>,
     /// The number of requests that it processes in parallel; 0: unknown.
     pub slots: u32,
-}
-
-/// A lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredLease {
-    /// Its number for the client.
-    pub number: u64,
-    /// When it expires.
-    pub ends_at: Timestamp,
-    /// Its duration from each renewal, in milliseconds.
-    pub lasts_millis: u32,
-    /// The id of its request.
-    pub request: u64,
-    /// The connection of its request, as numbered by the client.
-    pub connection: u32,
-    /// Whether it has no access to the pool's reserve.
-    pub is_other: bool,
-    /// Everything that ends with it.
-    pub ties: Vec<LeaseResource>,
-    /// The cost that a refund can name.
-    pub cost: LeaseCost,
 }

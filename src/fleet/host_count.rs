@@ -20,7 +20,7 @@ impl HostCount {
     /// Takes the number of live hosts. Returns the host count for shares.
     pub fn update(&mut self, alive: u32, now: Timestamp) -> u32 {
         let alive = alive.max(1);
-        if now.since(self.replied_at) >= SILENT {
+        if now.since(self.replied_at) >= COUNTED {
             // After a silence other hosts return one by one: wait another 30 s before counting fewer.
             (self.seen, self.since) = (now, 0);
         }
@@ -71,15 +71,12 @@ impl Absence {
     }
 }
 
-/// A host without heartbeats for this long is not alive.
-const SILENT: Duration = Duration::from_secs(5);
-
 const FEWER_AFTER: Duration = Duration::from_secs(30);
 
 /// Redis counts a host for this time after its last heartbeat.
 const COUNTED: Duration = Duration::from_secs(5);
 
-/// Hosts reconnect at least this often, and send a heartbeat soon after; a host absent for longer is gone.
+/// Hosts reconnect at least this often, and send a heartbeat soon after; a host absent for longer has left.
 const BACK_BY: Duration = Duration::from_secs(7);
 
 #[cfg(test)]
@@ -111,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_come_back_with_this_one_after_silence_are_not_gone() {
+    fn keeps_hosts_that_return_after_an_outage() {
         let mut count = HostCount::default();
         assert_eq!(count.update(100, second(0)), 100);
         assert_eq!(count.update(1, second(60)), 100);

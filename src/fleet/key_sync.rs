@@ -46,7 +46,7 @@ pub(super) struct Pace {
     pub(super) others_are_away: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeySync {
     pub(super) key: SharedKey,
     /// The last report that Redis is known to have; `None` if that is unknown.
@@ -82,7 +82,7 @@ pub(super) struct KeySync {
     requests_sent: u32,
     /// The largest cost of late that a remote check asked for, and when.
     heaviest: (u32, Timestamp),
-    /// Requests since the last report that the demand knows of, and when it was last told.
+    /// Requests since the last report that the demand counts, and when it was last updated.
     measured: (u32, Timestamp),
     /// When `asked` was last seen to grow.
     busy: Timestamp,
@@ -102,31 +102,9 @@ pub(super) enum NextAction {
 
 impl KeySync {
     pub(super) fn new(key: SharedKey, now: Timestamp) -> KeySync {
-        KeySync {
-            key,
-            last: None,
-            sent_at: None,
-            in_flight: false,
-            demand: 0,
-            more: None,
-            known: None,
-            level: 0,
-            fleet_demand: 0,
-            users: 0,
-            is_rising: false,
-            is_short: false,
-            is_paced: false,
-            token_takes: EVERY,
-            refused: false,
-            calls: false,
-            is_lost: false,
-            requests_sent: 0,
-            heaviest: (0, now),
-            measured: (0, now),
-            busy: now,
-            due: now,
-            waits: false,
-        }
+        let token_takes = EVERY;
+        let (heaviest, measured) = ((0, now), (0, now));
+        KeySync { key, token_takes, heaviest, measured, busy: now, due: now, ..KeySync::default() }
     }
 
     /// Returns the earliest time of the next command: where tokens are scarce, once per token earned here.
@@ -173,14 +151,14 @@ impl KeySync {
             && (self.calls
                 || self.is_short && there.borrowed < target
                 || there.borrowed < self.low(budget, pace));
-        let is_to_be_told = !has_plenty
+        let must_report_demand = !has_plenty
             && is_over
             && pace.now < sent_at.after(FORGOTTEN)
             && self.last.is_some_and(|last| last.demand > 0);
         let is_lapsing =
             there.borrowed > 0 && self.renews(has_plenty) && pace.now >= sent_at.after(REPORT_EVERY);
-        let is_to_be_settled = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
-        if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
+        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
+        if must_settle || is_wanted || must_report_demand || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
         }

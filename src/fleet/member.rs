@@ -23,12 +23,15 @@ pub struct HostMember {
     status: Arc<FleetStatus>,
     budgets: Arc<HashMap<u64, FleetBudget>>,
     places: Arc<HashMap<u64, FleetConcurrencyLimit>>,
-    sync: Sync,
-    permits: PermitSync,
-    remote_checks: PendingChecks,
+    /// The sync of budgets.
+    pub sync: Sync,
+    /// The permits of concurrency limits.
+    pub permits: PermitSync,
+    /// The remote checks.
+    pub remote_checks: PendingChecks,
     versions: Versions,
     host_count: HostCount,
-    /// When the log last said that Redis lost its data.
+    /// When the loss of the data of Redis was last logged.
     loss_logged: Option<Timestamp>,
 }
 
@@ -55,24 +58,6 @@ impl HostMember {
         };
         member.take_budgets();
         member
-    }
-
-    /// The sync of budgets.
-    #[must_use]
-    pub fn sync(&self) -> &Sync {
-        &self.sync
-    }
-
-    /// The permits of concurrency limits.
-    #[must_use]
-    pub fn permits(&self) -> &PermitSync {
-        &self.permits
-    }
-
-    /// The remote checks.
-    #[must_use]
-    pub fn remote_checks(&self) -> &PendingChecks {
-        &self.remote_checks
     }
 
     /// Sets the host count that holds until Redis reports another.
@@ -188,7 +173,7 @@ impl HostMember {
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
-        let flushed = self.sync.counts().flushed;
+        let flushed = self.sync.counts.flushed;
         match (command, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
                 self.remote_checks.record_reply_after(now.at.since(batch.head.sent_at), now.at);
@@ -211,7 +196,7 @@ impl HostMember {
             }
             _ => {}
         }
-        if self.sync.counts().flushed > flushed {
+        if self.sync.counts.flushed > flushed {
             self.versions.resend();
             if self.loss_logged.is_none_or(|logged| now.at.since(logged) >= LOSS_LOGGED_EVERY) {
                 self.loss_logged = Some(now.at);

@@ -110,7 +110,7 @@ pub struct PermitSync {
 }
 
 /// The permits of this host of one key.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KeyPermits {
     /// With the limit that holds now: leases under an override are members of the same set.
     key: SharedKey,
@@ -140,21 +140,6 @@ struct PermitBucket {
 }
 
 impl KeyPermits {
-    fn new(key: SharedKey) -> KeyPermits {
-        KeyPermits {
-            key,
-            held: Vec::new(),
-            dropped: Vec::new(),
-            requested: 0,
-            wanted: 0,
-            free: BinaryHeap::new(),
-            next: 0,
-            in_flight: 0,
-            renew_at: Timestamp::ORIGIN,
-            reported_at: Timestamp::ORIGIN,
-        }
-    }
-
     /// Takes numbers of new members: small ones, so that a restarted host finds those of its leases again.
     fn take_numbers(&mut self, count: usize) -> Vec<u32> {
         let mut next = || match self.free.pop() {
@@ -437,7 +422,7 @@ impl PermitSync {
         let tallies = &mut self.tallies;
         let permits = self.keys.entry(key.name()).or_insert_with(|| {
             tallies.opens(key.budget());
-            KeyPermits::new(key)
+            KeyPermits { key, ..KeyPermits::default() }
         });
         if permits.key != key {
             tallies.closes(permits.key.budget());

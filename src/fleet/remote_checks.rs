@@ -27,7 +27,7 @@ use permits::PermitQueue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::Sender;
 
 /// Outcomes of remote checks, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,23 +52,10 @@ pub struct WaitingRequest {
     pub on_reply: OnCheckReply,
 }
 
-/// The sending end of the bounded channel of pending requests from the decision threads to the sync task. It never
-/// blocks.
-#[derive(Clone, Debug)]
-pub struct CheckSender(Sender<WaitingRequest>);
-
-impl CheckSender {
-    /// Makes the channel.
-    #[must_use]
-    pub fn new() -> (CheckSender, Receiver<WaitingRequest>) {
-        let (to, from) = channel(WAITING_MAX);
-        (CheckSender(to), from)
-    }
-}
-
-impl RemoteChecker for CheckSender {
+/// The bounded channel of pending requests from the decision threads to the sync task. It never blocks.
+impl RemoteChecker for Sender<WaitingRequest> {
     fn start_check(&self, shortfalls: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool {
-        self.0.try_send(WaitingRequest { shortfalls, due, on_reply }).is_ok()
+        self.try_send(WaitingRequest { shortfalls, due, on_reply }).is_ok()
     }
 }
 
@@ -90,7 +77,8 @@ pub struct PendingChecks {
     queues: Vec<PermitQueue>,
     breaker: Breaker,
     clock: RedisClock,
-    counts: RemoteCheckCounts,
+    /// The outcomes since the start.
+    pub counts: RemoteCheckCounts,
 }
 
 /// A remote check whose request waits.
@@ -135,12 +123,6 @@ impl PendingChecks {
             clock: RedisClock::default(),
             counts: RemoteCheckCounts::default(),
         }
-    }
-
-    /// The outcomes since the start.
-    #[must_use]
-    pub fn counts(&self) -> RemoteCheckCounts {
-        self.counts
     }
 
     /// Makes the commands of a remote check, whose replies are of use until `due`. Without commands, `on_reply(None)`
@@ -254,7 +236,7 @@ impl PendingChecks {
                 .filter(|last_reply| now.at.since(last_reply.at) < last_reply.kept);
             let known_age_us = last_reply.map(|last_reply| Micros::from(now.at.since(last_reply.at)).0);
             let window = cell_window(budget, self.clock.unix_us(now));
-            // Other requests may take those in hand meanwhile: the whole cost, where there is enough.
+            // Other requests may take the tokens of this host meanwhile: the whole cost, where there is enough.
             let is_enough = level >= i64::from(need.cost) * TOKEN.cast_signed();
             let units = if is_enough { need.cost } else { need.missing_units };
             let payment =
@@ -307,7 +289,7 @@ impl PendingChecks {
         if open.left == 0
             && let Some(open) = self.checks.remove(&number)
         {
-            self.heard_in_time();
+            self.answered_in_time();
             // A closed connection says nothing about Redis: only the count differs.
             let is_of_use = (open.on_reply)(Some(open.reply.with_time(now)));
             let count = if is_of_use { &mut self.counts.answered } else { &mut self.counts.missed };
@@ -355,9 +337,6 @@ impl std::fmt::Debug for PendingChecks {
         f.debug_struct("PendingChecks").field("breaker", &self.breaker).finish_non_exhaustive()
     }
 }
-
-/// The capacity of the channel: more than the requests of ten milliseconds.
-const WAITING_MAX: usize = 1_024;
 
 /// Payments of one bucket without a reply.
 const IN_FLIGHT_MAX: u32 = 192;

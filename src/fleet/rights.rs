@@ -3,6 +3,7 @@
 
 use redis::Value;
 
+use super::command::OF_ALL;
 use super::link::{LinkError, NodeId, RedisLink, Script};
 
 /// The result for one server.
@@ -32,7 +33,7 @@ impl Rights {
     /// # Errors
     /// The server is unreachable or refuses the script.
     pub async fn ask(link: &RedisLink, node: NodeId) -> Result<Rights, LinkError> {
-        let is_home = link.node_of(HOSTS_TAG) == node;
+        let is_home = link.node_of(OF_ALL) == node;
         let keys: &[&[u8]] = if is_home { &[HOSTS] } else { &[] };
         let reply = link.call(node, &Rights::script(), keys, &[]).await?;
         Ok(Rights::of(&reply))
@@ -66,8 +67,6 @@ const TEXT: &str = include_str!("scripts/rights.lua");
 
 /// The key of the heartbeats.
 const HOSTS: &[u8] = b"tg:{tm}:hosts";
-
-const HOSTS_TAG: &str = "tm";
 
 const WORD_LETTERS_MAX: usize = 32;
 

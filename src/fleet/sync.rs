@@ -3,7 +3,7 @@
 
 mod answered;
 
-use super::cell::{CellQuota, CellReply, CellRequest};
+use super::cell::{CellReply, CellRequest};
 use super::command::{Bucket, BucketState, CELLS_MAX, Host, ScriptCommand, SyncBatch};
 use super::host_count::Absence;
 use super::key_sync::{self, NextAction, Pace};
@@ -65,7 +65,8 @@ pub struct Sync {
     clock: RedisClock,
     absence: Absence,
     rng: Rng,
-    counts: SyncCounts,
+    /// The events since the start.
+    pub counts: SyncCounts,
     tallies: Tallies,
     calls: Vec<SharedKey>,
 }
@@ -96,12 +97,6 @@ impl Sync {
     #[must_use]
     pub fn host(&self) -> Host {
         self.options.host
-    }
-
-    /// The events since the start.
-    #[must_use]
-    pub fn counts(&self) -> SyncCounts {
-        self.counts
     }
 
     /// The tally of each budget, by number.
@@ -316,9 +311,10 @@ impl Sync {
     fn ask_about(&mut self, engine: &Engine, number: usize, back: u32, now: Now) -> Option<CellRequest> {
         let random = self.rng.part_of_token();
         let pace = self.pace(now.at);
+        let version = self.version(self.key_table.entry(number).key.budget());
         let entry = self.key_table.entry_mut(number);
         let budget = self.budgets.get(&entry.key.budget())?;
-        let cell_quota = cell_quota(&self.versions, entry.key.budget(), budget);
+        let cell_quota = key_sync::cell_quota(budget, version);
         let there = cell_quota
             .and_then(|cell_quota| Some((cell_quota, engine.report_share(&entry.key, budget, back, now)?)));
         let Some((cell_quota, (reported, back))) = there else {
@@ -444,11 +440,6 @@ impl Sync {
         let others_are_away = self.absence.others_are_away(hosts, now);
         Pace { now, hosts, round_trip: self.round_trip.took, others_are_away }
     }
-}
-
-/// The numbers of a budget, under their known version.
-fn cell_quota(versions: &HashMap<u64, u64>, number: u64, budget: &FleetBudget) -> Option<CellQuota> {
-    key_sync::cell_quota(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
 }
 
 enum FinalStep {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_gone_is_forgotten_once_its_keys_are() {
+    fn forgets_removed_budget_with_its_last_key() {
         let mut tallies = Tallies::default();
         tallies.opens(1);
         tallies.opens(1);

@@ -7,7 +7,6 @@ use super::counters::FleetCounters;
 use super::identity::Identity;
 use super::link::{LinkOptions, RedisLink, Script};
 use super::overrides::sync_overrides;
-use super::remote_checks::CheckSender;
 use super::scripts;
 use super::secrets::{OverridesKey, SecretDigest};
 use crate::clock::{Clock, Timestamp};
@@ -45,9 +44,12 @@ pub type StoreIdentity = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 pub struct FleetHandle {
     stop: oneshot::Sender<()>,
     ended: Receiver<()>,
-    counters: Arc<FleetCounters>,
-    overrides: OverridesHandle,
-    checks: CheckSender,
+    /// The metrics of the task.
+    pub counters: Arc<FleetCounters>,
+    /// Changes the fleet overrides, for operators.
+    pub overrides: OverridesHandle,
+    /// Starts remote checks.
+    pub remote_checker: SharedRemoteChecker,
 }
 
 /// Changes the fleet overrides.
@@ -76,7 +78,7 @@ impl FleetHandle {
         let (ends, ended) = sync_channel(1);
         let counters = Arc::new(FleetCounters::default());
         let (to_task, mut changes) = mpsc::channel(CHANGES_MAX);
-        let (checks, waiting) = CheckSender::new();
+        let (checks, waiting) = mpsc::channel(CHECKS_MAX);
         let overrides = OverridesHandle { to_task, clock: Arc::clone(&clock) };
         let (options, key) = (plan.link.clone(), plan.overrides_key.clone());
         let parts = (Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&counters));
@@ -103,40 +105,7 @@ impl FleetHandle {
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
-        Ok((FleetHandle { stop, ended, counters, overrides, checks }, work))
-    }
-
-    /// As [`FleetHandle::new`], on a thread of its own.
-    ///
-    /// # Errors
-    /// The thread cannot be started, or the server options are invalid.
-    pub fn start(
-        engine: Arc<Engine>,
-        clock: Arc<Clock>,
-        status: Arc<FleetStatus>,
-        plan: SyncPlan,
-    ) -> io::Result<FleetHandle> {
-        let (fleet, work) = FleetHandle::new(engine, clock, status, plan)?;
-        std::thread::Builder::new().name("sync".into()).spawn(work)?;
-        Ok(fleet)
-    }
-
-    /// The metrics of the task.
-    #[must_use]
-    pub fn counters(&self) -> Arc<FleetCounters> {
-        Arc::clone(&self.counters)
-    }
-
-    /// The handle by which operators change the fleet overrides.
-    #[must_use]
-    pub fn overrides(&self) -> OverridesHandle {
-        self.overrides.clone()
-    }
-
-    /// The channel for remote checks.
-    #[must_use]
-    pub fn remote_checker(&self) -> SharedRemoteChecker {
-        Arc::new(self.checks.clone())
+        Ok((FleetHandle { stop, ended, counters, overrides, remote_checker: Arc::new(checks) }, work))
     }
 
     /// Stops the task after it returns borrowed tokens, within [`LEAVE_MAX`]. Requests must have stopped.
@@ -166,6 +135,9 @@ impl fmt::Debug for SyncPlan {
         f.debug_struct("Plan").field("link", &self.link).finish_non_exhaustive()
     }
 }
+
+/// The queue of requests that wait for remote checks: more than come in ten milliseconds.
+const CHECKS_MAX: usize = 1_024;
 
 /// The queue of changes: operators are few.
 const CHANGES_MAX: usize = 16;

@@ -128,7 +128,8 @@ pub(super) struct ProcessGroups {
     list: Option<(u32, Pseudofile)>,
     /// A process that has exited, whose number is not looked up again.
     exited: Option<u32>,
-    groups: String,
+    /// The text of `/proc/PID/cgroup` as last read, empty without a process.
+    pub(super) groups: String,
 }
 
 impl ProcessGroups {
@@ -151,11 +152,6 @@ impl ProcessGroups {
         }
         self.groups = groups;
         Ok(true)
-    }
-
-    /// Returns the text of `/proc/PID/cgroup` as last read, empty without a process.
-    pub(super) fn groups(&self) -> &str {
-        &self.groups
     }
 
     /// Clears the groups, so that the next [`ProcessGroups::refresh`] reports a change unless the process has exited.

@@ -89,7 +89,7 @@ impl CpuQuota {
     fn find_levels(&mut self, root: &Path, pid: u32) -> Result<(), SignalError> {
         self.levels.clear();
         let mounts = read_mounts(root);
-        let groups = self.process.groups();
+        let groups = &self.process.groups;
         // A controller belongs to either a version 1 hierarchy or version 2, independently of the other controllers.
         let v1_cpu = Hierarchy::Controller("cpu");
         let v1 = group_path(groups, v1_cpu).map(|path| (v1_cpu, path));

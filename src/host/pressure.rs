@@ -76,8 +76,8 @@ impl Pressure {
             None => self.open_machine_file(root)?,
         };
         self.window.clear();
-        if self.logged_path != file.path() {
-            self.logged_path = file.path().into();
+        if self.logged_path != file.path {
+            self.logged_path = file.path.clone();
             info!(file = %self.logged_path.display(), "pressure is sampled from this file");
         }
         self.file = Some(file);
@@ -86,7 +86,7 @@ impl Pressure {
 
     /// Opens the group's file; `None` also if the accounting of the group is off (`cgroup.pressure`).
     fn open_group_file(&self, root: &Path) -> Option<Pseudofile> {
-        let path = group_path(self.process.groups(), Hierarchy::Unified)?;
+        let path = group_path(&self.process.groups, Hierarchy::Unified)?;
         let group = find_group(root, &read_mounts(root), Hierarchy::Unified, path)?;
         if group.is_topmost() {
             // The topmost group is the machine, whose file is in /proc.

@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::signal_error::SignalError;
 
 /// A file of /proc or /sys.
 #[derive(Debug)]
 pub(super) struct Pseudofile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Open since the first use.
     file: Option<File>,
 }
@@ -25,10 +25,6 @@ impl Pseudofile {
     pub(super) fn open(path: PathBuf) -> io::Result<Pseudofile> {
         let file = Some(File::open(&path)?);
         Ok(Pseudofile { path, file })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Whether the file exists. Opens it.

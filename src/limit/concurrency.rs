@@ -18,13 +18,11 @@ pub struct ConcurrencyQuota {
 
 impl ConcurrencyQuota {
     /// Makes a limit of at most `max` leases at once on this host.
-    #[must_use]
     pub const fn new(max: NonZeroU32) -> ConcurrencyQuota {
         ConcurrencyQuota { max: max.get(), fleet: None }
     }
 
     /// The most leases at once.
-    #[must_use]
     pub const fn max(&self) -> u32 {
         self.max
     }
@@ -36,7 +34,6 @@ pub struct LeaseCount(u32);
 
 impl LeaseCount {
     /// The number of leases.
-    #[must_use]
     pub const fn count(self) -> u32 {
         self.0
     }

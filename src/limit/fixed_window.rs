@@ -105,25 +105,21 @@ impl FixedWindowQuota {
     }
 
     /// The units of one window, N.
-    #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
     /// The length of the windows as configured.
-    #[must_use]
     pub const fn period(&self) -> WindowPeriod {
         self.period
     }
 
     /// The nominal length of the windows; a month is 30 days.
-    #[must_use]
     pub const fn window(&self) -> Micros {
         Micros(self.nanos.div_ceil(NANOS_PER_MICRO))
     }
 
     /// Describes the length and the alignment of the windows: states are comparable between equal descriptions.
-    #[must_use]
     pub fn describe_windows(&self) -> String {
         let align = match &self.windows {
             Windows::First => "from the first request".to_owned(),
@@ -177,7 +173,6 @@ impl FixedWindowQuota {
     }
 
     /// The length of the longest window, in nanoseconds.
-    #[must_use]
     pub fn window_nanos_max(&self) -> u64 {
         // Where a zone changes its clocks or skips a date, a window may be longer by up to a day.
         let in_zone = |days: u64, calendar: &Calendar| (days + u64::from(!calendar.is_utc())) * DAY_NANOS;
@@ -227,13 +222,11 @@ pub struct FixedWindowState {
 
 impl FixedWindowState {
     /// The boot-time instant at which the key entered the window, and the units counted since.
-    #[must_use]
     pub fn to_parts(&self) -> (Timestamp, u32) {
         (self.began, self.count)
     }
 
     /// Makes a state from the two numbers of [`to_parts`](FixedWindowState::to_parts).
-    #[must_use]
     pub fn from_parts(began: Timestamp, count: u32) -> FixedWindowState {
         FixedWindowState { began, count }
     }
@@ -271,7 +264,6 @@ impl FixedWindowState {
     }
 
     /// The numbers of a reply about this key. `window` is the real length of the key's window.
-    #[must_use]
     pub fn level(&self, quota: &FixedWindowQuota, now: Now) -> QuotaLevel {
         let used = self.used(quota, now);
         let remaining = quota.count.saturating_sub(used);
@@ -286,7 +278,6 @@ impl FixedWindowState {
     }
 
     /// Nanoseconds until the end of a window in which something is counted; zero when nothing is.
-    #[must_use]
     pub fn nanos_until_end(&self, quota: &FixedWindowQuota, now: Now) -> u64 {
         self.counted(quota, now).map_or(0, |(_, left)| left)
     }
@@ -294,7 +285,6 @@ impl FixedWindowState {
     /// Nanoseconds until the key surely equals a new one, if no window is longer than `nanos_max`; zero when it already
     /// does.
     #[inline]
-    #[must_use]
     pub fn nanos_until_fresh(&self, nanos_max: u64, now: Now) -> u64 {
         let end = self.began.as_nanos().saturating_add(nanos_max);
         if self.count == 0 { 0 } else { end.saturating_sub(now.at.as_nanos()) }

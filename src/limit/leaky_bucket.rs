@@ -45,7 +45,6 @@ impl LeakyBucketQuota {
     }
 
     /// The units that may wait.
-    #[must_use]
     pub const fn queue(&self) -> u32 {
         // A bucket holds at least one unit.
         self.bucket.burst().saturating_sub(1)
@@ -53,7 +52,6 @@ impl LeakyBucketQuota {
 
     /// The token bucket of `queue + 1` units that does the arithmetic, for [`GcraState::level`], [`GcraState::charge_debt`], [`GcraState::refund`] and
     /// [`GcraState::clamp_to`]. The `remaining` of its level counts free slots.
-    #[must_use]
     pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
         &self.bucket
     }
@@ -80,7 +78,6 @@ impl QueueWait {
     }
 
     /// The wait in whole microseconds, rounded up, for a reply.
-    #[must_use]
     pub fn micros(self) -> Micros {
         micros_up(self.ticks, self.scale)
     }

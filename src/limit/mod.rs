@@ -45,7 +45,6 @@ pub enum Quota {
 
 impl Quota {
     /// The limit in a reply: the burst, the queue and the unit being served, N, or the most leases at once.
-    #[must_use]
     pub fn limit(&self) -> u32 {
         match self {
             Quota::TokenBucket(quota) => quota.burst(),
@@ -60,7 +59,6 @@ impl Quota {
 
     /// The time over which the limit is granted: limit ÷ rate, or W. Nominal for calendar windows, whose lengths
     /// differ. Zero for concurrency limits.
-    #[must_use]
     pub fn window(&self) -> Micros {
         match self {
             Quota::TokenBucket(quota) => quota.window(),
@@ -74,7 +72,6 @@ impl Quota {
     }
 
     /// The rate in the notation of rules.
-    #[must_use]
     pub fn format_rate(&self) -> String {
         match self {
             Quota::TokenBucket(quota) => quota.rate().to_string(),
@@ -88,7 +85,6 @@ impl Quota {
     }
 
     /// The algorithm in the notation of rules.
-    #[must_use]
     pub fn algorithm(&self) -> &'static str {
         match self {
             Quota::TokenBucket(_) => "token_bucket",
@@ -118,7 +114,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Whether the request is allowed.
-    #[must_use]
     pub fn is_allowed(self) -> bool {
         matches!(self, Outcome::Pass | Outcome::Queued(_))
     }
@@ -149,7 +144,6 @@ impl QuotaLevel {
 /// Bytes that malloc (glibc, 64 bits) allocates for a block of `payload` bytes: 8 bytes of header, rounded up to 16, at
 /// least 32, whole pages once the block is mapped on its own. Zero for zero. A block for which the heap has room is not
 /// mapped: the result is then at most a page too large.
-#[must_use]
 pub const fn malloc_block_bytes(payload: usize) -> usize {
     if payload == 0 {
         return 0;

@@ -47,19 +47,16 @@ impl ConcurrencyQuota {
     }
 
     /// Whether a request without a permit waits for one.
-    #[must_use]
     pub fn may_wait(&self) -> bool {
         self.fleet.as_ref().is_some_and(|fleet| fleet.asks)
     }
 
     /// Whether all hosts together share the limit.
-    #[must_use]
     pub const fn is_fleet(&self) -> bool {
         self.fleet.is_some()
     }
 
     /// The longest wait of a request for a remote check.
-    #[must_use]
     pub fn patience(&self) -> Duration {
         self.fleet.as_ref().map_or(Duration::ZERO, |fleet| fleet.wait_max)
     }
@@ -69,7 +66,6 @@ impl ConcurrencyQuota {
     }
 
     /// The fallback of a shared limit without an answer of Redis.
-    #[must_use]
     pub fn fallback(&self) -> Option<Fallback> {
         self.fleet.as_ref().map(|fleet| fleet.when_down)
     }
@@ -83,13 +79,11 @@ impl ConcurrencyQuota {
     }
 
     /// The budget number under which it has joined the fleet.
-    #[must_use]
     pub fn budget(&self) -> Option<u64> {
         self.joined().map(|joined| joined.budget)
     }
 
     /// The number of leases that may be in progress here. `permits`: those of this host for the key, if any.
-    #[must_use]
     pub fn usable(&self, permits: Option<&Permits>, now: Timestamp) -> u32 {
         let held = permits.map_or(0, |permits| permits.unexpired(now)).min(self.max);
         held.max(self.usable_without_permits(permits, now))
@@ -129,7 +123,6 @@ impl ConcurrencyQuota {
 
     /// The numbers of a reply: the leases that this host could start now, and the free permits in the last reply of
     /// Redis. An estimate, because other hosts start leases meanwhile.
-    #[must_use]
     pub fn level(&self, permits: Option<&Permits>, in_use: u32, now: Timestamp) -> QuotaLevel {
         let here = self.usable(permits, now).saturating_sub(in_use);
         let known = known_free(permits, now).map(|free| u32::try_from(free).unwrap_or(0));
@@ -148,7 +141,6 @@ impl ConcurrencyQuota {
     }
 
     /// Whether a remote check might obtain a permit; not until `refused_until` after a refusal.
-    #[must_use]
     pub fn may_obtain(&self, permits: Option<&Permits>, now: Timestamp) -> bool {
         let is_refused =
             permits.is_some_and(|permits| now < permits.refused_until || permits.unanswered_at == now);
@@ -158,7 +150,6 @@ impl ConcurrencyQuota {
     }
 
     /// Whether a remote check might obtain a permit, by the last reply of Redis.
-    #[must_use]
     pub fn may_pass_elsewhere(&self, permits: Option<&Permits>, in_use: u32, now: Timestamp) -> bool {
         // Leases that began since are not among the reported ones.
         let new = in_use.saturating_sub(permits.map_or(0, |permits| permits.held));
@@ -222,14 +213,12 @@ const DROPPED_AFTER: Duration = Duration::from_secs(3_600);
 
 impl Permits {
     /// No permits of a key of this limit.
-    #[must_use]
     pub fn none_of(budget: u64) -> Permits {
         Permits { budget, ..Permits::default() }
     }
 
     /// The state, without permits, of a key whose leases come from an earlier process: a sync reports them to other
     /// hosts.
-    #[must_use]
     pub fn from_previous_process(budget: u64, now: Timestamp) -> Permits {
         Permits { tracked: true, expires_at: now, ..Permits::none_of(budget) }
     }
@@ -241,20 +230,17 @@ impl Permits {
 
     /// Nanoseconds until the state may be dropped. A tracked key without a reply for an hour belongs to a rule that was
     /// removed.
-    #[must_use]
     pub fn nanos_until_droppable(&self, now: Timestamp) -> u64 {
         let ends = if self.tracked { self.expires_at.after(DROPPED_AFTER) } else { now };
         ends.as_nanos().saturating_sub(now.as_nanos())
     }
 
     /// The budget number of the limit of this key.
-    #[must_use]
     pub const fn budget(&self) -> u64 {
         self.budget
     }
 
     /// Permits of this host, used or idle.
-    #[must_use]
     pub fn unexpired(&self, now: Timestamp) -> u32 {
         if now < self.expires_at { self.held } else { 0 }
     }
@@ -265,7 +251,6 @@ impl Permits {
     }
 
     /// Whether the sync task has a state of the key.
-    #[must_use]
     pub const fn is_tracked(&self) -> bool {
         self.tracked
     }

@@ -29,13 +29,11 @@ impl Rate {
     }
 
     /// Units per period.
-    #[must_use]
     pub const fn count(self) -> u32 {
         self.count
     }
 
     /// The period in nanoseconds.
-    #[must_use]
     pub const fn period_nanos(self) -> u64 {
         self.period_nanos
     }
@@ -46,7 +44,6 @@ impl Rate {
     }
 
     /// The rounding on a scale, as the n of one part in n by which the rate is slow; `None` when it is exact.
-    #[must_use]
     pub fn rounding_parts_on(self, scale: TickScale) -> Option<u64> {
         let (late, exact) = self.rounding_ticks(scale);
         let parts = exact.checked_div(late)?;
@@ -102,7 +99,6 @@ impl TickScale {
     pub const FINEST: TickScale = TickScale(TICKS_PER_NANO_MAX);
 
     /// The coarsest scale on which the rate is exact, or else the finest.
-    #[must_use]
     pub fn for_rate(rate: Rate) -> TickScale {
         let lowest =
             u64::from(rate.count) / greatest_common_divisor(u64::from(rate.count), rate.period_nanos);
@@ -124,13 +120,11 @@ impl TickScale {
     }
 
     /// Ticks in a nanosecond, 1 to 128.
-    #[must_use]
     pub const fn ticks_per_nano(self) -> u8 {
         self.0
     }
 
     /// The scale with this number of ticks, if it is 1 to 128.
-    #[must_use]
     pub const fn from_ticks_per_nano(ticks: u8) -> Option<TickScale> {
         if ticks >= 1 && ticks <= TICKS_PER_NANO_MAX { Some(TickScale(ticks)) } else { None }
     }

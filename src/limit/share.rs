@@ -126,13 +126,11 @@ impl FleetStatus {
     pub const HOSTS_MAX: u32 = 100_000;
 
     /// The number of hosts that share the budgets: those that are live, this one included, or the least number set.
-    #[must_use]
     pub fn hosts(&self) -> u32 {
         self.hosts.load(Ordering::Relaxed)
     }
 
     /// The number of live hosts, this one included, as last set.
-    #[must_use]
     pub fn counted(&self) -> u32 {
         self.counted.load(Ordering::Relaxed)
     }
@@ -151,7 +149,6 @@ impl FleetStatus {
     }
 
     /// Whether Redis is reachable.
-    #[must_use]
     pub fn is_redis_reachable(&self) -> bool {
         is_linked(self.outages())
     }
@@ -175,7 +172,6 @@ impl FleetStatus {
     }
 
     /// Whether requests may wait for remote checks.
-    #[must_use]
     pub fn answers_in_time(&self) -> bool {
         is_linked(self.remote_check_outages.load(Ordering::Relaxed))
     }
@@ -189,22 +185,18 @@ const fn is_linked(outages: u32) -> bool {
 impl ShareQuota {
     /// Makes a budget as large as this bucket. `credit`, in thousandths of the burst, is the amount that all hosts
     /// together may admit before it is charged; zero is none.
-    #[must_use]
     pub fn new(bucket: token_bucket::TokenBucketQuota, credit: u16, when_down: Fallback) -> ShareQuota {
         let credit = credit.min(CREDIT_MAX);
-        let derived = Derived::new(&bucket, credit);
-        let (asks, joined) = (RemoteCheckWait::Never, Arc::default());
-        let (in_whole_units, patience, window) = (false, REMOTE_CHECK_WAIT_DEFAULT, None);
         ShareQuota {
             bucket,
             credit,
-            in_whole_units,
+            in_whole_units: false,
             when_down,
-            derived,
-            asks,
-            wait_max: patience,
-            joined,
-            window,
+            derived: Derived::new(&bucket, credit),
+            asks: RemoteCheckWait::Never,
+            wait_max: REMOTE_CHECK_WAIT_DEFAULT,
+            joined: Arc::default(),
+            window: None,
         }
     }
 
@@ -216,13 +208,11 @@ impl ShareQuota {
     }
 
     /// The budget as one bucket. For windows: the limit of one window, earned at the mean rate.
-    #[must_use]
     pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
         &self.bucket
     }
 
     /// The same limit on a single host: the bucket, or the window.
-    #[must_use]
     pub fn local_quota(&self) -> super::Quota {
         match &self.window {
             Some(window) => window.local_quota().clone(),
@@ -231,13 +221,11 @@ impl ShareQuota {
     }
 
     /// The credit of all hosts together, in thousandths of the burst.
-    #[must_use]
     pub const fn credit(&self) -> u16 {
         self.credit
     }
 
     /// The fallback while Redis is unreachable.
-    #[must_use]
     pub const fn fallback(&self) -> Fallback {
         self.when_down
     }
@@ -249,7 +237,6 @@ impl ShareQuota {
     }
 
     /// The budget number under which it has joined the fleet.
-    #[must_use]
     pub fn budget(&self) -> Option<u64> {
         self.joined.get().map(|joined| joined.budget)
     }
@@ -266,7 +253,6 @@ impl ShareQuota {
 
     /// Whether each of `hosts` hosts has less than a unit of credit: each may then borrow one unit at a time, while
     /// Redis has enough.
-    #[must_use]
     pub fn credit_below_one_unit(&self, hosts: u32) -> bool {
         self.credit > 0 && self.credit_units(hosts) == 0
     }
@@ -274,7 +260,6 @@ impl ShareQuota {
     /// The level, in millionths of a unit, above which Redis lends a host one unit: the credit of all hosts, plus their
     /// demand until they learn of each other's, at most the credit again. `demand` is in thousandths of a unit per
     /// second.
-    #[must_use]
     pub fn lending_level_min(&self, demand: u64) -> i64 {
         let burst = u64::from(self.bucket.burst()) * MICRO_UNITS;
         let credit = burst / CREDIT_WHOLE * u64::from(self.credit);
@@ -293,7 +278,6 @@ impl ShareQuota {
     }
 
     /// The rate in millionths of a unit per second.
-    #[must_use]
     pub const fn micro_units_per_second(&self) -> u64 {
         self.derived.micro_per_second
     }

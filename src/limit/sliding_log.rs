@@ -62,25 +62,21 @@ impl SlidingLogQuota {
     }
 
     /// The units of one window, N.
-    #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
     /// The window W in nanoseconds.
-    #[must_use]
     pub const fn window_nanos(&self) -> u64 {
         self.window_nanos
     }
 
     /// The window W.
-    #[must_use]
     pub const fn window(&self) -> Micros {
         Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
     }
 
     /// Heap bytes of a key: with one entry, and the most that a key ever has.
-    #[must_use]
     pub fn heap_bytes(&self) -> (usize, usize) {
         heap_bytes_of(usize::try_from(self.count).unwrap_or(usize::MAX))
     }
@@ -113,7 +109,6 @@ impl SlidingLogState {
 
     /// Makes a log from its entries; `None` if times do not rise, an entry has no units, or there are more than a log
     /// holds.
-    #[must_use]
     pub fn from_entries(held: &[(u64, u32)]) -> Option<SlidingLogState> {
         let entries_max = usize::try_from(COUNT_MAX).unwrap_or(usize::MAX);
         let units: u64 = held.iter().map(|(_, units)| u64::from(*units)).sum();
@@ -196,7 +191,6 @@ impl SlidingLogState {
     }
 
     /// The numbers of a reply about this key.
-    #[must_use]
     pub fn level(&self, quota: &SlidingLogQuota, now: Now) -> QuotaLevel {
         let counted = entries_in_window(self.entries.all(), quota, now);
         let used = counted.units().min(quota.count);
@@ -214,14 +208,12 @@ impl SlidingLogState {
 
     /// Nanoseconds until nothing is counted any more, if the window is no longer than `window_nanos`; zero for the
     /// state of a new key.
-    #[must_use]
     pub fn nanos_until_fresh(&self, window_nanos: u64, now: Now) -> u64 {
         let newest = self.entries.all().newest();
         newest.map_or(0, |newest| newest.saturating_add(window_nanos).saturating_sub(now.at.as_nanos()))
     }
 
     /// Heap bytes of the log.
-    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes()
     }

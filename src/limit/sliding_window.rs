@@ -69,31 +69,26 @@ impl SlidingWindowQuota {
     }
 
     /// The units of one window, N.
-    #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
     /// The window W in nanoseconds.
-    #[must_use]
     pub const fn window_nanos(&self) -> u64 {
         self.window_nanos
     }
 
     /// The window W.
-    #[must_use]
     pub const fn window(&self) -> Micros {
         Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
     }
 
     /// The number of buckets, B.
-    #[must_use]
     pub const fn buckets(&self) -> u8 {
         self.buckets
     }
 
     /// Heap bytes of a key while something is counted.
-    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         heap_bytes_of(self.counters())
     }
@@ -126,13 +121,11 @@ pub struct SlidingWindowState(Ring);
 impl SlidingWindowState {
     /// The boot-time instant at which the newest bucket was first counted in, and the counts of the buckets, the newest
     /// first.
-    #[must_use]
     pub fn counts(&self) -> (Timestamp, Vec<u32>) {
         (self.0.began(), (0..self.0.len()).map(|back| self.0.count(back)).collect())
     }
 
     /// Makes a state from its counts; `None` if no window has that many buckets.
-    #[must_use]
     pub fn from_counts(began: Timestamp, counts: &[u32]) -> Option<SlidingWindowState> {
         Ring::from_counts(began, counts).map(SlidingWindowState)
     }
@@ -177,7 +170,6 @@ impl SlidingWindowState {
     }
 
     /// The numbers of a reply about this key.
-    #[must_use]
     pub fn level(&self, quota: &SlidingWindowQuota, now: Now) -> QuotaLevel {
         let view = self.view(quota, now);
         let limit = u64::from(quota.count);
@@ -191,7 +183,6 @@ impl SlidingWindowState {
 
     /// Nanoseconds until surely nothing is counted any more, if the window is no longer than `window_nanos`; zero for
     /// the state of a new key. Too long by less than a bucket and a nanosecond.
-    #[must_use]
     pub fn nanos_until_fresh(&self, window_nanos: u64, now: Now) -> u64 {
         let counters = self.0.len();
         let Some(newest) = (0..counters).find(|back| self.0.count(*back) > 0) else {
@@ -205,7 +196,6 @@ impl SlidingWindowState {
     }
 
     /// Heap bytes of the state.
-    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }

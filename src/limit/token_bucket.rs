@@ -62,25 +62,21 @@ impl TokenBucketQuota {
     }
 
     /// The configured rate.
-    #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
     /// The units of a full bucket.
-    #[must_use]
     pub const fn burst(&self) -> u32 {
         self.burst
     }
 
     /// The scale of the ticks: states are comparable on the same scale only.
-    #[must_use]
     pub const fn scale(&self) -> TickScale {
         self.scale
     }
 
     /// The time that an empty bucket takes to fill.
-    #[must_use]
     pub const fn window(&self) -> Micros {
         self.window
     }
@@ -106,19 +102,16 @@ pub struct GcraState {
 
 impl GcraState {
     /// The state of a full bucket.
-    #[must_use]
     pub fn full(scale: TickScale, now: Timestamp) -> GcraState {
         GcraState { arrival: ticks(now, scale) }
     }
 
     /// The arrival time, in ticks since the engine's origin: valid on the same scale and for the same origin.
-    #[must_use]
     pub const fn arrival(self) -> u64 {
         self.arrival
     }
 
     /// Makes a state from its arrival time.
-    #[must_use]
     pub const fn from_arrival(arrival: u64) -> GcraState {
         GcraState { arrival }
     }
@@ -144,7 +137,6 @@ impl GcraState {
 
     /// The numbers of a reply about this key.
     #[inline(always)]
-    #[must_use]
     pub fn level(self, quota: &TokenBucketQuota, now: Timestamp) -> QuotaLevel {
         let ahead = self.ahead(ticks(now, quota.scale));
         let remaining = quota.capacity.saturating_sub(ahead) / quota.interval;
@@ -160,7 +152,6 @@ impl GcraState {
 
     /// Ticks until the bucket is full again; zero for the state of a new key.
     #[inline]
-    #[must_use]
     pub fn ticks_until_full(self, scale: TickScale, now: Timestamp) -> u64 {
         self.ahead(ticks(now, scale))
     }

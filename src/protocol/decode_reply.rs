@@ -88,8 +88,7 @@ fn store<T>(slot: &mut Option<T>, value: Option<T>) -> Option<()> {
 }
 
 fn read_mode(reader: &mut PayloadReader<'_>) -> Option<Mode> {
-    let name = reader.text()?;
-    Mode::ALL.into_iter().find(|mode| mode.name() == name)
+    reader.text()?.parse().ok()
 }
 
 fn read_decision<'s, 'a: 's>(
@@ -166,7 +165,7 @@ fn read_notes<'a>(reader: &mut PayloadReader<'a>, notes: &mut Vec<(NoteKind, &'a
     }
     for _ in 0..texts / 2 {
         let (name, rule) = (reader.text()?, reader.text()?);
-        notes.extend(NoteKind::ALL.into_iter().find(|kind| kind.name() == name).map(|kind| (kind, rule)));
+        notes.extend(name.parse().ok().map(|kind| (kind, rule)));
     }
     Some(())
 }

@@ -1,11 +1,12 @@
 //! The faults of a frame, and the ERROR for each. Every fault follows from the bytes alone.
 
-use std::fmt;
-
 use super::{FRAME_BYTES_MAX, VERSION};
 
 /// The code of an ERROR. After some codes the connection closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[derive(strum::Display, strum::FromRepr, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Code {
     /// The payload is not one well-formed array. Closes.
     Malformed = 1,
@@ -32,25 +33,10 @@ pub enum Code {
 }
 
 impl Code {
-    /// All codes, by number.
-    pub const ALL: [Code; 11] = [
-        Code::Malformed,
-        Code::TooLarge,
-        Code::Version,
-        Code::HelloRequired,
-        Code::UnknownOp,
-        Code::Invalid,
-        Code::Quota,
-        Code::Busy,
-        Code::Forbidden,
-        Code::Internal,
-        Code::NotAllowed,
-    ];
-
     /// The code with this number, if version 1 has one.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Code> {
-        Code::ALL.into_iter().find(|code| u64::from(code.number()) == number)
+        Code::from_repr(u8::try_from(number).ok()?)
     }
 
     /// The number in the ERROR.
@@ -61,20 +47,8 @@ impl Code {
 
     /// The name in texts and metrics.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Code::Malformed => "malformed",
-            Code::TooLarge => "too_large",
-            Code::Version => "version",
-            Code::HelloRequired => "hello_required",
-            Code::UnknownOp => "unknown_op",
-            Code::Invalid => "invalid",
-            Code::Quota => "quota",
-            Code::Busy => "busy",
-            Code::Forbidden => "forbidden",
-            Code::Internal => "internal",
-            Code::NotAllowed => "not_allowed",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Whether a client refuses the request. After the other codes it decides as without an answer, except after
@@ -99,13 +73,7 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The reason why a frame was rejected. Its [`fmt::Display`] is the message of the ERROR.
+/// The reason why a frame was rejected. Its text is the message of the ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Fault {

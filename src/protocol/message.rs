@@ -1,5 +1,7 @@
 //! Decoded requests. Texts and lists borrow from the frame.
 
+use strum::VariantArray;
+
 use super::entries::{Abandoned, ReplyEntry, WireList};
 use crate::terms::{RefundReference, WorkOutcome};
 
@@ -199,6 +201,8 @@ impl HelloFrame<'_> {
 }
 
 /// The reason of a decision made without the daemon, or of one made without an attribute.
+#[derive(strum::EnumString, strum::IntoStaticStr, strum::VariantArray, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissReason {
     /// No connection.
@@ -215,24 +219,12 @@ pub enum MissReason {
 
 impl MissReason {
     /// All reasons, in the protocol's order.
-    pub const ALL: [MissReason; 5] = [
-        MissReason::Unreachable,
-        MissReason::Timeout,
-        MissReason::Protocol,
-        MissReason::Breaker,
-        MissReason::Callback,
-    ];
+    pub const ALL: &[MissReason] = MissReason::VARIANTS;
 
     /// The name on the wire.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            MissReason::Unreachable => "unreachable",
-            MissReason::Timeout => "timeout",
-            MissReason::Protocol => "protocol",
-            MissReason::Breaker => "breaker",
-            MissReason::Callback => "callback",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Whether the client decided alone. After [`MissReason::Callback`] the daemon decides.
@@ -244,7 +236,7 @@ impl MissReason {
 
 /// The number of decisions made without the daemon, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MissedCounts([u64; MissReason::ALL.len()]);
+pub struct MissedCounts(pub(crate) [u64; MissReason::ALL.len()]);
 
 impl MissedCounts {
     /// The number for this reason.
@@ -262,7 +254,7 @@ impl MissedCounts {
 
     /// The reasons that occurred, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (MissReason, u64)> + use<> {
-        MissReason::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
+        MissReason::ALL.iter().copied().zip(self.0).filter(|(_, count)| *count > 0)
     }
 
     /// Whether all numbers are zero.

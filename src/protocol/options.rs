@@ -1,5 +1,7 @@
 //! Decodes the two maps of requests: `options`, and the `info` of HELLO.
 
+use strum::VariantNames;
+
 use super::elements::read_map;
 use super::entries::{Abandoned, WireList};
 use super::fault::{ExpectedField, FaultReason};
@@ -89,9 +91,9 @@ fn read_unsigned32(reader: &mut PayloadReader<'_>) -> Option<u32> {
 
 fn read_missed(reader: &mut PayloadReader<'_>) -> Result<MissedCounts, FaultReason> {
     let mut missed = MissedCounts::default();
-    read_map(reader, &MISSED, &MissReason::ALL.map(MissReason::name), |reader, key| {
+    read_map(reader, &MISSED, MissReason::VARIANTS, |reader, key| {
         let count = reader.unsigned().ok_or(FaultReason::Field(&MISSED))?;
-        if let Some(reason) = MissReason::ALL.into_iter().find(|reason| reason.name() == key) {
+        if let Ok(reason) = key.parse() {
             missed.set(reason, count);
         }
         Ok(())

@@ -187,7 +187,7 @@ pub enum NotedKind {
         slots: u32,
     },
     /// A request was decided.
-    Judged {
+    Decided {
         /// The encoded request.
         payload: Box<[u8]>,
         /// The verdict.
@@ -211,9 +211,9 @@ pub enum NotedKind {
         permille: u16,
     },
     /// The last connection of a session closed; the session ends at this time unless a client reconnects.
-    Left(Timestamp),
+    Disconnected(Timestamp),
     /// A session ended.
-    Gone,
+    SessionEnded,
     /// The engine ran its timed work.
     Tick,
 }
@@ -222,15 +222,15 @@ impl NotedKind {
     /// Returns the heap bytes of the event.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            NotedKind::Judged { payload, refused_by, .. } => {
+            NotedKind::Decided { payload, refused_by, .. } => {
                 payload.len() + refused_by.as_deref().map_or(0, str::len)
             }
             NotedKind::Charged(payload) => payload.len(),
             NotedKind::Hello { pool: name, .. } | NotedKind::Signal { name, .. } => name.len(),
             NotedKind::Ended(..)
             | NotedKind::Renewed(_)
-            | NotedKind::Left(_)
-            | NotedKind::Gone
+            | NotedKind::Disconnected(_)
+            | NotedKind::SessionEnded
             | NotedKind::Tick => 0,
         }
     }

@@ -111,15 +111,15 @@ impl RecordingWriter {
         let label = SessionLabel::of(who, &self.key);
         match what {
             NotedKind::Hello { pool, slots } => self.hello(label, pool, *slots, *at),
-            NotedKind::Left(ends_at) => self.sessions.leave(label, *ends_at),
-            NotedKind::Gone if self.sessions.end(label) => self.bye(label, *at),
-            NotedKind::Gone | NotedKind::Tick => {}
+            NotedKind::Disconnected(ends_at) => self.sessions.leave(label, *ends_at),
+            NotedKind::SessionEnded if self.sessions.end(label) => self.bye(label, *at),
+            NotedKind::SessionEnded | NotedKind::Tick => {}
             NotedKind::Ended(lease, outcome) => self.release(self.lease_id(*lease), *outcome, *at),
             NotedKind::Renewed(lease) => {
                 let id = Some(self.lease_id(*lease));
                 self.line(&RecordedLine { op: "renew", id, ..RecordedLine::default() }, *at);
             }
-            NotedKind::Judged { payload, .. } | NotedKind::Charged(payload) => {
+            NotedKind::Decided { payload, .. } | NotedKind::Charged(payload) => {
                 self.greet(label, who, *at);
                 self.record_request(payload, &label.text(), noted);
             }
@@ -207,7 +207,7 @@ impl RecordingWriter {
         session: &str,
         noted: &Noted,
     ) {
-        let NotedKind::Judged { payload, verdict, refused_by, lease } = &noted.what else { return };
+        let NotedKind::Decided { payload, verdict, refused_by, lease } = &noted.what else { return };
         let Some(hashed) = self.hash(payload, descriptors) else { return };
         let cost = match judge.cost {
             CostField::Requests(1) => None,

@@ -34,13 +34,11 @@ pub enum Pattern {
 
 impl Condition {
     /// Makes a condition that requires the attribute to have one of these values.
-    #[must_use]
     pub fn new(attribute: &str, any_of: Vec<Pattern>) -> Condition {
         Condition { attribute: attribute.into(), any_of, or_absent: false, line: 0 }
     }
 
     /// Whether the value matches; an empty value counts as absent.
-    #[must_use]
     pub fn holds(&self, value: Option<&str>) -> bool {
         match value.filter(|value| !value.is_empty()) {
             Some(value) => self.any_of.iter().any(|pattern| pattern.holds(value)),
@@ -59,7 +57,6 @@ impl PartialEq for Condition {
 
 impl Pattern {
     /// Parses a value of `match`: `*` matches any run of characters, `\*` a star.
-    #[must_use]
     pub fn parse(text: &str) -> Pattern {
         let glob = Glob::parse(text);
         match glob.as_literal() {
@@ -69,13 +66,11 @@ impl Pattern {
     }
 
     /// Parses a value to be matched without regard to case.
-    #[must_use]
     pub fn any_case(text: &str) -> Pattern {
         Pattern::AnyCase(Glob::parse(text).lowercase())
     }
 
     /// Returns the text of an exact pattern.
-    #[must_use]
     pub fn as_exact(&self) -> Option<&str> {
         match self {
             Pattern::Exact(text) => Some(text),
@@ -84,7 +79,6 @@ impl Pattern {
     }
 
     /// Whether the pattern matches every value.
-    #[must_use]
     pub fn is_any(&self) -> bool {
         match self {
             Pattern::Glob(glob) | Pattern::AnyCase(glob) => glob.is_any(),
@@ -94,7 +88,6 @@ impl Pattern {
     }
 
     /// Whether the value, which is not empty, matches.
-    #[must_use]
     pub fn holds(&self, value: &str) -> bool {
         match self {
             Pattern::Exact(text) => **text == *value,

@@ -110,7 +110,6 @@ impl Mix {
 
 /// Hashes names, sizes, times and inodes of the files without reading them, for polling where the kernel does
 /// not report changes. It may change although the contents do not.
-#[must_use]
 pub fn glance(path: &Path) -> Fingerprint {
     let mut mix = Mix::default();
     let files = match list(path) {

@@ -16,7 +16,6 @@ pub struct Difference {
 
 impl Difference {
     /// Compares two lists of domains.
-    #[must_use]
     pub fn between(old: &[Arc<Domain>], new: &[Arc<Domain>]) -> Difference {
         let mut changes = Vec::new();
         let before: HashMap<&str, &Arc<Domain>> = old.iter().map(|domain| (domain.name(), domain)).collect();
@@ -37,7 +36,6 @@ impl Difference {
     }
 
     /// Whether nothing changed.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

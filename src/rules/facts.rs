@@ -12,7 +12,6 @@ use crate::limit::Quota;
 pub type Fact = (&'static str, String);
 
 /// Lists the fields of a rule. A field missing here is missing in reported differences.
-#[must_use]
 pub fn facts(rule: &Rule) -> Vec<Fact> {
     let key: Vec<_> = rule.key.iter().map(key_part).collect();
     let mut facts = vec![("match", conditions(&rule.conditions)), ("key", format!("[{}]", key.join(", ")))];
@@ -128,7 +127,6 @@ fn key_part(part: &KeyPart) -> String {
 }
 
 /// Formats conditions as they are written in a file.
-#[must_use]
 pub fn conditions(conditions: &[Condition]) -> String {
     let condition = |condition: &Condition| {
         let mut values: Vec<_> = condition.any_of.iter().map(pattern).collect();

@@ -25,7 +25,7 @@ pub(super) use shed::{
 #[serde(rename = "a rules file")]
 #[schemars(rename = "file", extend("x-place" = "file"))]
 pub(super) struct RulesFile<'n> {
-    /// the name that the application asks by
+    /// the name of the domain in requests of the application
     #[serde(borrow)]
     pub(super) domain: Name<'n>,
     /// defaults for the rules of this file
@@ -40,7 +40,7 @@ pub(super) struct RulesFile<'n> {
     pub(super) deny: Option<Vec<Deferred<DenyFields<'n>>>>,
     /// the rules
     pub(super) limits: Option<Vec<Deferred<RuleFields<'n>>>>,
-    /// rules that limit work at once; see Concurrency
+    /// rules that limit work in progress; see Concurrency
     pub(super) concurrency: Option<Vec<Deferred<ConcurrencyFields<'n>>>>,
     /// requests to refuse when a pool of processes is full; see Shedding
     pub(super) shed: Option<Vec<Deferred<ShedFields<'n>>>>,
@@ -121,7 +121,7 @@ pub(super) struct RuleFields<'n> {
 pub(super) struct LimitFields {
     /// how much a full bucket holds. Default: the number of the rate.
     pub(super) burst: Option<NonZeroU32>,
-    /// how much may wait for its turn, in units of cost. Default: 0.
+    /// how much may wait, in units of cost. Default: 0.
     pub(super) queue: Option<u32>,
     /// into how many parts the window is cut: more is more exact and takes more memory. Default: 10.
     #[schemars(extend("maximum" = 60))]

@@ -103,7 +103,6 @@ pub enum OnMiss {
 
 impl Scopes {
     /// Returns the scope of a domain.
-    #[must_use]
     pub fn of(&self, domain: &str) -> Scope {
         let own = self.domains.iter().find(|(name, _)| **name == *domain);
         own.map_or(self.all, |(_, scope)| *scope)
@@ -112,20 +111,17 @@ impl Scopes {
 
 impl FleetSettings {
     /// Returns `max_over` in thousandths of the budget.
-    #[must_use]
     pub fn over(&self) -> u16 {
         self.max_over.unwrap_or(OVER)
     }
 
     /// Returns the longest wait for a remote check.
-    #[must_use]
     pub fn wait(&self) -> Duration {
         self.wait.unwrap_or(share::REMOTE_CHECK_WAIT_DEFAULT)
     }
 
     /// Returns how many times the budget all of `hosts` together admit at most, if `cut_off` of them do not reach Redis
     /// and the others do.
-    #[must_use]
     pub fn admitted_max(&self, hosts: u32, cut_off: u32) -> f64 {
         let cut_off = f64::from(cut_off);
         match self.on_redis_down {
@@ -141,7 +137,6 @@ impl FleetSettings {
     /// `admit` allows each cold host at least one token on credit. Where a host's part of `max_over` is less
     /// than one token, the request waits for a remote check instead, so that `max_over` holds. Permits are
     /// never admitted on credit.
-    #[must_use]
     pub fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
         let has_credit = !matches!(quota, Quota::Concurrency(_))
             && self.mode == FleetMode::Borrow
@@ -154,7 +149,6 @@ impl FleetSettings {
     }
 
     /// Whether each host may exceed the budget by one token while the fleet stays within `max_over`.
-    #[must_use]
     pub fn has_whole_part(&self, quota: &Quota, hosts: u32) -> bool {
         // A window uses half of its credit at once, the rest during the window.
         let parts = if is_window(quota) { 2_000 } else { 1_000 };
@@ -162,7 +156,6 @@ impl FleetSettings {
     }
 
     /// Formats the settings as they are written, without defaults.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{{mode: {}", self.mode);
         if let Some(on_miss) = self.on_miss {
@@ -191,7 +184,6 @@ pub(super) fn is_tiny(quota: &Quota, hosts: u32) -> bool {
 
 /// Converts a rate to millionths of a token per number of microseconds, in lowest terms. `None` if the rate
 /// is too fast, or its numbers too large, for Redis scripts to count exactly.
-#[must_use]
 pub fn fleet_rate(rate: Rate) -> Option<(u64, u64)> {
     // N per p ns are N × 10⁶ millionths per p ÷ 10³ µs. A count has 32 bits.
     let (parts, period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
@@ -201,7 +193,6 @@ pub fn fleet_rate(rate: Rate) -> Option<(u64, u64)> {
 }
 
 /// Returns a rate near this one that scripts can count, for display and averages only.
-#[must_use]
 pub(crate) fn nearest_fleet_rate(rate: Rate) -> (u64, u64) {
     let (mut parts, mut period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
     loop {
@@ -217,7 +208,6 @@ pub(crate) fn nearest_fleet_rate(rate: Rate) -> (u64, u64) {
 
 /// Whether Redis scripts, which count in doubles, count this rate exactly: it is in lowest terms, and the
 /// product of its numbers plus a remainder stays below 2⁵³.
-#[must_use]
 pub fn fleet_counts(parts: u64, period: u64) -> bool {
     let product = parts.saturating_mul(period);
     (1..=PRODUCT_MAX).contains(&product)
@@ -261,7 +251,6 @@ pub struct FleetBound {
 
 impl FleetBound {
     /// Computes the bound for a host count; `None` if the algorithm does not support a fleet.
-    #[must_use]
     pub fn of(settings: &FleetSettings, quota: &Quota, hosts: u32) -> Option<FleetBound> {
         let unit = match quota {
             Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
@@ -292,7 +281,6 @@ impl FleetBound {
     }
 
     /// Returns a warning if the budget is small for this host count.
-    #[must_use]
     pub fn doubt(&self, quota: &Quota) -> Option<String> {
         if matches!(quota, Quota::Concurrency(_)) {
             let part = (self.limit / self.hosts.max(1)).max(1);

@@ -13,7 +13,6 @@ pub struct Glob {
 
 impl Glob {
     /// Parses a glob. Each text is valid: a backslash not followed by a star is literal.
-    #[must_use]
     pub fn parse(text: &str) -> Glob {
         let mut pieces = Vec::new();
         let mut piece = String::new();
@@ -30,13 +29,11 @@ impl Glob {
     }
 
     /// Parses a glob of a descriptor tree, where stars cannot be escaped.
-    #[must_use]
     pub fn without_escapes(text: &str) -> Glob {
         Glob { pieces: text.split('*').map(Into::into).collect() }
     }
 
     /// Returns the literal text of a glob without stars.
-    #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [literal] => Some(literal),
@@ -45,13 +42,11 @@ impl Glob {
     }
 
     /// Returns the glob in lower case, for values in lower case.
-    #[must_use]
     pub fn lowercase(&self) -> Glob {
         Glob { pieces: self.pieces.iter().map(|piece| fold::lowercase(piece).into()).collect() }
     }
 
     /// Whether it matches every text: it consists of stars only.
-    #[must_use]
     pub fn is_any(&self) -> bool {
         self.pieces.len() > 1 && self.pieces.iter().all(|piece| piece.is_empty())
     }
@@ -65,7 +60,6 @@ impl Glob {
     }
 
     /// Whether the whole value matches. Linear in the value for each piece, without backtracking.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = self.pieces.as_slice() else {
             return self.as_literal() == Some(value);

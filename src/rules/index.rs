@@ -266,34 +266,29 @@ fn take_by_value(by_value: &Finder<AnchoredRule>, value: &str, rules: &mut Vec<u
     (candidates.lists, candidates.unsure)
 }
 
-/// The number of rules per anchor. Choosing the rarest anchor keeps the lists short.
-struct Frequency<'r> {
-    anchors: HashMap<(AttributeId, Anchor<'r>), usize>,
-    presence: HashMap<AttributeId, usize>,
-}
+/// The number of rules per anchor, and per attribute that must be there. Choosing the rarest keeps the lists short.
+struct Frequency<'r>(HashMap<(AttributeId, Option<Anchor<'r>>), usize>);
 
 impl<'r> Frequency<'r> {
     fn of(wanted: &[IndexedRule<'r>]) -> Frequency<'r> {
-        let mut frequency = Frequency { anchors: HashMap::new(), presence: HashMap::new() };
+        let mut rules = HashMap::new();
         for IndexedRule { plan, choices, .. } in wanted {
-            for (attribute, anchors) in choices {
-                for (anchor, _) in anchors {
-                    *frequency.anchors.entry((*attribute, *anchor)).or_default() += 1;
-                }
-            }
-            for attribute in plan.needed() {
-                *frequency.presence.entry(attribute).or_default() += 1;
+            let anchors = choices.iter().flat_map(|(attribute, anchors)| {
+                anchors.iter().map(|(anchor, _)| (*attribute, Some(*anchor)))
+            });
+            for anchor in anchors.chain(plan.needed().map(|attribute| (attribute, None))) {
+                *rules.entry(anchor).or_default() += 1;
             }
         }
-        frequency
+        Frequency(rules)
     }
 
     fn of_anchors(&self, attribute: AttributeId, anchors: &[(Anchor<'r>, bool)]) -> usize {
-        anchors.iter().filter_map(|(anchor, _)| self.anchors.get(&(attribute, *anchor))).sum()
+        anchors.iter().filter_map(|(anchor, _)| self.0.get(&(attribute, Some(*anchor)))).sum()
     }
 
     fn of_presence(&self, attribute: AttributeId) -> usize {
-        self.presence.get(&attribute).copied().unwrap_or_default()
+        self.0.get(&(attribute, None)).copied().unwrap_or_default()
     }
 }
 

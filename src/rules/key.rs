@@ -27,13 +27,11 @@ pub struct Transform {
 
 impl KeyPart {
     /// Makes a part without a transformation.
-    #[must_use]
     pub fn plain(attribute: &str) -> KeyPart {
         KeyPart { attribute: attribute.into(), transform: Transform::default() }
     }
 
     /// Whether the value is used as sent.
-    #[must_use]
     pub fn is_plain(&self) -> bool {
         self.transform == Transform::default()
     }

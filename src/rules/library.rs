@@ -79,7 +79,6 @@ pub enum NotApplied {
 
 impl Reading {
     /// Whether all files are valid and in force.
-    #[must_use]
     pub fn is_good(&self) -> bool {
         self.halt.is_none() && !self.problems.iter().any(Problem::is_error)
     }
@@ -87,7 +86,6 @@ impl Reading {
 
 impl Library {
     /// Makes a library of a directory or a file; reads nothing yet.
-    #[must_use]
     pub fn new(path: &Path) -> Library {
         Library {
             path: path.to_owned(),
@@ -126,7 +124,6 @@ impl Library {
 
     /// Returns the texts of the domains in force whose files are unchanged. Empty if any file has changed
     /// since the last reading, as another one follows.
-    #[must_use]
     pub fn texts(&self) -> Vec<DomainTexts> {
         let contents = FileFingerprints::of(&self.path);
         if self.seen != Some(contents.fingerprint()) {
@@ -144,13 +141,11 @@ impl Library {
     }
 
     /// Returns the path of the rules.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether the files have changed since the last reading. Reads all files without parsing.
-    #[must_use]
     pub fn is_outdated(&self) -> bool {
         self.seen != Some(FileFingerprints::of(&self.path).fingerprint())
     }
@@ -215,7 +210,6 @@ impl Library {
     }
 
     /// Returns the domains in force: each as last read without errors.
-    #[must_use]
     pub fn domains(&self) -> Vec<Arc<Domain>> {
         shared(&self.good)
     }

@@ -9,6 +9,7 @@ use super::draft::Draft;
 use super::file::RulesFile;
 use super::lints::lint;
 use super::meaning::{self, DefaultScope, name_of};
+use super::open::read_help;
 use super::problem::{Problem, Severity, ValueProblem, shown};
 use super::source::{Report, Source, about_file};
 use super::{Domain, DomainTexts, Position, Scopes, yaml};
@@ -34,7 +35,6 @@ pub(super) type FileDomains = HashMap<Arc<str>, Vec<Box<str>>>;
 
 impl Loaded {
     /// Whether there are errors.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Problem::is_error)
     }
@@ -52,13 +52,11 @@ impl Loaded {
 }
 
 /// Reads the rules at a path: every `*.yaml` of a directory, sorted by name, or one file.
-#[must_use]
 pub fn read(path: &Path) -> Loaded {
     read_scoped(path, &Scopes::default())
 }
 
 /// Like [`read`], with scopes from the settings for rules without one.
-#[must_use]
 pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
     read_knowing(path, &FileDomains::default(), scopes)
 }
@@ -77,19 +75,11 @@ pub(super) fn read_kept(texts: &DomainTexts, scopes: &Scopes) -> Option<Arc<Doma
 }
 
 /// Reads the rules of one text as a file of this name.
-#[must_use]
 pub fn read_text(file: &str, text: &str) -> Loaded {
-    read_text_scoped(file, text, &Scopes::default())
-}
-
-/// Like [`read_text`], with scopes from the settings for rules without one.
-#[must_use]
-pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
-    read_by(&FileDomains::default(), scopes, |reading| reading.source(Source::new(file, text.to_owned())))
+    read_with_text(None, file, text)
 }
 
 /// Reads the rules at a path, if given, and then one text as another file.
-#[must_use]
 pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
     read_by(&FileDomains::default(), &Scopes::default(), |reading| {
         path.into_iter().for_each(|path| reading.path(path));
@@ -133,9 +123,10 @@ impl FileReading<'_> {
                 let is_file =
                     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
                 let help = match error.kind() {
-                    std::io::ErrorKind::NotFound if is_file => "check the path: there is no such file",
-                    std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
-                    _ => "let the user of this process read it",
+                    std::io::ErrorKind::NotFound if !is_file => {
+                        "create the directory, or say where the rules are"
+                    }
+                    _ => read_help(&error),
                 };
                 let message = format!("cannot read the rules: {}", without_number(&error));
                 self.report(Severity::Error, path, message, help);
@@ -156,7 +147,7 @@ impl FileReading<'_> {
         let mut files = listed.unwrap_or_else(|error| {
             self.loaded.unlisted = true;
             let message = format!("cannot list the directory: {}", without_number(&error));
-            self.report(Severity::Error, directory, message, "let the user of this process read it");
+            self.report(Severity::Error, directory, message, read_help(&error));
             Vec::new()
         });
         files.sort_unstable();

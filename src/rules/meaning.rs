@@ -111,7 +111,7 @@ fn rule<'n>(
     let position = report.source().position(mapping.at("name"));
     let Admitted { limit, overrides, candidate, expires } = own.admitted?;
     let limit = match &fleet {
-        Some(terms) => shared(limit, terms),
+        Some(settings) => shared(limit, settings),
         None => limit,
     };
     let rule = Rule {

@@ -55,7 +55,7 @@ pub use fleet::{
 pub use glob::Glob;
 pub use key::{KeyPart, KeyScratch, Transform};
 pub use library::{DomainTexts, Library, NotApplied, Reading};
-pub use load::{Loaded, read, read_scoped, read_text, read_text_scoped, read_with_text};
+pub use load::{Loaded, read, read_scoped, read_text, read_with_text};
 pub use network::Network;
 pub use plan::Selection;
 pub use problem::{Excerpt, Problem, Severity};

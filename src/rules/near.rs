@@ -8,7 +8,6 @@ use super::{Condition, Domain, Mismatch, Mode, conditions};
 
 impl Mismatch<'_> {
     /// Describes the mismatch of a request with these attributes.
-    #[must_use]
     pub fn describe(&self, attributes: &[(&str, &str)]) -> String {
         match self {
             Mismatch::Disabled => "its mode is disabled".to_owned(),
@@ -35,14 +34,11 @@ impl Domain {
     /// Returns the single difference by which a rule or list entry misses these attributes, if a misspelling, the case
     /// of a value or one missing attribute explains it. `unused`: those of [`Domain::unused`]. `None` for nodes of the
     /// descriptor tree.
-    #[must_use]
     pub fn near_match(&self, number: u32, attributes: &[(&str, &str)], unused: &[&str]) -> Option<String> {
-        let rule = self.rules().get(number as usize).filter(|rule| rule.mode != Mode::Disabled);
-        let (conditions, key) = match (rule, self.listed(number)) {
-            (Some(rule), _) if self.tree().path(number).is_none() => (&rule.conditions, &*rule.key),
-            (None, Some(listed)) if listed.mode != Mode::Disabled => (&listed.conditions, &[][..]),
-            _ => return None,
-        };
+        let (conditions, key, mode) = self.asks(number)?;
+        if mode == Mode::Disabled || self.tree().path(number).is_some() {
+            return None;
+        }
         let failing = |condition: &&Condition| !condition.holds(value(attributes, &condition.attribute));
         let mut failing = conditions.iter().filter(failing);
         let is_absent = |name: &&str| value(attributes, name).is_none();
@@ -57,7 +53,7 @@ impl Domain {
             absent.insert(&condition.attribute);
         }
         let absent: Vec<&str> = absent.into_iter().collect();
-        let is_rule = rule.is_some();
+        let is_rule = self.listed(number).is_none();
         match absent.as_slice() {
             [name] if failing.next().is_none() => near_name(name, unused, is_rule),
             _ => None,
@@ -65,7 +61,6 @@ impl Domain {
     }
 
     /// Returns the names of those attributes that no rule, list entry, priority or descriptor of the domain uses.
-    #[must_use]
     pub fn unused<'a>(&self, attributes: &[(&'a str, &str)]) -> Vec<&'a str> {
         let used = self.attribute_names();
         let names = attributes.iter().map(|(name, _)| *name);
@@ -73,7 +68,6 @@ impl Domain {
     }
 
     /// Returns the names of all attributes that rules, list entries and priorities use, in alphabetical order.
-    #[must_use]
     pub fn attribute_names(&self) -> BTreeSet<&str> {
         let overrides = self.rules().iter().filter_map(|rule| rule.overrides.as_deref());
         let rules = self.rules().iter().map(|rule| &rule.conditions);

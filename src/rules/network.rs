@@ -15,7 +15,6 @@ pub struct Network {
 
 impl Network {
     /// Makes a network; `None` if bits beyond the prefix are set or missing. IPv4-mapped becomes IPv4.
-    #[must_use]
     pub fn new(address: IpAddr, bits: u8) -> Option<Network> {
         let (address, bits) = match (address.to_canonical(), address, bits.checked_sub(MAPPED_BITS)) {
             (IpAddr::V4(mapped), IpAddr::V6(_), Some(bits)) => (IpAddr::V4(mapped), bits),
@@ -58,19 +57,16 @@ impl Network {
     }
 
     /// Whether the value is an address in the network.
-    #[must_use]
     pub fn holds(&self, value: &str) -> bool {
         address(value).is_some_and(|address| masked(address, self.bits) == self.address)
     }
 
     /// Returns the address, with no bit set beyond the prefix.
-    #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
     /// Returns the prefix length.
-    #[must_use]
     pub fn bits(&self) -> u8 {
         self.bits
     }

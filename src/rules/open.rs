@@ -41,12 +41,20 @@ impl OpenError {
                 "copy the file into the directory, link to it from below (`..data/name`), or name its own directory"
             }
             OpenError::NotRegular => "remove it, or put a file in its place",
-            OpenError::Io(error) => match error.kind() {
-                io::ErrorKind::NotFound => "check the path: there is no such file",
-                io::ErrorKind::PermissionDenied => "let the user of this process read it",
-                _ => "make it a file that can be read",
-            },
+            OpenError::Io(error) => read_help(error),
         }
+    }
+}
+
+/// Returns the help for a file or directory that cannot be read.
+pub(crate) fn read_help(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "check the path: there is no such file",
+        io::ErrorKind::PermissionDenied => "let the user of this process read it",
+        _ if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) => {
+            "allow more open files: `LimitNOFILE=` of the service, or `ulimit -n`"
+        }
+        _ => "check its disk and file system",
     }
 }
 

@@ -45,13 +45,11 @@ pub struct Excerpt {
 
 impl Problem {
     /// Whether it is an error.
-    #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
     /// Renders the problem: the message, the line with the span marked, and the help.
-    #[must_use]
     pub fn render(&self, styled: bool) -> String {
         let level = match self.severity {
             Severity::Error => Level::ERROR,
@@ -86,7 +84,6 @@ impl Problem {
     }
 
     /// Converts the problem to a JSON object; keys without a value are null.
-    #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         let place = |number: u32| (number > 0).then_some(number);
         serde_json::json!({

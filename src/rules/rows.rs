@@ -53,7 +53,6 @@ impl Rows {
     }
 
     /// Returns the number of a key.
-    #[must_use]
     pub fn number_of<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<u32> {
         self.find(values).map(|row| row.number)
     }
@@ -71,13 +70,11 @@ impl Rows {
     }
 
     /// Returns the number of keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
     /// Returns a short fingerprint of the rows.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let rows = self.rows.iter().map(|row| FixedState::default().hash_one((row.start, row.number)));
         let rows = rows.fold(0, |all, row| all ^ row);
@@ -85,13 +82,11 @@ impl Rows {
     }
 
     /// Whether there are no keys.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Returns the allocated bytes.
-    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.bytes.capacity() + self.rows.allocation_size()
     }

@@ -51,7 +51,6 @@ pub struct Rule {
 
 impl Rule {
     /// Makes an enforced rule without conditions and with one state for all requests.
-    #[must_use]
     pub fn new(name: &str, position: Position, limit: Limit) -> Rule {
         Rule {
             name: name.into(),
@@ -90,14 +89,12 @@ impl Rule {
     }
 
     /// Returns the scope.
-    #[must_use]
     pub fn scope(&self) -> Scope {
         if self.fleet.is_some() { Scope::Fleet } else { Scope::Host }
     }
 }
 
 /// Returns the name of the rule that has a shadow rule of this name.
-#[must_use]
 pub fn candidate_of(name: &str) -> Option<&str> {
     name.strip_suffix(CANDIDATE)
 }
@@ -194,26 +191,22 @@ pub enum RefusedCost {
 
 impl Limit {
     /// Makes a limit that refuses requests beyond the quota, free of charge.
-    #[must_use]
     pub fn new(quota: Quota) -> Limit {
         Limit { allowances: vec![Some(Allowance::new(quota))], ..Limit::unlimited() }
     }
 
     /// Makes a limit that refuses nothing.
-    #[must_use]
     pub fn unlimited() -> Limit {
         Limit { allowances: vec![None], refused: RefusedCost::Free, block: None, soft_for: None }
     }
 
     /// Returns the allowance of a number; `None` is unlimited.
     #[inline]
-    #[must_use]
     pub fn allowance(&self, number: u32) -> Option<&Allowance> {
         self.allowances.get(number as usize)?.as_ref()
     }
 
     /// Returns the rule's own quota, `None` if unlimited.
-    #[must_use]
     pub fn quota(&self) -> Option<&Quota> {
         self.allowance(0).map(|allowance| &allowance.quota)
     }
@@ -227,7 +220,6 @@ impl From<token_bucket::TokenBucketQuota> for Limit {
 
 impl Allowance {
     /// Makes an allowance that refuses requests beyond the quota, and lets CHARGE go one limit below zero.
-    #[must_use]
     pub fn new(quota: Quota) -> Allowance {
         let max_debt = quota.limit();
         let rate = (!matches!(quota, Quota::Concurrency(_))).then(|| quota.format_rate().into());

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 use super::file::{ONLY, RulesFile};
 
 /// Returns a JSON Schema (draft 2020-12) of a rules file. It accepts some files that the reader rejects.
-#[must_use]
 pub fn schema() -> Value {
     let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<RulesFile<'_>>();
     let mut schema = schema.to_value();

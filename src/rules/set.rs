@@ -51,13 +51,11 @@ pub enum Mismatch<'d> {
 
 impl Domain {
     /// Makes a domain of rules, numbered by index.
-    #[must_use]
     pub fn new(name: &str, rules: Vec<Rule>) -> Domain {
         Domain::with(name, DomainContents { rules, ..DomainContents::default() })
     }
 
     /// Makes a domain.
-    #[must_use]
     pub fn with(name: &str, mut contents: DomainContents) -> Domain {
         let DomainContents { rules, lists, priorities, sheds, tree } = &mut contents;
         lists.sort_by_key(|listed| listed.kind);
@@ -70,19 +68,16 @@ impl Domain {
     }
 
     /// The domain's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the rules in file order, then those of the descriptor tree.
-    #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.contents.rules
     }
 
     /// Whether rules use the value of an attribute other than as a plain part of a key.
-    #[must_use]
     pub fn looks_at(&self, attribute: &str) -> bool {
         let in_conditions = |conditions: &[Condition]| {
             let looks = |condition: &Condition| !condition.any_of.iter().all(Pattern::is_any);
@@ -105,31 +100,26 @@ impl Domain {
     }
 
     /// The descriptor tree.
-    #[must_use]
     pub fn tree(&self) -> &Tree {
         &self.contents.tree
     }
 
     /// Returns the entries of `exempt` in file order, then those of `deny`.
-    #[must_use]
     pub fn lists(&self) -> &[ListedEntry] {
         &self.contents.lists
     }
 
     /// Returns the list entry of a number. Entries are numbered after the rules.
-    #[must_use]
     pub fn listed(&self, number: u32) -> Option<&ListedEntry> {
         self.contents.lists.get((number as usize).checked_sub(self.contents.rules.len())?)
     }
 
     /// Returns the `shed` entries in file order.
-    #[must_use]
     pub fn sheds(&self) -> &[Shed] {
         &self.contents.sheds
     }
 
     /// Returns the number of a part of an entry of [`Domain::sheds`]. Parts are numbered after list entries.
-    #[must_use]
     pub fn shedder(&self, entry: usize, part: ShedPart) -> u32 {
         let number = self.contents.rules.len()
             + self.contents.lists.len()
@@ -139,34 +129,29 @@ impl Domain {
     }
 
     /// Returns the name of a shed controller by its number, such as `web/workers`.
-    #[must_use]
     pub fn shedder_name(&self, number: u32) -> Option<&str> {
         let behind = (number as usize).checked_sub(self.contents.rules.len() + self.contents.lists.len())?;
         self.shedder_names.get(behind).map(|name| &**name)
     }
 
     /// Returns the names of the priorities from the highest to the lowest.
-    #[must_use]
     pub fn priorities(&self) -> &[Box<str>] {
         &self.contents.priorities.names
     }
 
     /// Returns the entries of `prioritize` in file order.
-    #[must_use]
     pub fn prioritize(&self) -> &[Prioritize] {
         &self.contents.priorities.prioritize
     }
 
     /// Returns the priority of a request: the requested one if the domain has it, else that of the first
     /// matching entry of `prioritize`, else the lowest. `None` if the domain has no priorities.
-    #[must_use]
     pub fn priority<'d>(&'d self, requested: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
         let index = self.priority_index(requested, selection)?;
         self.contents.priorities.names.get(index).map(|name| &**name)
     }
 
     /// Returns the index of that priority in [`Domain::priorities`].
-    #[must_use]
     pub fn priority_index(&self, requested: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
         let names = &self.contents.priorities.names;
         let known = requested.and_then(|requested| names.iter().position(|name| **name == *requested));
@@ -196,7 +181,6 @@ impl Domain {
     }
 
     /// Whether the rule's key has no transformations.
-    #[must_use]
     pub fn key_is_plain(&self, rule: u32) -> bool {
         self.contents.rules.get(rule as usize).is_none_or(|rule| rule.key.iter().all(KeyPart::is_plain))
     }
@@ -214,14 +198,12 @@ impl Domain {
     }
 
     /// Returns the allowance number of the rule's first override that matches.
-    #[must_use]
     pub fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
         self.index.override_of(rule, selection)
     }
 
     /// Returns the allowance number of a matching rule for a request: that of the row of its transformed key,
     /// else that of the first override that matches, else 0.
-    #[must_use]
     pub fn allowance_of<'v>(
         &self,
         rule: u32,
@@ -235,19 +217,12 @@ impl Domain {
 
     /// Returns the first reason why a rule or list entry does not match these attributes; `None` if it does,
     /// or if the number is unknown. Tests each condition, so it is for diagnostics only.
-    #[must_use]
     pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<Mismatch<'_>> {
-        let rule = self.contents.rules.get(number as usize);
-        let mode = rule.map(|rule| rule.mode).or_else(|| self.listed(number).map(|listed| listed.mode));
-        if mode == Some(Mode::Disabled) {
+        let (conditions, key, mode) = self.asks(number)?;
+        if mode == Mode::Disabled {
             return Some(Mismatch::Disabled);
         }
         let value = |name: &str| value(attributes, name);
-        let (conditions, key) = match (rule, self.listed(number)) {
-            (Some(rule), _) => (&rule.conditions, &*rule.key),
-            (None, Some(listed)) => (&listed.conditions, &[][..]),
-            (None, None) => return None,
-        };
         let failing = conditions.iter().find(|condition| !condition.holds(value(&condition.attribute)));
         if let Some(condition) = failing {
             return Some(match value(&condition.attribute) {
@@ -257,6 +232,14 @@ impl Domain {
         }
         let missing = key.iter().find(|part| value(&part.attribute).is_none());
         missing.map(|part| Mismatch::Absent { attribute: &part.attribute, line: 0 })
+    }
+
+    /// Returns the conditions, the key and the mode of a rule or list entry.
+    pub(super) fn asks(&self, number: u32) -> Option<(&[Condition], &[KeyPart], Mode)> {
+        match self.contents.rules.get(number as usize) {
+            Some(rule) => Some((&rule.conditions, &rule.key, rule.mode)),
+            None => self.listed(number).map(|listed| (&*listed.conditions, &[][..], listed.mode)),
+        }
     }
 }
 

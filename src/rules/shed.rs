@@ -152,7 +152,6 @@ impl ShedPart {
 
 impl Shed {
     /// Returns the mode of a part; `None` if absent.
-    #[must_use]
     pub fn mode(&self, part: ShedPart) -> Option<Mode> {
         match part {
             ShedPart::Fleet => self.fleet.as_ref().map(|reserve| reserve.mode),
@@ -168,7 +167,6 @@ impl Shed {
     }
 
     /// Returns the rule name of a part in replies and metrics: `web/workers`.
-    #[must_use]
     pub fn rule_name(&self, part: ShedPart) -> String {
         format!("{}/{part}", self.pool)
     }

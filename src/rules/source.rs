@@ -65,7 +65,6 @@ impl Span {
 
 impl Source {
     /// Makes a source of a text from elsewhere.
-    #[must_use]
     pub fn new(file: &str, text: String) -> Source {
         Source { file: file.into(), text, table_lookup: TableLookup::Nothing, quotable: true }
     }
@@ -116,13 +115,11 @@ impl Source {
     }
 
     /// Returns the text.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
     /// Returns the directory of the file; `None` for a text from elsewhere.
-    #[must_use]
     pub fn directory(&self) -> Option<&Path> {
         match &self.table_lookup {
             TableLookup::Directory(directory) => Some(directory),
@@ -146,7 +143,6 @@ impl Source {
     }
 
     /// Returns the name of the file.
-    #[must_use]
     pub fn file(&self) -> &Arc<str> {
         &self.file
     }
@@ -162,14 +158,12 @@ impl Source {
     }
 
     /// Returns the position of a span.
-    #[must_use]
     pub fn position(&self, at: Span) -> Position {
         Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
 
     /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
     /// contain text of the file.
-    #[must_use]
     pub fn problem(&self, severity: Severity, at: Span, message: String, help: Option<String>) -> Problem {
         let position = self.position(at);
         if !self.quotable {
@@ -191,13 +185,11 @@ pub struct Report<'s> {
 
 impl<'s> Report<'s> {
     /// Makes an empty report.
-    #[must_use]
     pub fn new(source: &'s Source) -> Report<'s> {
         Report { source, problems: Vec::new(), errors: 0 }
     }
 
     /// Returns the file.
-    #[must_use]
     pub fn source(&self) -> &'s Source {
         self.source
     }
@@ -230,13 +222,11 @@ impl<'s> Report<'s> {
     }
 
     /// Returns the number of errors so far.
-    #[must_use]
     pub fn errors(&self) -> usize {
         self.errors
     }
 
     /// Returns all problems in file order.
-    #[must_use]
     pub fn into_problems(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|problem| (problem.position.line, problem.position.column));
         self.problems

@@ -74,14 +74,12 @@ impl Tree {
 
     /// Whether there are no limits.
     #[inline]
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty()
     }
 
     /// Returns the node that limits a descriptor. It is exactly as deep as the descriptor is long; a node
     /// without a limit also ends the search.
-    #[must_use]
     pub fn find(&self, descriptor: &[(&str, &str)]) -> Option<Hit> {
         if descriptor.len() > self.depth {
             return None;
@@ -103,14 +101,12 @@ impl Tree {
     }
 
     /// Returns the number of nodes, including those without a limit.
-    #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
     /// Returns the texts of the nodes from the root to the node of a rule: `key_value`, or the key alone.
     /// `None` if the rule is not from this tree.
-    #[must_use]
     pub fn path(&self, rule: u32) -> Option<Vec<&str>> {
         let path = &self.limiting(rule)?.path;
         Some(path.iter().map(|node| &*node_at(&self.nodes, *node).text).collect())

@@ -90,7 +90,6 @@ pub fn read(source: &Source) -> Result<YamlNode, Box<Problem>> {
 
 impl YamlNode {
     /// Names the type of the value, for messages.
-    #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
@@ -103,7 +102,6 @@ impl YamlNode {
     }
 
     /// Returns the text of a scalar of any type.
-    #[must_use]
     pub fn as_scalar(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar(_, text) => Some(text),

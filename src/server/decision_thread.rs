@@ -62,7 +62,7 @@ impl DecisionThread {
             runtime.spawn(pulse::run_self_checks(number, pulse, clock, Arc::clone(&decider)));
             runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
             runtime.block_on(serve_connections(assigned, &fair_queue, &shared, &decider));
-            // The receiver is gone if the drain timed out.
+            // The receiver is dropped if the drain timed out.
             let _ = end.send(());
         });
         if let Err(error) = spawned {

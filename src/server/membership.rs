@@ -93,7 +93,7 @@ impl Membership {
         let watched = shared.processes.watch(shared, key, info, &member.session, pid.is_some());
         if watched == Err(WatchError::Exited) {
             shared.engine.end_session(&member.session, now);
-            member.record(now.at, || NotedKind::Gone);
+            member.record(now.at, || NotedKind::SessionEnded);
             return Err(HelloRefusal::ProcessExited);
         }
         Ok(member)
@@ -144,10 +144,10 @@ impl Drop for Membership {
         let now = self.shared.clock.now();
         match self.shared.engine.close_connection(&self.session, now) {
             ConnectionEnd::Stays => {}
-            ConnectionEnd::EndsAt(ends_at) => self.record(now.at, || NotedKind::Left(ends_at)),
+            ConnectionEnd::EndsAt(ends_at) => self.record(now.at, || NotedKind::Disconnected(ends_at)),
             ConnectionEnd::Ends => {
                 self.shared.processes.forget(&self.key, &self.shared.engine);
-                self.record(now.at, || NotedKind::Gone);
+                self.record(now.at, || NotedKind::SessionEnded);
             }
         }
     }

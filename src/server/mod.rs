@@ -199,36 +199,27 @@ impl Server {
     ///
     /// # Errors
     /// The listener cannot be registered with the runtime.
-    pub async fn run(self, listener: Listener, shutdown: CancellationToken) -> std::io::Result<()> {
+    pub async fn run(self, mut listener: Listener, shutdown: CancellationToken) -> std::io::Result<()> {
         let Server { shared, threads } = self;
-        serve(listener, &shared, threads, &shutdown).await
-    }
-}
-
-async fn serve(
-    mut listener: Listener,
-    shared: &Arc<ServerState>,
-    threads: Vec<DecisionThread>,
-    shutdown: &CancellationToken,
-) -> std::io::Result<()> {
-    let housekeeping = tokio::spawn(housekeeping::supervise(Arc::clone(shared)));
-    accept::run(&mut listener, shared, &threads, shutdown).await?;
-    listener.remove_path();
-    accept::admit_backlog(&listener, shared, &threads);
-    // Releases the lock: another daemon may start while this one drains.
-    drop(listener);
-    shared.connections.drain();
-    let drained = tokio::time::timeout(DRAIN_MAX, async {
-        for thread in threads {
-            thread.join().await;
+        let housekeeping = tokio::spawn(housekeeping::supervise(Arc::clone(&shared)));
+        accept::run(&mut listener, &shared, &threads, &shutdown).await?;
+        listener.remove_path();
+        accept::admit_backlog(&listener, &shared, &threads);
+        // Releases the lock: another daemon may start while this one drains.
+        drop(listener);
+        shared.connections.drain();
+        let drained = tokio::time::timeout(DRAIN_MAX, async {
+            for thread in threads {
+                thread.join().await;
+            }
+        });
+        if drained.await.is_err() {
+            warn!("some clients did not read their last replies in time");
         }
-    });
-    if drained.await.is_err() {
-        warn!("some clients did not read their last replies in time");
+        housekeeping.abort();
+        shared.missed.log_now();
+        Ok(())
     }
-    housekeeping.abort();
-    shared.missed.log_now();
-    Ok(())
 }
 
 /// The longest drain: a client that has not read its replies by then loses them.

@@ -43,7 +43,7 @@ struct WatchedSession {
 /// The identity of a session: a name, or the number of a connection without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SessionKey {
-    user: u32,
+    pub(super) user: u32,
     name: Option<[u8; 16]>,
     /// Zero where there is a name.
     number: u64,
@@ -52,10 +52,6 @@ pub(super) struct SessionKey {
 impl SessionKey {
     pub(super) fn new(name: Option<[u8; 16]>, user: u32, number: u64) -> SessionKey {
         SessionKey { user, name, number: if name.is_some() { 0 } else { number } }
-    }
-
-    pub(super) fn user(&self) -> u32 {
-        self.user
     }
 
     /// Encodes the identity, unique among the sessions of its user. A name never equals the number of a connection.
@@ -175,7 +171,7 @@ impl Processes {
         if let Some(session) = &session {
             shared.engine.end_session(session, now);
             if shared.recorder.is_on() {
-                shared.recorder.note(now.at, Some(key.origin(session)), NotedKind::Gone);
+                shared.recorder.note(now.at, Some(key.origin(session)), NotedKind::SessionEnded);
             }
         }
         // Aborts the task that runs this, which awaits no more.

@@ -33,33 +33,33 @@ impl<'a> RequestContext<'a> {
     pub(super) fn decide(
         &self,
         op: Op,
-        judge: &CheckRequest<'_>,
+        frame: &CheckRequest<'_>,
         check: RemoteCheck<'_>,
         decider: &mut Decider,
         replies: &mut Vec<u8>,
         grants: &mut UnwrittenGrants,
     ) -> AfterFrame {
         if check.result.is_none() {
-            self.apply_reports(&judge.options);
+            self.apply_reports(&frame.options);
         }
-        if self.is_closed(judge.domain) {
-            return self.refuse_domain(Some(judge.id), judge.domain, replies);
+        if self.is_closed(frame.domain) {
+            return self.refuse_domain(Some(frame.id), frame.domain, replies);
         }
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         stall_if_requested(self.descriptors);
-        let (cost, oversized) = to_engine_cost(&judge.cost);
+        let (cost, oversized) = to_engine_cost(&frame.cost);
         let request = engine::Request {
             cost,
             oversized,
-            priority: judge.priority,
-            wait_max: judge.options.max_wait_us.map(Micros),
-            idempotency_key: judge.options.idem.map(|name| self.idempotency_key(name)),
+            priority: frame.priority,
+            wait_max: frame.options.max_wait_us.map(Micros),
+            idempotency_key: frame.options.idem.map(|name| self.idempotency_key(name)),
             session: Some(&self.client.session),
-            id: judge.id,
-            queued: judge.options.queued_us.map(Micros),
-            lists_all_limits: judge.options.all,
+            id: frame.id,
+            queued: frame.options.queued_us.map(Micros),
+            lists_all_limits: frame.options.all,
             may_wait: check.may_wait,
-            ..engine::Request::new(op, judge.domain, self.engine_descriptors())
+            ..engine::Request::new(op, frame.domain, self.engine_descriptors())
         };
         let answer = match check.result {
             None => decider.decide(&request, self.now),
@@ -69,8 +69,8 @@ impl<'a> RequestContext<'a> {
             EngineAnswer::Decided(decision) => {
                 let lease = decision.lease;
                 lease.into_iter().for_each(|lease| grants.add(lease));
-                write_decision(replies, judge, &decision);
-                self.client.record_in(judge.domain, self.now.at, || self.judged(&decision));
+                write_decision(replies, frame, &decision);
+                self.client.record_in(frame.domain, self.now.at, || self.decided_event(&decision));
                 if lease.is_some() {
                     grants.set_reply_end(replies.len());
                 }
@@ -78,9 +78,9 @@ impl<'a> RequestContext<'a> {
                     return AfterFrame::Unmatched;
                 }
             }
-            EngineAnswer::Conflict => self.write_error(Some(judge.id), Code::Invalid, CONFLICT, replies),
+            EngineAnswer::Conflict => self.write_error(Some(frame.id), Code::Invalid, CONFLICT, replies),
             EngineAnswer::TooManyLeases => {
-                self.write_error(Some(judge.id), Code::Quota, TOO_MANY_LEASES, replies);
+                self.write_error(Some(frame.id), Code::Quota, TOO_MANY_LEASES, replies);
             }
             EngineAnswer::RemoteCheck(shortfalls) => return AfterFrame::Wait(shortfalls),
         }
@@ -182,9 +182,9 @@ impl<'a> RequestContext<'a> {
     }
 
     /// Makes the recorded event of a decision.
-    fn judged(&self, decision: &engine::Decision<'_>) -> NotedKind {
+    fn decided_event(&self, decision: &engine::Decision<'_>) -> NotedKind {
         let is_refused = !matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
-        NotedKind::Judged {
+        NotedKind::Decided {
             payload: self.payload.into(),
             verdict: decision.verdict,
             refused_by: decision.rule_name().filter(|_| is_refused).map(Into::into),
@@ -197,7 +197,7 @@ impl<'a> RequestContext<'a> {
     }
 
     fn user(&self) -> u32 {
-        self.client.key.user()
+        self.client.key.user
     }
 
     fn is_closed(&self, domain: &str) -> bool {
@@ -290,16 +290,16 @@ fn stall_if_requested(descriptors: &DescriptorList<'_>) {
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
-fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
+fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
     let mut notes: Vec<_> = decision.notes().collect();
     notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.name())));
     let all: Option<Vec<_>> =
-        judge.options.all.then(|| decision.matching_limits().map(limit_entry).collect());
+        frame.options.all.then(|| decision.matching_limits().map(limit_entry).collect());
     let mut reply = DecisionReply {
         retry_us: decision.retry_after.map(|retry| retry.0),
         notes: &notes,
         all: all.as_deref(),
-        ..DecisionReply::new(judge.id, decision.verdict)
+        ..DecisionReply::new(frame.id, decision.verdict)
     };
     if let Some(LimitView { rule, level }) = decision.binding {
         reply.limit = Some(level.limit);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// The state of the brake: whether the bands apply.
+/// The state of the brake: whether the bands apply. Initially off.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Brake {
     run: Option<HighRun>,
@@ -33,12 +33,6 @@ enum ReadingKind {
 }
 
 impl Brake {
-    /// Makes a brake that is off.
-    #[must_use]
-    pub fn new() -> Brake {
-        Brake::default()
-    }
-
     /// Whether the brake was on after the last tick.
     #[must_use]
     pub fn is_on(&self) -> bool {

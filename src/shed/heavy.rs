@@ -21,12 +21,6 @@ pub struct HeavyCallers {
 }
 
 impl HeavyCallers {
-    /// Makes an empty sketch.
-    #[must_use]
-    pub fn new() -> HeavyCallers {
-        HeavyCallers { callers: [0; CALLERS_MAX], counts: [0; CALLERS_MAX], total: 0, aged_at: None }
-    }
-
     /// Counts a request of a caller, given by a hash. Returns whether the caller makes more than 5 % of the requests
     /// counted, this one included; always `false` for the first [`REQUESTS_MIN`] requests.
     pub fn count_request(&mut self, caller: u64) -> bool {
@@ -69,9 +63,10 @@ impl HeavyCallers {
     }
 }
 
+/// An empty sketch.
 impl Default for HeavyCallers {
     fn default() -> HeavyCallers {
-        HeavyCallers::new()
+        HeavyCallers { callers: [0; CALLERS_MAX], counts: [0; CALLERS_MAX], total: 0, aged_at: None }
     }
 }
 

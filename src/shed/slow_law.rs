@@ -96,11 +96,8 @@ impl SlowSeverity {
     /// Returns the severity after a time without readings, of any length: equals the steps without a reading.
     #[must_use]
     pub fn after_missing_readings(mut self, controller: &Controller, elapsed: Duration) -> SlowSeverity {
-        let held = elapsed.min(HOLD_WITHOUT_READINGS.saturating_sub(self.silent));
-        self.silent += held;
-        let moved = self.value
-            + controller.per_second(controller.good / 2.0) * elapsed.saturating_sub(held).as_secs_f64();
-        SlowSeverity { value: moved.max(controller.rest()).min(1.0), ..self }
+        self.advance(controller, None, elapsed);
+        self
     }
 
     /// The time without readings, at most the time for which the severity is held.
@@ -127,8 +124,11 @@ impl SlowSeverity {
     /// `utilization` is a share: 1 is full. Without one (`None`, NaN, infinite) s is held for [`HOLD_WITHOUT_READINGS`], and then moves
     /// as at half of `good`. A negative utilization counts as zero.
     pub fn step(&mut self, controller: &Controller, utilization: Option<f64>, elapsed: Duration) {
-        let elapsed = elapsed.min(STEP_MAX);
-        let (utilization, moving) = match utilization.filter(|u| u.is_finite()) {
+        self.advance(controller, utilization.filter(|u| u.is_finite()), elapsed.min(STEP_MAX));
+    }
+
+    fn advance(&mut self, controller: &Controller, utilization: Option<f64>, elapsed: Duration) {
+        let (utilization, moving) = match utilization {
             Some(utilization) => {
                 self.silent = Duration::ZERO;
                 (utilization, elapsed)

@@ -22,12 +22,6 @@ struct SumReading {
 }
 
 impl UtilizationWindow {
-    /// Makes a window without readings.
-    #[must_use]
-    pub fn new() -> UtilizationWindow {
-        UtilizationWindow { readings: [SumReading::default(); READINGS], first: 0, used: 0 }
-    }
-
     /// Adds a reading of both sums, in nanoseconds of one slot. A reading that is not later than the last is dropped.
     /// The last one is replaced while it is less than [`READING_DISTANCE_MIN`] after the one before it: 8.25 s of readings are
     /// always kept.
@@ -79,11 +73,6 @@ impl UtilizationWindow {
         (slots > 0.0).then(|| sum(|reading| reading.busy_nanos) / slots)
     }
 
-    /// Drops all readings.
-    pub fn clear(&mut self) {
-        self.used = 0;
-    }
-
     /// The reading `back` places before the latest.
     fn reading_back(&self, back: usize) -> Option<SumReading> {
         let index = self.used.checked_sub(back + 1)?;
@@ -91,9 +80,10 @@ impl UtilizationWindow {
     }
 }
 
+/// A window without readings.
 impl Default for UtilizationWindow {
     fn default() -> UtilizationWindow {
-        UtilizationWindow::new()
+        UtilizationWindow { readings: [SumReading::default(); READINGS], first: 0, used: 0 }
     }
 }
 

@@ -20,8 +20,10 @@ use super::snapshot::SnapshotKey;
 /// The state directory of one daemon.
 #[derive(Debug)]
 pub struct Directory {
-    path: PathBuf,
-    key: SnapshotKey,
+    /// Its path.
+    pub path: PathBuf,
+    /// The key of the digests.
+    pub key: SnapshotKey,
     lock: DirectoryLock,
 }
 
@@ -62,12 +64,6 @@ impl Directory {
         directory
     }
 
-    /// Returns the key of the digests.
-    #[must_use]
-    pub fn key(&self) -> SnapshotKey {
-        self.key
-    }
-
     /// Returns the path of a file.
     #[must_use]
     pub fn path_of(&self, file: StateFile) -> PathBuf {
@@ -94,12 +90,6 @@ impl Directory {
 
     pub(super) fn lock(&self) -> DirectoryLock {
         self.lock.clone()
-    }
-
-    /// Returns its path.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Prepares for writing: acquires the lock and saves the key.

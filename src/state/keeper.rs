@@ -88,7 +88,7 @@ impl KeeperWorker {
     fn next_pause(&mut self) -> Duration {
         self.writes += 1;
         let tenth = self.keeping.every / 10;
-        let random = siphasher::sip::SipHasher13::new_with_key(&self.keeping.directory.key().0)
+        let random = siphasher::sip::SipHasher13::new_with_key(&self.keeping.directory.key.0)
             .hash(&self.writes.to_le_bytes());
         let share = u32::try_from(random % 2_000).unwrap_or_default();
         self.keeping.every - tenth + tenth / 1_000 * share
@@ -102,7 +102,7 @@ impl KeeperWorker {
         let path = directory.path_of(StateFile::Tables);
         let written = directory
             .prepare()
-            .and_then(|()| write_tables(&path, directory.key(), engine, now, &here, is_final));
+            .and_then(|()| write_tables(&path, directory.key, engine, now, &here, is_final));
         match written {
             Ok(bytes) => {
                 let took = clock.now().at.since(now.at);

@@ -17,42 +17,27 @@ pub(crate) struct JsonLine<'a> {
     /// Seconds as a decimal, verbatim.
     #[serde(borrow)]
     pub(super) t: LineTimeText<'a>,
-    #[serde(borrow)]
     pub(super) op: Option<JsonText<'a>>,
     /// Any JSON value, verbatim.
-    #[serde(borrow)]
     pub(super) id: Option<&'a RawValue>,
-    #[serde(borrow)]
     pub(super) domain: Option<JsonText<'a>>,
-    #[serde(borrow)]
     pub(crate) descriptors: Option<DescriptorTexts<'a>>,
-    #[serde(borrow)]
     pub(crate) cost: Option<Quantity<'a>>,
-    #[serde(borrow)]
     pub(crate) priority: Option<JsonText<'a>>,
-    #[serde(borrow)]
     pub(crate) idem: Option<JsonText<'a>>,
     /// The `idem` that a charge refunds.
-    #[serde(borrow)]
     pub(crate) of: Option<JsonText<'a>>,
     /// The `id` of the request that a charge refunds.
-    #[serde(borrow)]
     pub(super) of_id: Option<&'a RawValue>,
     pub(crate) queued_us: Option<u64>,
     pub(crate) max_wait_us: Option<u64>,
-    #[serde(borrow)]
     pub(crate) session: Option<JsonText<'a>>,
-    #[serde(borrow)]
     pub(super) pool: Option<JsonText<'a>>,
     pub(super) slots: Option<u32>,
-    #[serde(borrow)]
     pub(super) outcome: Option<JsonText<'a>>,
-    #[serde(borrow)]
     pub(super) name: Option<JsonText<'a>>,
     pub(super) permille: Option<u64>,
-    #[serde(borrow)]
     pub(crate) amount: Option<Quantity<'a>>,
-    #[serde(borrow)]
     pub(super) rules: Option<JsonText<'a>>,
 }
 
@@ -129,16 +114,16 @@ impl<'a> DescriptorTexts<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for DescriptorTexts<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Descriptors<'a>(std::marker::PhantomData<&'a str>);
+        struct Descriptors;
 
-        impl<'de: 'a, 'a> Visitor<'de> for Descriptors<'a> {
-            type Value = DescriptorTexts<'a>;
+        impl<'de> Visitor<'de> for Descriptors {
+            type Value = DescriptorTexts<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of lists of texts")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<DescriptorTexts<'a>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<DescriptorTexts<'de>, A::Error> {
                 let texts = Vec::with_capacity(TEXTS_USUAL);
                 let mut read = DescriptorTexts { texts, ends: ArrayVec::new(), too_many: false };
                 while list.next_element_seed(Descriptor(&mut read.texts))?.is_some() {
@@ -148,7 +133,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for DescriptorTexts<'a> {
             }
         }
 
-        deserializer.deserialize_seq(Descriptors(std::marker::PhantomData))
+        deserializer.deserialize_seq(Descriptors)
     }
 }
 
@@ -187,26 +172,26 @@ pub(crate) enum Quantity<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct QuantityVisitor<'a>(std::marker::PhantomData<&'a str>);
+        struct QuantityVisitor;
 
-        impl<'de: 'a, 'a> Visitor<'de> for QuantityVisitor<'a> {
-            type Value = Quantity<'a>;
+        impl<'de> Visitor<'de> for QuantityVisitor {
+            type Value = Quantity<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(QUANTITY)
             }
 
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity<'a>, E> {
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity<'de>, E> {
                 Ok(Quantity::Requests(i64::try_from(number).unwrap_or(i64::MAX)))
             }
 
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Quantity<'a>, E> {
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Quantity<'de>, E> {
                 Ok(Quantity::Requests(number))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Quantity<'a>, A::Error> {
-                let mut units: Vec<(JsonText<'a>, i64)> = Vec::new();
-                while let Some((unit, number)) = map.next_entry::<JsonText<'a>, i128>()? {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Quantity<'de>, A::Error> {
+                let mut units: Vec<(JsonText<'de>, i64)> = Vec::new();
+                while let Some((unit, number)) = map.next_entry::<JsonText<'de>, i128>()? {
                     let number = number.clamp(i64::MIN.into(), i64::MAX.into());
                     units.push((unit, i64::try_from(number).unwrap_or_default()));
                 }
@@ -214,7 +199,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
             }
         }
 
-        deserializer.deserialize_any(QuantityVisitor(std::marker::PhantomData))
+        deserializer.deserialize_any(QuantityVisitor)
     }
 }
 

@@ -173,9 +173,9 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
     Ok(match op {
         "release" => {
             let id = id(line)?;
-            let outcome = line.outcome.as_deref().map_or(Some(WorkOutcome::Error), WorkOutcome::from_name);
+            let outcome = line.outcome.as_deref().map_or(Ok(WorkOutcome::Error), str::parse);
             let range = "\"ok\", \"error\" or \"dropped\"";
-            let outcome = outcome.ok_or(TraceLineError::Field { field: "outcome", range })?;
+            let outcome = outcome.map_err(|_| TraceLineError::Field { field: "outcome", range })?;
             Action::Release(id, outcome)
         }
         "renew" => Action::Renew(id(line)?),

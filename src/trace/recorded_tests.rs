@@ -144,7 +144,7 @@ fn recorded(requests: &[RecordedRequest], at: i64) -> String {
             op => {
                 let lease = (op == 2).then_some(number);
                 let (verdict, refused_by) = (Verdict::Allow, None);
-                note(NotedKind::Judged { payload, verdict, refused_by, lease });
+                note(NotedKind::Decided { payload, verdict, refused_by, lease });
                 lease.into_iter().for_each(|lease| {
                     note(NotedKind::Renewed(lease));
                     note(NotedKind::Ended(lease, WorkOutcome::Dropped));
@@ -153,7 +153,7 @@ fn recorded(requests: &[RecordedRequest], at: i64) -> String {
         }
     }
     recorder.note(now.at, who(), NotedKind::Signal { name: "lag".into(), permille: 1_000 });
-    recorder.note(now.at, who(), NotedKind::Gone);
+    recorder.note(now.at, who(), NotedKind::SessionEnded);
     let keys = requests.iter().flat_map(|recorded| recorded.descriptors.iter().flatten());
     let clear = keys.map(|(key, _)| key.as_str().into()).collect();
     let (mut writer, mut text) =

@@ -83,7 +83,7 @@ impl Audit {
     }
 
     /// Records a reply to the host.
-    pub(crate) fn told(&mut self, host: u32, has: Has) {
+    pub(crate) fn record_reply(&mut self, host: u32, has: Has) {
         let (held, owed) = self.has.insert(host, has).unwrap();
         self.received += has.0.saturating_sub(held);
         self.lapsed += held.saturating_sub(has.0);

@@ -170,7 +170,7 @@ impl Host {
         if let Some((_, has)) = self.known.get().filter(|(at, _)| *at == us) {
             return has;
         }
-        let has = self.member.sync().in_hand(&self.engine, self.now(us));
+        let has = self.member.sync.in_hand(&self.engine, self.now(us));
         self.known.set(Some((us, has)));
         has
     }
@@ -283,7 +283,7 @@ impl Host {
     pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<ScriptCommand> {
         let now = self.now(us);
         self.known.set(None);
-        let timeout = self.member.sync().timeout();
+        let timeout = self.member.sync.timeout();
         self.link.is_cut_off(true, timeout, now.at);
         self.member.set_reachable(self.link.is_linked(), now.at);
         if self.link.accepts_heartbeat(now.at) {
@@ -300,7 +300,7 @@ impl Host {
         let (is_quiet, before) = (self.member.is_quiet(now.at), self.out.len());
         self.member.tick(now, &mut self.out);
         assert!(!is_quiet || self.out.len() == before, "a command was due");
-        self.next = self.member.sync().next().min(self.link.next(true, timeout));
+        self.next = self.member.sync.next().min(self.link.next(true, timeout));
         &mut self.out
     }
 
@@ -323,7 +323,7 @@ impl Host {
             return;
         }
         self.link.record_reply(now.at);
-        let before = self.member.sync().counts();
+        let before = self.member.sync.counts;
         match (command, reply) {
             (ScriptCommand::Heartbeat(_), ScriptReply::Heartbeat(reply)) => {
                 self.member.apply_heartbeat(&reply, now.at);
@@ -335,7 +335,7 @@ impl Host {
             }
             (command, reply) => panic!("{reply:?} to {command:?}"),
         }
-        let counts = self.member.sync().counts();
+        let counts = self.member.sync.counts;
         let counted =
             if let ScriptCommand::Sync(batch) = command { (1, batch.asks.len() as u64) } else { (0, 0) };
         assert_eq!((counts.batches - before.batches, counts.cells - before.cells), counted);
@@ -347,14 +347,14 @@ impl Host {
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
         self.acts();
-        let before = self.member.sync().counts().unanswered;
+        let before = self.member.sync.counts.unanswered;
         let command = self.pending.remove(&number);
         match &command {
             Some(ScriptCommand::Heartbeat(_)) => self.link.heartbeat_failed(now.at),
             Some(command) => self.member.failed(command, now.at),
             None => {}
         }
-        let unanswered = self.member.sync().counts().unanswered - before;
+        let unanswered = self.member.sync.counts.unanswered - before;
         assert_eq!(unanswered, u64::from(matches!(command, Some(ScriptCommand::Sync(_)))));
     }
 }

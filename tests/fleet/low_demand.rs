@@ -50,7 +50,7 @@ fn checks_no_waiting_key_until_capacity_frees() {
             .all(|command| matches!(command, ScriptCommand::Sync(batch) if batch.asks.len() == CELLS_MAX))
     );
     let later = host.now(900_000).at;
-    assert!(host.member.sync().next() > later, "nothing is to be done until a lane is free");
+    assert!(host.member.sync.next() > later, "nothing is to be done until a lane is free");
     assert!(host.tick(10_000).is_empty());
     answer(&mut host, &full[0], 11_000);
     let ScriptCommand::Sync(landed) = &full[0] else { panic!("a beat") };

@@ -136,7 +136,7 @@ fn run(plan: &Plan) -> Seen {
             }
         }
     }
-    let counts = hosts.iter().map(|host| host.member.remote_checks().counts());
+    let counts = hosts.iter().map(|host| host.member.remote_checks.counts);
     seen.missed = counts.map(|counts| counts.missed + counts.declined).sum();
     let end_us = STORE_US + ends_us + quiet_us;
     let level = key.and_then(|(bucket, key)| match plan.window {
@@ -253,7 +253,7 @@ fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
             host.answered(closed, &command, reply, us + 1_000);
         }
         host.out.clear();
-        let counts = host.member.remote_checks().counts();
+        let counts = host.member.remote_checks.counts;
         assert_eq!((counts.answered, counts.missed, counts.declined, counts.stopped), (0, closed, 0, 0));
     }
 }

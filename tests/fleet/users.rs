@@ -378,7 +378,7 @@ impl World<'_> {
             return;
         }
         for command in host.take_commands() {
-            let timeout = self.plan.timeout_us(host.member.sync().timeout());
+            let timeout = self.plan.timeout_us(host.member.sync.timeout());
             let sent = self.network.send(To { host: number, epoch: 1 }, command.clone(), us, timeout);
             host.sent(sent, command, us);
         }

@@ -166,7 +166,7 @@ impl World<'_> {
                         before(&mut self.audit, to.host, host, us);
                         host.answered(number, &command, reply, us);
                         if let Some(audit) = &mut self.audit {
-                            audit.told(to.host, host.has(us));
+                            audit.record_reply(to.host, host.has(us));
                         }
                     }
                 }
@@ -252,7 +252,7 @@ impl World<'_> {
                 audit.sent(number, &commands, host.has(us));
             }
             let to = To { host: number, epoch: self.epochs[number as usize] };
-            let timeout = self.plan.timeout_us(host.member.sync().timeout());
+            let timeout = self.plan.timeout_us(host.member.sync.timeout());
             for command in commands {
                 let number = self.network.send(to, command.clone(), us, timeout);
                 host.sent(number, command, us);
@@ -262,7 +262,7 @@ impl World<'_> {
 
     /// Returns the counts of all hosts.
     pub(crate) fn counts(&self) -> Vec<tidegate::fleet::sync::SyncCounts> {
-        self.hosts.iter().flatten().map(|host| host.member.sync().counts()).collect()
+        self.hosts.iter().flatten().map(|host| host.member.sync.counts).collect()
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     state: Mutex<ConnectionState>,
     /// Wakes the task: bytes wait, or the connection is closed.
     wake: Notify,
-    /// Places for requests in flight.
+    /// Permits of requests in flight.
     places: Semaphore,
 }
 
@@ -112,7 +112,7 @@ impl Connection {
         !crate::lock(&self.state).is_closed
     }
 
-    /// Waits for a place, until the reply or the end of the connection frees one.
+    /// Waits for a permit, until the reply or the end of the connection frees one.
     pub(crate) async fn place(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
         self.places.acquire().await.ok()
     }

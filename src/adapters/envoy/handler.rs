@@ -21,7 +21,7 @@ use super::messages::{
 };
 use super::reflection::{self, Reflection};
 use crate::adapters::handler::{AdapterPeer, BODY_PATIENCE};
-use crate::adapters::listen::Place;
+use crate::adapters::listen::AdapterPermit;
 use crate::adapters::{AdapterState, AnswerKind};
 
 /// One connection.
@@ -29,7 +29,7 @@ use crate::adapters::{AdapterState, AnswerKind};
 pub(super) struct EnvoyHandler {
     state: Arc<AdapterState>,
     peer: AdapterPeer,
-    place: Place,
+    permit: AdapterPermit,
     link: SharedLink,
     was_asked: AtomicBool,
 }
@@ -43,8 +43,8 @@ struct ShouldRateLimit<'h>(&'h EnvoyHandler);
 struct GrpcHealth;
 
 impl EnvoyHandler {
-    pub(super) fn new(state: Arc<AdapterState>, peer: AdapterPeer, place: Place) -> EnvoyHandler {
-        EnvoyHandler { state, peer, place, link: SharedLink::default(), was_asked: AtomicBool::new(false) }
+    pub(super) fn new(state: Arc<AdapterState>, peer: AdapterPeer, permit: AdapterPermit) -> EnvoyHandler {
+        EnvoyHandler { state, peer, permit, link: SharedLink::default(), was_asked: AtomicBool::new(false) }
     }
 
     /// Whether a request has come.
@@ -76,7 +76,7 @@ impl EnvoyHandler {
             LIMIT_PATH => self.should_rate_limit(request).await,
             HEALTH_PATH => {
                 let (head, body) = request.into_parts();
-                let mut held = self.place.hold();
+                let mut held = self.permit.hold();
                 let body = read(body, HEALTH_BYTES_MAX, |bytes| held.add(bytes)).await?;
                 let request = Request::from_parts(head, Full::new(body));
                 Ok(Grpc::new(ProstCodec::default()).unary(GrpcHealth, request).await)
@@ -94,7 +94,7 @@ impl EnvoyHandler {
 
     async fn should_rate_limit(&self, request: Request<Incoming>) -> Result<GrpcReply, Status> {
         let (head, body) = request.into_parts();
-        let mut held = self.place.hold();
+        let mut held = self.permit.hold();
         let body = read(body, MESSAGE_BYTES_MAX, |bytes| held.add(bytes)).await?;
         let message = body.get(GRPC_HEADER_BYTES..).unwrap_or_default();
         if !is_small(message).map_err(|error| Status::invalid_argument(error.to_string()))? {

@@ -22,7 +22,7 @@ use tracing::debug;
 
 use super::AdapterState;
 use super::handler::AdapterPeer;
-use super::listen::{CONNECTION_MAX, LAST_ANSWER_MAX, Place};
+use super::listen::{AdapterPermit, CONNECTION_MAX, LAST_ANSWER_MAX};
 use handler::EnvoyHandler;
 
 /// Serves one connection to its end: its streams at once.
@@ -30,10 +30,10 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 
     socket: S,
     state: Arc<AdapterState>,
     peer: AdapterPeer,
-    place: Place,
+    permit: AdapterPermit,
     stop: CancellationToken,
 ) {
-    let handler = Arc::new(EnvoyHandler::new(state, peer, place));
+    let handler = Arc::new(EnvoyHandler::new(state, peer, permit));
     let service = service_fn(|request| {
         let handler = Arc::clone(&handler);
         async move { Ok::<_, Infallible>(handler.answer(request).await) }

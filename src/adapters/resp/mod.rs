@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::AnswerKind;
 use super::bodies::{AttributeMap, CheckBody, CheckOp, CostBody};
 use super::handler::{BadRequest, HttpHandler};
-use super::listen::Place;
+use super::listen::AdapterPermit;
 use crate::protocol::Mode;
 use wire::{COMMAND_BYTES_MAX, Unsplit, split_command};
 
@@ -28,7 +28,7 @@ struct RespConnection {
 pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
     socket: S,
     handler: HttpHandler,
-    _place: Place,
+    _permit: AdapterPermit,
     stop: CancellationToken,
 ) {
     let is_authorized = handler.peer.token.is_none();
@@ -216,7 +216,7 @@ const HELP: &str = "help: HIT domain key value [key value ...] [COST n]; PEEK li
 
 const NO_AUTH: &str = "NOAUTH over TCP a client sends the token; help: AUTH, and the text of `token_file`";
 
-/// Pools of clients keep connections open between two bursts. A client without the token holds its place no longer than by HTTP.
+/// Pools of clients keep connections open between two bursts. A client without the token holds its permit no longer than by HTTP.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 const NO_AUTH_MAX: Duration = Duration::from_secs(10);
 

@@ -1,7 +1,7 @@
 //! The daemon itself: its memory, its connections, its rules.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::{Scrape, Sheet};
@@ -101,34 +101,38 @@ fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let [http, resp, _] = &scrape.admin.adapters;
     let help =
         "Connections of the HTTP adapter. Act if near a quarter of `connections.max`, or half of `.per_user`";
-    sheet.gauge("http_connections", help, &http.connections())?;
+    sheet.gauge("http_connections", help, &http.connections.load(Relaxed))?;
     let help = "Connections that the HTTP adapter closed at once, as there were too many. Act if it grows: keep \
                 connections open";
-    sheet.counter("http_connections_refused", help, &http.connections_refused())?;
-    sheet.gauge("http_sessions", "Sessions that clients of the HTTP adapter have named", &http.sessions())?;
+    sheet.counter("http_connections_refused", help, &http.connections_refused.load(Relaxed))?;
+    sheet.gauge(
+        "http_sessions",
+        "Sessions that clients of the HTTP adapter have named",
+        &http.sessions.load(Relaxed),
+    )?;
     let help = "Answers of the HTTP adapter: allowed, refused: decisions; done: release, charge; degraded: no decision \
                 within 20 ms; rejected: not passed on. Act if degraded grows: requests pass unlimited";
     sheet.counters_by("http_answers", help, "answer", http.answers())?;
     let help = "Connections of the RESP adapter. Act if near an eighth of `connections.max`, or a quarter of `.per_user`";
-    sheet.gauge("resp_connections", help, &resp.connections())?;
+    sheet.gauge("resp_connections", help, &resp.connections.load(Relaxed))?;
     let help = "Connections that the RESP adapter closed at once, as there were too many. Act if it grows: use a pool";
-    sheet.counter("resp_connections_refused", help, &resp.connections_refused())?;
+    sheet.counter("resp_connections_refused", help, &resp.connections_refused.load(Relaxed))?;
     let help = "Answers of the RESP adapter: allowed, refused: decisions; degraded: no decision within 20 ms; rejected: \
                 errors; done: none. Act if degraded grows: requests pass unlimited";
     sheet.counters_by("resp_answers", help, "answer", resp.answers())?;
     let help = "Buckets of CL.THROTTLE that gave way to other keys before they were full. Act if it grows: their callers \
                 start fresh; use rules and HIT";
-    sheet.counter("resp_key_evictions", help, &resp.evictions.load(Ordering::Relaxed))
+    sheet.counter("resp_key_evictions", help, &resp.evictions.load(Relaxed))
 }
 
 fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let [_, _, envoy] = &scrape.admin.adapters;
     let help =
         "gRPC connections of Envoy. Act if near an eighth of `connections.max`, or a quarter of `.per_user`";
-    sheet.gauge("envoy_connections", help, &envoy.connections())?;
+    sheet.gauge("envoy_connections", help, &envoy.connections.load(Relaxed))?;
     let help = "gRPC connections that were closed at once, as there were too many. Act if it grows: raise \
                 `connections`";
-    sheet.counter("envoy_connections_refused", help, &envoy.connections_refused())?;
+    sheet.counter("envoy_connections_refused", help, &envoy.connections_refused.load(Relaxed))?;
     let help = "Answers to Envoy: allowed, refused: decisions; degraded: no decision within 20 ms; rejected: not \
                 judged, the log says why. Act if degraded or rejected grows: requests pass, unless \
                 `failure_mode_deny` is set";
@@ -136,10 +140,10 @@ fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counters_by("envoy_answers", help, "answer", answers)?;
     let help =
         "Descriptors from Envoy whose `is_negative_hits` had no effect. Act if it grows: correct the route";
-    sheet.counter("envoy_fields_ignored", help, &envoy.ignored.load(Ordering::Relaxed))?;
+    sheet.counter("envoy_fields_ignored", help, &envoy.ignored.load(Relaxed))?;
     let help = "Windows of limits from Envoy that gave way to other keys before they ended. Act if it grows: their \
                 callers start fresh; use rules";
-    sheet.counter("envoy_key_evictions", help, &envoy.evictions.load(Ordering::Relaxed))
+    sheet.counter("envoy_key_evictions", help, &envoy.evictions.load(Relaxed))
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -202,16 +206,16 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         domains,
     )?;
     let modes = scrape.in_force.each().take(RULES_MAX).flat_map(|rule| {
-        Mode::ALL.map(|mode| {
+        Mode::ALL.iter().map(move |mode| {
             let labels = [("domain", rule.domain), ("rule", rule.name), ("mode", mode.name())];
-            (labels, u64::from(rule.mode == mode))
+            (labels, u64::from(rule.mode == *mode))
         })
     });
     let help = "1 for the effective mode of a rule, 0 for the others. Act if a rule is off unintentionally";
     sheet.gauges("mode", help, modes.collect::<Vec<_>>())
 }
 
-/// Counts active switches by their origin, also those that wait for a rule that is gone. `GET /switches` lists them.
+/// Counts active switches by their origin, also those that wait for a removed rule. `GET /switches` lists them.
 fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let engine = &scrape.admin.engine;
     let mut switches = [engine.switches(), engine.fleet_switches()].concat();

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use super::{Labels, Scrape, Sheet, Timed};
-use crate::engine::{RuleTotals, SpanTotals, VerdictTotals};
+use super::{Labels, Scrape, Sheet};
+use crate::engine::{RuleTotals, VerdictTotals};
 use crate::rules::candidate_of;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -14,11 +14,15 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     checks(&rules, &candidates, sheet)?;
     priorities(scrape, sheet)?;
     let totals = &scrape.totals;
+    let seconds = |nanos: u64| nanos as f64 / NANOS_PER_SECOND;
+    let spans = totals.spans.counts.iter();
+    let spans = spans.map(|(most, count)| (most.map_or(f64::INFINITY, seconds), *count));
     sheet.histogram(
         "decision_seconds",
         "Time from reading a batch of requests to its encoded replies; one batch in 64 is timed. Act if its p99 \
          is above 1 ms: the host has no CPU left",
-        &timed(&totals.spans),
+        seconds(totals.spans.nanos),
+        &spans.collect::<Vec<_>>(),
     )?;
     sheet.counters(
         "unmatched",
@@ -113,12 +117,6 @@ fn priorities(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 fn by_verdict(verdicts: &VerdictTotals) -> [(&'static str, u64); 5] {
     let VerdictTotals { allow, limit, wait, deny, shed } = *verdicts;
     [("allow", allow), ("limit", limit), ("wait", wait), ("deny", deny), ("shed", shed)]
-}
-
-fn timed(spans: &SpanTotals) -> Timed {
-    let seconds = |nanos: u64| nanos as f64 / NANOS_PER_SECOND;
-    let counts = spans.counts.iter().map(|(most, count)| (most.map_or(f64::INFINITY, seconds), *count));
-    Timed { seconds: seconds(spans.nanos), counts: counts.collect() }
 }
 
 const NANOS_PER_SECOND: f64 = 1e9;

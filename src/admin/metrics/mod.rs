@@ -33,7 +33,7 @@ struct Scrape {
     fleet_rules: Vec<FleetRuleStatus>,
 }
 
-/// The page of it.
+/// Answers with all metrics.
 pub(super) fn metrics(admin: &AdminState) -> HttpAnswer {
     let mut registry = Registry::with_prefix("tidegate");
     registry.register_collector(Box::new(Scrape::take(admin)));
@@ -84,14 +84,6 @@ struct Sheet<'e>(DescriptorEncoder<'e>);
 /// Label names and their values.
 type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
-/// Work that is timed, as a histogram has it.
-struct Timed {
-    /// Of all together.
-    seconds: f64,
-    /// Upper bound in seconds and count of each bucket, not cumulative; the last bucket has no bound.
-    counts: Vec<(f64, u64)>,
-}
-
 impl Sheet<'_> {
     /// Writes a family of counters; `_total` is appended to its name.
     fn counters<'l, const N: usize>(
@@ -108,7 +100,7 @@ impl Sheet<'_> {
         Ok(())
     }
 
-    /// The same with one label.
+    /// Like [`Sheet::counters`], with one label.
     fn counters_by(
         &mut self,
         name: &str,
@@ -119,7 +111,7 @@ impl Sheet<'_> {
         self.counters(name, help, counts.into_iter().map(|(value, count)| ([(label, value)], count)))
     }
 
-    /// The same with one series.
+    /// Writes a counter without labels.
     fn counter(&mut self, name: &str, help: &str, count: &impl EncodeCounterValue) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         family.encode_counter::<[(&str, &str); 0], _, f64>(count, None)
@@ -139,7 +131,7 @@ impl Sheet<'_> {
         Ok(())
     }
 
-    /// The same with one series.
+    /// Writes a gauge without labels.
     fn gauge(&mut self, name: &str, help: &str, value: &impl EncodeGaugeValue) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(value)
     }
@@ -155,11 +147,12 @@ impl Sheet<'_> {
         series.into_iter().try_for_each(|labels| family.encode_info(&labels))
     }
 
-    /// Writes a histogram of durations.
-    fn histogram(&mut self, name: &str, help: &str, timed: &Timed) -> fmt::Result {
-        let count = timed.counts.iter().map(|(_, count)| count).sum();
+    /// Writes a histogram of durations: of all together, and the upper bound in seconds and count of each bucket, not
+    /// cumulative; the last bucket has no bound.
+    fn histogram(&mut self, name: &str, help: &str, seconds: f64, counts: &[(f64, u64)]) -> fmt::Result {
+        let count = counts.iter().map(|(_, count)| count).sum();
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        family.encode_histogram::<[(&str, &str); 0]>(timed.seconds, count, &timed.counts, None)
+        family.encode_histogram::<[(&str, &str); 0]>(seconds, count, counts, None)
     }
 }
 

@@ -312,7 +312,7 @@ fn leases(status: &DaemonStatus) -> [(&'static str, String); 7] {
         ("expired", count(leases.expired)),
         ("ended with their process", count(leases.session)),
         ("abandoned", count(leases.abandoned)),
-        ("given back, but not held", count(not_held)),
+        ("released, but not held", count(not_held)),
     ]
 }
 

@@ -151,6 +151,6 @@ fn clear(admin: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> Str
 }
 
 fn mode(word: &str) -> Result<Mode, VerbRefusal> {
-    let known = Mode::ALL.into_iter().find(|mode| mode.name() == word);
-    known.ok_or_else(|| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled")))
+    let refusal = |_| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled"));
+    word.parse().map_err(refusal)
 }

@@ -159,7 +159,7 @@ fn missed(missed: &MissedStatus) -> Finding {
             "see by its log that it ran all the time, and that their user can connect: tidegate doctor --as USER"
         }
         "breaker" => {
-            "a client's breaker opens after several failures and then asks nothing for a while: mend the other reasons"
+            "a client's breaker opens after several failures and then asks nothing for a while: correct the other reasons"
         }
         "timeout" => {
             "see whether it was slow or the host busy: tidegate top; tidegate bench; or give the clients a longer timeout"

@@ -62,30 +62,27 @@ pub(super) fn state(settings: &Settings, of_daemon: Option<&User>) -> Vec<Findin
         return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", help)];
     };
     let found = std::iter::once(directory(path, settings.memory_max_bytes, of_daemon));
-    found.chain(set_aside(path)).chain(evidence(path)).collect()
+    found.chain(left(path)).collect()
 }
 
-/// Returns findings on files set aside at a start and not removed since. `directory` reports an unreadable directory.
-fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
-    let found = StateFile::VARIANTS
-        .iter()
-        .map(|file| (file, directory.join(file.name()).with_added_extension(ASIDE)));
-    found.filter(|(_, aside)| aside.symlink_metadata().is_ok()).map(|(file, aside)| {
-        let (file, aside) = (file.name(), aside.display());
+/// Returns findings on files that a start set aside or a crash loop left, and that were not removed since. `directory`
+/// reports an unreadable directory.
+fn left(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
+    let there = move |extension| {
+        let files = StateFile::VARIANTS.iter().map(|file| file.name());
+        let files = files.map(move |file| (file, directory.join(file).with_added_extension(extension)));
+        files.filter(|(_, path)| path.symlink_metadata().is_ok())
+    };
+    let aside = there(ASIDE).map(|(file, aside)| {
+        let aside = aside.display();
         let message = format!("{aside}: `{file}` could not be used at a start, and its state is lost");
         Finding::warning(STATE, message, format!("the log of that start says why; then: rm {aside}"))
-    })
-}
-
-/// Returns findings on files left by a crash loop.
-fn evidence(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
-    let found =
-        StateFile::VARIANTS.iter().map(|file| directory.join(file.name()).with_added_extension(EVIDENCE));
-    found.filter(|aside| aside.symlink_metadata().is_ok()).map(|aside| {
+    });
+    aside.chain(there(EVIDENCE).map(|(_, aside)| {
         let aside = aside.display();
         let message = format!("{aside}: the daemon was in a crash loop, and this is evidence of it");
         Finding::warning(STATE, message, format!("report it, with the log of that time; then: rm {aside}"))
-    })
+    }))
 }
 
 /// Checks that the directory exists, is private to its owner, and has space for the tables twice.

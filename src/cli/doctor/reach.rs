@@ -128,7 +128,7 @@ fn missing(path: &Path, error: &std::io::Error, socket: &Path) -> Finding {
         }
         _ => match daemon_of(socket) {
             Some(pid) => {
-                let message = format!("{message}; process {pid} serves this path, but its file is gone");
+                let message = format!("{message}; process {pid} serves this path, but its file was removed");
                 let help = "the daemon makes it again within seconds; else its log and `tidegate status` say why not";
                 Finding::wrong(WHAT, message, help)
             }
@@ -189,9 +189,7 @@ impl User {
             .map(|groups| groups.into_iter().map(rustix::process::Gid::as_raw).collect())
             .unwrap_or_default();
         gids.push(rustix::process::getegid().as_raw());
-        let users = std::fs::read_to_string(USERS_FILE).unwrap_or_default();
-        let name = name_of(&users, uid).map_or_else(|| uid.to_string(), str::to_owned);
-        User { name, uid, gids }
+        User { name: name_in(USERS_FILE, uid), uid, gids }
     }
 
     /// Reads the user of a process from `/proc/PID/status`.
@@ -204,9 +202,7 @@ impl User {
         let uid = *numbers("Uid:")?.get(1)?;
         // The group of the process last.
         let gids = [numbers("Groups:")?, vec![*numbers("Gid:")?.get(1)?]].concat();
-        let users = std::fs::read_to_string(USERS_FILE).unwrap_or_default();
-        let name = name_of(&users, uid).map_or_else(|| uid.to_string(), str::to_owned);
-        Some(User { name, uid, gids })
+        Some(User { name: name_in(USERS_FILE, uid), uid, gids })
     }
 
     /// Looks up a user by name or number.
@@ -254,8 +250,12 @@ pub(super) fn name_of(file: &str, number: u32) -> Option<&str> {
 }
 
 pub(super) fn group_name(gid: u32) -> String {
-    let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
-    name_of(&groups, gid).map_or_else(|| gid.to_string(), str::to_owned)
+    name_in(GROUPS_FILE, gid)
+}
+
+fn name_in(file: &str, number: u32) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    name_of(&text, number).map_or_else(|| number.to_string(), str::to_owned)
 }
 
 const USERS_FILE: &str = "/etc/passwd";

@@ -29,7 +29,7 @@ pub(super) fn print(
     }
     for (listed, why) in &explained.lists {
         let result = match why {
-            Some(why) => format!("no, {}", why_not(why, request)),
+            Some(why) => format!("no, {}", why.describe(request.descriptors.attributes())),
             None => format!("yes, {}", matched(&conditions(&listed.conditions))),
         };
         let (kind, name, mode) = (<&str>::from(listed.kind), &listed.name, mode(listed.mode));
@@ -81,7 +81,7 @@ fn rule(
     let named = format!("{}{} ({})", rule.name, mode(rule.mode), rule.position);
     let counted = match stands {
         Err(MismatchReason::Matching(why)) => {
-            return writeln!(out, "no        {named}: {}", why_not(why, request));
+            return writeln!(out, "no        {named}: {}", why.describe(request.descriptors.attributes()));
         }
         Err(MismatchReason::Unit(unit)) => {
             let reason = format!("it counts {unit}, and the cost names none (--cost {unit}=N)");
@@ -116,11 +116,6 @@ fn rule(
     line("block", &block.unwrap_or_default())?;
     let shadow = if rule.mode == Mode::Shadow { "refusals are only noted" } else { "" };
     line("shadow", shadow)
-}
-
-/// Describes why a rule or an entry does not match.
-fn why_not(why: &Mismatch<'_>, request: &ExplainedRequest<'_>) -> String {
-    why.describe(request.descriptors.attributes())
 }
 
 fn matched(conditions: &str) -> String {
@@ -217,7 +212,7 @@ pub(super) fn to_json(explained: &Explained<'_>, request: &ExplainedRequest<'_>)
     let sheds = sheds.map(|shed| describe::shed_json(explained.domain, shed));
     json!({
         "domain": explained.domain.name(),
-        "descriptors": request.descriptors.iter().map(pairs).collect::<Vec<_>>(),
+        "descriptors": request.descriptors.iter().collect::<Vec<_>>(),
         "cost": request.cost.iter().map(|(unit, cost)| ((*unit).to_owned(), Value::from(*cost))).collect::<Map<_, _>>(),
         "priority": explained.priority.map(|(name, by)| priority_json(name, by)),
         "lists": lists.collect::<Vec<_>>(),
@@ -272,7 +267,7 @@ fn reason(why: &Mismatch<'_>, request: &ExplainedRequest<'_>) -> Value {
         "reason": kind,
         "attribute": attribute,
         "line": (line > 0).then_some(line),
-        "text": why_not(why, request),
+        "text": why.describe(request.descriptors.attributes()),
     })
 }
 
@@ -289,8 +284,4 @@ fn priority_json(name: &str, by: PriorityBy<'_>) -> Value {
         "line": entry.map(|position| position.line),
         "column": entry.map(|position| position.column),
     })
-}
-
-fn pairs(attributes: &[(&str, &str)]) -> Vec<Value> {
-    attributes.iter().map(|(key, value)| json!([key, value])).collect()
 }

@@ -54,11 +54,11 @@ impl ExpectedDecision {
 }
 
 pub(super) fn verdict(name_of: &str) -> Option<Verdict> {
-    Verdict::ALL.into_iter().find(|verdict| verdict.name() == name_of)
+    name_of.parse().ok()
 }
 
 pub(super) fn is_note(name: &str) -> bool {
-    NoteKind::ALL.into_iter().any(|kind| kind.name() == name)
+    name.parse::<NoteKind>().is_ok()
 }
 
 /// Returns the rule, list entry or shedding rule that the decision names.

@@ -119,7 +119,7 @@ fn incomplete(op: &str, what: &str) -> ValueProblem {
 
 fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, ValueProblem> {
     let Some(name) = text else { return Ok(WorkOutcome::Error) };
-    WorkOutcome::from_name(name).ok_or_else(|| {
+    name.parse().map_err(|_| {
         ValueProblem::new(format!("{} is no end of work", shown(name)), "write ok, error or dropped")
     })
 }

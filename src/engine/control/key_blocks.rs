@@ -1,7 +1,6 @@
 //! Keys that an operator blocks, unblocks or resets. Leases are unaffected.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::switch::SwitchOrigin;
@@ -58,9 +57,9 @@ pub enum KeyError {
     /// The attributes do not form a key of the rule.
     #[error("{0}: {1}")]
     Key(RuleName, NotItsKey),
-    /// The digest is that of another rule's key.
-    #[error("{0} has no key with this digest: {1}")]
-    OtherRule(RuleName, OtherRule),
+    /// The digest is that of this other rule's key; `None`: of no rule in force.
+    #[error("{0} has no key with this digest: {other}", other = other_rule(.1))]
+    OtherRule(RuleName, Option<RuleName>),
     /// The state is in Redis.
     #[error(
         "{0} counts on all hosts together, and no host alone starts a key fresh; help: for one caller, write an entry of \
@@ -77,16 +76,10 @@ pub enum KeyError {
     TooMany,
 }
 
-/// The rule that a digest is of; `None`: of none in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtherRule(pub Option<RuleName>);
-
-impl fmt::Display for OtherRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(rule) => write!(f, "it is of {rule}"),
-            None => f.write_str("it is of no rule in force, or has a wrong digit"),
-        }
+fn other_rule(rule: &Option<RuleName>) -> String {
+    match rule {
+        Some(rule) => format!("it is of {rule}"),
+        None => "it is of no rule in force, or has a wrong digit".to_owned(),
     }
 }
 
@@ -290,7 +283,7 @@ fn wrong_rule(control: &OperatorControl, name: &RuleName, digest: ShownDigest) -
         domain.rules().iter().map(|rule| RuleName { domain: domain.name().into(), rule: rule.name.clone() })
     });
     let other = rules.into_iter().find(|rule| digest.is_of(&rule.domain, &rule.rule));
-    KeyError::OtherRule(name.clone(), OtherRule(other))
+    KeyError::OtherRule(name.clone(), other)
 }
 
 /// The digests of a key's states: per allowance the normal and the elastic one.

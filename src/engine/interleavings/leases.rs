@@ -72,7 +72,7 @@ fn grants_one_permit_once_with_its_rate_charge() {
             })
         };
         let seen = run_concurrently(vec![work(1, "a"), work(2, "a"), work(3, "b")]);
-        assert!(seen.iter().all(|released| *released), "whoever was granted could release");
+        assert!(seen.iter().all(|released| *released), "each granted lease could be released");
         assert_all_is_back(&engine);
     });
 }

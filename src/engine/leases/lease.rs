@@ -9,25 +9,30 @@ use crate::engine::digest::{Digest, Salt};
 use crate::engine::ledger::LEASE_BYTES;
 use crate::limit::malloc_block_bytes;
 
-#[derive(Debug)]
-pub(super) struct Lease {
+/// A lease, also in a snapshot, whose format is the order of the fields that are not skipped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
     /// The number by which its holder names it.
-    pub(super) number: u64,
-    pub(super) ends_at: Timestamp,
-    /// The id of its request, on the connection `connection`.
-    pub(super) request: u64,
-    pub(super) ties: Ties,
-    pub(super) cost: LeaseCost,
-    pub(super) connection: u32,
+    pub(in crate::engine) number: u64,
+    pub(in crate::engine) ends_at: Timestamp,
     /// Its time to live, from each grant or renewal.
     pub(super) ttl_millis: u32,
-    /// The number of its session in the table.
-    pub(super) member: u32,
-    pub(super) in_session: LeaseLink,
-    pub(super) on_spoke: LeaseLink,
-    pub(super) spoke: u16,
+    /// The id of its request, on the connection `connection`.
+    pub(super) request: u64,
+    pub(super) connection: u32,
     /// Whether its priority is below the most important one.
-    pub(super) is_noncritical: bool,
+    pub(in crate::engine) is_noncritical: bool,
+    pub(in crate::engine) ties: Ties,
+    pub(super) cost: LeaseCost,
+    /// The number of its session in the table.
+    #[serde(skip)]
+    pub(super) member: u32,
+    #[serde(skip)]
+    pub(super) in_session: LeaseLink,
+    #[serde(skip)]
+    pub(super) on_spoke: LeaseLink,
+    #[serde(skip)]
+    pub(super) spoke: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +56,7 @@ pub struct LeaseCost {
 /// Decides whether a cost, in requests or by unit, covers a refund.
 pub(in crate::engine) type Covers<'a> = &'a dyn Fn(LeaseCost, &[(u32, u32)]) -> bool;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeaseLink {
     pub(super) before: u32,
     pub(super) after: u32,
@@ -74,7 +79,8 @@ pub enum LeaseResource {
 }
 
 /// All ties of one lease. The common cases, none and one permit, take no heap memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<LeaseResource>", into = "Vec<LeaseResource>")]
 pub(in crate::engine) enum Ties {
     None,
     Permit(Digest),
@@ -130,8 +136,23 @@ pub struct LeaseCharge {
 
 pub(super) const NONE: u32 = u32::MAX;
 
-impl LeaseLink {
-    pub(super) const NONE: LeaseLink = LeaseLink { before: NONE, after: NONE };
+/// No link.
+impl Default for LeaseLink {
+    fn default() -> LeaseLink {
+        LeaseLink { before: NONE, after: NONE }
+    }
+}
+
+impl From<Vec<LeaseResource>> for Ties {
+    fn from(ties: Vec<LeaseResource>) -> Ties {
+        Ties::from_slice(&ties)
+    }
+}
+
+impl From<Ties> for Vec<LeaseResource> {
+    fn from(ties: Ties) -> Vec<LeaseResource> {
+        ties.iter().collect()
+    }
 }
 
 /// Keeps 100 000 leases below 128 bytes each, including the counter of the key that holds the permit.

@@ -150,8 +150,8 @@ impl LeaseTable {
             connection: u32::try_from(connection).unwrap_or(u32::MAX),
             ttl_millis: u32::try_from(new.ttl.as_millis()).unwrap_or(u32::MAX),
             member,
-            in_session: LeaseLink::NONE,
-            on_spoke: LeaseLink::NONE,
+            in_session: LeaseLink::default(),
+            on_spoke: LeaseLink::default(),
             spoke: 0,
             is_noncritical: new.is_noncritical,
         };

@@ -72,14 +72,12 @@ pub struct OpenSession {
 
 /// Why a connection cannot join or begin a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SessionError {
-    /// The session belongs to another user.
     #[error("this session belongs to another user")]
     OtherUser,
-    /// The session has another pool or another number of slots.
     #[error("this session began with another pool or another number of slots")]
     OtherPoolOrSlots,
-    /// A bound on sessions is reached.
     #[error("there are too many sessions")]
     TooMany,
 }

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::lease::{Lease, LeaseLink, Ties};
+use super::lease::Lease;
 use super::lease_table::LeaseTable;
 use super::session::{OpenSession, Session, SessionHandle, SessionMember};
 use super::{Leases, TABLES};
 use crate::clock::{Now, Timestamp};
-use crate::engine::snapshot::{SnapshotEntry, StoredLease, StoredSession};
+use crate::engine::snapshot::{SnapshotEntry, StoredSession};
 
 impl Leases {
     /// Copies every named session with its leases.
@@ -48,7 +48,7 @@ impl Leases {
     }
 
     /// Restores a lease of a session. `None`: it has expired, or a bound is reached.
-    pub(in crate::engine) fn restore(&self, session: &Session, stored: &StoredLease, now: Now) -> Option<()> {
+    pub(in crate::engine) fn restore(&self, session: &Session, stored: Lease, now: Now) -> Option<()> {
         if stored.ends_at <= now.at {
             return None;
         }
@@ -73,43 +73,16 @@ impl LeaseTable {
         })));
         let mut next = member.first;
         while let Some(lease) = self.leases.get(next as usize) {
-            copies.push(SnapshotEntry::Lease(Box::new(stored(lease))));
+            copies.push(SnapshotEntry::Lease(Box::new(lease.clone())));
             next = lease.in_session.after;
         }
     }
 
-    fn restore(&mut self, member: u32, stored: &StoredLease, now: Timestamp) -> Option<Timestamp> {
-        let lasts = Duration::from_millis(u64::from(stored.lasts_millis));
-        let ends_at = stored.ends_at.min(now.after(lasts));
-        let lease = Lease {
-            number: stored.number,
-            ends_at,
-            request: stored.request,
-            ties: Ties::from_slice(&stored.ties),
-            cost: stored.cost,
-            connection: stored.connection,
-            ttl_millis: stored.lasts_millis,
-            member,
-            in_session: LeaseLink::NONE,
-            on_spoke: LeaseLink::NONE,
-            spoke: 0,
-            is_noncritical: stored.is_other,
-        };
-        let index = self.begin(lease, now)?;
-        self.restored_indices.insert(stored.number, index);
+    fn restore(&mut self, member: u32, stored: Lease, now: Timestamp) -> Option<Timestamp> {
+        let ttl = Duration::from_millis(u64::from(stored.ttl_millis));
+        let (number, ends_at) = (stored.number, stored.ends_at.min(now.after(ttl)));
+        let index = self.begin(Lease { member, ends_at, ..stored }, now)?;
+        self.restored_indices.insert(number, index);
         Some(ends_at)
-    }
-}
-
-fn stored(lease: &Lease) -> StoredLease {
-    StoredLease {
-        number: lease.number,
-        ends_at: lease.ends_at,
-        lasts_millis: lease.ttl_millis,
-        request: lease.request,
-        connection: lease.connection,
-        is_other: lease.is_noncritical,
-        ties: lease.ties.iter().collect(),
-        cost: lease.cost,
     }
 }

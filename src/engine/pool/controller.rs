@@ -29,8 +29,8 @@ pub(super) struct PoolController {
 impl PoolController {
     pub(super) fn new() -> PoolController {
         PoolController {
-            window: UtilizationWindow::new(),
-            brake: Brake::new(),
+            window: UtilizationWindow::default(),
+            brake: Brake::default(),
             severity: SlowSeverity::at_rest(&Controller::default()),
             began: None,
             inherited: None,
@@ -61,7 +61,7 @@ impl PoolController {
 
     /// Releases the brake, where it has no input.
     pub(super) fn release_brake(&mut self) {
-        self.brake = Brake::new();
+        self.brake = Brake::default();
     }
 
     /// Starts the severity at rest, unless the parameters of the shedding controller are unchanged.

@@ -2,12 +2,12 @@
 //!
 //! Permit counts are not stored: every restored lease takes its own permits, so that both always agree.
 
-use super::{SnapshotEntry, StoredLease, StoredPool, StoredSession};
+use super::{SnapshotEntry, StoredPool, StoredSession};
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::check::SoftState;
 use crate::engine::digest::Digest;
-use crate::engine::leases::{ConnectionParams, LeaseResource, Session};
+use crate::engine::leases::{ConnectionParams, Lease, LeaseResource, Session};
 use crate::engine::memory::Memory;
 use crate::engine::rule_set::permit_salt;
 use crate::engine::shards::{SHARDS, Shard};
@@ -105,7 +105,7 @@ impl Restore<'_> {
                 self.engine.refundable_costs.restore(name, spent, &self.engine.shards, self.now);
             }
             SnapshotEntry::Session(session) => self.session(&session),
-            SnapshotEntry::Lease(lease) => self.lease(&lease)?,
+            SnapshotEntry::Lease(lease) => self.lease(*lease)?,
         }
         Ok(())
     }
@@ -158,7 +158,7 @@ impl Restore<'_> {
         self.is_any_session = true;
     }
 
-    fn lease(&self, stored: &StoredLease) -> Result<(), InvalidEntry> {
+    fn lease(&self, stored: Lease) -> Result<(), InvalidEntry> {
         if stored.number == 0 || !self.is_any_session {
             return Err(InvalidEntry("a lease of no session"));
         }
@@ -167,14 +167,15 @@ impl Restore<'_> {
         if engine.leases.is_live(session, stored.number, self.now) {
             return Ok(());
         }
+        let (is_noncritical, ties) = (stored.is_noncritical, stored.ties.clone());
         if engine.leases.restore(session, stored, self.now).is_none() {
             return Ok(());
         }
-        pool.add_lease(stored.is_other, None);
+        pool.add_lease(is_noncritical, None);
         let shards = &engine.shards;
-        for tie in &stored.ties {
+        for tie in ties.iter() {
             if let LeaseResource::Permit(digest) = tie {
-                shards.lock(shards.index_for(digest)).begin_progress(*digest, shards, self.now);
+                shards.lock(shards.index_for(&digest)).begin_progress(digest, shards, self.now);
             }
         }
         Ok(())

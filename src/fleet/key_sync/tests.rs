@@ -176,7 +176,7 @@ fn commands_are_sent_when_redis_must_know_or_tokens_run_out() {
         ("lost", "ask 0", "the last command has no reply"),
         ("borrowed 2", "ask 0", "the demand until a reply needs them, half as many and one"),
         ("borrowed 3", "look 80", "one more"),
-        ("borrowed 2, silent 0", "look 80", "nobody has asked since the last command"),
+        ("borrowed 2, silent 0", "look 80", "no request since the last command"),
         ("calls", "ask 0", "the engine needs some"),
         ("calls, spent-out-for 1, answered 1899", "look 80", "the window has none"),
         ("calls, spent-out-for 1, answered 1900", "ask 0", "another host may have returned some"),
@@ -201,7 +201,7 @@ fn commands_are_sent_when_redis_must_know_or_tokens_run_out() {
 
 #[rustfmt::skip]
 #[test]
-fn tokens_return_that_nobody_needs_here() {
+fn returns_tokens_without_demand() {
     check(BORROWS, Case::next, &[
         ("borrowed 20, asked 250", "ask 7", "half again as many as are needed"),
         ("borrowed 20, asked 249", "look 80", "not within a quarter of a second"),

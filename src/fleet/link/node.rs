@@ -73,7 +73,7 @@ impl NodeHandle {
         let state = NodeState::Starting;
         let status = NodeStatus { id, url: url.clone(), state, round_trip_us: None, connections: 0 };
         let (to, status) = watch::channel(status);
-        let log = ServerLog::new(url.to_string());
+        let log = ServerLog { url: url.to_string(), logged: None, throttle: LinkLogThrottle::default() };
         let keeper = NodeKeeper { url: url.clone(), shared, status: to, inbox: receiver, log };
         tokio::spawn(keeper.keep());
         NodeHandle { id, url, inbox, room: Arc::new(Semaphore::new(QUEUED_BYTES_MAX as usize)), status }
@@ -151,7 +151,7 @@ impl NodeKeeper {
                 }
             };
             self.shared.counts.count(failed.class);
-            let wait = backoff.wait(failed.class);
+            let wait = backoff.wait(failed.class, u32::from_ne_bytes(drawn()));
             self.enter(NodeState::Down(failed));
             if self.refuse_until(sleep(wait)).await.is_none() {
                 return;
@@ -181,7 +181,7 @@ impl NodeKeeper {
         };
         let ended = connection.run(&mut self.inbox, round_trip, on_reply).await?;
         if connection.was_of_use {
-            backoff.reset();
+            backoff.attempts = 0;
         }
         // The state changes first, so that a caller whose command fails finds the server down.
         self.status.send_modify(|status| status.state = NodeState::Down(ended.clone()));
@@ -226,21 +226,13 @@ async fn connect(url: Url, shared: Arc<Shared>) -> Result<(ServerConnection, Dur
 /// The delay before the next attempt to connect: random, so that the hosts of a fleet do not return together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Backoff {
+    /// Since a command was answered.
     attempts: u32,
 }
 
 impl Backoff {
-    /// Starts anew after a command was answered.
-    fn reset(&mut self) {
-        self.attempts = 0;
-    }
-
     /// The delay after a failure of this class.
-    fn wait(&mut self, class: FailureClass) -> Duration {
-        self.wait_by(class, u32::from_ne_bytes(drawn()))
-    }
-
-    fn wait_by(&mut self, class: FailureClass, chance: u32) -> Duration {
+    fn wait(&mut self, class: FailureClass, chance: u32) -> Duration {
         if class.is_of_rights() {
             // Only an operator can fix it, and each attempt adds to the server's log.
             return RIGHTS_WAIT;
@@ -262,10 +254,6 @@ struct ServerLog {
 }
 
 impl ServerLog {
-    fn new(url: String) -> ServerLog {
-        ServerLog { url, logged: None, throttle: LinkLogThrottle::default() }
-    }
-
     /// Logs a state unless it is the last one logged.
     fn log(&mut self, state: &NodeState) {
         let news = match state {
@@ -331,28 +319,17 @@ const LINES_PERIOD: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
-    use super::{Backoff, FailureClass, drawn};
+    use super::{Backoff, FailureClass};
 
     #[test]
     fn the_range_grows_to_five_seconds_and_ends_there() {
         let mut backoff = Backoff::default();
         let longest: Vec<_> =
-            (0..8).map(|_| backoff.wait_by(FailureClass::Down, u32::MAX).as_millis()).collect();
+            (0..8).map(|_| backoff.wait(FailureClass::Down, u32::MAX).as_millis()).collect();
         assert_eq!(longest, [199, 399, 799, 1599, 3199, 4999, 4999, 4999]);
-        assert_eq!(
-            backoff.wait_by(FailureClass::Down, 0).as_millis(),
-            100,
-            "the whole range, not its upper end"
-        );
-        backoff.reset();
-        assert!(backoff.wait(FailureClass::Timeout).as_millis() < 200);
-        assert_eq!(backoff.wait(FailureClass::Auth).as_secs(), 30);
-        assert_eq!(backoff.wait(FailureClass::NoPerm).as_secs(), 30);
-    }
-
-    #[test]
-    fn no_two_hosts_wait_alike() {
-        let waits: std::collections::HashSet<_> = (0..100).map(|_| drawn::<4>()).collect();
-        assert!(waits.len() > 90);
+        let shortest = backoff.wait(FailureClass::Down, 0).as_millis();
+        assert_eq!(shortest, 100, "the whole range, not its upper end");
+        assert_eq!(backoff.wait(FailureClass::Auth, 0).as_secs(), 30);
+        assert_eq!(backoff.wait(FailureClass::NoPerm, 0).as_secs(), 30);
     }
 }

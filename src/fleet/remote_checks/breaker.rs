@@ -49,7 +49,7 @@ impl PendingChecks {
         self.dismiss();
     }
 
-    pub(super) fn heard_in_time(&mut self) {
+    pub(super) fn answered_in_time(&mut self) {
         self.breaker = Breaker::Closed { misses: 0 };
         self.status.set_answers_in_time(self.status.is_redis_reachable());
     }

@@ -146,7 +146,7 @@ impl SyncLoop {
             return;
         }
         self.ticked = now.at;
-        let timeout = self.member.sync().timeout();
+        let timeout = self.member.sync.timeout();
         let is_urgent = self.keeps_reserve && self.reserves.is_urgent(&self.engine, now.at);
         let due = self.servers.as_mut().map(|servers| {
             servers.look(timeout, now.at);
@@ -162,7 +162,7 @@ impl SyncLoop {
         let mut commands = Vec::new();
         self.member.ask_versions(&mut commands);
         self.member.tick(now, &mut commands);
-        let is_waited_for = self.member.remote_checks().has_commands();
+        let is_waited_for = self.member.remote_checks.has_commands();
         self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(commands.into_iter().map(|command| (None, command)));
         self.send_to(out, now);
@@ -175,7 +175,7 @@ impl SyncLoop {
         let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
-        let (host, epoch) = (self.member.sync().host(), self.plan.identity.epoch);
+        let (host, epoch) = (self.member.sync.host(), self.plan.identity.epoch);
         Heartbeat { host, epoch, seq, pools, secret: self.plan.secret }
     }
 
@@ -283,7 +283,7 @@ impl SyncLoop {
     fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, now: Now) {
         match (command, reply) {
             (ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) => {
-                let is_own = heartbeat.host == self.member.sync().host();
+                let is_own = heartbeat.host == self.member.sync.host();
                 let is_overtaken = self.reserves.apply_reply(heartbeat, &reply, &self.engine);
                 if (is_overtaken || reply.is_name_taken) && is_own {
                     self.member.rename();
@@ -311,10 +311,10 @@ impl SyncLoop {
                 }
             }
             (command, reply) => {
-                let before = self.member.sync().host();
+                let before = self.member.sync.host();
                 let mut commands = Vec::new();
                 self.member.answered(command, reply, now, &mut commands);
-                if self.member.sync().host() != before {
+                if self.member.sync.host() != before {
                     self.rename();
                 }
                 self.send(commands, now);
@@ -336,7 +336,7 @@ impl SyncLoop {
 
     /// Logs whether borrowed tokens were returned at the end, for operators who miss tokens.
     fn log_end(&self, is_all_confirmed: bool) {
-        let expired = self.member.sync().counts().expired;
+        let expired = self.member.sync.counts.expired;
         if !self.member.has_budgets() {
             return;
         }
@@ -350,8 +350,8 @@ impl SyncLoop {
     /// Publishes the view.
     fn publish_view(&mut self, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
-        let sync = self.member.sync();
-        let counts = sync.counts();
+        let sync = &self.member.sync;
+        let counts = sync.counts;
         let view = &mut self.view;
         let passed = now.at.since(self.published.at).as_millis().max(1);
         let cells = u128::from(counts.cells - self.published_cells) * 1_000 / passed;
@@ -367,11 +367,11 @@ impl SyncLoop {
         view.round_trip = sync.round_trip();
         view.counts = counts;
         view.overrides = *self.counters.overrides.lock();
-        view.remote_checks = self.member.remote_checks().counts();
+        view.remote_checks = self.member.remote_checks.counts;
         view.is_too_slow = view.is_linked && !self.status.answers_in_time();
-        view.keys = sync.keys() + self.member.permits().keys();
+        view.keys = sync.keys() + self.member.permits.keys();
         view.versions = self.member.versions().collect();
-        view.tallies = sync.tallies(now.at).chain(self.member.permits().tallies(now.at)).collect();
+        view.tallies = sync.tallies(now.at).chain(self.member.permits.tallies(now.at)).collect();
         if let Some(servers) = &self.servers {
             view.nodes = servers.nodes();
             view.errors = servers.errors();
@@ -385,7 +385,7 @@ impl SyncLoop {
         warn!(
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
         );
-        self.plan.identity = self.plan.identity.renamed(self.member.sync().host(), &self.plan.marks);
+        self.plan.identity = self.plan.identity.renamed(self.member.sync.host(), &self.plan.marks);
         self.keep();
     }
 

@@ -87,7 +87,6 @@ impl Int48 {
 
 impl CompactShare {
     /// The state of a new key.
-    #[must_use]
     pub fn fresh(quota: &ShareQuota, now: Timestamp) -> CompactShare {
         CompactShare(Form::Untracked(Untracked {
             used: GcraState::full(quota.bucket().scale(), now),
@@ -100,7 +99,6 @@ impl CompactShare {
     }
 
     /// Folds a share.
-    #[must_use]
     pub fn new(share: ShareState, quota: &ShareQuota, now: Timestamp) -> CompactShare {
         CompactShare(
             Untracked::from_share(&share, quota, now)
@@ -109,7 +107,6 @@ impl CompactShare {
     }
 
     /// Unfolds the share.
-    #[must_use]
     pub fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> ShareState {
         match &self.0 {
             Form::Untracked(untracked) => untracked.unfold(quota, now),
@@ -153,7 +150,6 @@ impl CompactShare {
     }
 
     /// See [`ShareState::nanos_until_fresh`].
-    #[must_use]
     pub fn nanos_until_fresh(&self, scale: TickScale, now: Timestamp) -> u64 {
         match &self.0 {
             Form::Untracked(untracked) => {
@@ -166,7 +162,6 @@ impl CompactShare {
     }
 
     /// The heap bytes of this share.
-    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
             Form::Untracked(_) => 0,
@@ -175,7 +170,6 @@ impl CompactShare {
     }
 
     /// The most heap bytes of any share.
-    #[must_use]
     pub const fn heap_bytes_max() -> usize {
         HEAP_BYTES
     }

@@ -38,7 +38,6 @@ impl ShareQuota {
 impl ShareState {
     /// The numbers of a reply: the units that this host could admit now, and the last known rest. An estimate, because
     /// other hosts admit requests meanwhile.
-    #[must_use]
     pub fn level(&self, quota: &ShareQuota, now: Timestamp) -> QuotaLevel {
         let level = self.level_of_bucket(quota, now);
         if quota.window().is_none() {

@@ -52,26 +52,22 @@ impl ShareQuota {
     }
 
     /// The longest wait of a request for a remote check.
-    #[must_use]
     pub const fn patience(&self) -> Duration {
         self.wait_max
     }
 
     /// Whether requests may wait for a remote check at any number of hosts.
-    #[must_use]
     pub fn has_remote_checks(&self) -> bool {
         self.asks != RemoteCheckWait::Never
     }
 
     /// Whether requests may wait for a remote check at the current number of hosts.
-    #[must_use]
     pub fn checks_remotely_now(&self) -> bool {
         self.has_remote_checks()
             && self.fleet_status().is_some_and(|fleet_status| self.may_check_remotely(fleet_status.hosts()))
     }
 
     /// Whether requests may wait for a remote check at `hosts` hosts.
-    #[must_use]
     pub fn may_check_remotely(&self, hosts: u32) -> bool {
         match self.asks {
             RemoteCheckWait::Never => false,
@@ -91,7 +87,6 @@ impl ShareQuota {
     }
 
     /// Whether tokens are borrowed ahead of demand. A tiny budget would be spread over hosts that do not need it.
-    #[must_use]
     pub fn borrows(&self, hosts: u32) -> bool {
         match self.asks {
             RemoteCheckWait::Always => false,
@@ -140,7 +135,6 @@ impl ShareState {
 
     /// Whether a remote check might allow a request that is refused here, by the last known level. A level says
     /// nothing after a hold: other hosts have returned or spent the tokens that they held.
-    #[must_use]
     pub fn may_pass_elsewhere(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
         self.missing_tokens(quota, now, cost).is_some_and(|need| {
             let known = self.estimate(quota, now).filter(|_| self.is_recent(now));
@@ -150,7 +144,6 @@ impl ShareState {
 
     /// Whether a request that is refused here would pass by the last known level, less the debt of this host. For rules
     /// in shadow, whose requests make no remote check: units that pass so are charged with the next sync.
-    #[must_use]
     pub fn passes_in_shadow(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
         self.missing_tokens(quota, now, cost).is_some_and(|need| {
             // Without the demand of other hosts: what they spend is in the level of the next reply.

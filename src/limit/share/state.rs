@@ -94,7 +94,6 @@ impl SyncRequest {
 
 impl ShareState {
     /// The state of a new key.
-    #[must_use]
     pub fn fresh(quota: &ShareQuota, now: Timestamp) -> ShareState {
         let full = GcraState::full(quota.bucket().scale(), now);
         ShareState {
@@ -272,13 +271,11 @@ impl ShareState {
     }
 
     /// The level of the last reply of Redis, if it came after the last outage.
-    #[must_use]
     pub fn last_level(&self) -> Option<RedisLevel> {
         self.seen.filter(|_| !self.is_seen_before)
     }
 
     /// Whether the key is tracked in Redis.
-    #[must_use]
     pub fn is_tracked(&self) -> bool {
         self.tracked
     }
@@ -301,7 +298,6 @@ impl ShareState {
     }
 
     /// Nanoseconds until the state equals that of a new key, for buckets on this scale.
-    #[must_use]
     pub fn nanos_until_fresh(&self, quota_scale: crate::limit::TickScale, now: Timestamp) -> u64 {
         if self.tracked || self.owed > 0 || self.refund > 0 || self.borrowed(now) > 0 {
             return u64::MAX;

@@ -54,12 +54,12 @@ impl ShareState {
             self.catch_up(quota, fleet_status, now);
             self.start_tracking(quota, fleet_status.hosts(), now);
         }
-        let lapsed = self.expired(now);
+        let expired = self.expired(now);
         self.tokens = self.borrowed(now);
         let back = self.unreserved(now).min(give_back);
         self.tokens -= back;
         self.sync_request = SyncRequest::Signalled;
-        let reported = ShareReport { expired: lapsed, ..self.peek_report(now) };
+        let reported = ShareReport { expired, ..self.peek_report(now) };
         self.requested = 0;
         self.lacked = 0;
         self.refund = 0;
@@ -67,7 +67,6 @@ impl ShareState {
     }
 
     /// Returns the report without any change.
-    #[must_use]
     pub fn peek_report(&self, now: Timestamp) -> ShareReport {
         ShareReport {
             borrowed: self.borrowed(now),

@@ -83,13 +83,11 @@ impl ShareQuota {
     }
 
     /// The time over which the limit is granted.
-    #[must_use]
     pub fn window_length(&self) -> Micros {
         self.window().map_or(self.bucket.window(), |window| window.like.window())
     }
 
     /// The windows of the budget; `None` for a bucket.
-    #[must_use]
     pub fn window(&self) -> Option<&BudgetWindow> {
         self.window.as_deref()
     }
@@ -115,25 +113,21 @@ fn sliding_turns(window: &sliding_window::SlidingWindowQuota) -> WindowSchedule 
 
 impl BudgetWindow {
     /// The equivalent quota of a single host.
-    #[must_use]
     pub const fn local_quota(&self) -> &limit::Quota {
         &self.like
     }
 
     /// The schedule of the windows.
-    #[must_use]
     pub const fn turns(&self) -> WindowSchedule {
         self.turns
     }
 
     /// Whether the window slides: it then refills whenever units leave it, a fixed one at its end.
-    #[must_use]
     pub const fn slides(&self) -> bool {
         matches!(self.turns, WindowSchedule::Every { slots: 2.., .. })
     }
 
     /// The time until the end of the window, or of the part of a sliding one, by the clock of this host.
-    #[must_use]
     pub fn until_edge(&self, now: Now) -> Micros {
         let unix_nanos = now.at.as_nanos().saturating_add_signed(now.utc_offset_nanos);
         let edge = match (&self.like, self.turns) {
@@ -149,7 +143,6 @@ impl BudgetWindow {
 
     /// The start and the end of the window that contains an instant, and the end of the next window, in microseconds of
     /// Unix time. The instant may be imprecise and is moved to an earlier one, by at most a quarter of a window.
-    #[must_use]
     pub fn edges(&self, unix_us: u64) -> (u64, u64, u64) {
         let limit::Quota::FixedWindow(window) = &self.like else { return (0, 0, 0) };
         let early = (window.window().0 / 4).min(EARLY_US);

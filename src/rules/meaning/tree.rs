@@ -21,7 +21,7 @@ pub(in crate::rules) fn descriptors(
     let fleet = of_descriptors(given).map(|settings| (settings, given));
     let mut reader = TreeReader { report, fleet, depth: 0, idle: BTreeMap::new() };
     let branches = reader.level(nodes);
-    reader.tell_idle();
+    reader.report_idle();
     branches
 }
 
@@ -51,7 +51,7 @@ impl TreeReader<'_, '_> {
             if let Some(entry) = &entry {
                 let known_as = KnownKey { at: entry.at, key: entry.key.into() };
                 match known.get(&*entry.text()) {
-                    Some(first) => self.tell_second(entry, first),
+                    Some(first) => self.report_second(entry, first),
                     None => drop(known.insert(entry.text().into(), known_as)),
                 }
             }
@@ -129,7 +129,7 @@ impl TreeReader<'_, '_> {
         Some(NodeLimit { shadow, quota, fleet, ..limit })
     }
 
-    fn tell_second(&mut self, entry: &TreeEntry<'_>, first: &KnownKey) {
+    fn report_second(&mut self, entry: &TreeEntry<'_>, first: &KnownKey) {
         let line = first.at.line;
         let text = entry.text();
         if *first.key == *entry.key {
@@ -187,7 +187,7 @@ impl TreeReader<'_, '_> {
         }
     }
 
-    fn tell_idle(self) {
+    fn report_idle(self) {
         for (name, help) in IDLE {
             let Some((at, count)) = self.idle.get(name) else { continue };
             let times = match count {

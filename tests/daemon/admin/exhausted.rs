@@ -65,7 +65,7 @@ fn logs_missing_descriptors_and_recovers() {
     daemon.await_log(&["WARN", "tables cannot be written", "Too many open files"]);
     fs::write(daemon.plan.path("rules/api.yaml"), OTHER_RULES).unwrap();
     daemon.process.signal(libc::SIGHUP);
-    daemon.await_log(&["Too many open files", "rules"]);
+    daemon.await_log(&["Too many open files", "rules", "LimitNOFILE"]);
     let socket: PathBuf = admin_socket(&daemon);
     let operator = std::thread::spawn(move || {
         let stream = std::os::unix::net::UnixStream::connect(socket).unwrap();

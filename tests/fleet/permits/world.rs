@@ -355,7 +355,7 @@ impl World<'_> {
             return;
         };
         let to = To { host: number, epoch: self.epochs[number as usize] };
-        let timeout = self.plan.base.timeout_us(host.host.member.sync().timeout());
+        let timeout = self.plan.base.timeout_us(host.host.member.sync.timeout());
         for command in host.host.take_commands() {
             let number = self.network.send(to, command.clone(), us, timeout);
             host.host.sent(number, command, us);

@@ -21,7 +21,7 @@ pub struct Cell {
 
 impl Cell {
     /// Returns the requested cell, moved to `now`, and whether it had been lost.
-    pub fn of_one_who_asks(
+    pub fn for_request(
         value: Option<&Cell>,
         asked: &CellQuota,
         known_age_us: Option<u64>,

@@ -82,8 +82,7 @@ impl Store {
                 return self.sync_window(id, ask, other, now_us);
             }
             let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
-            let (mut cell, lost) =
-                Cell::of_one_who_asks(value, &ask.cell_quota, ask.known_age_us, other, now_us);
+            let (mut cell, lost) = Cell::for_request(value, &ask.cell_quota, ask.known_age_us, other, now_us);
             let sent = cell.serve(ask, lost, other);
             self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
             sent
@@ -96,7 +95,7 @@ impl Store {
         let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
         let window = ask.window.unwrap().window;
         let (cell, lost, is_its) =
-            WindowCell::of_one_who_asks(value, &ask.cell_quota, &window, ask.known_age_us, now_us);
+            WindowCell::for_request(value, &ask.cell_quota, &window, ask.known_age_us, now_us);
         let Some(mut cell) = cell else { return WindowCell::none(lost, ask.cell_quota.version, now_us) };
         let sent = cell.serve(ask, (lost, is_its), other, now_us);
         let kept = cell.kept_ms();
@@ -112,13 +111,13 @@ impl Store {
             let Some(window) = &cost.window else {
                 let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
                 let (cell, lost) =
-                    Cell::of_one_who_asks(value, &cost.cell_quota, cost.known_age_us, other, now_us);
+                    Cell::for_request(value, &cost.cell_quota, cost.known_age_us, other, now_us);
                 let paid = cell.look(cost.cost, lost, now_us);
                 return (Payer::Bucket(cell, paid), paid.wait);
             };
             let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
             let (cell, lost, is_its) =
-                WindowCell::of_one_who_asks(value, &cost.cell_quota, window, cost.known_age_us, now_us);
+                WindowCell::for_request(value, &cost.cell_quota, window, cost.known_age_us, now_us);
             // A host with another window retries immediately.
             let wait = match &cell {
                 Some(cell) if is_its => cell.wait(cost.cost, now_us),

@@ -31,7 +31,7 @@ pub struct WindowCell {
 
 impl WindowCell {
     /// Returns the requested cell, whether it had been lost, and whether it is of the current window.
-    pub fn of_one_who_asks(
+    pub fn for_request(
         value: Option<&WindowCell>,
         cell_quota: &CellQuota,
         window: &CellWindow,

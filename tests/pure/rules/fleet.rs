@@ -4,7 +4,7 @@ use tidegate::fleet::counters::FleetView;
 use tidegate::limit::Quota;
 use tidegate::limit::share::Fallback;
 use tidegate::rules::{
-    FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_text, read_text_scoped,
+    FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_scoped, read_text,
 };
 
 #[track_caller]
@@ -17,6 +17,13 @@ fn only(loaded: &Loaded) -> &Rule {
 fn rule(fields: &str) -> Rule {
     only(&read_text("rules.yaml", &format!("domain: api\nlimits:\n- {{name: a, key: [u], {fields}}}\n")))
         .clone()
+}
+
+fn read_with_scopes(text: &str, scopes: &Scopes) -> Loaded {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rules.yaml");
+    std::fs::write(&file, text).unwrap();
+    read_scoped(&file, scopes)
 }
 
 #[test]
@@ -51,7 +58,7 @@ fn nearest_scope_setting_wins() {
                 .collect(),
             ..Scopes::default()
         };
-        let loaded = read_text_scoped("rules.yaml", &text, &scopes);
+        let loaded = read_with_scopes(&text, &scopes);
         assert_eq!(only(&loaded).scope(), expected, "{text} {scopes:?}");
     }
 }
@@ -60,7 +67,7 @@ fn nearest_scope_setting_wins() {
 fn global_scope_applies_to_tree_nodes() {
     let tree = "domain: api\ndescriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 5}}]\n";
     let scopes = Scopes { all: Scope::Fleet, ..Scopes::default() };
-    let loaded = read_text_scoped("rules.yaml", tree, &scopes);
+    let loaded = read_with_scopes(tree, &scopes);
     let node = only(&loaded);
     assert_eq!(node.fleet, Some(FleetSettings::default()));
     let quota = node.limit.quota().unwrap();

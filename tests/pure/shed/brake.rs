@@ -21,7 +21,7 @@ fn unreadable(utilization: f64) -> Reading {
 
 /// Reads every 250 ms; each stretch includes its last millisecond. Returns the times of switching.
 fn changes(slots: u32, stretches: &[(u64, Reading)]) -> Vec<(u64, bool)> {
-    let mut brake = Brake::new();
+    let mut brake = Brake::default();
     let (mut changes, mut millis) = (Vec::new(), 0);
     for (until, (queue, utilization)) in stretches {
         while millis <= *until {
@@ -84,7 +84,7 @@ fn brakes_on_standing_queue_until_two_seconds_without() {
 
 #[test]
 fn sparse_samples_show_no_standing_queue() {
-    let mut brake = Brake::new();
+    let mut brake = Brake::default();
     for seconds in [0, 2, 4, 6, 3_606] {
         assert!(!brake.tick(at_millis(seconds * 1_000), Some(500), None, 16), "{seconds}");
     }

@@ -30,11 +30,11 @@ fn traffic(heavy: &mut HeavyCallers, seed: u64, permille: u64, others: u64) -> (
 fn finds_caller_of_six_percent_and_not_of_one() {
     let seed = 1;
     for others in [200, 5_000, u64::MAX - 1] {
-        let (noted, found, wrongly) = traffic(&mut HeavyCallers::new(), seed, 60, others);
+        let (noted, found, wrongly) = traffic(&mut HeavyCallers::default(), seed, 60, others);
         // By chance it sends less than five in a hundred for a while.
         assert!(found * 10 >= noted * 9, "seed {seed}: {found} of {noted}, {others} others");
         assert_eq!(wrongly, 0, "seed {seed}, {others} others");
-        let (noted, found, wrongly) = traffic(&mut HeavyCallers::new(), seed, 10, others);
+        let (noted, found, wrongly) = traffic(&mut HeavyCallers::default(), seed, 10, others);
         assert!(noted > 100);
         assert_eq!((found, wrongly), (0, 0), "seed {seed}, {others} others");
     }
@@ -44,7 +44,7 @@ fn finds_caller_of_six_percent_and_not_of_one() {
 #[test]
 fn heavy_threshold_is_five_percent() {
     for (every, is_found) in [(16, true), (100, false), (33, false)] {
-        let mut heavy = HeavyCallers::new();
+        let mut heavy = HeavyCallers::default();
         let mut others = 1;
         for request in 0_u64..10_000 {
             if request % every == 0 {
@@ -63,7 +63,7 @@ fn heavy_threshold_is_five_percent() {
 
 #[test]
 fn no_caller_is_heavy_before_minimum_count() {
-    let mut heavy = HeavyCallers::new();
+    let mut heavy = HeavyCallers::default();
     for _ in 1..REQUESTS_MIN {
         assert!(!heavy.count_request(9));
     }
@@ -72,7 +72,7 @@ fn no_caller_is_heavy_before_minimum_count() {
 
 #[test]
 fn heavy_callers_fade() {
-    let mut heavy = HeavyCallers::new();
+    let mut heavy = HeavyCallers::default();
     heavy.halve_counts(at_millis(500));
     for _ in 0..1_000 {
         heavy.count_request(9);
@@ -100,7 +100,7 @@ fn heavy_callers_fade() {
 
 #[test]
 fn replacement_inherits_count() {
-    let mut heavy = HeavyCallers::new();
+    let mut heavy = HeavyCallers::default();
     for caller in (1..=64).chain(1..=64) {
         heavy.count_request(caller);
     }
@@ -113,7 +113,7 @@ fn replacement_inherits_count() {
 
 #[test]
 fn late_halving_does_not_delay_the_next() {
-    let mut heavy = HeavyCallers::new();
+    let mut heavy = HeavyCallers::default();
     heavy.halve_counts(at_millis(0));
     for _ in 0..126 {
         heavy.count_request(9);

@@ -37,7 +37,7 @@ fn pass(bench: &Bench, from: u64, seconds: u64) {
     (0..=seconds * 4).for_each(|quarter| bench.engine.tick(at(from + quarter * S / 4)));
 }
 
-fn told(bench: &Bench) -> u64 {
+fn warnings(bench: &Bench) -> u64 {
     bench.engine.totals().rules.iter().map(|rule| rule.guard).sum()
 }
 
@@ -58,11 +58,11 @@ fn alarms_once_when_changed_rule_refuses_most_callers() {
         shadow_until: None,
     };
     assert_eq!(alarms(&bench), [expected]);
-    assert_eq!(told(&bench), 1);
+    assert_eq!(warnings(&bench), 1);
     assert!(bench.engine.is_alarm_of_rule(&name("a")), "until the rule changes");
     come(&mut bench, 6 * S, 200, 200);
     pass(&bench, 6 * S, 300);
-    assert!(alarms(&bench).is_empty() && told(&bench) == 1);
+    assert!(alarms(&bench).is_empty() && warnings(&bench) == 1);
     assert!(bench.ask(7 * S, Ask::hit("user=u1", 1)).starts_with("limit"), "it is told, and goes on");
     bench.reload(GOOD);
     assert!(!bench.engine.is_alarm_of_rule(&name("a")), "the rule has changed");
@@ -156,7 +156,7 @@ fn watches_rules_switched_to_enforce() {
     pass(&bench, 40 * S, 1);
     come(&mut bench, 41 * S, 200, 0);
     pass(&bench, 41 * S, 10);
-    assert_eq!((alarms(&bench).len(), told(&bench)), (1, 2));
+    assert_eq!((alarms(&bench).len(), warnings(&bench)), (1, 2));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn guard_shadow_switches_rule_for_ten_minutes() {
     pass(&bench, 606 * S, 1);
     come(&mut bench, 607 * S, 150, 150);
     pass(&bench, 607 * S, 10);
-    assert_eq!((alarms(&bench).len(), told(&bench)), (1, 2));
+    assert_eq!((alarms(&bench).len(), warnings(&bench)), (1, 2));
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn sends_headers_and_a_body_for_the_caller() {
     assert_eq!((&body["status"], &body["violated-policies"][0]), (&429.into(), &"per-user".into()));
     let denied = envoy.ask(&ask("shop", &["agent=bot"]));
     assert_eq!((denied.overall_code, denied.header("tidegate-status")), (OVER, Some("403")));
-    // Of several groups, the refusal with the longest wait is told.
+    // Of several groups, the refusal with the longest wait is reported.
     let mut descriptors = vec![descriptor("user=u1"), descriptor("tokens=t")];
     descriptors[1].hits_addend = Some(11);
     let told = envoy.ask(&Ask { descriptors, ..ask("shop", &[]) });

@@ -139,7 +139,7 @@ fn first(holds: impl Fn(u64) -> bool) -> Option<u64> {
 }
 
 impl ReferenceLimit {
-    /// The limit of a key with these terms, among those that keys of the rule can have.
+    /// The limit of a key with these numbers, among those that keys of the rule can have.
     pub(super) fn new(written: &Written, own: bool, terms: Terms, all: &[Terms], utc: u64) -> ReferenceLimit {
         let burst = if own { written.burst } else { terms.count };
         let quota = Quota::new(written, terms, burst, utc);

@@ -27,8 +27,8 @@ import java.util.concurrent.locks.ReentrantLock;
 /**
  * One connection to the daemon for all requests of a client, matched by id. Any error closes it for good.
  *
- * <p>No thread of its own: one of the waiting callers reads for all, and hands over when its reply is there. Whoever finds
- * nobody writing writes for all. The socket never blocks, so that an interrupt cannot close it, and the lock is never held
+ * <p>No thread of its own: one of the waiting callers reads for all, and hands over when its reply is there. A caller that finds
+ * no other one writing writes for all. The socket never blocks, so that an interrupt cannot close it, and the lock is never held
  * during I/O.
  */
 final class Connection {
@@ -159,7 +159,7 @@ final class Connection {
         return true;
     }
 
-    /** Waits for the answer until the deadline, whether interrupted or not, and reads for all if nobody does. */
+    /** Waits for the answer until the deadline, whether interrupted or not, and reads for all if no other caller does. */
     private void await(Waiting asked) {
         boolean interrupted = Thread.interrupted();
         try {
@@ -187,7 +187,7 @@ final class Connection {
         }
     }
 
-    /** Lets a waiting caller read, if nobody does. */
+    /** Lets a waiting caller read, if none does. */
     private void handOver() {
         if (reading.get()) {
             return;
