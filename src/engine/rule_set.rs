@@ -84,7 +84,8 @@ pub(super) struct CompiledRule {
     pub(super) fleet_blocks: Option<FleetBlockedKeys>,
     /// Records its callers, for some minutes after a change.
     pub(super) caller_sample: Option<Arc<CallerSample>>,
-    /// Set for a rule with one quota and no options in a [simple domain](is_simple): one look-up decides, unless a list entry matches too.
+    /// Set for a rule with one quota and no options in a [simple domain](is_simple): one look-up decides, unless a list
+    /// entry matches too.
     pub(super) simple: Option<SimpleRule>,
     pub(super) is_concurrency: bool,
     /// The index of its unit; 0: requests.

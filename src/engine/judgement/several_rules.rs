@@ -61,8 +61,8 @@ impl<'d> Judgement<'d> {
         })
     }
 
-    /// Charges a request that all matching rules, in the range of [`BUCKETS`], admit, and returns its cost. `None`, with nothing changed, if a rule is no
-    /// simple token bucket or does not admit it, or if another quota left its state.
+    /// Charges a request that all matching rules admit, and returns its cost. `None`, with nothing changed, if a rule is no
+    /// simple token bucket or does not admit it, or if another quota left its state. For as many rules as [`BUCKETS`].
     #[inline(never)]
     fn admit_by_buckets(
         &self,
