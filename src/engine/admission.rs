@@ -142,13 +142,17 @@ fn wanted_shards(shards: &Shards, checks: &[StageCheck]) -> u64 {
     checks.iter().fold(0, |wanted, check| wanted | 1 << check.shard(shards))
 }
 
-/// The held shards in ascending order, and the position of each shard among them.
-pub(super) struct LockedShards<'e>(ArrayVec<MutexGuard<'e, Shard>, SHARDS>, [u8; SHARDS]);
+/// The held shards in ascending order.
+pub(super) struct LockedShards<'e> {
+    guards: ArrayVec<MutexGuard<'e, Shard>, SHARDS>,
+    /// The index of the guard of each shard.
+    positions: [u8; SHARDS],
+}
 
 impl<'e> LockedShards<'e> {
     #[inline]
     pub(super) fn new() -> LockedShards<'e> {
-        LockedShards(ArrayVec::new_const(), [0; SHARDS])
+        LockedShards { guards: ArrayVec::new_const(), positions: [0; SHARDS] }
     }
 
     /// Locks a set of shards, one bit for each, in ascending order. In place: moving half a kilobyte of guards is slow.
@@ -160,8 +164,11 @@ impl<'e> LockedShards<'e> {
                 return;
             }
             let shard = left.trailing_zeros() as usize;
-            self.0.push(shards.lock(shard));
-            self.1[shard] = position;
+            self.guards.push(shards.lock(shard));
+            #[allow(clippy::indexing_slicing, reason = "each of SHARDS shards has a bit, and a position")]
+            {
+                self.positions[shard] = position;
+            }
             left &= left - 1;
         }
     }
@@ -170,7 +177,7 @@ impl<'e> LockedShards<'e> {
     #[inline]
     pub(super) fn shard(&mut self, shard: usize) -> &mut Shard {
         #[allow(clippy::indexing_slicing, reason = "every check's shard was locked, so its guard is there")]
-        &mut self.0[usize::from(self.1[shard])]
+        &mut self.guards[usize::from(self.positions[shard])]
     }
 }
 
