@@ -213,7 +213,7 @@ fn fast_path_decides_and_counts_like_the_general_path() {
     // Priorities take the requests of a domain to the general path; a list does not.
     let of = |more| Bench::of(Mode::Enforce, &format!("domain: api\n{more}\nlimits:{limits}\n")).engine;
     let engines = ["deny: [{name: none, match: {user: nobody}}]", "priorities: [all]"].map(of);
-    let mut deciders = engines.each_ref().map(|engine| engine.decider());
+    let mut deciders = engines.each_ref().map(Engine::decider);
     let mut random = Rng::new(3);
     let mut millis = 0;
     for _ in 0..20_000 {
