@@ -39,7 +39,6 @@ pub struct RefundableCost {
     pub costs: Box<[(u32, u32)]>,
 }
 
-/// Whether a name belongs to a grant or a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefundKind {
     Grant = 0,
@@ -271,7 +270,6 @@ impl TableState for RefundableCost {
     }
 }
 
-/// Returns whether a rule that counts units was charged.
 fn is_counted(check: &StageCheck) -> bool {
     check.charged && !check.is_concurrency
 }

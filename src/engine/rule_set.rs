@@ -76,7 +76,6 @@ pub(super) struct CompiledRule {
     pub(super) slot: Slot,
     /// The slot of replies that it alone decides: the domain's slot for a shadow rule, which no reply names.
     pub(super) reply_slot: Slot,
-    /// Its effective mode.
     pub(super) mode: Mode,
     /// Keys that operators blocked on this host, with the end of each block.
     blocked: Option<Arc<BlockedKeys>>,
@@ -100,7 +99,6 @@ pub(super) struct CompiledRule {
 pub(super) struct Compiler<'e> {
     pub(super) engine: &'e Engine,
     pub(super) control: &'e OperatorControl,
-    /// The mode of the whole daemon.
     pub(super) mode: Mode,
     /// Keys blocked on this host, and on all hosts.
     pub(super) blocks: [HashMap<RuleName, Arc<BlockedKeys>>; 2],
@@ -109,7 +107,6 @@ pub(super) struct Compiler<'e> {
     pub(super) slots: &'e mut Slots,
 }
 
-/// A rule with one quota and no options.
 #[derive(Clone, Debug)]
 pub(super) struct SimpleRule {
     pub(super) quota: Quota,
