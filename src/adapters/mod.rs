@@ -9,6 +9,7 @@ mod encode;
 mod envoy;
 mod exchange;
 mod handler;
+mod json;
 mod listen;
 mod openapi;
 mod resp;
