@@ -8,13 +8,11 @@ use serde::Deserialize;
 
 use super::encode;
 use super::exchange::REQUEST_ID;
+use super::json::{self, NamedTexts, Units};
 use crate::protocol::{
     ChargeFrame, CheckRequest, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions, UnitsField,
     WorkOutcome,
 };
-
-/// Attributes of the caller.
-pub(super) type AttributeMap = BTreeMap<String, String>;
 
 /// A request to check: hit, acquire or peek.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -23,19 +21,20 @@ pub(super) struct CheckBody {
     /// The domain whose rules decide.
     pub(super) domain: String,
     /// Attributes of the caller; empty values count as absent.
-    #[serde(default)]
-    pub(super) attributes: AttributeMap,
+    #[serde(default, deserialize_with = "json::named_texts")]
+    #[schemars(with = "BTreeMap<String, String>")]
+    pub(super) attributes: NamedTexts,
     /// For descriptor trees: lists of pairs, in order, instead of `attributes`.
-    #[serde(default)]
-    pub(super) descriptors: Vec<Vec<(String, String)>>,
+    #[serde(default, deserialize_with = "json::descriptors")]
+    pub(super) descriptors: Vec<NamedTexts>,
     /// The cost: 1 by default, or a number for each unit.
     #[serde(default)]
-    pub(super) cost: Option<CostBody>,
+    pub(super) cost: Option<Units<u64>>,
     /// The name of the priority.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::optional_text")]
     priority: Option<String>,
     /// The idempotency key. A retry needs the same session.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::optional_text")]
     idem: Option<String>,
     /// Seconds for which the request already waited for the application.
     #[serde(default)]
@@ -55,16 +54,17 @@ pub(super) struct ChargeBody {
     /// The domain whose rules are charged.
     pub(super) domain: String,
     /// Attributes of the caller; empty values count as absent.
-    #[serde(default)]
-    attributes: AttributeMap,
+    #[serde(default, deserialize_with = "json::named_texts")]
+    #[schemars(with = "BTreeMap<String, String>")]
+    attributes: NamedTexts,
     /// For descriptor trees: lists of pairs, in order, instead of `attributes`.
-    #[serde(default)]
-    descriptors: Vec<Vec<(String, String)>>,
+    #[serde(default, deserialize_with = "json::descriptors")]
+    descriptors: Vec<NamedTexts>,
     /// The amount: 1 by default, or a number for each unit. A negative one refunds part of `of`.
     #[serde(default)]
-    amount: Option<AmountBody>,
+    amount: Option<Units<i64>>,
     /// The idempotency key.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::optional_text")]
     idem: Option<String>,
     /// The grant or charge that is refunded.
     #[serde(default)]
@@ -83,23 +83,9 @@ pub(super) struct ReleaseBody {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "a cost is a whole number of 0 or more, or a map from units to such numbers")]
-pub(super) enum CostBody {
-    Requests(u64),
-    Units(BTreeMap<String, u64>),
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "an amount is a whole number, or a map from units to such numbers")]
-enum AmountBody {
-    Requests(i64),
-    Units(BTreeMap<String, i64>),
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum RefundOf {
-    Idem(String),
+    Idem(#[serde(deserialize_with = "json::text")] String),
     Lease(String),
 }
 
@@ -113,7 +99,7 @@ pub(super) enum CheckOp {
 
 impl CheckBody {
     /// A HIT of cost 1 that does not wait.
-    pub(super) fn hit(domain: &str, attributes: AttributeMap) -> CheckBody {
+    pub(super) fn hit(domain: &str, attributes: NamedTexts) -> CheckBody {
         CheckBody {
             domain: domain.to_owned(),
             attributes,
@@ -133,15 +119,15 @@ impl CheckBody {
     /// A message for the client.
     pub(super) fn frame(&self, op: CheckOp) -> Result<Vec<u8>, String> {
         let units: Vec<(&str, u64)> = match &self.cost {
-            Some(CostBody::Units(units)) => units.iter().map(|(unit, cost)| (&**unit, *cost)).collect(),
+            Some(Units::Each(units)) => units.iter().map(|(unit, cost)| (&**unit, *cost)).collect(),
             _ => Vec::new(),
         };
         let idem = self.idem.as_deref().filter(|idem| !idem.is_empty()).map(shortened_idem);
         let request = CheckRequest {
             cost: match &self.cost {
                 None => UnitsField::Requests(1),
-                Some(CostBody::Requests(cost)) => UnitsField::Requests(*cost),
-                Some(CostBody::Units(_)) => UnitsField::Units(units.as_slice().into()),
+                Some(Units::Requests(cost)) => UnitsField::Requests(*cost),
+                Some(Units::Each(_)) => UnitsField::Units(units.as_slice().into()),
             },
             priority: self.priority.as_deref(),
             options: RequestOptions {
@@ -166,7 +152,7 @@ impl ChargeBody {
     /// As [`CheckBody::frame`].
     pub(super) fn frame(&self) -> Result<Vec<u8>, String> {
         let units: Vec<(&str, i64)> = match &self.amount {
-            Some(AmountBody::Units(units)) => units.iter().map(|(unit, amount)| (&**unit, *amount)).collect(),
+            Some(Units::Each(units)) => units.iter().map(|(unit, amount)| (&**unit, *amount)).collect(),
             _ => Vec::new(),
         };
         let idem = self.idem.as_deref().filter(|idem| !idem.is_empty()).map(shortened_idem);
@@ -183,8 +169,8 @@ impl ChargeBody {
             domain: &self.domain,
             amount: match &self.amount {
                 None => UnitsField::Requests(1),
-                Some(AmountBody::Requests(amount)) => UnitsField::Requests(*amount),
-                Some(AmountBody::Units(_)) => UnitsField::Units(units.as_slice().into()),
+                Some(Units::Requests(amount)) => UnitsField::Requests(*amount),
+                Some(Units::Each(_)) => UnitsField::Units(units.as_slice().into()),
             },
             options: RequestOptions {
                 idem: idem.as_deref().map(str::as_bytes),
@@ -201,26 +187,26 @@ impl ReleaseBody {
     pub(super) fn frame(&self) -> Result<Vec<u8>, String> {
         let lease = lease_of(&self.lease)?;
         let request = RequestFrame::Release { id: Some(REQUEST_ID), lease, outcome: self.outcome };
-        frame(&request, &AttributeMap::new(), &[])
+        frame(&request, &[], &[])
     }
 }
 
 fn frame(
     request: &RequestFrame<'_>,
-    attributes: &AttributeMap,
-    descriptors: &[Vec<(String, String)>],
+    attributes: &[(String, String)],
+    descriptors: &[NamedTexts],
 ) -> Result<Vec<u8>, String> {
     if !attributes.is_empty() && !descriptors.is_empty() {
         return Err("`attributes` and `descriptors`: only one of them can hold".to_owned());
     }
-    let given = descriptors.iter().map(|pairs| present(pairs.iter().map(|(key, value)| (key, value))));
-    let texts = if descriptors.is_empty() { vec![present(attributes.iter())] } else { given.collect() };
+    let given = descriptors.iter().map(|pairs| present(pairs));
+    let texts = if descriptors.is_empty() { vec![present(attributes)] } else { given.collect() };
     encode::fitting(request, texts.into_iter().filter(|pairs| !pairs.is_empty()).collect())
 }
 
 /// Leaves out empty values.
-fn present<'b>(pairs: impl Iterator<Item = (&'b String, &'b String)>) -> Vec<(&'b str, Cow<'b, str>)> {
-    let present = pairs.filter(|(_, value)| !value.is_empty());
+fn present(pairs: &[(String, String)]) -> encode::Pairs<'_> {
+    let present = pairs.iter().filter(|(_, value)| !value.is_empty());
     present.map(|(key, value)| (&**key, value.into())).collect()
 }
 

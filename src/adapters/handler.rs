@@ -116,7 +116,7 @@ impl HttpHandler {
         }
         match path {
             "/v1/auth" => self.auth(&request).await,
-            "/v1/openapi.json" => Ok(json_reply(StatusCode::OK, &openapi::document())),
+            "/v1/openapi.json" => Ok(bytes_reply(StatusCode::OK, openapi::DOCUMENT.clone())),
             "/v1/hit" => self.check(CheckOp::Hit, request).await,
             "/v1/acquire" => self.check(CheckOp::Acquire, request).await,
             "/v1/peek" => self.check(CheckOp::Peek, request).await,
@@ -326,7 +326,11 @@ fn auth_reply(decision: &HttpDecision, domain: &str, always_403: bool) -> HttpRe
 fn json_reply(status: StatusCode, body: &impl Serialize) -> HttpReply {
     let mut bytes = serde_json::to_vec(body).unwrap_or_default();
     bytes.push(b'\n');
-    let mut reply = HttpReply::new(Full::from(bytes));
+    bytes_reply(status, bytes.into())
+}
+
+fn bytes_reply(status: StatusCode, json: Bytes) -> HttpReply {
+    let mut reply = HttpReply::new(Full::new(json));
     *reply.status_mut() = status;
     insert(&mut reply, CONTENT_TYPE.as_str(), "application/json");
     insert(&mut reply, CACHE_CONTROL.as_str(), "no-store");

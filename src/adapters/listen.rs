@@ -21,7 +21,7 @@ use tracing::{debug, info};
 use super::handler::{AdapterPeer, HttpHandler, Token};
 use super::sessions::HttpSessions;
 use super::{AdapterProtocol, AdapterState, envoy, resp};
-use crate::server::{Listener, retry_until_open};
+use crate::server::{Listener, QueueMembership, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
@@ -91,19 +91,20 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             Ok((socket, peer)) => match AdapterPermits::take(permits, state, peer.user) {
                 Some(permit) => {
                     let (state, stop) = (Arc::clone(state), stop.clone());
+                    let member = state.fair_queue.join(peer.user);
                     match &state.protocol {
                         AdapterProtocol::Http(_) => {
                             let handler = HttpHandler::new(state, peer);
-                            permits.tasks.spawn(serve_connection(socket, handler, permit, stop))
+                            permits.spawn(member, serve_connection(socket, handler, permit, stop));
                         }
                         AdapterProtocol::Resp => {
                             let handler = HttpHandler::new(state, peer);
-                            permits.tasks.spawn(resp::serve_connection(socket, handler, permit, stop))
+                            permits.spawn(member, resp::serve_connection(socket, handler, permit, stop));
                         }
                         AdapterProtocol::Envoy => {
-                            permits.tasks.spawn(envoy::serve_connection(socket, state, peer, permit, stop))
+                            permits.spawn(member, envoy::serve_connection(socket, state, peer, permit, stop));
                         }
-                    };
+                    }
                 }
                 // A closed connection is the answer.
                 None => {
@@ -191,6 +192,11 @@ impl AdapterPermits {
         of_user.open += 1;
         state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
         Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user })
+    }
+
+    /// Serves a connection in the time of its user.
+    fn spawn(&self, member: QueueMembership, served: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(async move { member.run_in_turn(served).await });
     }
 }
 

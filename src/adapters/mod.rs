@@ -9,6 +9,7 @@ mod encode;
 mod envoy;
 mod exchange;
 mod handler;
+mod json;
 mod listen;
 mod openapi;
 mod resp;
@@ -27,7 +28,7 @@ use strum::VariantNames;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::server::{ConnectionLimits, Connector};
+use crate::server::{ConnectionLimits, Connector, FairQueue};
 use envoy::own_limits::OwnLimitTable;
 use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;
@@ -149,7 +150,9 @@ impl AdapterThread {
         stop: CancellationToken,
     ) -> (AdapterThread, impl FnMut() + Send + 'static) {
         let (tell_ended, ended) = sync_channel(1);
+        let fair_queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
         let state = Arc::new(AdapterState {
+            fair_queue: Arc::clone(&fair_queue),
             protocol,
             endpoint,
             limits,
@@ -162,9 +165,12 @@ impl AdapterThread {
         });
         let stopped = stop.clone();
         let work = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let sleeping = Arc::clone(&fair_queue);
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().on_thread_park(move || sleeping.sleep()).build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
+            runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
             runtime.block_on(listen::serve(&state, &stopped));
             let _ = tell_ended.try_send(());
         };
@@ -183,6 +189,8 @@ impl Drop for AdapterThread {
 /// The state that all connections share.
 #[derive(Debug)]
 struct AdapterState {
+    /// The time of the thread, by user.
+    fair_queue: Arc<FairQueue>,
     protocol: AdapterProtocol,
     endpoint: Endpoint,
     /// The limits of the socket, of which the adapter takes a part.

@@ -1,5 +1,8 @@
 //! The OpenAPI document, made from the types of bodies.
 
+use std::sync::LazyLock;
+
+use hyper::body::Bytes;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
@@ -27,8 +30,10 @@ struct ErrorBody {
     error: String,
 }
 
-/// Returns the document (OpenAPI 3.1).
-pub(super) fn document() -> Value {
+/// The document (OpenAPI 3.1), made once: it takes as long as some hundred decisions.
+pub(super) static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| format!("{}\n", document()).into());
+
+fn document() -> Value {
     let mut schemas = SchemaSettings::draft2020_12()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
         .into_generator();

@@ -1,25 +1,29 @@
-//! Shares the time of one decision thread by user: deficit round robin over users, then over the connections of each.
+//! Shares the time of one thread by user: deficit round robin over users, then over the connections of each.
 //!
 //! tokio runs ready tasks first in, first out, so a user with 900 busy connections would have 900 batches for each
-//! batch of another user. Before each batch a connection calls [`QueueMembership::admit`]. While its user has used less
-//! than a quantum of the current round, it goes on at once; otherwise it waits for a later round. A round ends when
-//! each task that was ready at its start has run. A waiting connection is not in the run queue of tokio.
+//! batch of another user. Before each batch a connection calls [`QueueMembership::admit`]; in
+//! [`QueueMembership::run_in_turn`] each poll is a batch. While its user has used less than a quantum of the current
+//! round, it goes on at once; otherwise it waits for a later round. A round ends when each task that was ready at its
+//! start has run.
 //!
 //! As long as the thread serves one user, admission costs one comparison.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::{poll_fn, ready};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::ready;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::clock::{Clock, Timestamp};
 
-/// The users of one decision thread and their waiting connections.
+/// The users of one thread and their waiting connections.
 #[derive(Debug)]
-pub(super) struct FairQueue {
+pub struct FairQueue {
     clock: Arc<Clock>,
     /// The number of connected users. Kept beside `state` so that a single user takes no lock.
     user_count: AtomicUsize,
@@ -42,19 +46,21 @@ struct UserQueue {
     /// The last round in which it ran, and the time that it used in it.
     round: u64,
     used: Duration,
-    waiting: VecDeque<Arc<Notify>>,
+    /// Closed ones were given up.
+    waiting: VecDeque<oneshot::Sender<()>>,
 }
 
 /// One connection's membership in the queue, ended by its drop.
 #[derive(Debug)]
-pub(super) struct QueueMembership {
+pub struct QueueMembership {
     queue: Arc<FairQueue>,
     user: u32,
-    admitted: Arc<Notify>,
 }
 
 impl FairQueue {
-    pub(super) fn new(clock: Arc<Clock>) -> FairQueue {
+    /// Makes an empty queue.
+    #[must_use]
+    pub fn new(clock: Arc<Clock>) -> FairQueue {
         FairQueue {
             clock,
             user_count: AtomicUsize::new(0),
@@ -63,18 +69,20 @@ impl FairQueue {
         }
     }
 
-    pub(super) fn join(self: &Arc<FairQueue>, user: u32) -> QueueMembership {
+    /// Adds a connection of this user.
+    #[must_use]
+    pub fn join(self: &Arc<FairQueue>, user: u32) -> QueueMembership {
         let mut state = self.state.lock();
         state.users.entry(user).or_default().connections += 1;
         self.user_count.store(state.users.len(), Ordering::Relaxed);
         // Running time is not recorded while there is one user.
         state.running = None;
         drop(state);
-        QueueMembership { queue: Arc::clone(self), user, admitted: Arc::new(Notify::new()) }
+        QueueMembership { queue: Arc::clone(self), user }
     }
 
     /// Ends the round because the thread is about to sleep: the time until the next batch is charged to no user.
-    pub(super) fn sleep(&self) {
+    pub fn sleep(&self) {
         if self.serves_one_user() {
             return;
         }
@@ -84,7 +92,7 @@ impl FairQueue {
     }
 
     /// Begins rounds for as long as the runtime lives. Yields in between, so that each ready task runs once a round.
-    pub(super) async fn begin_rounds(self: Arc<FairQueue>) {
+    pub async fn begin_rounds(self: Arc<FairQueue>) {
         loop {
             self.round_wanted.notified().await;
             while self.begin_round() {
@@ -130,46 +138,68 @@ impl UserQueue {
     }
 
     fn wake_next(&mut self) -> bool {
-        let next = self.waiting.pop_front();
-        next.as_ref().inspect(|next| next.notify_one()).is_some()
+        while let Some(next) = self.waiting.pop_front() {
+            if next.send(()).is_ok() {
+                return true;
+            }
+        }
+        false
     }
 }
 
 impl QueueMembership {
     /// Waits until this connection may answer one batch.
-    pub(super) async fn admit(&self) {
-        if self.queue.serves_one_user() {
-            return;
-        }
-        let mut waited = false;
-        while !self.begin_batch(waited) {
-            waited = true;
-            self.queue.round_wanted.notify_one();
-            self.admitted.notified().await;
-        }
+    pub async fn admit(&self) {
+        self.run_in_turn(ready(())).await;
     }
 
-    /// Begins a batch if the user's quantum is not used up; otherwise queues the connection, in front if it `waited`.
-    fn begin_batch(&self, waited: bool) -> bool {
+    /// Runs a future of this connection, each poll as a batch.
+    pub async fn run_in_turn<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut turn: Option<oneshot::Receiver<()>> = None;
+        poll_fn(|context| {
+            while !self.queue.serves_one_user() || turn.is_some() {
+                if let Some(turn) = &mut turn {
+                    // The queue lives as long as its members, and drops no turn that is awaited.
+                    let _ = ready!(Pin::new(turn).poll(context));
+                }
+                turn = self.begin_batch(turn.is_some());
+                if turn.is_none() {
+                    break;
+                }
+                self.queue.round_wanted.notify_one();
+            }
+            future.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Begins a batch if the user's quantum is not used up; otherwise queues the connection, in front if it `waited`, and
+    /// returns its turn.
+    fn begin_batch(&self, waited: bool) -> Option<oneshot::Receiver<()>> {
         let now = self.queue.clock.now().at;
         let mut state = self.queue.state.lock();
         state.charge_running(now);
         let round = state.round;
-        let Some(user) = state.users.get_mut(&self.user) else { return true };
+        let user = state.users.get_mut(&self.user)?;
         user.enter_round(round);
         // A connection that has just become ready does not overtake those that wait.
         if user.used < QUANTUM && (waited || user.waiting.is_empty()) {
             user.wake_next();
             state.running = Some((self.user, now));
-            return true;
+            return None;
         }
-        let connection = Arc::clone(&self.admitted);
+        // Those that were given up would add up.
+        if user.waiting.len() == user.waiting.capacity() {
+            user.waiting.retain(|turn| !turn.is_closed());
+        }
+        let (wake, turn) = oneshot::channel();
         if waited {
-            user.waiting.push_front(connection);
+            user.waiting.push_front(wake);
         } else {
-            user.waiting.push_back(connection);
+            user.waiting.push_back(wake);
         }
-        false
+        Some(turn)
     }
 }
 
@@ -251,14 +281,65 @@ mod tests {
         let [first, second, third, late] = [(); 4].map(|()| queue.join(1));
         let _other = queue.join(2);
         let waiting = || queue.state.lock().users[&1].waiting.len();
-        assert!(first.begin_batch(false));
+        assert!(first.begin_batch(false).is_none());
         (0..3).for_each(|_| spend_batch(&clock));
-        assert!(!second.begin_batch(false) && !third.begin_batch(false), "the quantum is used up");
+        let turns = [second.begin_batch(false), third.begin_batch(false)];
+        assert!(turns.iter().all(Option::is_some), "the quantum is used up");
         assert!(queue.begin_round());
         assert_eq!(waiting(), 1, "one is woken");
-        assert!(!late.begin_batch(false), "it does not overtake those that wait");
-        assert!(second.begin_batch(true));
+        let turn = late.begin_batch(false);
+        assert!(turn.is_some(), "it does not overtake those that wait");
+        assert!(second.begin_batch(true).is_none());
         assert_eq!(waiting(), 1, "the next one is woken");
+    }
+
+    #[test]
+    fn forgets_turns_that_are_given_up() {
+        let clock = Arc::new(Clock::start());
+        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        let [first, second, _other] = [1, 1, 2].map(|user| queue.join(user));
+        assert!(first.begin_batch(false).is_none());
+        (0..3).for_each(|_| spend_batch(&clock));
+        for _ in 0..1_000 {
+            assert!(first.begin_batch(false).is_some());
+        }
+        let mut turn = second.begin_batch(false).unwrap();
+        assert!(queue.state.lock().users[&1].waiting.len() < 10, "none of them is kept");
+        assert!(queue.begin_round());
+        assert_eq!(turn.try_recv(), Ok(()), "the one that waits is woken");
+    }
+
+    /// The tasks of a connection that do not ask before each batch, as those of a library.
+    #[test]
+    fn runs_futures_in_turn() {
+        let clock = Arc::new(Clock::start());
+        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.spawn(Arc::clone(&queue).begin_rounds());
+        let batches = Arc::new(AtomicU64::new(0));
+        for _ in 0..200 {
+            let (seat, clock, batches) = (queue.join(1), Arc::clone(&clock), Arc::clone(&batches));
+            runtime.spawn(async move {
+                let endless = async {
+                    loop {
+                        spend_batch(&clock);
+                        batches.fetch_add(1, Ordering::Relaxed);
+                        tokio::task::yield_now().await;
+                    }
+                };
+                seat.run_in_turn(endless).await
+            });
+        }
+        let seat = queue.join(2);
+        let passes = seat.run_in_turn(async {
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+        });
+        runtime.block_on(passes);
+        let batches = batches.load(Ordering::Relaxed);
+        // Some batches in each of 50 rounds; rotation over connections would give 10 000.
+        assert!((50..=1_000).contains(&batches), "{batches}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ use tracing::warn;
 pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use connector::Connector;
+pub use fair_queue::{FairQueue, QueueMembership};
 pub use listener::{BindError, Listener, retry_until_open};
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;

@@ -21,8 +21,9 @@ use super::messages::{
 };
 use super::reflection::{self, Reflection};
 use crate::adapters::handler::{AdapterPeer, BODY_PATIENCE};
-use crate::adapters::listen::AdapterPermit;
+use crate::adapters::listen::{AdapterPermit, RequestBytes};
 use crate::adapters::{AdapterState, AnswerKind};
+use crate::server::QueueMembership;
 
 /// One connection.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(super) struct EnvoyHandler {
     state: Arc<AdapterState>,
     peer: AdapterPeer,
     permit: AdapterPermit,
+    /// Streams are tasks of their own.
+    member: QueueMembership,
     link: SharedLink,
     was_asked: AtomicBool,
 }
@@ -44,7 +47,9 @@ struct GrpcHealth;
 
 impl EnvoyHandler {
     pub(super) fn new(state: Arc<AdapterState>, peer: AdapterPeer, permit: AdapterPermit) -> EnvoyHandler {
-        EnvoyHandler { state, peer, permit, link: SharedLink::default(), was_asked: AtomicBool::new(false) }
+        let member = state.fair_queue.join(peer.user);
+        let (link, was_asked) = (SharedLink::default(), AtomicBool::new(false));
+        EnvoyHandler { state, peer, permit, member, link, was_asked }
     }
 
     /// Whether a request has come.
@@ -61,22 +66,30 @@ impl EnvoyHandler {
         })
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Result<GrpcReply, Status> {
+    async fn route(&self, mut request: Request<Incoming>) -> Result<GrpcReply, Status> {
+        let mut held = self.permit.hold();
+        if !held.add(STREAM_BYTES) {
+            return Err(Status::resource_exhausted("there are too many streams"));
+        }
         let content_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         if !content_type.is_some_and(|of| of.starts_with(b"application/grpc")) {
             return Err(Status::invalid_argument("only gRPC is served here"));
         }
-        let path = request.uri().path();
+        let uri = request.uri().clone();
+        let path = uri.path();
         // Kubernetes probes send no token; the answer says no more than that the port is open.
         if path != HEALTH_PATH && !self.peer.may_ask(bearer(request.headers())) {
             let message = "over TCP a request needs the token of `token_file` in `authorization: Bearer`";
             return Err(Status::unauthenticated(message));
         }
+        // The others would be kept until the message is there.
+        if let Some(encoding) = std::mem::take(request.headers_mut()).remove(ENCODING_HEADER) {
+            request.headers_mut().insert(ENCODING_HEADER, encoding);
+        }
         match path {
-            LIMIT_PATH => self.should_rate_limit(request).await,
+            LIMIT_PATH => self.should_rate_limit(request, held).await,
             HEALTH_PATH => {
                 let (head, body) = request.into_parts();
-                let mut held = self.permit.hold();
                 let body = read(body, HEALTH_BYTES_MAX, |bytes| held.add(bytes)).await?;
                 let request = Request::from_parts(head, Full::new(body));
                 Ok(Grpc::new(ProstCodec::default()).unary(GrpcHealth, request).await)
@@ -92,10 +105,14 @@ impl EnvoyHandler {
         }
     }
 
-    async fn should_rate_limit(&self, request: Request<Incoming>) -> Result<GrpcReply, Status> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<Incoming>,
+        mut held: RequestBytes<'_>,
+    ) -> Result<GrpcReply, Status> {
         let (head, body) = request.into_parts();
-        let mut held = self.permit.hold();
         let body = read(body, MESSAGE_BYTES_MAX, |bytes| held.add(bytes)).await?;
+        self.member.admit().await;
         let message = body.get(GRPC_HEADER_BYTES..).unwrap_or_default();
         if !is_small(message).map_err(|error| Status::invalid_argument(error.to_string()))? {
             let message = format!(
@@ -189,6 +206,11 @@ const HEALTH_PATH: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_SERVING: i32 = 1;
 
 const BEARER: &[u8] = b"Bearer ";
+
+const ENCODING_HEADER: &str = "grpc-encoding";
+
+/// The task of a stream, and the state of the connection for it.
+const STREAM_BYTES: usize = 8 * 1_024;
 
 /// A flag and the length of the message.
 const GRPC_HEADER_BYTES: usize = 5;

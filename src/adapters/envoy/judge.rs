@@ -13,7 +13,9 @@ use crate::adapters::encode::{self, Pairs};
 use crate::adapters::exchange::{self, WireAnswer};
 use crate::adapters::handler::{AdapterPeer, deadline};
 use crate::limit::fixed_window::FixedWindowQuota;
-use crate::protocol::{CheckRequest, Code, DESCRIPTORS_MAX, Mode, RequestFrame, RequestOptions, UnitsField};
+use crate::protocol::{
+    CheckRequest, Code, DESCRIPTORS_MAX, Mode, RequestFrame, RequestOptions, UnitsField, is_name,
+};
 
 /// The context of a request.
 #[derive(Debug)]
@@ -148,10 +150,11 @@ fn cost(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> u64 {
 }
 
 fn pairs(descriptor: &RateLimitDescriptor) -> Pairs<'_> {
-    // A key is text of Envoy's configuration: an empty one is refused as invalid. A value may be any bytes of a header.
-    let key = |key| std::str::from_utf8(key).unwrap_or_default();
-    let entries = descriptor.entries.iter();
-    let pairs = entries.map(|entry| (key(&entry.key), String::from_utf8_lossy(&entry.value)));
+    // A value may be any bytes of a header. A key that no rule can name matches none, and the other entries count.
+    let pairs = descriptor.entries.iter().map(|entry| match std::str::from_utf8(&entry.key) {
+        Ok(key) if is_name(key) => (key, String::from_utf8_lossy(&entry.value)),
+        _ => (NO_NAME, "".into()),
+    });
     let no_node = descriptor.limit.as_ref().map(|_| (NO_NODE, "".into()));
     no_node.into_iter().chain(pairs).collect()
 }
@@ -169,6 +172,9 @@ fn refused(code: Code, message: String) -> Status {
 /// The first attribute of a descriptor that has a limit of its own, so that no node of a tree counts it. It is empty, so that no
 /// rule matches it.
 const NO_NODE: &str = "limit of its own";
+
+/// The same for an entry whose key is no name.
+const NO_NAME: &str = "no name";
 
 /// The name in HELLO.
 const NAME: &str = "envoy";

@@ -36,13 +36,14 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 
     let handler = Arc::new(EnvoyHandler::new(state, peer, permit));
     let service = service_fn(|request| {
         let handler = Arc::clone(&handler);
-        async move { Ok::<_, Infallible>(handler.answer(request).await) }
+        // Boxed, so that a stream whose answer is not read keeps no more than the answer.
+        async move { Ok::<_, Infallible>(Box::pin(handler.answer(request)).await) }
     });
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(4 * WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
         .max_send_buf_size(WINDOW_BYTES as usize)
         .keep_alive_interval(PING_PERIOD)
         .keep_alive_timeout(PING_PERIOD)
@@ -67,10 +68,10 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 
     }
 }
 
-/// Of one connection; Envoy opens another for more.
-const STREAMS_MAX: u32 = 128;
+/// Of one connection; Envoy opens another for more. Requests take a millisecond, and each stream some kilobytes.
+const STREAMS_MAX: u32 = 32;
 
-/// Most requests are below a kilobyte.
+/// Most requests are below a kilobyte; of one connection, as many bytes wait in all.
 const WINDOW_BYTES: u32 = 64 * 1_024;
 
 /// A peer that does not answer is closed after two.

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::AnswerKind;
-use super::bodies::{AttributeMap, CheckBody, CheckOp, CostBody};
+use super::bodies::{CheckBody, CheckOp};
 use super::handler::{BadRequest, HttpHandler};
+use super::json::Units;
 use super::listen::AdapterPermit;
 use crate::protocol::Mode;
 use wire::{COMMAND_BYTES_MAX, Unsplit, split_command};
@@ -147,8 +148,8 @@ impl RespConnection {
             return Err(format!("ERR a value is missing, or the cost is negative; {HELP}"));
         };
         let pairs = pairs.iter().map(|[key, value]| (text(key), text(value)));
-        let mut body = CheckBody::hit(&text(domain), AttributeMap::new());
-        (body.descriptors, body.cost) = (vec![pairs.collect()], Some(CostBody::Requests(cost)));
+        let mut body = CheckBody::hit(&text(domain), Vec::new());
+        (body.descriptors, body.cost) = (vec![pairs.collect()], Some(Units::Requests(cost)));
         let decision = self.handler.decide(op, None, &body).await.map_err(error)?;
         let retry = decision.retry_after.filter(|_| !decision.allowed);
         let [retry, reset] = [retry, decision.reset_after].map(|time| Some(time?.0.div_ceil(1_000_000)));

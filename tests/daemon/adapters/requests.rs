@@ -144,6 +144,39 @@ fn charges_and_refunds_once() {
     assert_eq!((unnamed.status, unnamed.error().contains("of")), (403, true), "{unnamed:?}");
 }
 
+/// An odd value of a caller must not let its requests pass unjudged.
+#[test]
+fn judges_odd_values() {
+    let daemon = with_http("");
+    let verdict = |body: &str| {
+        let answer = send(&daemon, "POST /v1/hit", SESSION, body);
+        assert_eq!(answer.status, 200, "{body}: {answer:?}");
+        let decision = answer.json();
+        (decision["verdict"].as_str().unwrap().to_owned(), decision["retry_after"].is_null())
+    };
+    // Each value twice within its burst, then once above it.
+    let texts = [r#""\ud800""#, r#""a\udc00b""#, r#""\ud800\n""#, r#""\u0000""#];
+    let bodies = texts.iter().flat_map(|text| {
+        [
+            format!(r#"{{"domain": "shop", "attributes": {{"user": {text}, "user": "u1"}}}}"#),
+            format!(r#"{{"domain": "shop", "descriptors": [[["user", {text}]]], "priority": {text}}}"#),
+            format!(r#"{{"domain": "shop", "attributes": {{"user": {text}}}, "idem": {text}}}"#),
+        ]
+    });
+    for bodies in bodies.collect::<Vec<_>>().chunks(3) {
+        let verdicts: Vec<_> = bodies.iter().map(|body| verdict(body).0).collect();
+        assert_eq!(verdicts, ["allow", "allow", "limit"], "{bodies:?}");
+    }
+    let of_first = |second| {
+        verdict(&format!(r#"{{"domain": "shop", "attributes": {{"user": "u2", "user": "{second}"}}}}"#)).0
+    };
+    assert_eq!(["a", "b", "c"].map(of_first), ["allow", "allow", "limit"], "the first value counts");
+    for cost in ["18446744073709551616", "1e30", "1e400", r#"{"requests": 1e400, "requests": 1}"#] {
+        let body = format!(r#"{{"domain": "shop", "attributes": {{"user": "u3"}}, "cost": {cost}}}"#);
+        assert_eq!(verdict(&body), ("limit".to_owned(), true), "{cost}");
+    }
+}
+
 /// Requests and their bodies, the status and words of the error.
 fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
     let long = "x".repeat(70_000);
@@ -184,6 +217,8 @@ fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
         ("POST /v1/hit", r#"{"domain": "shop", "cost": -1}"#, 400, "a cost is a whole number of 0 or more"),
         ("POST /v1/hit", r#"{"domain": "shop", "cost": 1.5}"#, 400, "a cost is a whole number"),
         ("POST /v1/hit", r#"{"domain": "shop", "cost": {"a/b": 1}}"#, 400, "cost"),
+        ("POST /v1/hit", r#"{"domain": "shop", "cost": {"tokens": "1"}}"#, 400, "a cost is a whole number"),
+        ("POST /v1/hit", &many_units(), 400, "an object has at most 64 names"),
         ("POST /v1/hit", r#"{"domain": "shop", "queued": -1}"#, 400, "`queued` is a number of seconds"),
         ("POST /v1/charge", r#"{"domain": "shop", "amount": "1"}"#, 400, "an amount is a whole number"),
         (
@@ -204,6 +239,11 @@ fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
         .iter()
         .map(|(request, body, status, words)| (*request, (*body).to_owned(), *status, *words))
         .collect()
+}
+
+fn many_units() -> String {
+    let units: serde_json::Map<_, _> = (0..65).map(|unit| (unit.to_string(), 1.into())).collect();
+    json!({"domain": "shop", "cost": units}).to_string()
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Fairness between two real users on real sockets, one of which floods. The other is compared with the
 //! same client of a second, idle daemon, so that the load of the machine slows down both.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -70,6 +71,34 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 print(visits, flush=True)
 "#;
 
+/// Connects as another user and writes requests whenever there is room. Prints a line once replies come.
+const RAW_FLOOD: &str = r#"
+import select, socket, sys
+path, count, request = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+block, lines, poll, floods, ended = request * (65536 // len(request)), {}, select.epoll(), False, False
+for _ in range(count):
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(path)
+    line.setblocking(False)
+    lines[line.fileno()] = [line, 0]
+    poll.register(line, select.EPOLLIN | select.EPOLLOUT)
+poll.register(sys.stdin, select.EPOLLIN | select.EPOLLHUP)
+while not ended:
+    for number, events in poll.poll():
+        if number == sys.stdin.fileno():
+            ended = True
+            continue
+        line = lines[number]
+        try:
+            if events & select.EPOLLIN and line[0].recv(1 << 20) and not floods:
+                floods = True
+                print('floods', flush=True)
+            line[1] = (line[1] + line[0].send(memoryview(block)[line[1]:])) % len(block)
+        except BlockingIOError:
+            pass
+print(count, flush=True)
+"#;
+
 /// The user of floods.
 const OTHER: u32 = 65_534;
 
@@ -87,12 +116,12 @@ impl Flood {
 
     fn start_as(user: u32, daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-        Flood::run(user, daemon, FLOOD, &[connections.to_string(), hex])
+        Flood::run(user, &daemon.socket(), FLOOD, &[connections.to_string(), hex])
     }
 
-    fn run(user: u32, daemon: &Daemon, script: &str, arguments: &[String]) -> Flood {
+    fn run(user: u32, socket: &Path, script: &str, arguments: &[String]) -> Flood {
         let mut command = Command::new("python3");
-        command.args(["-c", script]).arg(daemon.socket()).args(arguments);
+        command.args(["-c", script]).arg(socket).args(arguments);
         command.current_dir(Path::new("/")).uid(user).gid(user);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
@@ -155,13 +184,20 @@ pub(crate) fn hit_of(bytes: usize) -> Vec<u8> {
 
 /// Median nanoseconds of round trips to both, in turn. Higher quantiles measure a machine of two processors
 /// with three busy processes; `make bench` has the 99th percentile.
-pub(super) fn round_trips(mut wires: [&mut Wire; 2]) -> [u64; 2] {
+pub(super) fn round_trips(wires: [&mut Wire; 2]) -> [u64; 2] {
+    medians(wires, |wire| {
+        wire.ask(&hit(1, "quiet"));
+    })
+}
+
+/// Median nanoseconds of `ask` on both, in turn.
+fn medians<C>(mut clients: [&mut C; 2], ask: impl Fn(&mut C)) -> [u64; 2] {
     let mut nanos = [Vec::new(), Vec::new()];
     let begin = read_boot_nanos();
     while nanos[0].len() < 150 && (nanos[0].len() < 30 || read_boot_nanos() - begin < 3_000_000_000) {
-        for (wire, nanos) in wires.iter_mut().zip(&mut nanos) {
+        for (client, nanos) in clients.iter_mut().zip(&mut nanos) {
             let begin = read_boot_nanos();
-            wire.ask(&hit(1, "quiet"));
+            ask(client);
             nanos.push(read_boot_nanos() - begin);
         }
     }
@@ -199,6 +235,44 @@ fn flood_of_one_user_keeps_latency_of_another() {
     }
 }
 
+/// The thread of an adapter is shared by user as a decision thread is.
+#[test]
+fn flood_of_an_adapter_keeps_latency_of_another_user() {
+    if !is_root() {
+        return;
+    }
+    let settings = "adapters: {http: {socket: http.sock, mode: \"0666\"}, resp: {socket: resp.sock, mode: \"0666\"}}";
+    let start = || open_plan("1").settings(settings).start();
+    let throttle = "CL.THROTTLE k 2 1 60\r\n";
+    let document = "GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
+    let body = r#"{"domain": "api", "attributes": {"user": "u1"}}"#;
+    let hit = format!("POST /v1/hit HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    for (socket, request, flood) in [
+        ("resp.sock", throttle, throttle),
+        ("http.sock", &*hit, &*hit),
+        ("http.sock", &*hit, document),
+    ] {
+        let (flooded, twin) = (start(), start());
+        let connect = |daemon: &Daemon| {
+            daemon.await_log(&["is served", socket]);
+            UnixStream::connect(daemon.plan.path(socket)).unwrap()
+        };
+        let mut streams = [connect(&flooded), connect(&twin)];
+        let hex: String = flood.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let flood = Flood::run(OTHER, &flooded.plan.path(socket), RAW_FLOOD, &["100".to_owned(), hex]);
+        let [here, there] = &mut streams;
+        let [flooded, idle] = medians([here, there], |stream| {
+            stream.write_all(request.as_bytes()).unwrap();
+            // An answer is one write.
+            assert!(stream.read(&mut [0; 8_192]).unwrap() > 0);
+        });
+        flood.end();
+        let report = format!("{request:?}: {flooded} ns, beside {idle} ns");
+        eprintln!("{report}");
+        assert!(flooded < RATIO_MAX * idle, "{report}");
+    }
+}
+
 #[test]
 fn flood_of_new_connections_keeps_latency_of_open_ones() {
     if !is_root() {
@@ -206,7 +280,7 @@ fn flood_of_new_connections_keeps_latency_of_open_ones() {
     }
     let (flooded, twin) = (open_to_all("1"), open_to_all("1"));
     let (mut here, mut there) = (flooded.greeted(), twin.greeted());
-    let floods: Vec<_> = (0..2).map(|_| Flood::run(OTHER, &flooded, VISITS, &[])).collect();
+    let floods: Vec<_> = (0..2).map(|_| Flood::run(OTHER, &flooded.socket(), VISITS, &[])).collect();
     let [flooded, idle] = round_trips([&mut here, &mut there]);
     let visits: u64 = floods.into_iter().map(Flood::end).sum();
     let report = format!("{flooded} ns among {visits} visits of another, beside {idle} ns");

@@ -1,6 +1,7 @@
 //! A client of gRPC, and the messages of rls.proto as Envoy declares them.
 
-use h2::client::SendRequest;
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::header::HeaderMap;
@@ -174,6 +175,34 @@ impl Grpc {
     /// Asks for a decision.
     pub(super) fn ask(&mut self, ask: &Ask) -> Told {
         told(&self.call(PATH, &[], ask))
+    }
+
+    /// Opens streams, and sends no message.
+    pub(super) fn open_streams(&mut self, count: usize) -> Vec<(ResponseFuture, SendStream<Bytes>)> {
+        self.runtime.block_on(async {
+            let mut streams = Vec::new();
+            for _ in 0..count {
+                let request = Request::post(format!("http://tidegate{PATH}"));
+                let request = request.header("content-type", "application/grpc").body(()).unwrap();
+                let send = self.send.clone().ready().await.unwrap();
+                streams.push({ send }.send_request(request, false).unwrap());
+            }
+            // Until the connection has sent them.
+            tokio::task::yield_now().await;
+            streams
+        })
+    }
+
+    /// The statuses of streams that end without a message.
+    pub(super) fn statuses(&mut self, streams: Vec<(ResponseFuture, SendStream<Bytes>)>) -> Vec<i32> {
+        self.runtime.block_on(async {
+            let mut statuses = Vec::new();
+            for (answer, _kept) in streams {
+                let answer = tokio::time::timeout(PATIENCE, answer).await.expect("an answer").unwrap();
+                statuses.push(answer.headers()["grpc-status"].to_str().unwrap().parse().unwrap());
+            }
+            statuses
+        })
     }
 
     /// Asks on as many streams at once.

@@ -97,6 +97,24 @@ fn answers_each_descriptor_by_its_limit() {
     assert_eq!(refusals, Some(refused as f64));
 }
 
+/// An entry whose key no rule can name matches nothing: no node of its descriptor, and no rule by it.
+#[test]
+fn judges_beside_keys_that_are_no_names() {
+    let daemon = with_envoy();
+    let mut envoy = Grpc::connect(&daemon);
+    let long = "k".repeat(65);
+    for (number, key) in [":path", "a/b", "", &long, "\u{7f}"].into_iter().enumerate() {
+        let odd = format!("{key}=x");
+        let both = format!("{odd} plan=free");
+        let own = format!("{odd} user=u{number}");
+        let asked = ask("shop", &[&*odd, &*both, &*own]);
+        check(&envoy.ask(&asked), OK, &[user(OK, 1); 3], &key);
+        check(&envoy.ask(&asked), OK, &[user(OK, 0); 3], &key);
+        check(&envoy.ask(&asked), OVER, &[user(OVER, 0); 3], &key);
+    }
+    check(&envoy.ask(&ask("shop", &["plan=free"])), OK, &[free(OK, 2)], &"no node counted");
+}
+
 #[test]
 fn charges_each_descriptor_by_its_own_addend() {
     let daemon = with_envoy();

@@ -1,0 +1,194 @@
+//! Values in bodies of JSON. Input fails no request: lone surrogates and bytes that are not UTF-8 are replaced, numbers beyond
+//! 64 bits become the largest, and of equal names in an object the first counts, as in every list of attributes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Names and their values, in order.
+pub(super) type NamedTexts = Vec<(String, String)>;
+
+/// Reads a text.
+pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Text::deserialize(deserializer).map(|Text(text)| text)
+}
+
+/// Reads a text that may be absent.
+pub(super) fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<Text>::deserialize(deserializer)?.map(|Text(text)| text))
+}
+
+/// Reads an object of texts.
+pub(super) fn named_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NamedTexts, D::Error> {
+    let Named(texts) = Named::<Text>::deserialize(deserializer)?;
+    Ok(texts.into_iter().map(|(name, Text(text))| (name, text)).collect())
+}
+
+/// Reads lists of pairs of texts.
+pub(super) fn descriptors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NamedTexts>, D::Error> {
+    let read: Vec<Vec<(Text, Text)>> = Deserialize::deserialize(deserializer)?;
+    let texts = |pairs: Vec<(Text, Text)>| pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect();
+    Ok(read.into_iter().map(texts).collect())
+}
+
+/// A number of requests, or of each unit.
+#[derive(Debug)]
+pub(super) enum Units<N> {
+    Requests(N),
+    Each(Vec<(String, N)>),
+}
+
+/// A whole number in JSON.
+pub(super) trait WholeNumber: Copy {
+    const EXPECTED: &str;
+
+    /// Reads the digits. Numbers beyond the type become its largest, or smallest.
+    fn read(digits: &str) -> Option<Self>;
+}
+
+impl WholeNumber for u64 {
+    const EXPECTED: &str = "a cost is a whole number of 0 or more, or a map from units to such numbers";
+
+    fn read(digits: &str) -> Option<u64> {
+        let large = || read_large(digits).filter(|is_negative| !is_negative).map(|_| u64::MAX);
+        digits.parse().ok().or_else(large)
+    }
+}
+
+impl WholeNumber for i64 {
+    const EXPECTED: &str = "an amount is a whole number, or a map from units to such numbers";
+
+    fn read(digits: &str) -> Option<i64> {
+        let large = || read_large(digits).map(|is_negative| if is_negative { i64::MIN } else { i64::MAX });
+        digits.parse().ok().or_else(large)
+    }
+}
+
+/// Returns whether a number beyond 64 bits is negative.
+fn read_large(digits: &str) -> Option<bool> {
+    // Every such number of JSON is whole, or infinite.
+    let number = digits.parse::<f64>().ok().filter(|number| number.abs() >= 9.2e18);
+    number.map(f64::is_sign_negative)
+}
+
+impl<'de, N: WholeNumber> Deserialize<'de> for Units<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Units<N>, D::Error> {
+        let text = <&RawValue>::deserialize(deserializer)?.get();
+        let number = |digits: &str| N::read(digits).ok_or_else(|| D::Error::custom(N::EXPECTED));
+        if !text.starts_with('{') {
+            return number(text).map(Units::Requests);
+        }
+        let Named(units) = serde_json::from_str::<Named<&RawValue>>(text).map_err(D::Error::custom)?;
+        let units = units.into_iter().map(|(unit, digits)| Ok((unit, number(digits.get())?)));
+        units.collect::<Result<_, _>>().map(Units::Each)
+    }
+}
+
+impl<N: JsonSchema> JsonSchema for Units<N> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Units".into()
+    }
+
+    fn json_schema(schemas: &mut SchemaGenerator) -> Schema {
+        let [number, units] = [schemas.subschema_for::<N>(), BTreeMap::<String, N>::json_schema(schemas)];
+        json_schema!({"anyOf": [number, units]})
+    }
+}
+
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+        struct TextVisitor;
+
+        impl Visitor<'_> for TextVisitor {
+            type Value = Text;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a string")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.to_owned()))
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Text, E> {
+                Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
+            }
+        }
+
+        // As bytes, serde_json takes surrogates and other bytes.
+        deserializer.deserialize_bytes(TextVisitor)
+    }
+}
+
+/// The values of an object.
+struct Named<V>(Vec<(String, V)>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Named<V>, D::Error> {
+        struct NamedVisitor<V>(PhantomData<V>);
+
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for NamedVisitor<V> {
+            type Value = Named<V>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<V>, A::Error> {
+                let (mut named, mut count) = (Vec::new(), 0);
+                while let Some((Text(name), value)) = map.next_entry()? {
+                    count += 1;
+                    if count > NAMES_MAX {
+                        return Err(A::Error::custom(format!("an object has at most {NAMES_MAX} names")));
+                    }
+                    if !named.iter().any(|(known, _)| *known == name) {
+                        named.push((name, value));
+                    }
+                }
+                Ok(Named(named))
+            }
+        }
+
+        deserializer.deserialize_map(NamedVisitor(PhantomData))
+    }
+}
+
+/// Some times the attributes of a request, as some may be empty: more are not worth their time.
+const NAMES_MAX: usize = 4 * crate::protocol::PAIRS_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::{Units, WholeNumber};
+
+    #[test]
+    fn reads_whole_numbers_of_any_size() {
+        let large = ["18446744073709551616", "1e20", "1e400", &"9".repeat(500)];
+        for digits in large {
+            assert_eq!((u64::read(digits), i64::read(digits)), (Some(u64::MAX), Some(i64::MAX)), "{digits}");
+            let negative = format!("-{digits}");
+            assert_eq!((u64::read(&negative), i64::read(&negative)), (None, Some(i64::MIN)), "{digits}");
+        }
+        assert_eq!((u64::read("7"), i64::read("-7")), (Some(7), Some(-7)));
+        for odd in ["1.5", "\"1\"", "[1]", "true", "1e3"] {
+            assert_eq!((u64::read(odd), i64::read(odd)), (None, None), "{odd}");
+        }
+    }
+
+    #[test]
+    fn takes_the_first_of_equal_units() {
+        let read = serde_json::from_str(r#"{"tokens": 7, "requests": 1e30, "tokens": 9}"#);
+        let Ok(Units::<u64>::Each(units)) = read else { panic!("{read:?}") };
+        assert_eq!(units, [("tokens".to_owned(), 7), ("requests".to_owned(), u64::MAX)]);
+    }
+}
