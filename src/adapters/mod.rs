@@ -15,7 +15,7 @@ mod resp;
 mod sessions;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, LazyLock};
@@ -47,6 +47,16 @@ pub struct Endpoint {
     pub token_file: PathBuf,
     /// The domains that clients of the loopback address may name.
     pub domains: Vec<Box<str>>,
+}
+
+impl Endpoint {
+    /// Reads the token of clients of the loopback address as the adapter does.
+    ///
+    /// # Errors
+    /// The reason why the file has none.
+    pub(crate) fn check_token_file(path: &Path) -> Result<(), String> {
+        handler::Token::read(path).map(drop)
+    }
 }
 
 /// The settings of the HTTP adapter.
