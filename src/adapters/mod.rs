@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::server::{ConnectionLimits, Connector};
+pub(crate) use encode::shorten_value;
 use envoy::own_limits::OwnLimitTable;
 use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::daemon::{Daemon, Plan, eventually, outcome_of};
 use super::http::{get, post};
@@ -121,6 +121,23 @@ fn blocks_and_resets_key_without_logging_it() {
         assert!(!text.contains("canary"), "the {origin} names the key: {text}");
     }
     daemon.await_log(&["blocked the key ", " of api/per-user until 2"]);
+}
+
+#[test]
+fn operators_name_long_values_as_clients_send_them() {
+    let daemon = plan().start();
+    let (long, sent) = ("v".repeat(1_500), format!("{}~b0dcafc82b5c35841cdc48b7bb950eb4", "v".repeat(960)));
+    let mut wire = limited(&daemon, &sent);
+    let why = daemon.run(&format!("why api user={long} --json"));
+    assert_eq!(serde_json::from_str::<Value>(&why).unwrap()["verdict"], "limit", "{why}");
+    daemon.run(&format!("reset per-user user={long}"));
+    (0..5).for_each(|_| assert_eq!(verdict(&mut wire, &sent), 0));
+    daemon.run(&format!("reset per-user user={long}"));
+    let block = json!({"rule": "per-user", "key": [["user", &long]], "for_s": 60}).to_string();
+    assert_eq!(post(&daemon, "/block", &block).status, 200);
+    assert_eq!(verdict(&mut wire, &sent), 1);
+    let (code, printed, _) = daemon.outcome(&format!("hit api user={long}"));
+    assert!(code == Some(75) && printed.starts_with("limit"), "{code:?} {printed}");
 }
 
 #[test]
