@@ -1,7 +1,7 @@
 //! Operators' overrides: commands, admin socket, `disable` file, state directory.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use serde_json::{Value, json};
 
@@ -235,6 +235,17 @@ fn keeps_switches_across_restart_and_kill() {
         let daemon = restart(daemon, signal);
         assert_eq!(verdict(&mut daemon.greeted(), "u2"), 0);
     }
+}
+
+#[test]
+fn warns_of_state_directory_that_every_user_may_write() {
+    let plan = plan();
+    fs::set_permissions(plan.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["WARN", "every user may replace the files of the state directory", "mode=\"0777\""]);
+    fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = restart(daemon, libc::SIGTERM);
+    assert!(!daemon.log().contains("every user may replace"), "{}", daemon.log());
 }
 
 #[test]
