@@ -94,6 +94,8 @@ socket; 101 after a panic.";
 /// Runs the command. Standard error carries the log.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
+    // Before the first line of the log, which may be a file of the largest size allowed.
+    prepare_process();
     let (settings, problems) = match settings(args) {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -139,7 +141,6 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
-    prepare_process();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
     let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;

@@ -43,12 +43,12 @@ pub(super) fn admit(
     gate: &mut dyn FnMut() -> Option<GateRefusal>,
 ) -> Admission {
     let mut locked = LockedShards::new();
-    locked.lock(context.shards, checks);
+    locked.lock(context.shards, wanted_shards(context.shards, checks));
     for check in &mut *checks {
-        check.look_up(context, locked.shard(check));
+        check.look_up(context, locked.shard(check.shard(context.shards)));
     }
     for check in &mut *checks {
-        check.judge(context, locked.shard(check));
+        check.judge(context, locked.shard(check.shard(context.shards)));
     }
     let mut refusing = checks.iter().filter(|check| check.refuses()).count();
     if refusing > 0 && intent != Intent::Admit && !context.oversized {
@@ -73,7 +73,7 @@ pub(super) fn admit(
         }
     }
     for check in &mut *checks {
-        check.read_level(context, locked.shard(check));
+        check.read_level(context, locked.shard(check.shard(context.shards)));
     }
     match shed {
         Some(refusal) => Admission::Shed(refusal),
@@ -94,7 +94,11 @@ fn count_definite_refusals(
 ) -> usize {
     let mut definite = 0;
     for check in checks.iter_mut().filter(|check| check.refuses()) {
-        check.missing_units = check.missing_fleet_units(intent == Intent::Peek, context, locked.shard(check));
+        check.missing_units = check.missing_fleet_units(
+            intent == Intent::Peek,
+            context,
+            locked.shard(check.shard(context.shards)),
+        );
         definite += usize::from(check.missing_units == 0);
     }
     definite
@@ -113,7 +117,7 @@ fn commit(
     // A share that lacks units has nothing to charge.
     let counts_all = || check.missing_units == 0 && check.counts_refused(context);
     let is_charged = check.passes() && may_charge || counts_all();
-    let shard = locked.shard(check);
+    let shard = locked.shard(check.shard(context.shards));
     if is_charged {
         check.charge(granted, wait, context, shard);
     }
@@ -127,40 +131,53 @@ fn commit(
 pub(super) fn settle_up(context: &CheckContext<'_>, checks: &mut [StageCheck], amounts: &[i64]) {
     assert_eq!(checks.len(), amounts.len(), "each check has its amount");
     let mut locked = LockedShards::new();
-    locked.lock(context.shards, checks);
+    locked.lock(context.shards, wanted_shards(context.shards, checks));
     for (check, amount) in checks.iter_mut().zip(amounts) {
-        check.charge_amount(*amount, context, locked.shard(check));
+        check.charge_amount(*amount, context, locked.shard(check.shard(context.shards)));
     }
 }
 
-/// The held shards in ascending order; [`StageCheck::guard`] is an index here.
-struct LockedShards<'e>(ArrayVec<MutexGuard<'e, Shard>, SHARDS>);
+/// The shards of all checks, one bit for each.
+fn wanted_shards(shards: &Shards, checks: &[StageCheck]) -> u64 {
+    checks.iter().fold(0, |wanted, check| wanted | 1 << check.shard(shards))
+}
+
+/// The held shards in ascending order.
+pub(super) struct LockedShards<'e> {
+    guards: ArrayVec<MutexGuard<'e, Shard>, SHARDS>,
+    /// The index of the guard of each shard.
+    positions: [u8; SHARDS],
+}
 
 impl<'e> LockedShards<'e> {
     #[inline]
-    fn new() -> LockedShards<'e> {
-        LockedShards(ArrayVec::new_const())
+    pub(super) fn new() -> LockedShards<'e> {
+        LockedShards { guards: ArrayVec::new_const(), positions: [0; SHARDS] }
     }
 
-    /// Locks the shards of all parts, in ascending order. In place: moving half a kilobyte of guards is slow.
+    /// Locks a set of shards, one bit for each, in ascending order. In place: moving half a kilobyte of guards is slow.
     #[inline]
-    fn lock(&mut self, shards: &'e Shards, checks: &mut [StageCheck]) {
-        // One bit for each shard.
-        let wanted = checks.iter().fold(0_u64, |wanted, check| wanted | 1 << check.shard(shards));
+    pub(super) fn lock(&mut self, shards: &'e Shards, wanted: u64) {
         let mut left = wanted;
-        while left != 0 {
-            self.0.push(shards.lock(left.trailing_zeros() as usize));
+        for position in 0.. {
+            if left == 0 {
+                return;
+            }
+            let shard = left.trailing_zeros() as usize;
+            self.guards.push(shards.lock(shard));
+            #[allow(clippy::indexing_slicing, reason = "each of SHARDS shards has a bit, and a position")]
+            {
+                self.positions[shard] = position;
+            }
             left &= left - 1;
         }
-        for check in checks {
-            check.guard = (wanted & ((1 << check.shard(shards)) - 1)).count_ones();
-        }
     }
 
+    /// Returns a shard that is locked.
     #[inline]
-    fn shard(&mut self, check: &StageCheck) -> &mut Shard {
-        #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
-        &mut self.0[check.guard as usize]
+    pub(super) fn shard(&mut self, shard: usize) -> &mut Shard {
+        #[allow(clippy::indexing_slicing, reason = "every check's shard was locked, so its guard is there")]
+        &mut self.guards[usize::from(self.positions[shard])]
     }
 }
 
@@ -196,8 +213,8 @@ mod tests {
         let judgement = Judgement { engine: &engine, rule_set: &rule_set, compiled, counters: None, now };
         let of_rule = &compiled.rules[0];
         let key = of_rule.key_hash.digest(["u1"].into_iter());
-        let good = StageCheck::new(0, of_rule, key, 0, 1);
-        let bad = StageCheck::new(0, of_rule, key, 7, 1);
+        let good = StageCheck::new(0, of_rule, key, Timestamp::ORIGIN, 0, 1);
+        let bad = StageCheck::new(0, of_rule, key, Timestamp::ORIGIN, 7, 1);
         let came_of_it = catch_unwind(AssertUnwindSafe(|| broken(&judgement, &mut [good, bad])));
         assert!(came_of_it.is_err(), "{name}: {came_of_it:?}");
         // Nothing was charged, no lock is held.

@@ -181,6 +181,7 @@ impl AlgorithmTable for token_bucket::TokenBucketQuota {
         *state = state.refund(self, now.at, amount);
     }
 
+    #[inline(always)]
     fn level(&self, state: &GcraState, now: Now) -> QuotaLevel {
         state.level(self, now.at)
     }

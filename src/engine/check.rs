@@ -46,8 +46,6 @@ pub(super) struct StageCheck {
     /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
     pub(super) charged: bool,
-    /// The index of the guard of its shard, once it is locked.
-    pub(super) guard: u32,
     /// The units that a remote check would have to bring.
     pub(super) missing_units: u32,
     pub(super) blocked_until: Timestamp,
@@ -98,10 +96,13 @@ struct LimitedBy<'a> {
 }
 
 impl StageCheck {
+    /// `blocked_in_fleet`: the end of a fleet-wide block of the key.
+    #[inline]
     pub(super) fn new(
         rule: u32,
         compiled_rule: &CompiledRule,
         key: Digest,
+        blocked_in_fleet: Timestamp,
         allowance: u32,
         cost: u32,
     ) -> StageCheck {
@@ -122,9 +123,8 @@ impl StageCheck {
             cost,
             is_concurrency: compiled_rule.is_concurrency,
             charged: false,
-            guard: 0,
             missing_units: 0,
-            blocked_until: compiled_rule.blocked_until(&key),
+            blocked_until: compiled_rule.blocked_until(&key).max(blocked_in_fleet),
             is_blocked: false,
         }
     }
@@ -419,12 +419,6 @@ fn find_table_index<A: AlgorithmTable>(_: &A, shard: &Shard, digest: &Digest) ->
 
 /// Blocks: a key that was refused once stays refused for a time.
 impl StageCheck {
-    #[inline]
-    pub(super) fn refused_until(mut self, until: Timestamp) -> StageCheck {
-        self.blocked_until = self.blocked_until.max(until);
-        self
-    }
-
     /// Returns the remaining block of the key. An expired block has no effect until it is swept.
     fn block_remaining(&self, now: Now, shard: &Shard) -> Micros {
         let ends = shard.blocks.find(&self.digest).map_or(now.at, |BlockedUntil(ends)| *ends);

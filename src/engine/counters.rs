@@ -40,7 +40,6 @@ pub(super) struct DurationHistogram {
     pub(super) nanos: Count,
 }
 
-/// The result of one rule for one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CheckResult {
     Pass,

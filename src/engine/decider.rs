@@ -15,7 +15,7 @@ use super::remote_check::{self, RemoteCheckResult};
 use super::request::{Charge, Op, Request};
 use super::rule_set::CompiledRuleSet;
 use super::workspace::Workspace;
-use crate::clock::Now;
+use crate::clock::{Now, Timestamp};
 use crate::engine::decision::Decision;
 use crate::rules::Selection;
 
@@ -54,7 +54,7 @@ impl Decider {
         let judgement = Judgement { engine: &self.engine, rule_set, compiled, counters, now };
         match judgement.find_only_rule(&workspace.matching, request) {
             Some(one) => judgement.decide_by_one_rule(&one, &selection, request, workspace),
-            None => judgement.decide(&selection, request, workspace),
+            None => judgement.decide_by_several_rules(&selection, request, workspace),
         }
     }
 
@@ -148,7 +148,8 @@ impl Engine {
             }
             let allowances = 0..u32::try_from(rule.limit.allowances.len()).unwrap_or(u32::MAX);
             let mut checks = allowances.map(|allowance| {
-                let mut check = StageCheck::new(index, compiled_rule, key.key(), allowance, 1);
+                let mut check =
+                    StageCheck::new(index, compiled_rule, key.key(), Timestamp::ORIGIN, allowance, 1);
                 let is_known = check.inspect(&context, &mut self.shards.lock(check.shard(&self.shards)));
                 (check, is_known)
             });

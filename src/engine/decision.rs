@@ -64,6 +64,8 @@ pub struct Decision<'d> {
 pub(super) enum CheckedKeys<'d> {
     /// The key of one rule, after a pass with the tag of its state, and its cost there.
     One { rule: u32, key: Digest, cost: u32, passes: bool },
+    /// The keys of several rules, with the tag of each state, and the cost at each: all pass.
+    Passed { keys: &'d [(u32, Digest)], cost: u32 },
     /// The keys of all rules that judged.
     Several(&'d [StageCheck]),
 }
@@ -91,21 +93,25 @@ impl<'d> Decision<'d> {
 
     /// The check of each rule that was evaluated, in file order.
     pub fn checks(&self) -> impl Iterator<Item = RuleCheck> + 'd {
-        let (one, checks) = match self.checked_keys {
+        let (one, passed, checks) = match self.checked_keys {
             CheckedKeys::One { rule, key, cost, passes } => {
-                (Some(RuleCheck { rule, key: key.hash(), cost, passes }), &[][..])
+                (Some(RuleCheck { rule, key: key.hash(), cost, passes }), (&[][..], 0), &[][..])
             }
-            CheckedKeys::Several(checks) => (None, checks),
+            CheckedKeys::Passed { keys, cost } => (None, (keys, cost), &[][..]),
+            CheckedKeys::Several(checks) => (None, (&[][..], 0), checks),
         };
         let stage = stage(checks);
-        one.into_iter().chain(checks.iter().map(move |check| check.check(stage)))
+        let (keys, cost) = passed;
+        let pass =
+            move |(rule, key): &(u32, Digest)| RuleCheck { rule: *rule, key: key.hash(), cost, passes: true };
+        one.into_iter().chain(keys.iter().map(pass)).chain(checks.iter().map(move |check| check.check(stage)))
     }
 
     /// The check of each rule that matched, in file order, with the state of the key. Empty after a hot path that keeps
     /// none: for [`Engine::inspect`](super::Engine::inspect).
     pub fn inspected(&self) -> impl Iterator<Item = InspectedCheck<'d>> + '_ {
         let checks = match self.checked_keys {
-            CheckedKeys::One { .. } => &[][..],
+            CheckedKeys::One { .. } | CheckedKeys::Passed { .. } => &[][..],
             CheckedKeys::Several(checks) => checks,
         };
         let stage = stage(checks);
@@ -120,6 +126,7 @@ impl<'d> Decision<'d> {
         let binding = self.binding.filter(|_| self.verdict == Verdict::Limit)?;
         let key = match self.checked_keys {
             CheckedKeys::One { key, .. } => key,
+            CheckedKeys::Passed { .. } => return None,
             CheckedKeys::Several(checks) => {
                 let is_binding = |rule: &Rule| std::ptr::eq(rule, binding.rule);
                 checks.iter().find(|check| self.rule_at(check.rule).is_some_and(is_binding))?.key

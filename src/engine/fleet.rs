@@ -89,7 +89,6 @@ pub struct HostShare {
     pub redis_level: Option<RedisLevel>,
 }
 
-/// The fleet membership of an engine.
 #[derive(Debug, Default)]
 pub(super) struct FleetMembership {
     pub(super) joined: OnceLock<JoinedFleet>,
@@ -169,7 +168,6 @@ impl SyncQueue {
         self.0.len() < SYNC_QUEUE_MAX
     }
 
-    /// Adds a key of a budget.
     pub(super) fn push_share_key(&mut self, key: Digest, budget: Option<u64>, shards: &Shards) {
         if let Some(budget) = budget {
             self.0.push(SharedKey::new(key, budget));
@@ -177,7 +175,6 @@ impl SyncQueue {
         }
     }
 
-    /// Adds a key of a fleet concurrency limit.
     pub(super) fn push_permit_key(&mut self, key: Digest, budget: u64, shards: &Shards) {
         self.0.push(SharedKey::new(key, budget));
         shards.mark_permits_due(&key);
@@ -311,7 +308,6 @@ impl Engine {
         expired.unwrap_or(settled.granted)
     }
 
-    /// Changes the state of a key if it exists.
     fn change_existing_share<T>(
         &self,
         shard: &mut Shard,
@@ -327,7 +323,6 @@ impl Engine {
         Some(changed)
     }
 
-    /// Queues the key if its state requests a sync.
     fn queue_share_sync(&self, shard: &mut Shard, key: &SharedKey, digest: &Digest) {
         if shard.share_sync_queue.has_room()
             && shard.shares.find_mut(digest).is_some_and(share::CompactShare::take_sync_due)

@@ -90,9 +90,6 @@ fn entry<S: TableState>((heap_least, heap_most): (usize, usize)) -> KeyFootprint
 #[cfg(test)]
 mod tests {
     use super::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
-    use crate::clock::Now;
-    use crate::limit::sliding_log::{self, SlidingLogState};
-    use crate::limit::sliding_window::{self, SlidingWindowState};
     use crate::limit::{Quota, Rate, fixed_window, share, token_bucket};
     use crate::rules::{Limit, Position, Rule};
 
@@ -116,33 +113,6 @@ mod tests {
         let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
         let share = Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, share::Fallback::Share)));
         assert_eq!(bytes_per_key(&share), KeyFootprint { least: 56, most: 240 });
-    }
-
-    #[test]
-    fn log_size_within_stated_bounds() {
-        for count in [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 100, 1_000] {
-            let quota = sliding_log::SlidingLogQuota::new(count, HOUR).unwrap();
-            let (least, most) = quota.heap_bytes();
-            let mut log = SlidingLogState::default();
-            let mut largest = 0;
-            for moment in 1..=u64::from(count) * 3 {
-                log.charge(&quota, Now::at_nanos(moment * 1_000), 1);
-                let bytes = log.heap_bytes();
-                assert!((least..=most).contains(&bytes), "{count}: {bytes} at {moment}");
-                largest = largest.max(bytes);
-            }
-            assert_eq!(largest, most, "{count}");
-        }
-    }
-
-    #[test]
-    fn sliding_window_size_matches_footprint() {
-        for buckets in [1, 2, 10, 60] {
-            let quota = sliding_window::SlidingWindowQuota::new(5, HOUR, buckets).unwrap();
-            let mut window = SlidingWindowState::default();
-            window.charge(&quota, Now::at_nanos(HOUR), 1);
-            assert_eq!(window.heap_bytes(), quota.heap_bytes(), "{buckets}");
-        }
     }
 
     #[test]

@@ -21,11 +21,9 @@ pub(super) struct Gate {
     pub(super) shedding: Arc<PoolShedding>,
     /// The number of its first part in the domain.
     pub(super) first: u32,
-    /// The counter slots of its parts.
     pub(super) slots: [Slot; ShedPart::ALL.len()],
 }
 
-/// A request at a gate.
 pub(super) struct GateRequest<'a> {
     /// The index of the request's priority; 0 is the most important.
     pub(super) priority: Option<usize>,
@@ -189,7 +187,6 @@ impl<'a> GateRequest<'a> {
     }
 }
 
-/// The shedding configuration of one pool.
 #[derive(Debug)]
 pub(super) struct PoolShedding {
     pub(super) shed: Shed,

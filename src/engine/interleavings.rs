@@ -96,7 +96,9 @@ fn left(engine: &Arc<Engine>, rule: &str, attributes: &[(&str, &str)], at: u64) 
 }
 
 /// Runs the functions in parallel and returns their results.
-fn run_concurrently<T: Send + 'static>(works: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<T> {
+fn run_concurrently<T: Send + 'static>(
+    works: impl IntoIterator<Item = impl FnOnce() -> T + Send + 'static>,
+) -> Vec<T> {
     let threads: Vec<_> = works.into_iter().map(thread::spawn).collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
@@ -115,12 +117,11 @@ fn charges_all_rules_or_none() {
         let engine = engine(CROSSING);
         let hits = |pairs: [(&'static str, &'static str); 2]| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() -> Vec<_> + Send> = Box::new(move || {
+            move || {
                 let mut decider = engine.decider();
                 let hits = pairs.into_iter().map(|(x, y)| (x, y, hit(&mut decider, &[("x", x), ("y", y)])));
-                hits.collect()
-            });
-            work
+                hits.collect::<Vec<_>>()
+            }
         };
         // Some two of these requests lock their shards in opposite rule order.
         let seen = run_concurrently(vec![
@@ -166,16 +167,15 @@ fn crossing_locks_never_deadlock() {
         // Three shards; each thread locks two of them in rule order, forming a circle.
         let works = [(3, 7), (7, 11), (11, 3)].map(|(of_a, of_b)| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+            move || {
                 let (x, y) = (key_in(&engine, 0, of_a), key_in(&engine, 1, of_b));
                 let mut decider = engine.decider();
                 for _ in 0..2 {
                     assert!(hit(&mut decider, &[("x", &x), ("y", &y)]));
                 }
-            });
-            work
+            }
         });
-        run_concurrently(works.into());
+        run_concurrently(works);
     });
 }
 
@@ -187,11 +187,9 @@ fn charges_one_of_two_retries() {
         );
         let works = (0..3).map(|_| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() -> Option<Observed> + Send> =
-                Box::new(move || ask(&mut engine.decider(), Op::Hit, &[("x", "1")], Some(b"once"), 0));
-            work
+            move || ask(&mut engine.decider(), Op::Hit, &[("x", "1")], Some(b"once"), 0)
         });
-        let seen = run_concurrently(works.collect());
+        let seen = run_concurrently(works);
         // All get the first grant, with its remaining units.
         for one in seen {
             assert_eq!(one, Some((Verdict::Allow, vec![("a".into(), 4), ("b".into(), 4)])));
@@ -206,12 +204,9 @@ fn judges_one_of_two_requests_with_same_key() {
         let engine = engine("  - {name: a, key: [x], rate: 1/h, burst: 5}\n");
         let works = ["1", "2", "1"].map(|x| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() -> bool + Send> = Box::new(move || {
-                ask(&mut engine.decider(), Op::Hit, &[("x", x)], Some(b"once"), 0).is_some()
-            });
-            work
+            move || ask(&mut engine.decider(), Op::Hit, &[("x", x)], Some(b"once"), 0).is_some()
         });
-        let granted = run_concurrently(works.into());
+        let granted = run_concurrently(works);
         let used = |x| 5 - left(&engine, "a", &[("x", x)], 0);
         assert_eq!(used("1") + used("2"), 1);
         assert_eq!(granted, [used("1") == 1, used("2") == 1, used("1") == 1]);
@@ -299,7 +294,7 @@ fn removing_keys_keeps_others_intact() {
         let works = (0..2_usize).map(|thread| {
             let engine = Arc::clone(&engine);
             let names = names.clone();
-            let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+            move || {
                 let mut decider = engine.decider();
                 // Other keys may evict this thread's own key, never corrupt it.
                 for step in 0..20_usize {
@@ -308,10 +303,9 @@ fn removing_keys_keeps_others_intact() {
                     assert_eq!(request.0, Verdict::Allow);
                     hit(&mut decider, &[("x", &names[1_850 + thread * 20 + step])]);
                 }
-            });
-            work
+            }
         });
-        run_concurrently(works.collect());
+        run_concurrently(works);
         let used = 50 - left(&engine, "a", &[("x", "0")], 0);
         assert!((1..=21).contains(&used), "{used}");
         // The tables keep to the limit; the caller sketch of one rule adds about 5 KiB.
@@ -327,7 +321,7 @@ fn adds_up_concurrent_charges() {
         );
         let works = [3_i64, 4, -2].map(|amount| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+            move || {
                 let mut decider = engine.decider();
                 let attributes = [("x", "1")];
                 hit(&mut decider, &attributes);
@@ -343,10 +337,9 @@ fn adds_up_concurrent_charges() {
                     trusted: true,
                 };
                 assert_eq!(decider.charge(&charge, Now::at_nanos(0)), Ok(true));
-            });
-            work
+            }
         });
-        run_concurrently(works.into());
+        run_concurrently(works);
         for rule in ["a", "b"] {
             assert_eq!(left(&engine, rule, &[("x", "1")], 0), 20 - 6 - 5);
         }

@@ -3,6 +3,7 @@
 mod charging;
 mod noting;
 mod one_rule;
+mod several_rules;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit};

@@ -50,10 +50,8 @@ pub(super) struct Leases {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseEndReason {
     Released,
-    /// Its time to live ran out.
     Expired,
     Session,
-    /// Its request was abandoned by the client.
     Abandoned,
 }
 
@@ -84,7 +82,6 @@ pub struct LeaseTotals {
 enum NotHeld {
     Ended,
     Foreign,
-    /// This daemon has granted no lease of this number.
     Unknown,
 }
 
@@ -107,7 +104,7 @@ pub(super) type ReleaseTies<'l> = &'l mut dyn FnMut(&Ties);
 impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
         Leases {
-            tables: (0..TABLES).map(|_| Mutex::new(LeaseTable::new())).collect(),
+            tables: (0..TABLES).map(|_| Mutex::default()).collect(),
             ledger: MemoryLedger::default(),
             swept: AtomicUsize::new(0),
             numbers: LeaseNumbers::new(hash_key),
@@ -410,7 +407,6 @@ impl Leases {
         }
     }
 
-    /// Sets the counter that lease numbers are made from.
     pub(super) fn set_first_number(&self, random: u64) {
         self.numbers.begin_at(random);
     }
@@ -456,7 +452,6 @@ const LEASES_MAX: usize = 1 << 20;
 /// Maximum sessions: at most one for each connection, plus those closed within the last five seconds.
 const SESSIONS_MAX: usize = 16_384;
 
-/// Maximum bytes of all leases and sessions.
 pub(super) const BYTES_MAX: usize = LEASES_MAX * LEASE_BYTES + SESSIONS_MAX * SESSION_BYTES;
 
 /// Maximum sessions of one user, so that one application does not shut out the others: its maximum of

@@ -24,7 +24,7 @@ use crate::clock::Timestamp;
 use crate::rules::shed::ShedPart;
 use crate::shed::heavy::HeavyCallers;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pool {
     name: Box<str>,
     watch: ArcSwapOption<PoolShedding>,
@@ -135,23 +135,7 @@ pub struct OtherHostsView {
 
 impl Pool {
     pub(super) fn new(name: &str) -> Pool {
-        Pool {
-            name: name.into(),
-            watch: ArcSwapOption::empty(),
-            work: Mutex::default(),
-            controller: Mutex::new(PoolController::new()),
-            signals: Mutex::default(),
-            busy: AtomicU32::new(0),
-            slots: AtomicU32::new(0),
-            critical: AtomicU32::new(0),
-            noncritical: AtomicU32::new(0),
-            other_hosts: Mutex::default(),
-            is_refusing: AtomicBool::new(false),
-            severity: AtomicU64::new((-1.0_f64).to_bits()),
-            is_braking: AtomicBool::new(false),
-            has_room: AtomicBool::new(false),
-            heavy: parking_lot::Mutex::default(),
-        }
+        Pool { name: name.into(), severity: AtomicU64::new((-1.0_f64).to_bits()), ..Pool::default() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -259,7 +243,6 @@ impl Pool {
         self.is_braking.load(Ordering::Relaxed)
     }
 
-    /// Whether elastic quotas have room.
     pub(super) fn has_room(&self) -> bool {
         self.has_room.load(Ordering::Relaxed)
     }
@@ -338,7 +321,6 @@ impl Pool {
             && self.signals.lock().is_empty()
     }
 
-    /// The state of its shedding controller, for the snapshot.
     pub(super) fn kept(&self) -> Option<StoredPool> {
         self.controller.lock().kept(&self.name)
     }
@@ -371,7 +353,6 @@ impl Pool {
         }
     }
 
-    /// Returns the reserve's state, unless it is disabled.
     fn reserve_view(&self, watch: &PoolShedding, at: Timestamp) -> Option<ReserveView> {
         watch.mode(ShedPart::Fleet)?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;

@@ -45,7 +45,6 @@ pub struct RefundableCost {
 /// A refunded cost: the name and the time of its remembered grant, if it has one.
 pub(super) type Refunded = Option<(Digest, Timestamp)>;
 
-/// Whether a name belongs to a grant or a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefundKind {
     Grant = 0,
@@ -288,7 +287,6 @@ impl TableState for RefundableCost {
     }
 }
 
-/// Returns whether a rule that counts units was charged.
 fn is_counted(check: &StageCheck) -> bool {
     check.charged && !check.is_concurrency
 }

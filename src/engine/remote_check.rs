@@ -42,7 +42,6 @@ pub struct Shortfall {
 pub struct CheckReply {
     engine: Arc<Engine>,
     outcomes: Vec<CheckOutcome>,
-    /// Permits that are reserved for the pending request.
     permits: Vec<ClaimedPermit>,
     at: Now,
 }

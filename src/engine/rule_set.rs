@@ -76,7 +76,6 @@ pub(super) struct CompiledRule {
     pub(super) slot: Slot,
     /// The slot of replies that it alone decides: the domain's slot for a shadow rule, which no reply names.
     pub(super) reply_slot: Slot,
-    /// Its effective mode.
     pub(super) mode: Mode,
     /// Keys that operators blocked on this host, with the end of each block.
     blocked: Option<Arc<BlockedKeys>>,
@@ -84,7 +83,8 @@ pub(super) struct CompiledRule {
     pub(super) fleet_blocks: Option<FleetBlockedKeys>,
     /// Records its callers, for some minutes after a change.
     pub(super) caller_sample: Option<Arc<CallerSample>>,
-    /// Set for a rule with one quota and no options in a domain of rules only: one look-up decides.
+    /// Set for a rule with one quota and no options in a [simple domain](is_simple): one look-up decides, unless a list
+    /// entry matches too.
     pub(super) simple: Option<SimpleRule>,
     pub(super) is_concurrency: bool,
     /// The index of its unit; 0: requests.
@@ -99,7 +99,6 @@ pub(super) struct CompiledRule {
 pub(super) struct Compiler<'e> {
     pub(super) engine: &'e Engine,
     pub(super) control: &'e OperatorControl,
-    /// The mode of the whole daemon.
     pub(super) mode: Mode,
     /// Keys blocked on this host, and on all hosts.
     pub(super) blocks: [HashMap<RuleName, Arc<BlockedKeys>>; 2],
@@ -108,7 +107,6 @@ pub(super) struct Compiler<'e> {
     pub(super) slots: &'e mut Slots,
 }
 
-/// A rule with one quota and no options.
 #[derive(Clone, Debug)]
 pub(super) struct SimpleRule {
     pub(super) quota: Quota,
@@ -426,12 +424,9 @@ fn refund_rules(domains: &[CompiledDomain]) -> HashMap<u64, (usize, usize)> {
     refunding.map(|(_, compiled_rule, indices)| (compiled_rule.identity, indices)).collect()
 }
 
-/// Returns whether the domain has only rules that attributes select.
+/// Returns whether attributes select all rules of the domain, and only they and its lists decide.
 fn is_simple(domain: &Domain) -> bool {
-    domain.lists().is_empty()
-        && domain.sheds().is_empty()
-        && domain.priorities().is_empty()
-        && domain.tree().is_empty()
+    domain.sheds().is_empty() && domain.priorities().is_empty() && domain.tree().is_empty()
 }
 
 /// The rules in force at one moment; they are not freed while this exists.

@@ -74,7 +74,6 @@ impl SignalReadings {
         counted.filter_map(|signal| self.utilization(signal, at)).reduce(f64::max)
     }
 
-    /// Every signal of the rules.
     pub(super) fn view(&self, watch: &PoolShedding, at: Timestamp) -> Vec<SignalView> {
         let view = |signal: &SignalRule| {
             let (name, utilization) = (signal.name.clone(), self.utilization(signal, at));

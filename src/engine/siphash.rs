@@ -70,7 +70,7 @@ fn last_word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-#[inline]
+#[inline(always)]
 fn finish(mut state: [u64; 4], length: usize, last: u64) -> [u64; 2] {
     // The length modulo 256 is part of the last word.
     compress(&mut state, last | (length as u64) << 56);

@@ -13,7 +13,6 @@
 
 use arrayvec::ArrayVec;
 
-/// The keys with the largest counts, approximately.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     // Parallel arrays, so that the search for a key or the smallest count reads little memory.
@@ -99,7 +98,6 @@ impl Sketch {
         self.from
     }
 
-    /// Returns the entries in any order.
     pub(super) fn entries(&self) -> Vec<SketchEntry> {
         let columns = self.keys.iter().zip(&self.counts).zip(&self.rest);
         let entry = |((key, count), rest): ((&[u64; 2], &u64), &SketchDetails)| SketchEntry {

@@ -42,7 +42,6 @@ pub(super) struct Slots {
     priorities: Vec<Box<str>>,
 }
 
-/// The rule that a slot counts.
 #[derive(Debug)]
 struct SlotRule {
     name: RuleName,
@@ -51,7 +50,6 @@ struct SlotRule {
     until: u64,
 }
 
-/// A slot with a new name.
 #[derive(Debug)]
 pub(in crate::engine) struct NewSlot {
     pub(in crate::engine) slot: Slot,
@@ -86,7 +84,6 @@ impl Slots {
         self.removed.add(counted);
     }
 
-    /// The counts of all rules without a slot.
     pub(super) fn removed_totals(&self) -> &RuleTotals {
         &self.removed
     }

@@ -17,6 +17,8 @@ use crate::terms::NoteKind;
 pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
     pub(super) checks: Vec<StageCheck>,
+    /// The rules that admitted a request on the fast path, each with its key.
+    pub(super) passed: Vec<(u32, Digest)>,
     pub(super) notes: Vec<(NoteKind, u32)>,
     pub(super) all: Vec<ListedLimit>,
     /// Would-be refusals of shadow shedders, listed after the notes of rules.
@@ -148,9 +150,9 @@ impl Workspace {
             let compiled_rule = compiled_rule_of(hit.rule);
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
             let key = compiled_rule.key_hash.digest(tree.key_values(*hit, descriptor));
-            let refused_until = compiled_rule.fleet_blocked_until(|| tree.key_values(*hit, descriptor));
-            let check = StageCheck::new(hit.rule, compiled_rule, key, 0, cost.saturating_mul(*times));
-            self.checks.push(check.refused_until(refused_until));
+            let blocked_until = compiled_rule.fleet_blocked_until(|| tree.key_values(*hit, descriptor));
+            let cost = cost.saturating_mul(*times);
+            self.checks.push(StageCheck::new(hit.rule, compiled_rule, key, blocked_until, 0, cost));
         }
     }
 
@@ -188,7 +190,7 @@ impl Workspace {
         selection: &Selection<'_>,
         cost: u32,
     ) {
-        let (key, allowance, refused_until) = if domain.key_is_plain(number) {
+        let (key, allowance, blocked_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
             let allowance = domain.allowance_of(number, selection, values());
             (compiled_rule.key_hash.digest(values()), allowance, compiled_rule.fleet_blocked_until(values))
@@ -201,8 +203,7 @@ impl Workspace {
                 compiled_rule.fleet_blocked_until(|| key.values()),
             )
         };
-        self.checks
-            .push(StageCheck::new(number, compiled_rule, key, allowance, cost).refused_until(refused_until));
+        self.checks.push(StageCheck::new(number, compiled_rule, key, blocked_until, allowance, cost));
     }
 
     /// Counts the outcome of each check and adds its note.

@@ -83,6 +83,7 @@ pub struct PendingChecks {
 
 /// A remote check whose request waits.
 struct PendingCheck {
+    begun: Timestamp,
     due: Timestamp,
     /// Unanswered payments and permits not yet granted.
     left: usize,
@@ -119,7 +120,7 @@ impl PendingChecks {
             last_number: 0,
             last_replies: HashMap::new(),
             queues: Vec::new(),
-            breaker: Breaker::Closed { misses: 0 },
+            breaker: Breaker::CLOSED,
             clock: RedisClock::default(),
             counts: RemoteCheckCounts::default(),
         }
@@ -151,7 +152,7 @@ impl PendingChecks {
             out.push(ScriptCommand::Exact(Payment { head, costs, check: (number, needs) }));
         }
         let reply = CheckReply::new(&self.engine, now);
-        self.checks.insert(number, PendingCheck { due, left, reply, on_reply });
+        self.checks.insert(number, PendingCheck { begun: now.at, due, left, reply, on_reply });
     }
 
     /// Ends the checks past their deadlines.
@@ -193,8 +194,9 @@ impl PendingChecks {
     /// Ends a check without a reply, and counts it for the breaker.
     fn end_unanswered(&mut self, number: u64, now: Timestamp) {
         if let Some(open) = self.checks.remove(&number) {
+            let begun = open.begun;
             open.end_unanswered(&mut self.counts);
-            self.missed(now);
+            self.missed(begun, now);
         }
     }
 
@@ -206,7 +208,7 @@ impl PendingChecks {
 
     /// Closes the breaker at the end of an outage, forgetting earlier misses.
     pub fn linked(&mut self) {
-        self.breaker = Breaker::Closed { misses: 0 };
+        self.breaker = Breaker::CLOSED;
     }
 
     /// Costs by bucket, where `known` has the version of a key's quota and its last level. `None` if a limit or its

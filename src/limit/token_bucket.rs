@@ -136,7 +136,7 @@ impl GcraState {
     }
 
     /// The numbers of a reply about this key.
-    #[inline]
+    #[inline(always)]
     pub fn level(self, quota: &TokenBucketQuota, now: Timestamp) -> QuotaLevel {
         let ahead = self.ahead(ticks(now, quota.scale));
         let remaining = quota.capacity.saturating_sub(ahead) / quota.interval;

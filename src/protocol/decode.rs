@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use super::descriptors::DescriptorList;
 use super::elements::Elements;
 use super::entries::{ReplyEntry, WireList};
-use super::fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
+use super::fault::{Code, ExpectedField, Fault, FaultReason, FormatFault, expected};
 use super::message::{
     AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, RequestFrame, RequestOptions, UnitsField,
 };
@@ -311,26 +311,20 @@ pub(super) const PING: u64 = 8;
 /// The number of units compared pairwise on the fast path; requests rarely name more.
 const UNITS_COMPARED_MAX: usize = 8;
 
-const ID: ExpectedField =
-    ExpectedField { field: "id", range: "an unsigned integer up to 9223372036854775807" };
-const OPTIONAL_ID: ExpectedField =
-    ExpectedField { field: "id", range: "nil or an unsigned integer up to 9223372036854775807" };
-const VERSION: ExpectedField = ExpectedField { field: "version", range: "an unsigned integer" };
-const DOMAIN: ExpectedField = ExpectedField { field: "domain", range: NAME };
-const DESCRIPTORS: ExpectedField = ExpectedField {
-    field: "descriptors",
-    range: "an array of at most 8 arrays, each of at most 16 keys and as many values, in turn",
-};
-const KEY: ExpectedField = ExpectedField { field: "an attribute key in descriptors", range: NAME };
-const VALUE: ExpectedField =
-    ExpectedField { field: "an attribute value in descriptors", range: "a text of at most 1024 bytes" };
-const COST: ExpectedField =
-    ExpectedField { field: "cost", range: "an unsigned integer, or a map of unit names to such integers" };
-const AMOUNT: ExpectedField =
-    ExpectedField { field: "amount", range: "an integer, or a map of unit names to integers" };
-const LEASE: ExpectedField =
-    ExpectedField { field: "lease", range: "an unsigned integer up to 9223372036854775807" };
-const OUTCOME: ExpectedField = ExpectedField { field: "outcome", range: "nil, 0, 1 or 2" };
-const POOL: ExpectedField = ExpectedField { field: "pool", range: NAME };
-const SIGNAL_NAME: ExpectedField = ExpectedField { field: "name", range: NAME };
-const PERMILLE: ExpectedField = ExpectedField { field: "permille", range: "an unsigned integer up to 1000" };
+pub(super) const ID: ExpectedField = expected("id", "an unsigned integer up to 9223372036854775807");
+const OPTIONAL_ID: ExpectedField = expected("id", "nil or an unsigned integer up to 9223372036854775807");
+const VERSION: ExpectedField = expected("version", "an unsigned integer");
+const DOMAIN: ExpectedField = expected("domain", NAME);
+const DESCRIPTORS: ExpectedField = expected(
+    "descriptors",
+    "an array of at most 8 arrays, each of at most 16 keys and as many values, in turn",
+);
+const KEY: ExpectedField = expected("an attribute key in descriptors", NAME);
+const VALUE: ExpectedField = expected("an attribute value in descriptors", "a text of at most 1024 bytes");
+const COST: ExpectedField = expected("cost", "an unsigned integer, or a map of unit names to such integers");
+const AMOUNT: ExpectedField = expected("amount", "an integer, or a map of unit names to integers");
+const LEASE: ExpectedField = expected("lease", "an unsigned integer up to 9223372036854775807");
+const OUTCOME: ExpectedField = expected("outcome", "nil, 0, 1 or 2");
+const POOL: ExpectedField = expected("pool", NAME);
+const SIGNAL_NAME: ExpectedField = expected("name", NAME);
+const PERMILLE: ExpectedField = expected("permille", "an unsigned integer up to 1000");

@@ -1,8 +1,9 @@
 //! Decodes replies: the client's side, for the command line, the benchmarks and the tests. May allocate.
 
+use super::decode::ID;
 use super::elements::{Elements, read_map};
 use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
-use super::fault::{Code, ExpectedField, Fault, FaultReason};
+use super::fault::{Code, ExpectedField, Fault, FaultReason, expected};
 use super::reader::PayloadReader;
 use super::reply::{DecisionReply, LimitEntry, WireReply};
 use super::{ID_MAX, wellformed};
@@ -188,32 +189,22 @@ fn read_all<'a>(reader: &mut PayloadReader<'a>, all: &mut Vec<LimitEntry<'a>>) -
 
 const INFO_KEYS: [&str; 5] = ["server", "boot", "connection", "frame_bytes_max", "mode"];
 
-const ID: ExpectedField =
-    ExpectedField { field: "id", range: "an unsigned integer up to 9223372036854775807" };
-const VERSION: ExpectedField = ExpectedField { field: "version", range: "an unsigned integer, 1 or more" };
-const INFO: ExpectedField = ExpectedField {
-    field: "info",
-    range: "a map with server, boot, connection, frame_bytes_max and mode (enforce, shadow or disabled)",
-};
-const VERDICT: ExpectedField = ExpectedField { field: "verdict", range: "an integer from 0 to 4" };
-const RULE: ExpectedField = ExpectedField { field: "rule", range: "nil or a text" };
-const NUMBER: ExpectedField = ExpectedField {
-    field: "each of limit, window_us, remaining, reset_us and retry_us",
-    range: "nil or an unsigned integer",
-};
-const LEASE: ExpectedField =
-    ExpectedField { field: "lease", range: "nil or an unsigned integer from 1 to 9223372036854775807" };
-const NOTES: ExpectedField =
-    ExpectedField { field: "notes", range: "nil or an array of kinds and rules, in turn" };
-const ALL: ExpectedField = ExpectedField {
-    field: "all",
-    range: "nil or an array of [rule, limit, window_us, remaining, reset_us, refuses, descriptors]",
-};
-const EXTRA: ExpectedField = ExpectedField {
-    field: "extra",
-    range: "nil or a map: texts help, unit, rate and digest; hide and blocked true or false",
-};
-const OK: ExpectedField = ExpectedField { field: "ok", range: "true or false" };
-const CODE: ExpectedField = ExpectedField { field: "code", range: "an integer from 1 to 11" };
-const MESSAGE: ExpectedField = ExpectedField { field: "message", range: "a text" };
-const REASON: ExpectedField = ExpectedField { field: "reason", range: "a text" };
+const VERSION: ExpectedField = expected("version", "an unsigned integer, 1 or more");
+const INFO: ExpectedField = expected(
+    "info",
+    "a map with server, boot, connection, frame_bytes_max and mode (enforce, shadow or disabled)",
+);
+const VERDICT: ExpectedField = expected("verdict", "an integer from 0 to 4");
+const RULE: ExpectedField = expected("rule", "nil or a text");
+const NUMBER: ExpectedField =
+    expected("each of limit, window_us, remaining, reset_us and retry_us", "nil or an unsigned integer");
+const LEASE: ExpectedField = expected("lease", "nil or an unsigned integer from 1 to 9223372036854775807");
+const NOTES: ExpectedField = expected("notes", "nil or an array of kinds and rules, in turn");
+const ALL: ExpectedField =
+    expected("all", "nil or an array of [rule, limit, window_us, remaining, reset_us, refuses, descriptors]");
+const EXTRA: ExpectedField =
+    expected("extra", "nil or a map: texts help, unit, rate and digest; hide and blocked true or false");
+const OK: ExpectedField = expected("ok", "true or false");
+const CODE: ExpectedField = expected("code", "an integer from 1 to 11");
+const MESSAGE: ExpectedField = expected("message", "a text");
+const REASON: ExpectedField = expected("reason", "a text");

@@ -127,108 +127,97 @@ fn write_descriptors(writer: &mut FrameWriter<'_>, descriptors: &DescriptorList<
     }
 }
 
+/// The value of a field of a map.
+#[derive(Clone, Copy)]
+enum FieldValue<'v> {
+    Text(&'v str),
+    Binary(&'v [u8]),
+    Unsigned(u64),
+    True,
+    Missed(&'v MissedCounts),
+    Abandoned(&'v Abandoned<'v>),
+}
+
+/// A key, and its value unless it is the default.
+type Field<'v> = (&'static str, Option<FieldValue<'v>>);
+
 fn write_options(writer: &mut FrameWriter<'_>, options: &RequestOptions<'_>) {
     let RequestOptions { idem, of, queued_us, max_wait_us, all, missed, abandoned } = options;
-    let reports = usize::from(!missed.is_empty()) + usize::from(!abandoned.is_empty());
-    let times = usize::from(queued_us.is_some()) + usize::from(max_wait_us.is_some());
-    let names = usize::from(idem.is_some()) + usize::from(of.is_some());
-    writer.map(names + times + usize::from(*all) + reports);
-    if let Some(idem) = idem {
-        writer.text("idem");
-        write_idem(writer, idem);
-    }
-    match of {
-        Some(RefundReference::IdempotencyKey(idem)) => {
-            writer.text("of");
-            write_idem(writer, idem);
-        }
-        Some(RefundReference::Lease(lease)) => {
-            writer.text("of");
-            writer.unsigned(*lease);
-        }
-        None => {}
-    }
-    for (key, time) in [("queued_us", queued_us), ("max_wait_us", max_wait_us)] {
-        if let Some(time) = time {
-            writer.text(key);
-            writer.unsigned(*time);
-        }
-    }
-    if *all {
-        writer.text("all");
-        writer.boolean(true);
-    }
-    write_reports(writer, missed, abandoned);
+    let of = of.map(|of| match of {
+        RefundReference::IdempotencyKey(idem) => idem_value(idem),
+        RefundReference::Lease(lease) => FieldValue::Unsigned(lease),
+    });
+    let [missed, abandoned] = report_fields(missed, abandoned);
+    let fields = [
+        ("idem", idem.map(idem_value)),
+        ("of", of),
+        ("queued_us", queued_us.map(FieldValue::Unsigned)),
+        ("max_wait_us", max_wait_us.map(FieldValue::Unsigned)),
+        ("all", all.then_some(FieldValue::True)),
+        missed,
+        abandoned,
+    ];
+    write_fields(writer, &fields);
 }
 
-fn write_idem(writer: &mut FrameWriter<'_>, idem: &[u8]) {
-    match std::str::from_utf8(idem) {
-        Ok(text) => writer.text(text),
-        Err(_) => writer.binary(idem),
-    }
+fn idem_value(idem: &[u8]) -> FieldValue<'_> {
+    std::str::from_utf8(idem).map_or(FieldValue::Binary(idem), FieldValue::Text)
 }
 
-fn write_reports(writer: &mut FrameWriter<'_>, missed: &MissedCounts, abandoned: &Abandoned<'_>) {
-    if !missed.is_empty() {
-        writer.text("missed");
-        writer.map(missed.iter().count());
-        for (reason, count) in missed.iter() {
-            writer.text(reason.name());
-            writer.unsigned(count);
-        }
-    }
-    if !abandoned.is_empty() {
-        writer.text("abandoned");
-        writer.array(abandoned.len());
-        for (connection, id) in abandoned.iter() {
-            writer.array(2);
-            writer.unsigned(connection);
-            writer.unsigned(id);
-        }
-    }
+fn report_fields<'v>(missed: &'v MissedCounts, abandoned: &'v Abandoned<'v>) -> [Field<'v>; 2] {
+    let missed = (!missed.is_empty()).then_some(FieldValue::Missed(missed));
+    let abandoned = (!abandoned.is_empty()).then_some(FieldValue::Abandoned(abandoned));
+    [("missed", missed), ("abandoned", abandoned)]
 }
 
 fn write_hello(writer: &mut FrameWriter<'_>, hello: &HelloFrame<'_>) {
     let HelloFrame { id, version, client, session, pid, pool, slots, connection, missed, abandoned } = hello;
-    let pool = Some(*pool).filter(|pool| *pool != HelloFrame::POOL);
-    let slots = Some(*slots).filter(|slots| *slots > 0);
-    let connection = Some(*connection).filter(|connection| *connection > 0);
-    let texts = usize::from(client.is_some()) + usize::from(session.is_some()) + usize::from(pool.is_some());
-    let numbers =
-        usize::from(pid.is_some()) + usize::from(slots.is_some()) + usize::from(connection.is_some());
-    let reports = usize::from(!missed.is_empty()) + usize::from(!abandoned.is_empty());
-    let keys = texts + numbers + reports;
-    write_head(writer, if keys > 0 { 4 } else { 3 }, HELLO, Some(*id));
+    let positive = |number: u64| (number > 0).then_some(FieldValue::Unsigned(number));
+    let [missed, abandoned] = report_fields(missed, abandoned);
+    let fields = [
+        ("client", client.map(FieldValue::Text)),
+        ("session", session.as_ref().map(|session| FieldValue::Binary(session))),
+        ("pid", pid.map(|pid| FieldValue::Unsigned(pid.into()))),
+        ("pool", (*pool != HelloFrame::POOL).then_some(FieldValue::Text(pool))),
+        ("slots", positive((*slots).into())),
+        ("connection", positive(*connection)),
+        missed,
+        abandoned,
+    ];
+    let has_info = fields.iter().any(|(_, value)| value.is_some());
+    write_head(writer, 3 + usize::from(has_info), HELLO, Some(*id));
     writer.unsigned(*version);
-    if keys == 0 {
-        return;
+    if has_info {
+        write_fields(writer, &fields);
     }
-    writer.map(keys);
-    if let Some(client) = client {
-        writer.text("client");
-        writer.text(client);
+}
+
+fn write_fields(writer: &mut FrameWriter<'_>, fields: &[Field<'_>]) {
+    writer.map(fields.iter().filter(|(_, value)| value.is_some()).count());
+    for (key, value) in fields.iter().filter_map(|(key, value)| Some((key, (*value)?))) {
+        writer.text(key);
+        match value {
+            FieldValue::Text(text) => writer.text(text),
+            FieldValue::Binary(bytes) => writer.binary(bytes),
+            FieldValue::Unsigned(number) => writer.unsigned(number),
+            FieldValue::True => writer.boolean(true),
+            FieldValue::Missed(missed) => {
+                writer.map(missed.iter().count());
+                for (reason, count) in missed.iter() {
+                    writer.text(reason.name());
+                    writer.unsigned(count);
+                }
+            }
+            FieldValue::Abandoned(abandoned) => {
+                writer.array(abandoned.len());
+                for (connection, id) in abandoned.iter() {
+                    writer.array(2);
+                    writer.unsigned(connection);
+                    writer.unsigned(id);
+                }
+            }
+        }
     }
-    if let Some(session) = session {
-        writer.text("session");
-        writer.binary(session);
-    }
-    if let Some(pid) = pid {
-        writer.text("pid");
-        writer.unsigned(u64::from(*pid));
-    }
-    if let Some(pool) = pool {
-        writer.text("pool");
-        writer.text(pool);
-    }
-    if let Some(slots) = slots {
-        writer.text("slots");
-        writer.unsigned(u64::from(slots));
-    }
-    if let Some(connection) = connection {
-        writer.text("connection");
-        writer.unsigned(connection);
-    }
-    write_reports(writer, missed, abandoned);
 }
 
 /// Room for a typical request; a larger one grows the buffer.

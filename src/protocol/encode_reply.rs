@@ -198,7 +198,6 @@ fn write_error(out: &mut Vec<u8>, id: Option<u64>, code: Code, message: &str) {
     finish_clipped(writer);
 }
 
-/// Ends a frame whose texts are clipped.
 fn finish_clipped(writer: FrameWriter<'_>) {
     let fits = writer.finish();
     debug_assert!(fits, "clipped texts fit");

@@ -55,10 +55,7 @@ impl<'a, T: ReplyEntry<'a>> WireList<'a, T> {
     /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
-        match self.source {
-            ListSource::Wire(_) => self.iter().count(),
-            ListSource::Listed(entries) => entries.len(),
-        }
+        self.iter().count()
     }
 
     /// Whether there are no entries.

@@ -81,7 +81,6 @@ pub struct Fault {
     pub id: Option<u64>,
     /// The code of the ERROR.
     pub code: Code,
-    /// The description of the fault.
     pub(super) reason: FaultReason,
     /// No ERROR is sent, because the request has no id and expects no reply.
     pub silent: bool,
@@ -103,7 +102,6 @@ impl Fault {
     }
 }
 
-/// The description of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FaultReason {
     #[error("{0}")]
@@ -120,7 +118,6 @@ pub(super) enum FaultReason {
     UnknownOp(u64),
     #[error("reply kind {0} is unknown in version {VERSION}")]
     UnknownKind(u64),
-    /// A field is missing or violates its type or range.
     #[error("{} must be {}", .0.field, .0.range)]
     Field(&'static ExpectedField),
 }
@@ -141,9 +138,12 @@ impl FaultReason {
 /// The expected type and range of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExpectedField {
-    /// The name of the field in the protocol.
-    pub(super) field: &'static str,
-    pub(super) range: &'static str,
+    field: &'static str,
+    range: &'static str,
+}
+
+pub(super) const fn expected(field: &'static str, range: &'static str) -> ExpectedField {
+    ExpectedField { field, range }
 }
 
 /// The reason why bytes are not one MessagePack array that version 1 allows.

@@ -85,29 +85,3 @@ static CLASSES: [u8; 256] = {
         byte += 1;
     }
 };
-
-#[cfg(test)]
-mod tests {
-    use super::{as_name, common_key};
-
-    #[test]
-    fn common_keys_are_valid_names() {
-        for key in ["user", "path", "method", "ip", "route"] {
-            assert_eq!(common_key(key.as_bytes()), Some(key));
-            assert_eq!(as_name(key.as_bytes()), Some(key));
-        }
-        assert_eq!(common_key(b"users"), None);
-    }
-
-    #[test]
-    fn accepts_valid_and_rejects_invalid_names() {
-        let longest = "x".repeat(64);
-        for name in ["a", "api", "ip v6", "größe", "x-y_z.1", "user*", &*longest] {
-            assert_eq!(as_name(name.as_bytes()), Some(name));
-        }
-        let too_long = "x".repeat(65);
-        for text in ["", "a:b", "a/b", "a\nb", "\0", "\u{7f}", "\u{85}", "é\u{9f}", &too_long] {
-            assert_eq!(as_name(text.as_bytes()), None, "{text:?}");
-        }
-    }
-}

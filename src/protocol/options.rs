@@ -4,7 +4,7 @@ use strum::VariantNames;
 
 use super::elements::read_map;
 use super::entries::{Abandoned, WireList};
-use super::fault::{ExpectedField, FaultReason};
+use super::fault::{ExpectedField, FaultReason, expected};
 use super::message::{HelloFrame, MissReason, MissedCounts, RequestOptions};
 use super::reader::PayloadReader;
 use super::{CLIENT_BYTES_MAX, ID_MAX, IDEM_BYTES_MAX};
@@ -112,29 +112,24 @@ const OPTION_KEYS: [&str; 7] = ["idem", "of", "queued_us", "max_wait_us", "all",
 const INFO_KEYS: [&str; 8] =
     ["client", "session", "pid", "pool", "slots", "connection", "missed", "abandoned"];
 
-const OPTIONS: ExpectedField = ExpectedField { field: "options", range: "nil or a map" };
-const IDEM: ExpectedField =
-    ExpectedField { field: "options.idem", range: "a text or bytes, 1 to 64 bytes long" };
-const OF: ExpectedField = ExpectedField {
-    field: "options.of",
-    range: "a text or bytes, 1 to 64 bytes long, or a lease: an unsigned integer up to 9223372036854775807",
-};
-const QUEUED: ExpectedField = ExpectedField { field: "options.queued_us", range: "an unsigned integer" };
-const MAX_WAIT: ExpectedField =
-    ExpectedField { field: "options.max_wait_us", range: "nil or an unsigned integer" };
-const ALL: ExpectedField = ExpectedField { field: "options.all", range: "true or false" };
-const MISSED: ExpectedField =
-    ExpectedField { field: "missed", range: "a map of reasons to unsigned integers" };
-const ABANDONED: ExpectedField = ExpectedField {
-    field: "abandoned",
-    range: "an array of [connection, id], unsigned integers, the id up to 9223372036854775807",
-};
-const INFO: ExpectedField = ExpectedField { field: "info", range: "nil or a map" };
-const CLIENT: ExpectedField = ExpectedField { field: "info.client", range: "a text of at most 255 bytes" };
-const SESSION: ExpectedField = ExpectedField { field: "info.session", range: "16 bytes (bin)" };
-const PID: ExpectedField = ExpectedField { field: "info.pid", range: "an unsigned integer up to 4294967295" };
-const POOL: ExpectedField = ExpectedField { field: "info.pool", range: super::name::RANGE };
-const SLOTS: ExpectedField =
-    ExpectedField { field: "info.slots", range: "an unsigned integer up to 4294967295" };
-const CONNECTION: ExpectedField =
-    ExpectedField { field: "info.connection", range: "an unsigned integer, 1 or more" };
+const OPTIONS: ExpectedField = expected("options", "nil or a map");
+const IDEM: ExpectedField = expected("options.idem", "a text or bytes, 1 to 64 bytes long");
+const OF: ExpectedField = expected(
+    "options.of",
+    "a text or bytes, 1 to 64 bytes long, or a lease: an unsigned integer up to 9223372036854775807",
+);
+const QUEUED: ExpectedField = expected("options.queued_us", "an unsigned integer");
+const MAX_WAIT: ExpectedField = expected("options.max_wait_us", "nil or an unsigned integer");
+const ALL: ExpectedField = expected("options.all", "true or false");
+const MISSED: ExpectedField = expected("missed", "a map of reasons to unsigned integers");
+const ABANDONED: ExpectedField = expected(
+    "abandoned",
+    "an array of [connection, id], unsigned integers, the id up to 9223372036854775807",
+);
+const INFO: ExpectedField = expected("info", "nil or a map");
+const CLIENT: ExpectedField = expected("info.client", "a text of at most 255 bytes");
+const SESSION: ExpectedField = expected("info.session", "16 bytes (bin)");
+const PID: ExpectedField = expected("info.pid", "an unsigned integer up to 4294967295");
+const POOL: ExpectedField = expected("info.pool", super::name::RANGE);
+const SLOTS: ExpectedField = expected("info.slots", "an unsigned integer up to 4294967295");
+const CONNECTION: ExpectedField = expected("info.connection", "an unsigned integer, 1 or more");

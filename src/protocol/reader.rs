@@ -20,7 +20,6 @@ impl<'a> PayloadReader<'a> {
         PayloadReader { rest: payload, unchecked: false }
     }
 
-    /// The bytes not read yet.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest

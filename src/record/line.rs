@@ -70,7 +70,6 @@ impl RecordedLine<'_> {
     }
 }
 
-/// A key or a value.
 pub(super) type RecordedText<'l> = std::borrow::Cow<'l, str>;
 
 /// The id that releases and renewals refer to.
@@ -83,7 +82,6 @@ pub(super) enum RecordedId {
     Number(u64),
 }
 
-/// A cost or an amount.
 #[derive(Debug)]
 pub(super) enum RecordedAmount<'l> {
     Requests(i64),

@@ -156,7 +156,6 @@ impl Drop for RecordReceiver {
     }
 }
 
-/// One event.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub(super) at: Timestamp,
@@ -250,7 +249,7 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 mod tests {
     use std::sync::Arc;
 
-    use super::{AlreadyRecording, QUEUE_BYTES_MAX, QUEUE_LINES_MAX, Recorder};
+    use super::{QUEUE_BYTES_MAX, QUEUE_LINES_MAX, Recorder};
     use crate::clock::Timestamp;
     use crate::record::NotedKind;
 
@@ -279,20 +278,5 @@ mod tests {
         assert!(reel.next().is_some());
         note(&recorder, large());
         assert_eq!(reel.dropped(), 7);
-    }
-
-    #[test]
-    fn allows_one_recording_at_a_time_and_frees_its_queue() {
-        let recorder = Arc::new(Recorder::default());
-        assert!(!recorder.is_on());
-        let reel = recorder.begin(Some("api")).unwrap();
-        assert_eq!(recorder.begin(None).unwrap_err(), AlreadyRecording);
-        assert!(recorder.is_on() && recorder.wants("api") && !recorder.wants("web"));
-        reel.stop();
-        assert!(!recorder.is_on());
-        assert_eq!(recorder.begin(None).unwrap_err(), AlreadyRecording, "its end is still to be written");
-        drop(reel);
-        assert!(recorder.begin(None).is_ok());
-        assert!(!recorder.is_on());
     }
 }

@@ -248,10 +248,8 @@ impl RecordingWriter {
         payload: &[u8],
         descriptors: &DescriptorList<'d>,
     ) -> Option<HashedDescriptors<'d>> {
-        let (mut hashed, mut start, mut bytes) = (Vec::new(), 0, payload.len() + IDEM_GROWTH_BYTES);
-        for end in descriptors.ends() {
-            let end = usize::from(*end);
-            let pairs = descriptors.attributes().get(std::mem::replace(&mut start, end)..end)?;
+        let (mut hashed, mut bytes) = (Vec::new(), payload.len() + IDEM_GROWTH_BYTES);
+        for pairs in descriptors.iter() {
             let mut texts = Vec::with_capacity(2 * pairs.len());
             for (key, value) in pairs {
                 let text = self.hash_value(key, value);
@@ -312,7 +310,6 @@ fn signed(cost: u64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
-/// The sessions that were written and have not ended.
 #[derive(Debug, Default)]
 struct Sessions {
     /// Per session: the time at which it ends unless a client reconnects.

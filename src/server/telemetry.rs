@@ -212,7 +212,7 @@ impl ServerCounters {
         let counts = ClientKind::VARIANTS.iter().zip(&self.missed).find(|(known, _)| **known == client);
         let Some((_, counts)) = counts else { return };
         for (reason, count) in MissReason::ALL.iter().copied().zip(counts) {
-            add(count, missed.count(reason));
+            add(count, missed.count(reason).min(REPORTED_MISSES_MAX));
         }
     }
 }
@@ -262,6 +262,9 @@ impl MissedReports {
 fn add(count: &AtomicU64, more: u64) {
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(sum.saturating_add(more)));
 }
+
+/// The most that one report adds: no report makes the counter useless.
+const REPORTED_MISSES_MAX: u64 = 1 << 32;
 
 /// The name of [`MissReason::Callback`], as metrics and the status name it.
 pub const RAISED: &str = "callback";

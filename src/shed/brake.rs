@@ -18,7 +18,6 @@ pub struct Brake {
     cause: Option<Timestamp>,
 }
 
-/// Consecutive high readings of one kind.
 #[derive(Clone, Copy, Debug)]
 struct HighRun {
     kind: ReadingKind,

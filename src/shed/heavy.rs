@@ -63,7 +63,6 @@ impl HeavyCallers {
     }
 }
 
-/// An empty sketch.
 impl Default for HeavyCallers {
     fn default() -> HeavyCallers {
         HeavyCallers { callers: [0; CALLERS_MAX], counts: [0; CALLERS_MAX], total: 0, aged_at: None }

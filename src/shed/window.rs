@@ -3,18 +3,18 @@
 
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+
 use crate::clock::Timestamp;
 
 /// Readings of two growing sums: the busy time of the slots, and their total time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct UtilizationWindow {
-    /// A ring with the oldest reading at `first`; times rise.
-    readings: [SumReading; READINGS],
-    first: usize,
-    used: usize,
+    /// The oldest reading first; times rise.
+    readings: ArrayVec<SumReading, READINGS>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct SumReading {
     at: Timestamp,
     busy_nanos: u128,
@@ -26,22 +26,17 @@ impl UtilizationWindow {
     /// The last one is replaced while it is less than [`READING_DISTANCE_MIN`] after the one before it: 8.25 s of readings are
     /// always kept.
     pub fn push(&mut self, at: Timestamp, busy_nanos: u128, slot_nanos: u128) {
-        let last = self.reading_back(0).map(|reading| reading.at);
+        let mut back = self.readings.iter().rev().map(|reading| reading.at);
+        let (last, before) = (back.next(), back.next());
         if last.is_some_and(|last| at <= last) {
             return;
         }
-        let too_close = last
-            .zip(self.reading_back(1))
-            .is_some_and(|(last, before)| last.since(before.at) < READING_DISTANCE_MIN);
-        if !too_close && self.used == READINGS {
-            self.first = (self.first + 1) % READINGS;
-        } else if !too_close {
-            self.used += 1;
+        if last.zip(before).is_some_and(|(last, before)| last.since(before) < READING_DISTANCE_MIN) {
+            self.readings.pop();
+        } else if self.readings.is_full() {
+            self.readings.remove(0);
         }
-        let index = (self.first + self.used - 1) % READINGS;
-        if let Some(reading) = self.readings.get_mut(index) {
-            *reading = SumReading { at, busy_nanos, slot_nanos };
-        }
+        self.readings.push(SumReading { at, busy_nanos, slot_nanos });
     }
 
     /// Busy slot-time ÷ slot-time over the `span` before the latest reading, or over all readings if they span less;
@@ -50,12 +45,11 @@ impl UtilizationWindow {
     /// Exceeds one if the sums do: a caller that counts more busy slots than exist is not corrected here.
     #[must_use]
     pub fn mean_over(&self, span: Duration) -> Option<f64> {
-        let latest = self.reading_back(0)?;
-        let mut next = latest;
-        let mut share = 0.0;
-        let mut earliest = latest;
-        for back in 1..self.used {
-            earliest = self.reading_back(back)?;
+        let mut readings = self.readings.iter().rev().copied();
+        let latest = readings.next()?;
+        let (mut next, mut earliest, mut share) = (latest, latest, 0.0);
+        for reading in readings {
+            earliest = reading;
             let known = latest.at.since(next.at);
             let between = next.at.since(earliest.at);
             if known + between >= span {
@@ -71,19 +65,6 @@ impl UtilizationWindow {
         };
         let slots = sum(|reading| reading.slot_nanos);
         (slots > 0.0).then(|| sum(|reading| reading.busy_nanos) / slots)
-    }
-
-    /// The reading `back` places before the latest.
-    fn reading_back(&self, back: usize) -> Option<SumReading> {
-        let index = self.used.checked_sub(back + 1)?;
-        self.readings.get((self.first + index) % READINGS).copied()
-    }
-}
-
-/// A window without readings.
-impl Default for UtilizationWindow {
-    fn default() -> UtilizationWindow {
-        UtilizationWindow { readings: [SumReading::default(); READINGS], first: 0, used: 0 }
     }
 }
 

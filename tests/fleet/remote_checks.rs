@@ -258,6 +258,24 @@ fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
     }
 }
 
+/// A page of requests that meets one stall of Redis must not stop the checks of other callers.
+#[test]
+fn counts_checks_that_were_late_together_once() {
+    let mut host = host(&Plan { burst: 100, ..TINY }, 0);
+    for page in 1..=5 {
+        let us = page * 100_000;
+        for _ in 0..8 {
+            assert!(
+                host.ask(request(false), &["t".to_owned()], us).is_none(),
+                "a check begins in page {page}"
+            );
+        }
+        host.tick(us + 6_000).clear();
+        let counts = host.member.remote_checks.counts;
+        assert_eq!((counts.missed, counts.declined, counts.stopped), (8 * page, 0, u64::from(page == 5)));
+    }
+}
+
 /// Draws a plan from a seed.
 fn drawn(seed: u64) -> Plan {
     let mut draw = draws(seed, 8);

@@ -103,7 +103,8 @@ proptest! {
                         buffer.drain(..consumed);
                     }
                     FrameSplit::More { needed } => {
-                        prop_assert!(needed > buffer.len());
+                        let whole = buffer.first_chunk().map_or(4, |head| 4 + u32::from_be_bytes(*head) as usize);
+                        prop_assert!(needed == whole && needed > buffer.len());
                         break;
                     }
                     FrameSplit::Broken(fault) => panic!("{fault}"),

@@ -80,7 +80,7 @@ fn commands(fleet: &FleetView, sheet: &mut Sheet<'_>) -> fmt::Result {
                 client disconnected; declined: too many were in flight. While checks are stopped no request is \
                 counted. Act if late grows: Redis is slower than `wait`, and each such request waits that long";
     sheet.counters_by("fleet_asked", help, "outcome", fleet.remote_checks())?;
-    let help = "Times that remote checks stopped for a while: five in a row were late. Act if it grows: Redis is \
+    let help = "Times that remote checks stopped for a while: five were late one after the other. Act if it grows: Redis is \
                 too slow for rules that ask";
     sheet.counter("fleet_asks_stopped", help, &fleet.remote_checks.stopped)
 }

@@ -69,7 +69,6 @@ impl CallerSample {
     }
 }
 
-/// All watched rules, and the number of alarms per rule.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Guards {
     watched: Vec<GuardedRule>,
@@ -92,7 +91,6 @@ impl Guards {
         self.watched.is_empty()
     }
 
-    /// Returns the sample of a rule if it is watched.
     pub(in crate::engine) fn find_sample(&self, domain: &str, rule: &str) -> Option<&Arc<CallerSample>> {
         let is = |watched: &&GuardedRule| *watched.rule.domain == *domain && *watched.rule.rule == *rule;
         self.watched.iter().find(is).map(|watched| &watched.guarding)

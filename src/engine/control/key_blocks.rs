@@ -45,33 +45,27 @@ impl<'a, A: AsRef<[(&'a str, &'a str)]> + ?Sized> From<&'a A> for NamedKey<'a> {
 
 /// Why a key command fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum KeyError {
-    /// The rule has no keys (lists, shedders) or does not exist.
     #[error("{0} is no rule in force that counts by a key")]
     NoRule(RuleName),
-    /// The rule has one key for all requests.
     #[error(
         "{0} counts all requests together and has no key to block: switch it, or write a rule with a key"
     )]
     SingleKey(RuleName),
-    /// The attributes do not form a key of the rule.
     #[error("{0}: {1}")]
     Key(RuleName, NotItsKey),
-    /// The digest is that of this other rule's key; `None`: of no rule in force.
     #[error("{0} has no key with this digest: {other}", other = other_rule(.1))]
     OtherRule(RuleName, Option<RuleName>),
-    /// The state is in Redis.
     #[error(
         "{0} counts on all hosts together, and no host alone starts a key fresh; help: for one caller, write an entry of \
          `exempt`, or of the rule's `overrides`"
     )]
     FleetState(RuleName),
-    /// No other host knows the keys of the rule.
     #[error(
         "{0}: this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings, or see `tidegate status` if they are there"
     )]
     NoFleet(RuleName),
-    /// The maximum number of blocks is reached.
     #[error("{BLOCKS_MAX} keys are blocked by hand, and no more can be: write an entry of `deny`")]
     TooMany,
 }
@@ -211,7 +205,6 @@ pub(super) struct FoundKeys {
     domain: Arc<Domain>,
     pub(super) number: u32,
     pub(super) values: Vec<String>,
-    /// Whether the rule counts all requests together.
     is_single: bool,
     key: Digest,
     states: Vec<Digest>,
@@ -255,7 +248,6 @@ impl FoundKeys {
         Ok(FoundKeys { domain: Arc::clone(domain), number, values, is_single, key, states })
     }
 
-    /// Visits each digest with its shard locked.
     fn each_state(&self, engine: &Engine, mut visit: impl FnMut(&mut Shard, &Digest)) {
         for digest in &self.states {
             visit(&mut engine.shards.lock(engine.shards.index_for(digest)), digest);
@@ -277,7 +269,6 @@ impl FoundKeys {
     }
 }
 
-/// Names the rule that a digest is of.
 fn wrong_rule(control: &OperatorControl, name: &RuleName, digest: ShownDigest) -> KeyError {
     let rules = control.configured_domains.iter().flat_map(|domain| {
         domain.rules().iter().map(|rule| RuleName { domain: domain.name().into(), rule: rule.name.clone() })

@@ -46,25 +46,12 @@ impl fmt::Display for RuleName {
 
 /// Why a name cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum RuleNameError {
-    /// Unknown name.
     #[error("nothing is called `{name}`: {}", suggestion(.like))]
-    Unknown {
-        /// The given name.
-        name: Box<str>,
-        /// The most similar known name.
-        like: Option<RuleName>,
-    },
-    /// More than one rule has the name.
+    Unknown { name: Box<str>, like: Option<RuleName> },
     #[error("`{name}` may be {one} or {other}: write the full name")]
-    Ambiguous {
-        /// The given name.
-        name: Box<str>,
-        /// The first match.
-        one: RuleName,
-        /// The second match.
-        other: RuleName,
-    },
+    Ambiguous { name: Box<str>, one: RuleName, other: RuleName },
 }
 
 fn suggestion(like: &Option<RuleName>) -> String {

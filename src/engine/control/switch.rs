@@ -63,16 +63,14 @@ pub struct SwitchView {
 
 /// Why a switch is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SwitchError {
-    /// The name cannot be resolved.
     #[error(transparent)]
     Name(#[from] RuleNameError),
-    /// An exemption has no shadow mode, as it refuses nothing.
     #[error(
         "`{0}` exempts, and refuses no request: switch it to enforce (it exempts) or disabled (it does not)"
     )]
     Exempt(RuleName),
-    /// The maximum number of switches is reached.
     #[error("{SWITCHES_MAX} switches are set, the most that can be: clear some, or switch --all")]
     TooMany,
 }

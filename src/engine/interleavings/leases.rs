@@ -57,21 +57,19 @@ fn assert_all_is_back(engine: &Engine) {
     assert!(pools.iter().all(|pool| (pool.busy, pool.critical, pool.noncritical) == (0, 0, 0)), "{pools:?}");
 }
 
-type LeaseWork = Box<dyn FnOnce() -> bool + Send>;
-
 #[test]
 fn grants_one_permit_once_with_its_rate_charge() {
     check(|| {
         let engine = engine(RULES);
-        let work = |name: u8, x: &'static str| -> LeaseWork {
+        let works = [(1, "a"), (2, "a"), (3, "b")].map(|(name, x)| {
             let (engine, session) = (Arc::clone(&engine), session(&engine, name));
-            Box::new(move || {
+            move || {
                 let lease = acquire(&engine, &session, x);
                 assert!(engine.in_progress() <= 1);
                 lease.is_none_or(|lease| engine.release_lease(&session, lease, WorkOutcome::Error, at(0)))
-            })
-        };
-        let seen = run_concurrently(vec![work(1, "a"), work(2, "a"), work(3, "b")]);
+            }
+        });
+        let seen = run_concurrently(works);
         assert!(seen.iter().all(|released| *released), "each granted lease could be released");
         assert_all_is_back(&engine);
     });
@@ -83,25 +81,20 @@ fn ends_lease_once_under_races() {
         let engine = engine(RULES);
         let session = session(&engine, 1);
         let lease = acquire(&engine, &session, "a").unwrap();
-        let does = |end: fn(&Engine, &Session, u64) -> bool| -> LeaseWork {
+        let ends: [fn(&Engine, &Session, u64); 4] = [
+            |engine, session, lease| {
+                engine.release_lease(session, lease, WorkOutcome::Ok, at(1));
+            },
+            |engine, _, _| engine.end_expired_leases(at(11)),
+            |engine, session, _| {
+                drop(engine.abandon_requests(session, &mut std::iter::once((1, 1)), at(1)));
+            },
+            |engine, session, _| engine.end_session(session, at(1)),
+        ];
+        run_concurrently(ends.map(|end| {
             let (engine, session) = (Arc::clone(&engine), session.clone());
-            Box::new(move || end(&engine, &session, lease))
-        };
-        run_concurrently(vec![
-            does(|engine, session, lease| engine.release_lease(session, lease, WorkOutcome::Ok, at(1))),
-            does(|engine, _, _| {
-                engine.end_expired_leases(at(11));
-                true
-            }),
-            does(|engine, session, _| {
-                engine.abandon_requests(session, &mut std::iter::once((1, 1)), at(1));
-                true
-            }),
-            does(|engine, session, _| {
-                engine.end_session(session, at(1));
-                true
-            }),
-        ]);
+            move || end(&engine, &session, lease)
+        }));
         assert_all_is_back(&engine);
         let totals = engine.leases();
         assert_eq!(totals.released + totals.expired + totals.session + totals.abandoned, 1, "{totals:?}");
@@ -115,12 +108,11 @@ fn returns_grant_when_session_ends() {
         let engine = engine(RULES);
         let session = session(&engine, 1);
         let (acquiring, ending) = ((Arc::clone(&engine), session.clone()), (Arc::clone(&engine), session));
-        let works: Vec<LeaseWork> = vec![
-            Box::new(move || acquire(&acquiring.0, &acquiring.1, "a").is_some()),
+        let works: [Box<dyn FnOnce() + Send>; 2] = [
             Box::new(move || {
-                ending.0.end_session(&ending.1, at(0));
-                true
+                acquire(&acquiring.0, &acquiring.1, "a");
             }),
+            Box::new(move || ending.0.end_session(&ending.1, at(0))),
         ];
         run_concurrently(works);
         assert_all_is_back(&engine);
@@ -131,12 +123,11 @@ fn returns_grant_when_session_ends() {
 fn noncritical_requests_never_use_the_reserve() {
     check(|| {
         let engine = engine(&RULES.replace("max: 1,", "max: 9,"));
-        let work = |name: u8| -> LeaseWork {
+        let works = [1, 2, 3].map(|name| {
             let (engine, session) = (Arc::clone(&engine), session(&engine, name));
-            Box::new(move || acquire(&engine, &session, "a").is_some())
-        };
-        let granted =
-            run_concurrently(vec![work(1), work(2), work(3)]).into_iter().filter(|granted| *granted).count();
+            move || acquire(&engine, &session, "a").is_some()
+        });
+        let granted = run_concurrently(works).into_iter().filter(|granted| *granted).count();
         assert_eq!(granted, 1);
         let pools = engine.pools(at(0));
         assert_eq!(pools.iter().map(|pool| pool.noncritical).collect::<Vec<_>>(), [1]);

@@ -37,13 +37,9 @@ impl<'d> Judgement<'d> {
         request: &Request<'_>,
     ) -> Option<OneRule<'d>> {
         let [number] = *matching else { return None };
-        let is_work = request.op == Op::Acquire && request.session.is_some();
         let compiled_rule = self.compiled.rules.get(number as usize)?;
-        let plain = compiled_rule
-            .simple
-            .as_ref()
-            .filter(|_| !is_work && request.idempotency_key.is_none() && !request.oversized)?;
-        let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
+        let plain = compiled_rule.simple.as_ref()?;
+        let cost = simple_cost(request)?;
         let rule = self.compiled.domain.rules().get(number as usize)?;
         Some(OneRule { number, rule, compiled_rule, plain, counters: self.counters?, cost })
     }
@@ -225,4 +221,12 @@ impl<'d> Judgement<'d> {
         }
         Some((outcome, level))
     }
+}
+
+/// Returns the cost of a request that simple rules can decide: not zero, and without a lease or an idempotency key.
+#[inline]
+pub(super) fn simple_cost(request: &Request<'_>) -> Option<u32> {
+    let is_work = request.op == Op::Acquire && request.session.is_some();
+    let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
+    (!is_work && request.idempotency_key.is_none() && !request.oversized).then_some(cost)
 }

@@ -16,11 +16,13 @@ pub struct Lease {
     pub(in crate::engine) number: u64,
     pub(in crate::engine) ends_at: Timestamp,
     /// Its time to live, from each grant or renewal.
+    #[serde(rename = "lasts_millis")]
     pub(super) ttl_millis: u32,
     /// The id of its request, on the connection `connection`.
     pub(super) request: u64,
     pub(super) connection: u32,
     /// Whether its priority is below the most important one.
+    #[serde(rename = "is_other")]
     pub(in crate::engine) is_noncritical: bool,
     pub(in crate::engine) ties: Ties,
     pub(super) cost: LeaseCost,
@@ -136,7 +138,6 @@ pub struct LeaseCharge {
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// No link.
 impl Default for LeaseLink {
     fn default() -> LeaseLink {
         LeaseLink { before: NONE, after: NONE }

@@ -14,7 +14,7 @@ use crate::engine::pool::Pool;
 use crate::engine::sync::Ordering;
 use slab::Slab;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LeaseTable {
     pub(super) members: Slab<SessionMember>,
     by_name: HashMap<[u8; 16], u32>,
@@ -26,24 +26,10 @@ pub(super) struct LeaseTable {
     wheel: Wheel,
     /// Sessions without a connection, by expiry. The entry of a resumed session stays until its time.
     graces: VecDeque<(Timestamp, u32, u64)>,
-    /// Number of sessions begun so far.
     generation: u64,
 }
 
 impl LeaseTable {
-    pub(super) fn new() -> LeaseTable {
-        LeaseTable {
-            members: Slab::new(),
-            by_name: HashMap::new(),
-            leases: Slab::new(),
-            allocated: 0,
-            restored_indices: HashMap::new(),
-            wheel: Wheel::new(),
-            graces: VecDeque::new(),
-            generation: 0,
-        }
-    }
-
     /// Adds a connection to an existing session. `None`: there is no session of this name.
     pub(super) fn join(
         &mut self,
@@ -353,13 +339,10 @@ impl LeaseTable {
     }
 }
 
-/// The progress of ending a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberEndProgress {
     More,
-    /// This step removed the session.
     Session,
-    /// The session did not exist any more.
     Nothing,
 }
 

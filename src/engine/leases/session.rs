@@ -148,7 +148,6 @@ impl HeldLeases {
         HeldLeases { of_session: AtomicUsize::new(0), of_user }
     }
 
-    /// Reserves one more lease unless a bound is reached.
     pub(super) fn reserve(&self, session_max: usize, user_max: usize) -> bool {
         if self.of_session.fetch_add(1, Ordering::Relaxed) >= session_max {
             self.of_session.fetch_sub(1, Ordering::Relaxed);

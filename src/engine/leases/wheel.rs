@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use arrayvec::ArrayVec;
 use slab::Slab;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Wheel {
     /// Empty before the first lease: the wheels of all tables take half a megabyte.
     spokes: Box<[WheelSlot]>,
@@ -29,10 +29,6 @@ impl WheelSlot {
 }
 
 impl Wheel {
-    pub(super) fn new() -> Wheel {
-        Wheel { spokes: Box::default(), tick: 0 }
-    }
-
     pub(super) fn insert(&mut self, number: u32, leases: &mut Slab<Lease>) {
         let Some(lease) = leases.get_mut(number as usize) else {
             debug_assert!(false, "a lease that is hung is there: off the wheel it never ends");
@@ -113,7 +109,6 @@ impl Wheel {
     }
 }
 
-/// Leases that end together, under one lock.
 pub(super) type ExpiryBatch = ArrayVec<u32, 128>;
 
 fn tick(at: Timestamp) -> u64 {

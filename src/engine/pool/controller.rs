@@ -26,8 +26,8 @@ pub(super) struct PoolController {
     pub(super) live_nanos: u128,
 }
 
-impl PoolController {
-    pub(super) fn new() -> PoolController {
+impl Default for PoolController {
+    fn default() -> PoolController {
         PoolController {
             window: UtilizationWindow::default(),
             brake: Brake::default(),
@@ -40,7 +40,9 @@ impl PoolController {
             live_nanos: 0,
         }
     }
+}
 
+impl PoolController {
     /// Adds the slot time since the last tick: of live sessions, or else of the configured slots.
     pub(super) fn add_slot_time(
         &mut self,
@@ -59,7 +61,6 @@ impl PoolController {
         };
     }
 
-    /// Releases the brake, where it has no input.
     pub(super) fn release_brake(&mut self) {
         self.brake = Brake::default();
     }
@@ -121,7 +122,6 @@ impl PoolController {
     }
 }
 
-/// The interval of the shedding controller's steps.
 const STEP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -133,8 +133,8 @@ mod tests {
         const SECOND: u64 = 1_000_000_000;
         // Live slot time and slots at each second, and the slot seconds counted by then.
         let table = [(0, 0, 4), (2, 2, 6), (4, 2, 8), (5, 0, 9), (5, 0, 13)];
-        let mut controller = PoolController::new();
-        controller.ticked = Some(Timestamp::from_nanos(0));
+        let mut controller =
+            PoolController { ticked: Some(Timestamp::from_nanos(0)), ..PoolController::default() };
         for (second, (live_seconds, live, counted)) in (1..).zip(table) {
             let now = Timestamp::from_nanos(second * SECOND);
             controller.add_slot_time(now, live_seconds * u128::from(SECOND), live, Some(4));

@@ -108,7 +108,7 @@ impl Case {
             "unknown" => sync.last = None,
             "token-takes" => sync.token_takes = ms(millis),
             "spent-out-for" => {
-                sync.more = Some(NextIncrease { at: NOW.after(ms(millis)), is_exhausted: true })
+                sync.more = Some(NextIncrease { at: NOW.after(ms(millis)), is_exhausted: true });
             }
             "more-after" => sync.more = Some(NextIncrease { at: NOW.after(ms(millis)), is_exhausted: false }),
             "level" => sync.level = i64::from(number) * TOKEN.cast_signed(),

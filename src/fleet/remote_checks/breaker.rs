@@ -6,12 +6,17 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaker {
-    /// Checks are made; `misses` in a row had no reply in time.
-    Closed { misses: u32 },
+    /// Checks are made. `misses` one after the other had no reply in time, the last at `last_miss`, and took `waited` together.
+    Closed { misses: u32, waited: Duration, last_miss: Timestamp },
     /// No checks until `probe`, then one.
     Open { probe: Timestamp, after: Duration },
     /// The probe is in flight.
     Probing { after: Duration },
+}
+
+impl Breaker {
+    pub(super) const CLOSED: Breaker =
+        Breaker::Closed { misses: 0, waited: Duration::ZERO, last_miss: Timestamp::ORIGIN };
 }
 
 impl PendingChecks {
@@ -31,14 +36,19 @@ impl PendingChecks {
         }
     }
 
-    /// Counts a late reply; after too many, opens the breaker and ends all checks.
-    pub(super) fn missed(&mut self, now: Timestamp) {
+    /// Counts the late reply of a check that began at `begun`; after too many, opens the breaker and ends all checks. Checks
+    /// that waited at the same time say the same about Redis, so they count once.
+    pub(super) fn missed(&mut self, begun: Timestamp, now: Timestamp) {
         let after = match self.breaker {
-            Breaker::Closed { misses } if misses + 1 < MISSES_MAX => {
-                self.breaker = Breaker::Closed { misses: misses + 1 };
-                return;
+            Breaker::Closed { last_miss, .. } if begun < last_miss => return,
+            Breaker::Closed { misses, waited, .. } => {
+                let (misses, waited) = (misses + 1, waited + now.since(begun));
+                if misses < MISSES_MAX && waited < WAITED_MAX {
+                    self.breaker = Breaker::Closed { misses, waited, last_miss: now };
+                    return;
+                }
+                PAUSE_MIN
             }
-            Breaker::Closed { .. } => PAUSE_MIN,
             Breaker::Probing { after } => (after * 2).min(PAUSE_MAX),
             Breaker::Open { .. } => return,
         };
@@ -50,7 +60,7 @@ impl PendingChecks {
     }
 
     pub(super) fn answered_in_time(&mut self) {
-        self.breaker = Breaker::Closed { misses: 0 };
+        self.breaker = Breaker::CLOSED;
         self.status.set_answers_in_time(self.status.is_redis_reachable());
     }
 
@@ -73,8 +83,11 @@ impl PendingChecks {
     }
 }
 
-/// Late replies in a row that open the breaker.
+/// Late replies one after the other that open the breaker.
 const MISSES_MAX: u32 = 5;
+
+/// The time that late replies one after the other may take: where `wait` is long, fewer of them open the breaker.
+const WAITED_MAX: Duration = Duration::from_millis(100);
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 

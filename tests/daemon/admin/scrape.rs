@@ -73,6 +73,8 @@ fn serves_every_series_at_zero_from_the_start() {
     wire.ask(&json!([1, 2, "app", [["job", "export", "user", "b"]], 1, "get"]));
     wire.ask(&json!([3, 3, "app", [["user", "c"]], 1, "critical", {"queued_us": 9_000_000}]));
     wire.ask(&json!([3, 3, "nowhere", [["user", "c"]]]));
+    let forged = json!([6, 9, "app", [["user", "c"]], 1, null, {"missed": {"protocol": u64::MAX}}]);
+    (0..2).for_each(|_| drop(stranger.ask(&forged)));
     wire.ask(&json!([77, 3]));
     wire.ask(&json!([7, 1, "web", "load", 400]));
     let after = scrape(&daemon);
@@ -168,7 +170,8 @@ fn counts_leases_connections_and_faults() {
         [3.0, 4.0, 6.0]
     );
     assert_eq!(missed("other", "timeout"), 5.0);
-    assert_eq!(metrics.sum(&["tidegate_missed_total"]), 18.0);
+    assert_eq!(missed("other", "protocol"), 8_589_934_592.0, "a report adds at most 2 to the 32");
+    assert_eq!(metrics.sum(&["tidegate_missed_total"]), 18.0 + 8_589_934_592.0);
     assert_eq!(metrics.of("tidegate_slots{pool=\"web\"}"), 4.0);
     assert_eq!(metrics.of("tidegate_slots{pool=\"other\"}"), 9.0, "a name that clients made up is no label");
     assert_eq!(metrics.of("tidegate_slots_busy{pool=\"other\"}"), 1.0);

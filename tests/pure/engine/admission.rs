@@ -9,6 +9,8 @@ use super::engines::{api, ask, at_millis, engine, hit, in_mode, matching, option
 use tidegate::engine::{Cost, Descriptors, Engine, EngineAnswer, EngineOptions, Op, Request, Verdict};
 use tidegate::rules::Mode;
 
+use crate::rng::Rng;
+
 #[test]
 fn peek_has_no_effect() {
     let engine = engine(vec![rule("per-user", &["user"], 1, 2)]);
@@ -165,6 +167,7 @@ fn decision_lists_the_check_of_each_rule_that_matched() {
     assert_eq!(one, first, "its key is the same beside others");
     assert_eq!((one.0, one.2, one.3), (0, 3, true));
     assert_eq!((second.0, second.2, second.3), (1, 3, false));
+    assert_eq!(checks(rules(vec![shadow()]), 2), [(0, one.1, 2, true), (1, second.1, 2, true)]);
     let refused: Vec<bool> = checks(rules(vec![shadow()]), 5).into_iter().map(|check| check.3).collect();
     assert_eq!((refused, checks(rules(vec![]), 5)[0].3), (vec![false, false], false));
     assert_eq!(checks(vec![], 1), []);
@@ -198,4 +201,44 @@ fn sweep_keeps_blocks() {
         bench.engine.sweep(at_millis(second * 1_000));
     }
     bench.check(&[(400 * S, "account=a", 1, "limit login 2/2 after 200000000")]);
+}
+
+#[test]
+fn fast_path_decides_and_counts_like_the_general_path() {
+    let limits = "
+- {name: a, key: [user], rate: 5/s, burst: 9}
+- {name: b, key: [], rate: 6/s, mode: shadow}
+- {name: c, key: [path, user], match: {path: /*}, rate: 1/s, burst: 12}
+- {name: d, key: [plan], rate: 1/s, burst: 9, advertise: false}";
+    // Priorities take the requests of a domain to the general path; a list does not.
+    let of = |more| Bench::of(Mode::Enforce, &format!("domain: api\n{more}\nlimits:{limits}\n")).engine;
+    let engines = ["deny: [{name: none, match: {user: nobody}}]", "priorities: [all]"].map(of);
+    let mut deciders = engines.each_ref().map(Engine::decider);
+    let mut random = Rng::new(3);
+    let mut millis = 0;
+    for _ in 0..20_000 {
+        millis += random.below(60);
+        let attributes = [
+            ("user", random.pick(&["1", "2", "3"])),
+            ("path", random.pick(&["-", "/", "/b"])),
+            ("plan", &"p"),
+        ];
+        let attributes = attributes.map(|(name, value)| (name, *value));
+        let given = &attributes[..1 + usize::try_from(random.below(3)).unwrap()];
+        let cost = u32::try_from(random.below(4)).unwrap();
+        let [fast, general] =
+            deciders.each_mut().map(|decider| ask(decider, Op::Hit, given, cost, at_millis(millis)));
+        assert_eq!(fast, general, "{given:?} × {cost} at {millis} ms");
+        if random.below(100) == 0 {
+            engines.iter().for_each(|engine| engine.sweep(at_millis(millis)));
+        }
+    }
+    let [fast, general] = engines.each_ref().map(|engine| {
+        let callers = ["a", "b", "c", "d"].map(|rule| engine.top_callers("api", rule));
+        let totals = engine.totals();
+        (callers, totals.verdicts, totals.rules[..4].to_vec(), totals.unnamed, engine.keys())
+    });
+    assert_eq!(fast, general);
+    let counts = fast.2.iter().map(|rule| rule.outcomes().map(|count| count.min(200)));
+    assert_eq!(counts.collect::<Vec<_>>(), [[200, 200, 0], [200, 0, 200], [200, 200, 0], [200, 200, 0]]);
 }

@@ -175,7 +175,11 @@ impl Spec {
 }
 
 pub(super) fn specs() -> impl Strategy<Value = Vec<Spec>> {
-    prop::collection::vec(spec(), 1..5)
+    prop_oneof![
+        4 => prop::collection::vec(spec(), 1..5),
+        // Rules of the fast path.
+        1 => prop::collection::vec(simple_bucket(), 1..5),
+    ]
 }
 
 pub(super) fn steps(len: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -251,6 +255,24 @@ fn spec() -> impl Strategy<Value = Spec> {
             }
         },
     )
+}
+
+/// A token bucket without options.
+fn simple_bucket() -> impl Strategy<Value = Spec> {
+    spec().prop_map(|spec| Spec {
+        tokens: false,
+        warn_at: None,
+        written: Written {
+            algorithm: Algorithm::TokenBucket,
+            over: Over::Refuse,
+            block_ms: None,
+            ..spec.written
+        },
+        other: None,
+        unlimited: false,
+        candidate: None,
+        ..spec
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
