@@ -73,8 +73,6 @@ fn serves_every_series_at_zero_from_the_start() {
     wire.ask(&json!([1, 2, "app", [["job", "export", "user", "b"]], 1, "get"]));
     wire.ask(&json!([3, 3, "app", [["user", "c"]], 1, "critical", {"queued_us": 9_000_000}]));
     wire.ask(&json!([3, 3, "nowhere", [["user", "c"]]]));
-    let forged = json!([6, 9, "app", [["user", "c"]], 1, null, {"missed": {"protocol": u64::MAX}}]);
-    (0..2).for_each(|_| drop(stranger.ask(&forged)));
     wire.ask(&json!([77, 3]));
     wire.ask(&json!([7, 1, "web", "load", 400]));
     let after = scrape(&daemon);
@@ -151,6 +149,8 @@ fn counts_leases_connections_and_faults() {
     assert!(granted[9].is_u64(), "a lease: {granted}");
     stranger.ask(&json!([1, 2, "app", [["user", "c"]]]));
     wire.ask(&json!([3, 9, "app", [["user", "c"]], 1, null, {"missed": {"callback": 6}}]));
+    let forged = json!([3, 9, "app", [["user", "c"]], 1, null, {"missed": {"protocol": u64::MAX}}]);
+    (0..2).for_each(|_| drop(stranger.ask(&forged)));
     wire.ask(&json!([77, 3]));
     wire.ask(&json!([3, 4, "api", [["user", "c"]]]));
     let third = daemon.greeted();
