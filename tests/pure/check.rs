@@ -74,11 +74,11 @@ fn warns_of_files_without_a_usable_content() {
     std::os::unix::fs::symlink("/dev/zero", directory.path().join("endless")).unwrap();
     let (text, _) = check(&path);
     for line in [
-        "./pipe: it is empty",
-        "./endless: it is longer than 4194304 bytes",
-        "./pipe: a token has at least 16 bytes",
-        "./endless: a file of a token has at most 4096 bytes",
-        "./nowhere: No such file or directory (os error 2)",
+        "warning: it is empty\n--> ./pipe",
+        "warning: it is longer than 4194304 bytes\n--> ./endless",
+        "warning: a token has at least 16 bytes\n--> ./pipe",
+        "warning: a file of a token has at most 4096 bytes\n--> ./endless",
+        "warning: No such file or directory (os error 2)\n--> ./nowhere",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
