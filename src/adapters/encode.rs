@@ -48,6 +48,11 @@ fn encoded(request: &RequestFrame<'_>, descriptors: &[Pairs<'_>]) -> Result<Resu
     Ok(encoded.map(|()| bytes).map_err(|error| error.to_string()))
 }
 
+/// Shortens a value above [`VALUE_BYTES_MAX`] as every client does, so that operators name the same key.
+pub(crate) fn shorten_value(value: &str) -> Cow<'_, str> {
+    cut(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT)
+}
+
 fn shorten(value: &mut Cow<'_, str>, max: usize, kept: usize) {
     if value.len() > max {
         *value = cut(value, max, kept).into_owned().into();

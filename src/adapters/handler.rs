@@ -1,5 +1,8 @@
 //! Answers the HTTP requests of one connection.
 
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +13,7 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue}
 use hyper::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use ring::hmac;
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -61,11 +65,22 @@ impl AdapterPeer {
 
 impl Token {
     /// Reads the file, without white space around the token.
+    ///
+    /// # Errors
+    /// The reason, without the path.
     pub(super) fn read(path: &Path) -> Result<Token, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        // Opening a named pipe does not wait, and a device may never end.
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+        let mut text = String::new();
+        file.and_then(|file| file.take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text))
+            .map_err(|error| error.to_string())?;
         let token = text.trim();
         if token.len() < TOKEN_BYTES_MIN {
-            return Err(format!("{}: a token has at least {TOKEN_BYTES_MIN} bytes", path.display()));
+            return Err(format!("a token has at least {TOKEN_BYTES_MIN} bytes"));
+        }
+        if text.len() as u64 > TOKEN_BYTES_MAX {
+            return Err(format!("a file of a token has at most {TOKEN_BYTES_MAX} bytes"));
         }
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
         let key = key.map_err(|_| "no random numbers".to_owned())?;
@@ -374,6 +389,9 @@ const BODY_BYTES_MAX: usize = 64 * 1_024;
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(2);
 
 const TOKEN_BYTES_MIN: usize = 16;
+
+/// A page; anything larger is a wrong file.
+const TOKEN_BYTES_MAX: u64 = 4_096;
 
 const TOKEN_HEADER: &str = "tidegate-token";
 const SESSION_HEADER: &str = "tidegate-session";

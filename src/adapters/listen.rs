@@ -63,7 +63,8 @@ async fn serve_socket(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, 
 async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, stop: &CancellationToken) {
     let Some(address) = state.endpoint.listen else { return };
     let bind = async || {
-        let token = Token::read(&state.endpoint.token_file)?;
+        let file = &state.endpoint.token_file;
+        let token = Token::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let listener = TcpListener::bind(address).await;
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };

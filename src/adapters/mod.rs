@@ -16,7 +16,7 @@ mod resp;
 mod sessions;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, LazyLock};
@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::server::{ConnectionLimits, Connector, FairQueue};
+pub(crate) use encode::shorten_value;
 use envoy::own_limits::OwnLimitTable;
 use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;
@@ -48,6 +49,16 @@ pub struct Endpoint {
     pub token_file: PathBuf,
     /// The domains that clients of the loopback address may name.
     pub domains: Vec<Box<str>>,
+}
+
+impl Endpoint {
+    /// Reads the token of clients of the loopback address as the adapter does.
+    ///
+    /// # Errors
+    /// The reason why the file has none.
+    pub(crate) fn check_token_file(path: &Path) -> Result<(), String> {
+        handler::Token::read(path).map(drop)
+    }
 }
 
 /// The settings of the HTTP adapter.

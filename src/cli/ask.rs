@@ -11,6 +11,7 @@ use super::client::{Client, ClientFailure, default_socket, retry_unread};
 use super::completions::domains;
 use super::explain::cost;
 use super::{CliError, CliResult, FormatArgs, OutputFormat, span, usage};
+use crate::adapters::shorten_value;
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
@@ -197,9 +198,10 @@ pub(super) fn is_disabled() -> bool {
     std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1")
 }
 
+/// Parses `user=u1`. A long value is shortened as every client does.
 pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE"))?;
-    Ok((key.into(), value.into()))
+    Ok((key.into(), shorten_value(value).into()))
 }
 
 /// Parses `3` or `tokens=3`. The unit is leaked: a process has one request.

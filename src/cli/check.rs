@@ -275,7 +275,7 @@ impl RulesRead {
                     let severity = if is_of_here { problem.severity } else { Severity::Warning };
                     read.problems.push(Problem { severity, ..problem });
                 }
-                read.problems.extend(settings.missing_files());
+                read.problems.extend(settings.unusable_files());
                 match &settings.redis {
                     Some(redis) => {
                         let file = redis.fleet_secret_file.as_deref();

@@ -81,7 +81,8 @@ fn arguments(pid: u32) -> Option<serve::Args> {
 fn daemon_pid(socket: &Path) -> Option<u32> {
     // Nothing listens there: no other daemon is meant.
     let peer = connect(socket, PATIENCE).ok().and_then(|stream| sys::peer_pid(&stream).ok().flatten())?;
-    if is_daemon(&peer) {
+    // The program may have another name; a service manager has other arguments.
+    if is_daemon(&peer) || arguments(peer).is_some() {
         return Some(peer);
     }
     let mut found = daemons();

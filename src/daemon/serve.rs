@@ -464,6 +464,7 @@ fn help(error: &BindError) -> String {
         BindError::InUse { .. } => {
             "\nhelp: `ss -xlp` names the process: end it, or name another path: --socket PATH".to_owned()
         }
+        BindError::NotASocket { .. } => "\nhelp: remove it, or name another path: --socket PATH".to_owned(),
         _ => String::new(),
     }
 }

@@ -7,9 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Access;
+use rustix::io::Errno;
+
 use super::redis_settings::RedisSettings;
 use super::settings_file;
 use crate::adapters::{Endpoint, HttpSettings};
+use crate::fleet::link::{authorities_of_file, read_password};
 use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Severity, ValueProblem};
 use crate::server::{ConnectionLimits, PoolLimits};
@@ -210,24 +214,38 @@ impl Settings {
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
     }
 
-    /// Returns warnings of files and directories that the settings name and that are missing.
-    pub(crate) fn missing_files(&self) -> Vec<Problem> {
-        let password = self.redis.as_ref().and_then(|redis| redis.link.password_file.as_deref());
-        let ca = self.redis.as_ref().and_then(|redis| redis.link.ca_file.as_deref());
+    /// Returns warnings of files and directories that the settings name and that are missing or unusable. A file that this
+    /// user may not read may be the daemon's, and has none.
+    pub(crate) fn unusable_files(&self) -> Vec<Problem> {
+        type Check = fn(&Path) -> Result<(), String>;
+        let password: Check = |path| read_password(path).map(drop);
+        let authorities: Check = |path| authorities_of_file(path).map(drop);
+        let directory: Check = |path| path.metadata().map(drop).map_err(|error| error.to_string());
+        let link = self.redis.as_ref().map(|redis| &redis.link);
+        let password_file = link.and_then(|link| link.password_file.as_deref());
+        let ca_file = link.and_then(|link| link.ca_file.as_deref());
+        let adapters =
+            [self.http.as_ref().map(|http| &http.endpoint), self.resp.as_ref(), self.envoy.as_ref()];
+        let tokens = adapters.into_iter().flatten().filter(|endpoint| endpoint.listen.is_some());
+        let tokens = tokens.map(|endpoint| {
+            let help = "without the token there is no TCP: (umask 077; openssl rand -hex 32 > FILE)";
+            (Some(&*endpoint.token_file), Endpoint::check_token_file as Check, help)
+        });
         let named = [
-            (password, "without the password Redis refuses this host: write it there"),
-            (ca, "without the authorities there is no TLS to Redis: write them there"),
+            (password_file, password, "without the password Redis refuses this host: write it there"),
+            (ca_file, authorities, "without the authorities there is no TLS to Redis: write them there"),
             (
                 self.state.as_deref(),
+                directory,
                 "without it a restart forgets every count: make it, for the daemon's user alone",
             ),
         ];
-        let missing = named.into_iter().filter_map(|(path, help)| {
-            let error = path?.metadata().err()?;
-            let problem = about_file(path?, ValueProblem::new(error.to_string(), help));
+        let unusable = named.into_iter().chain(tokens).filter_map(|(path, check, help)| {
+            let path = path.filter(|path| !is_hidden(path))?;
+            let problem = about_file(path, ValueProblem::new(check(path).err()?, help));
             Some(Problem { severity: Severity::Warning, ..problem })
         });
-        missing.collect()
+        unusable.collect()
     }
 
     /// Returns the scopes of limits whose rules set none.
@@ -265,6 +283,11 @@ impl Settings {
             envoy: None,
         }
     }
+}
+
+/// Whether this user lacks the permission to read the file.
+pub(crate) fn is_hidden(path: &Path) -> bool {
+    rustix::fs::access(path, Access::READ_OK) == Err(Errno::ACCESS)
 }
 
 impl Environment {

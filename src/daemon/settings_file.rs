@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::adapter_settings::{self, AdaptersFields};
 use super::redis_settings::{self, RedisFields};
-use super::settings::{DomainSettings, LogFormat, Settings, check_socket_path};
+use super::settings::{DomainSettings, LogFormat, Settings, Socket, check_socket_path};
 use crate::engine::FleetStatus;
 use crate::rules::de::{self, DeferredMap, FieldText, Mapping, Scalar};
 use crate::rules::source::{Report, Source, Span};
@@ -213,17 +213,7 @@ fn set_fields(
         report.warning(part("metrics").at("listen"), OPEN_METRICS, OPEN_METRICS_HELP);
     }
     if let Some(own) = fields.socket {
-        let socket = &mut settings.socket;
-        set(&mut socket.path, socket_path(own.path, directory, part("socket").at("path"), report));
-        if let Some(Permissions(mode)) = own.mode {
-            socket.mode = mode;
-            if mode & 0o002 != 0 {
-                let message = format!("every user of this host may ask with mode {mode:04o}");
-                let help = "write \"0660\", and a `group` that the applications are in";
-                report.warning(part("socket").at("mode"), message, help);
-            }
-        }
-        socket.group = own.group.map(|group| group.0.to_owned());
+        set_socket(&own, part("socket"), directory, &mut settings.socket, report);
     }
     if let Some(own) = fields.connections {
         let max = own.max.map_or(settings.connections.max, |max| max.0);
@@ -250,6 +240,7 @@ fn set_fields(
     if let Some(own) = fields.adapters {
         (settings.http, settings.resp, settings.envoy) =
             adapter_settings::read(own, part("adapters"), directory, report);
+        check_adapter_paths(settings, part("adapters"), report);
     }
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));
@@ -270,6 +261,47 @@ fn set_fields(
         uids: numbers(own.uids),
         slots_max: own.slots_max.map(u32::from),
     });
+}
+
+fn set_socket(
+    fields: &SocketFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    socket: &mut Socket,
+    report: &mut Report<'_>,
+) {
+    set(&mut socket.path, socket_path(fields.path, directory, mapping.at("path"), report));
+    if let Some(Permissions(mode)) = fields.mode {
+        socket.mode = mode;
+        let whose = match (mode & 0o222, mode & 0o002) {
+            (0, _) => Some("no user but root"),
+            (_, 0) => None,
+            _ => Some("every user of this host"),
+        };
+        if let Some(whose) = whose {
+            let message = format!("{whose} may ask with mode {mode:04o}");
+            let help = "write \"0660\", and a `group` that the applications are in";
+            report.warning(mapping.at("mode"), message, help);
+        }
+    }
+    socket.group = fields.group.as_ref().map(|group| group.0.to_owned());
+}
+
+/// Reports adapters on the path of another socket.
+fn check_adapter_paths(settings: &Settings, mapping: Mapping<'_>, report: &mut Report<'_>) {
+    let admin = settings.admin_socket();
+    let mut taken = vec![("socket", &*settings.socket.path), ("admin.socket", &*admin)];
+    let http = settings.http.as_ref().map(|http| &http.endpoint);
+    for (name, endpoint) in
+        [("http", http), ("resp", settings.resp.as_ref()), ("envoy", settings.envoy.as_ref())]
+    {
+        let Some(path) = endpoint.and_then(|endpoint| endpoint.socket.as_deref()) else { continue };
+        if let Some((other, _)) = taken.iter().find(|(_, other)| *other == path) {
+            let message = format!("the socket of `{name}` has the path of `{other}`");
+            report.error(mapping.at(name), message, "write a path of its own");
+        }
+        taken.push((name, path));
+    }
 }
 
 fn numbers(uids: Option<Vec<Uid>>) -> Vec<u32> {
@@ -351,6 +383,9 @@ pub(crate) fn bytes(text: &str) -> Result<u64, ValueProblem> {
     if size < MEMORY_BYTES_MIN {
         return Err(ValueProblem::new(format!("{} is too small", shown(text)), "write at least 1MiB"));
     }
+    if size > MEMORY_BYTES_MAX {
+        return Err(ValueProblem::new(format!("{} is too large", shown(text)), "write at most 1024GiB"));
+    }
     Ok(size)
 }
 
@@ -360,6 +395,9 @@ const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 <
 
 /// The tables of a few rules need at least this.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
+
+/// More than the tables of any host; a larger number is a mistake.
+const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
 /// More threads than cores would only wait for each other.
 const THREADS_MAX: u32 = 1_024;

@@ -1,4 +1,5 @@
-//! Idempotency: retries of a granted request under the same name get the same grant and are not charged.
+//! Idempotency: retries of a granted request under the same name get the same grant and are not charged, until
+//! the grant is refunded or its lease released.
 //!
 //! Refusals are not remembered. A name is looked up and recorded under one lock, so that only one of two
 //! concurrent requests is charged.
@@ -9,7 +10,7 @@ use super::request::{ByUnit, Charge, Descriptors, IdempotencyKey, Op, Request};
 use super::shards::{NameTable, Shards};
 use super::snapshot::{FIRST_RULE_SET, SnapshotEntry};
 use super::sync::MutexGuard;
-use super::table::StateTable;
+use super::table::{AnyTable, StateTable};
 use super::tag::{TableState, Tag};
 use super::workspace::{ListedLimit, Workspace};
 use crate::clock::{Micros, Now, Timestamp};
@@ -99,6 +100,15 @@ impl IdempotencyTable {
             Some(RefundReference::Lease(lease)) => self.hash_pair(b"lease", &lease.to_le_bytes(), written),
         };
         Some(self.lock(&key, CHARGE, charge.domain, descriptors, amounts ^ of, None, written))
+    }
+
+    /// Forgets a grant that was refunded or whose lease was released, so that a retry is judged anew. The condition tells it
+    /// from a later grant of the same name.
+    pub(super) fn forget_if(&self, name: &Digest, shards: &Shards, is_it: impl FnOnce(&Grant) -> bool) {
+        let mut grants = self.grants.lock(name);
+        if grants.find(name).is_some_and(|granted| is_it(&granted.grant)) {
+            grants.remove(name, shards.memory());
+        }
     }
 
     /// Hashes a cost or an amount, regardless of the order of its units.

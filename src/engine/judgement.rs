@@ -83,7 +83,7 @@ impl<'d> Judgement<'d> {
         if let (Some(named), EngineAnswer::Decided(decision)) = (&mut named, &answer)
             && self.should_remember(decision, session.is_some())
         {
-            engine.record_refundable_cost(request, decision, &mut Vec::new(), self.now);
+            engine.record_refundable_cost(request, decision, named.digest(), self.now);
             named.remember_grant(
                 Grant::from_decision(decision, self.rule_set.number, self.now),
                 &engine.shards,

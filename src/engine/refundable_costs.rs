@@ -10,7 +10,7 @@ use super::check::StageCheck;
 use super::decision::{CheckedKeys, Decision};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::leases::{LeaseCost, LeaseResource};
-use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Request, UNIT_REQUESTS};
+use super::request::{Amount, Charge, Cost, Descriptors, Request, UNIT_REQUESTS};
 use super::shards::{NameTable, Shards};
 use super::snapshot::SnapshotEntry;
 use super::table::AnyTable;
@@ -37,7 +37,13 @@ pub struct RefundableCost {
     pub print: u32,
     /// Costs by the fingerprint of their unit.
     pub costs: Box<[(u32, u32)]>,
+    /// The name under which its grant is remembered, which the refund forgets. Absent in older snapshots.
+    #[serde(default)]
+    pub name: Option<Digest>,
 }
+
+/// A refunded cost: the name and the time of its remembered grant, if it has one.
+pub(super) type Refunded = Option<(Digest, Timestamp)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefundKind {
@@ -119,16 +125,22 @@ impl RefundableCosts {
         }
     }
 
-    /// Removes the target of a refund if it covers the refund; returns whether it did.
-    fn take_refund(&self, name: &Digest, refund: &RefundRequest, shards: &Shards, now: Now) -> bool {
+    /// Removes and returns the target of a refund; `None` if it does not cover the refund.
+    fn take_refund(
+        &self,
+        name: &Digest,
+        refund: &RefundRequest,
+        shards: &Shards,
+        now: Now,
+    ) -> Option<Refunded> {
         let mut table = self.costs.lock(name);
-        let is_covered = table.find(name).is_some_and(|spent| {
+        let is_covered = |spent: &&RefundableCost| {
             spent.nanos_until_fresh(Tag::NONE, now) > 0 && refund.is_covered(spent.print, &spent.costs)
-        });
-        if is_covered {
-            table.remove(name, shards.memory());
-        }
-        is_covered
+        };
+        let spent = table.find(name).filter(is_covered)?;
+        let refunded = spent.name.map(|name| (name, spent.at));
+        table.remove(name, shards.memory());
+        Some(refunded)
     }
 
     fn refund_request(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> RefundRequest {
@@ -181,7 +193,7 @@ impl Engine {
         &self,
         request: &Request<'_>,
         decision: &Decision<'_>,
-        written: &mut Vec<u8>,
+        remembered_as: Digest,
         now: Now,
     ) {
         let CheckedKeys::Several(checks) = decision.checked_keys else { return };
@@ -189,11 +201,18 @@ impl Engine {
         let Some(repeat) = repeat else { return };
         let (costs, mut counted) = (&self.refundable_costs, Costs::new());
         request.cost.each(&mut |unit, cost| costs.add_cost(&mut counted, unit, cost));
-        let print = costs.fingerprint(request.domain, &request.descriptors, written);
-        self.remember_cost(RefundKind::Grant, &repeat, request.domain, print, &counted, now);
+        let print = costs.fingerprint(request.domain, &request.descriptors, &mut Vec::new());
+        let name = costs.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
+        self.remember_cost(name, remembered_as, print, &counted, now);
     }
 
-    pub(super) fn record_refundable_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) {
+    pub(super) fn record_refundable_charge(
+        &self,
+        charge: &Charge<'_>,
+        remembered_as: Digest,
+        written: &mut Vec<u8>,
+        now: Now,
+    ) {
         let Some(repeat) = charge.idempotency_key else { return };
         let (costs, mut counted) = (&self.refundable_costs, Costs::new());
         charge.amount.each(&mut |unit, amount| {
@@ -203,32 +222,30 @@ impl Engine {
         });
         if !counted.is_empty() {
             let print = costs.fingerprint(charge.domain, &charge.descriptors, written);
-            self.remember_cost(RefundKind::Charge, &repeat, charge.domain, print, &counted, now);
+            let name = costs.digest(RefundKind::Charge, repeat.user, charge.domain, repeat.name);
+            self.remember_cost(name, remembered_as, print, &counted, now);
         }
     }
 
-    fn remember_cost(
-        &self,
-        by: RefundKind,
-        repeat: &IdempotencyKey<'_>,
-        domain: &str,
-        print: u32,
-        costs: &Costs,
-        now: Now,
-    ) {
-        let name = self.refundable_costs.digest(by, repeat.user, domain, repeat.name);
-        let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
+    fn remember_cost(&self, name: Digest, remembered_as: Digest, print: u32, costs: &Costs, now: Now) {
+        let (costs, remembered_as) = (costs.as_slice().into(), Some(remembered_as));
+        let cost = RefundableCost { at: now.at, print, costs, name: remembered_as };
         self.refundable_costs.costs.put(name, cost, &self.shards, now);
     }
 
-    /// Removes the grant or charge that a refund names, so that it is refunded once. False, without any
-    /// change: the user has none that has these descriptors, covers the refund and is not yet refunded.
-    pub(super) fn take_refundable_cost(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) -> bool {
-        let Some(by) = &charge.refund_of else { return false };
+    /// Removes the cost that a refund names, so that it is refunded once. `None`, without any change: the
+    /// user has none that has these descriptors, covers the refund and is not yet refunded.
+    pub(super) fn take_refundable_cost(
+        &self,
+        charge: &Charge<'_>,
+        written: &mut Vec<u8>,
+        now: Now,
+    ) -> Option<Refunded> {
+        let by = charge.refund_of.as_ref()?;
         let refund = self.refundable_costs.refund_request(charge, written);
         match by.reference {
             RefundReference::IdempotencyKey(name) => {
-                [RefundKind::Grant, RefundKind::Charge].into_iter().any(|spent_by| {
+                [RefundKind::Grant, RefundKind::Charge].into_iter().find_map(|spent_by| {
                     let name = self.refundable_costs.digest(spent_by, by.user, charge.domain, name);
                     self.refundable_costs.take_refund(&name, &refund, &self.shards, now)
                 })
@@ -240,7 +257,7 @@ impl Engine {
                     units => refund.is_covered(cost.fingerprint, units),
                 };
                 match self.leases.take_cost(by.user, number, now, &covers) {
-                    Ok(is_taken) => is_taken,
+                    Ok(is_taken) => is_taken.then_some(None),
                     Err(name) => self.refundable_costs.take_refund(&name, &refund, &self.shards, now),
                 }
             }

@@ -85,6 +85,11 @@ impl Engine {
         let ended = self.leases.release(session, lease, why, now, &mut self.tie_releaser(false, now));
         let Some(ties) = ended else { return false };
         self.release_ties(ties.iter(), outcome, why == LeaseEndReason::Abandoned, now);
+        for tie in ties.iter() {
+            if let LeaseResource::IdempotencyKey(name) = tie {
+                self.idempotency.forget_if(&name, &self.shards, |grant| grant.lease == Some(lease));
+            }
+        }
         true
     }
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -49,7 +50,15 @@ pub struct SwitchesRead {
 pub fn read_switches(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSwitches> {
     let mut text = String::new();
     match open_regular(path) {
-        Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(map_invalid_data)?,
+        Ok(file) => {
+            // The checksum has no key, so that anyone could write the file.
+            if ![0, rustix::process::geteuid().as_raw()].contains(&file.metadata()?.uid()) {
+                return Err(UnreadableSwitches::Damaged(
+                    "it belongs neither to root nor to the daemon's user",
+                ));
+            }
+            file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(map_invalid_data)?;
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(SwitchesRead {
                 overrides: HostOverrides::default(),

@@ -5,6 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tidegate::cli::check::{Args, Color, run};
 
 fn check(path: &Path) -> (String, bool) {
@@ -58,6 +59,29 @@ fn checks_rules_named_by_settings_file() {
     let (_directory, path) = file("tidegate.yaml", "threads: none\n");
     let (text, fine) = check(&path);
     assert!(!fine && text.contains("tidegate.yaml:1:10"), "{text}");
+}
+
+#[test]
+fn warns_of_files_without_a_usable_content() {
+    let (directory, path) = file(
+        "tidegate.yaml",
+        "rules: rules\nredis: {url: \"rediss://localhost\", fleet_secret_files: [key], password_file: pipe, \
+         ca_file: endless}\nadapters:\n  http: {listen: \"127.0.0.1:9632\", token_file: pipe, domains: [api]}\n  \
+         resp: {listen: \"127.0.0.1:9633\", token_file: endless, domains: [api]}\n  \
+         envoy: {listen: \"127.0.0.1:9634\", token_file: nowhere, domains: [api]}\n",
+    );
+    mknodat(CWD, directory.path().join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", directory.path().join("endless")).unwrap();
+    let (text, _) = check(&path);
+    for line in [
+        "warning: it is empty\n--> ./pipe",
+        "warning: it is longer than 4194304 bytes\n--> ./endless",
+        "warning: a token has at least 16 bytes\n--> ./pipe",
+        "warning: a file of a token has at most 4096 bytes\n--> ./endless",
+        "warning: No such file or directory (os error 2)\n--> ./nowhere",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
 }
 
 #[test]

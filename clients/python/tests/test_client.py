@@ -494,6 +494,7 @@ def test_paths_of_the_socket(directory, make_client, monkeypatch):
     monkeypatch.setenv("TIDEGATE_SOCKET", "/elsewhere")
     assert find(socket=None) == "/elsewhere"
     assert find(socket=directory / "s") == str(directory / "s")
+    assert find(socket=bytes(directory / "s")) == str(directory / "s")
 
 
 def test_the_timeout_of_the_environment(make_client, monkeypatch, caplog):

@@ -37,6 +37,7 @@ def limited(daemon, make_client):
         (USER, {"idem": "é" * 100}),
         (USER, {"idem": 10**30}),
         (USER, {"idem": ""}),
+        (USER, {"idem": object()}),
         (USER, {"cost": 2**32 - 1}),
         (USER, {"priority": "a/b"}),
         (USER, {"priority": "p" * 65}),

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use super::fleet::FleetReading;
+use crate::adapters::shorten_value;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
 pub(crate) use key::{FleetKeyKind, FleetKeyStatus};
@@ -48,14 +49,27 @@ impl<E: std::error::Error> From<E> for VerbRefusal {
     }
 }
 
-/// Parses the body of a request: an empty one is an empty object.
+/// Parses the body of a request: an empty one is an empty object. Values of attributes are shortened as clients do.
 pub(super) fn object(body: &[u8]) -> Result<Value, VerbRefusal> {
     let object = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };
-    let object = object.map_err(|error| VerbRefusal::bad(format!("the request is not JSON: {error}")))?;
-    if !object.is_object() {
+    let mut object: Value =
+        object.map_err(|error| VerbRefusal::bad(format!("the request is not JSON: {error}")))?;
+    let Some(fields) = object.as_object_mut() else {
         return Err(VerbRefusal::bad("the request is not a JSON object: write {\"name\": value}"));
+    };
+    for name in ["key", "descriptors"] {
+        fields.get_mut(name).into_iter().for_each(shorten_texts);
     }
     Ok(object)
+}
+
+fn shorten_texts(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = shorten_value(text).into_owned(),
+        Value::Array(values) => values.iter_mut().for_each(shorten_texts),
+        Value::Object(fields) => fields.values_mut().for_each(shorten_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// `POST /reload`: reloads the rules, as SIGHUP does, and returns the result.

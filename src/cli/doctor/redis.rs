@@ -11,7 +11,7 @@ use crate::admin::{FleetPage, FleetSummary, RedisNodeStatus};
 use crate::clock::Clock;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::RedisSettings;
-use crate::daemon::settings::Settings;
+use crate::daemon::settings::{Settings, is_hidden};
 use crate::fleet::link::{FailureClass, LinkError, NodeState, NodeStatus, RedisLink, Url};
 use crate::fleet::rights::Rights;
 use crate::terms::counted;
@@ -52,12 +52,6 @@ fn secret(file: &Path) -> Finding {
     }
     let well = || Finding::well(SECRET, format!("{} can be read, and by no other user", file.display()));
     fleet_secret(file).1.map_or_else(well, |problem| of_problem(SECRET, &problem))
-}
-
-/// Whether this user lacks the permission to read the file.
-fn is_hidden(path: &Path) -> bool {
-    let opened = std::fs::File::open(path);
-    opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 type ServerChecks = Vec<(Url, Result<Rights, LinkError>)>;

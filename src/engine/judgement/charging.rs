@@ -30,18 +30,25 @@ impl Judgement<'_> {
         {
             return Ok(true);
         }
+        let mut refunded = None;
         if charge.refund_of.is_some() && refundable_costs::is_negative(&charge.amount) {
-            if !self.engine.take_refundable_cost(charge, &mut workspace.hash_buffer, self.now) {
-                return Ok(false);
-            }
+            let taken = self.engine.take_refundable_cost(charge, &mut workspace.hash_buffer, self.now);
+            let Some(taken) = taken else { return Ok(false) };
+            refunded = taken;
             workspace.exclude_lease_refunds(&self.compiled.domain);
         }
         let (checks, amounts) = workspace.checks_and_amounts();
         settle_up(&self.check_context(None), checks, amounts);
         if let Some(named) = &mut named {
-            self.engine.record_refundable_charge(charge, &mut workspace.hash_buffer, self.now);
+            let name = named.digest();
+            self.engine.record_refundable_charge(charge, name, &mut workspace.hash_buffer, self.now);
             let grant = Grant::from_decision(&Decision::unlimited(), self.rule_set.number, self.now);
             named.remember_grant(grant, &self.engine.shards, self.now);
+        }
+        // Both names may be in one shard.
+        drop(named);
+        if let Some((name, at)) = refunded {
+            self.engine.idempotency.forget_if(&name, &self.engine.shards, |grant| grant.at == at);
         }
         Ok(true)
     }

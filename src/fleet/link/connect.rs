@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,11 +80,15 @@ fn check(replies: &[Value], expected: &[Value]) -> Result<(), LinkError> {
 }
 
 /// A password, without `Debug` so that it is not printed.
-struct Password(Vec<u8>);
+pub(crate) struct Password(Vec<u8>);
 
 async fn read_credentials(options: &LinkOptions) -> Result<Option<Password>, LinkError> {
     let Some(path) = options.password_file.clone() else { return Ok(None) };
-    read_apart("password-file", move || read_password(&path)).await.map(Some)
+    let wrong = move |path: &Path, cause| {
+        LinkError::new(FailureClass::Auth, format!("the password file {}: {cause}", path.display()))
+    };
+    let read = move || read_password(&path).map_err(|cause| wrong(&path, cause));
+    read_apart("password-file", read).await.map(Some)
 }
 
 /// Reads a file on its own thread, as the disk may hang. Without a thread it fails, where `spawn_blocking` of
@@ -101,25 +105,31 @@ async fn read_apart<T: Send + 'static>(
     answer.await.map_err(|error| failed(&error))?
 }
 
-fn read_password(path: &Path) -> Result<Password, LinkError> {
-    let wrong = |cause: &str| {
-        LinkError::new(FailureClass::Auth, format!("the password file {}: {cause}", path.display()))
-    };
-    // Non-blocking, so that a named pipe reads as empty.
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
-    let file = file.map_err(|error| wrong(&error.to_string()))?;
-    let mut password = Vec::new();
-    file.take(PASSWORD_BYTES_MAX + 2)
-        .read_to_end(&mut password)
-        .map_err(|error| wrong(&error.to_string()))?;
+/// Reads the file, without line ends after the password.
+///
+/// # Errors
+/// The reason, without the path.
+pub(crate) fn read_password(path: &Path) -> Result<Password, String> {
+    let mut password = read_at_most(path, PASSWORD_BYTES_MAX + 2).map_err(|error| error.to_string())?;
     // Editors append a newline.
     let end = password.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     password.truncate(end);
     match password.len() {
-        0 => Err(wrong("it is empty")),
-        length if length as u64 > PASSWORD_BYTES_MAX => Err(wrong("it is longer than 4096 bytes")),
+        0 => Err("it is empty".to_owned()),
+        length if length as u64 > PASSWORD_BYTES_MAX => {
+            Err(format!("it is longer than {PASSWORD_BYTES_MAX} bytes"))
+        }
         _ => Ok(Password(password)),
     }
+}
+
+/// Reads a file up to a maximum, as a device may never end. A named pipe without a writer reads as empty.
+fn read_at_most(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 async fn reach(url: &Url, options: &LinkOptions) -> Result<Box<dyn ServerStream>, LinkError> {
@@ -184,7 +194,8 @@ fn what_tls_says(error: &Error) -> LinkError {
 async fn read_authorities(options: &LinkOptions) -> Result<Arc<ClientConfig>, LinkError> {
     let file = options.ca_file.clone();
     let roots = read_apart("ca-file", move || match file {
-        Some(path) => authorities_of_file(&path),
+        Some(path) => authorities_of_file(&path)
+            .map_err(|cause| tls(format!("the ca_file {}: {cause}", path.display()))),
         None => authorities_of_system(),
     });
     let roots = roots.await?;
@@ -194,15 +205,22 @@ async fn read_authorities(options: &LinkOptions) -> Result<Arc<ClientConfig>, Li
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-fn authorities_of_file(path: &Path) -> Result<RootCertStore, LinkError> {
-    let wrong = |cause: &str| tls(format!("the ca_file {}: {cause}", path.display()));
+/// Reads the authorities of a PEM file.
+///
+/// # Errors
+/// The reason, without the path.
+pub(crate) fn authorities_of_file(path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|_| wrong("it cannot be read"))?;
-    for certificate in certificates {
-        let certificate = certificate.map_err(|_| wrong("it is no PEM file"))?;
-        roots.add(certificate).map_err(|_| wrong("it holds a certificate that cannot be an authority"))?;
+    let read = read_at_most(path, CA_BYTES_MAX + 1);
+    let text = read.map_err(|error| format!("it cannot be read: {error}"))?;
+    if text.len() as u64 > CA_BYTES_MAX {
+        return Err(format!("it is longer than {CA_BYTES_MAX} bytes"));
     }
-    if roots.is_empty() { Err(wrong("it holds no certificate")) } else { Ok(roots) }
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|_| "it is no PEM file")?;
+        roots.add(certificate).map_err(|_| "it holds a certificate that cannot be an authority")?;
+    }
+    if roots.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(roots) }
 }
 
 fn authorities_of_system() -> Result<RootCertStore, LinkError> {
@@ -221,4 +239,7 @@ fn tls(why: impl Into<std::borrow::Cow<'static, str>>) -> LinkError {
 /// A server without TLS waits for the end of a line. Less than the timeout of the whole attempt.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-const PASSWORD_BYTES_MAX: u64 = 4096;
+const PASSWORD_BYTES_MAX: u64 = 4_096;
+
+/// Some times the authorities of a whole system.
+const CA_BYTES_MAX: u64 = 4 << 20;

@@ -21,6 +21,7 @@ use redis::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub(crate) use connect::{authorities_of_file, read_password};
 pub(super) use failure::FailureCounts;
 pub use failure::{FailureClass, LinkError};
 pub(super) use node::LinkLogThrottle;

@@ -1,5 +1,6 @@
 //! Requests of proxies, and of clients over TCP.
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -82,9 +83,14 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let plan = Plan::new().rules("shop.yaml", RULES).settings(tcp);
     let daemon = plan.start();
     daemon.await_log(&["HTTP is not served", "token: No such file", "it is tried again every second"]);
-    std::fs::write(daemon.plan.path("token"), "short\n").unwrap();
+    let token_file = daemon.plan.path("token");
+    std::os::unix::fs::symlink("/dev/zero", &token_file).unwrap();
+    daemon.await_log(&["a file of a token has at most 4096 bytes"]);
+    std::fs::remove_file(&token_file).unwrap();
+    mknodat(CWD, &token_file, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     daemon.await_log(&["a token has at least 16 bytes"]);
-    std::fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
+    std::fs::remove_file(&token_file).unwrap();
+    std::fs::write(&token_file, format!("{token}\n")).unwrap();
     let port = port_of(&daemon);
     let ask = |request: &str, head: &str, body: &str| {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

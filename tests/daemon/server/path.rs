@@ -140,6 +140,7 @@ fn leaves_non_socket_at_path() {
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("something that is not a socket is in the way"), "{error}");
     assert!(error.contains(in_the_way.to_str().unwrap()), "{error}");
+    assert!(error.contains("help: remove it, or name another path"), "{error}");
     assert_eq!(fs::read_to_string(&in_the_way).unwrap(), "precious");
     fs::remove_file(&in_the_way).unwrap();
     fs::create_dir(&in_the_way).unwrap();

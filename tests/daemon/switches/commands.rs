@@ -1,9 +1,9 @@
 //! Operators' overrides: commands, admin socket, `disable` file, state directory.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::daemon::{Daemon, Plan, eventually, outcome_of};
 use super::http::{get, post};
@@ -124,6 +124,23 @@ fn blocks_and_resets_key_without_logging_it() {
 }
 
 #[test]
+fn operators_name_long_values_as_clients_send_them() {
+    let daemon = plan().start();
+    let (long, sent) = ("v".repeat(1_500), format!("{}~b0dcafc82b5c35841cdc48b7bb950eb4", "v".repeat(960)));
+    let mut wire = limited(&daemon, &sent);
+    let why = daemon.run(&format!("why api user={long} --json"));
+    assert_eq!(serde_json::from_str::<Value>(&why).unwrap()["verdict"], "limit", "{why}");
+    daemon.run(&format!("reset per-user user={long}"));
+    (0..5).for_each(|_| assert_eq!(verdict(&mut wire, &sent), 0));
+    daemon.run(&format!("reset per-user user={long}"));
+    let block = json!({"rule": "per-user", "key": [["user", &long]], "for_s": 60}).to_string();
+    assert_eq!(post(&daemon, "/block", &block).status, 200);
+    assert_eq!(verdict(&mut wire, &sent), 1);
+    let (code, printed, _) = daemon.outcome(&format!("hit api user={long}"));
+    assert!(code == Some(75) && printed.starts_with("limit"), "{code:?} {printed}");
+}
+
+#[test]
 fn doctor_says_how_to_end_what_disables_everything() {
     let daemon = plan().start();
     let wrong = || {
@@ -218,6 +235,17 @@ fn keeps_switches_across_restart_and_kill() {
         let daemon = restart(daemon, signal);
         assert_eq!(verdict(&mut daemon.greeted(), "u2"), 0);
     }
+}
+
+#[test]
+fn warns_of_state_directory_that_every_user_may_write() {
+    let plan = plan();
+    fs::set_permissions(plan.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["WARN", "every user may replace the files of the state directory", "mode=\"0777\""]);
+    fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = restart(daemon, libc::SIGTERM);
+    assert!(!daemon.log().contains("every user may replace"), "{}", daemon.log());
 }
 
 #[test]

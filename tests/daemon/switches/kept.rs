@@ -1,6 +1,7 @@
 //! The file of operators' overrides.
 
 use std::fs;
+use std::os::unix::fs::chown;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
@@ -87,6 +88,19 @@ fn reads_damaged_switches_whole_or_not_at_all() {
     assert!(
         matches!(read_switches(&path, now(0, 0)), Err(UnreadableSwitches::Damaged(reason)) if reason.contains("larger"))
     );
+}
+
+#[test]
+fn reads_no_switches_of_another_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("switches");
+    write_switches(&path, &overrides(), now(0, 0)).unwrap();
+    assert_eq!(read_switches(&path, now(0, 0)).unwrap().overrides, overrides());
+    // Requires root.
+    if chown(&path, Some(4711), None).is_ok() {
+        let read = read_switches(&path, now(0, 0));
+        assert!(matches!(read, Err(UnreadableSwitches::Damaged(reason)) if reason.contains("belongs")));
+    }
 }
 
 /// A document of another version, with a valid checksum.

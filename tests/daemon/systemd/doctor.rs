@@ -38,6 +38,17 @@ fn doctor_finds_nothing_on_healthy_daemon() {
 }
 
 #[test]
+fn doctor_examines_a_daemon_under_another_name() {
+    let script = r#"own=${4%/*}/gate; ln -s "$1" "$own"; shift; exec "$own" "$@""#;
+    let plan = Plan::new().with_state().shell(script);
+    fs::set_permissions(plan.path("state"), fs::Permissions::from_mode(0o700)).unwrap();
+    let daemon = plan.start();
+    let output = daemon.command("doctor").output().unwrap();
+    let state = daemon.plan.path("state").display().to_string();
+    assert!(finding(&output, "state").contains(&state), "{}", output_text(&output));
+}
+
+#[test]
 fn doctor_examines_the_daemon_that_runs() {
     let daemon = started();
     // By its socket alone: the command line of its process has the rest.

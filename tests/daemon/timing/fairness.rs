@@ -241,17 +241,16 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
     if !is_root() {
         return;
     }
-    let settings = "adapters: {http: {socket: http.sock, mode: \"0666\"}, resp: {socket: resp.sock, mode: \"0666\"}}";
+    let settings =
+        "adapters: {http: {socket: http.sock, mode: \"0666\"}, resp: {socket: resp.sock, mode: \"0666\"}}";
     let start = || open_plan("1").settings(settings).start();
     let throttle = "CL.THROTTLE k 2 1 60\r\n";
     let document = "GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
     let body = r#"{"domain": "api", "attributes": {"user": "u1"}}"#;
     let hit = format!("POST /v1/hit HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    for (socket, request, flood) in [
-        ("resp.sock", throttle, throttle),
-        ("http.sock", &*hit, &*hit),
-        ("http.sock", &*hit, document),
-    ] {
+    for (socket, request, flood) in
+        [("resp.sock", throttle, throttle), ("http.sock", &*hit, &*hit), ("http.sock", &*hit, document)]
+    {
         let (flooded, twin) = (start(), start());
         let connect = |daemon: &Daemon| {
             daemon.await_log(&["is served", socket]);

@@ -70,6 +70,27 @@ fn refunds_grant_and_charge_once_by_idempotency_key() {
 }
 
 #[test]
+fn retry_of_refunded_grant_or_charge_is_charged() {
+    let mut bench = Bench::new(RULES);
+    let refund =
+        |bench: &mut Bench, own, name| bench.charge_as(0, "u=1", Amount::Requests(-1), own, of(7, name));
+    // Some of the names of refunds share a lock with that of the grant.
+    for number in 0..64 {
+        let own = by(7, format!("r{number}").leak());
+        assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");
+        assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");
+        assert_eq!(left(&mut bench, 0, "u=1"), "allow a 4/10", "a retry before the refund is not charged");
+        assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-6), own, of(7, "g")), Ok(true));
+        assert_eq!(left(&mut bench, 0, "u=1"), "allow a 10/10");
+    }
+    for _ in 0..2 {
+        assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(1), by(7, "c"), None), Ok(true));
+        assert_eq!(left(&mut bench, 0, "u=1"), "allow a 9/10");
+        assert_eq!(refund(&mut bench, None, "c"), Ok(true));
+    }
+}
+
+#[test]
 fn retried_refund_applies_once_with_same_reply() {
     let mut bench = Bench::new(RULES);
     assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");

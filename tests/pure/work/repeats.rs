@@ -20,9 +20,27 @@ fn retried_acquire_gets_same_lease_while_alive() {
     assert_eq!(fixture.ask(&session, s(1), ask).lease, first.lease);
     fixture.holds(1);
     assert!(fixture.release(&session, first.lease, s(2)));
-    let again = fixture.ask(&session, s(3), ask);
-    assert_eq!((again.line.as_str(), again.lease), ("allow exports 1/2", None));
-    fixture.holds(0);
+    let anew = fixture.ask(&session, s(3), ask);
+    assert!(anew.lease.is_some() && anew.lease != first.lease, "{anew:?}");
+    fixture.holds(1);
+    // The release of an earlier lease does not concern the next grant of the name.
+    let later = fixture.ask(&session, s(63), ask);
+    assert!(later.lease.is_some() && later.lease != anew.lease, "{later:?}");
+    assert!(fixture.release(&session, anew.lease, s(64)));
+    assert_eq!(fixture.ask(&session, s(65), ask).lease, later.lease);
+    fixture.holds(1);
+}
+
+#[test]
+fn retry_of_released_lease_takes_no_permit_of_another() {
+    let mut fixture = Fixture::new("concurrency:\n- {name: one, key: [org], max: 1}\n");
+    let session = fixture.session(1, 0, s(0));
+    let ask = named(b"x", "org=a");
+    let first = fixture.ask(&session, s(0), ask);
+    assert!(fixture.release(&session, first.lease, s(1)));
+    assert!(fixture.acquire(&session, s(1), "org=a").lease.is_some());
+    let again = fixture.ask(&session, s(1), ask);
+    assert!(again.line.starts_with("limit one 0/1") && again.lease.is_none(), "{again:?}");
 }
 
 #[test]
@@ -51,7 +69,9 @@ fn retry_gets_same_lease_without_matching_rule() {
             "{mode} {attributes}"
         );
         assert!(fixture.release(&session, first.lease, s(59)));
-        assert_eq!(fixture.ask(&session, s(59), named(b"x", attributes)).lease, None, "{mode} {attributes}");
+        let anew = fixture.ask(&session, s(59), named(b"x", attributes)).lease;
+        assert_ne!(anew, first.lease, "{mode} {attributes}");
+        assert_eq!(anew.is_none(), line.starts_with("allow per-user"), "{mode} {attributes}");
         assert!(fixture.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
         // An abandoned request is dropped with its idempotency key.
         let second = fixture.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });

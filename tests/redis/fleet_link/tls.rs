@@ -57,7 +57,9 @@ async fn reports_fault_of_each_bad_certificate() {
 #[tokio::test]
 async fn reports_faults_of_ca_file_and_port() {
     let redis = server("localhost", 2999);
+    std::os::unix::fs::symlink("/dev/zero", redis.directory.path().join("endless.pem")).unwrap();
     for (name, text, expected) in [
+        ("endless.pem", None, "it is longer than"),
         ("missing.pem", None, "it cannot be read"),
         ("empty.pem", Some(""), "it holds no certificate"),
         ("odd.pem", Some("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"), "it is no PEM file"),

@@ -215,11 +215,12 @@ class Options:
         if not (fallback is None or hasattr(fallback, "decide")):
             raise ValueError('the fallback of a call is made once: fallback = tidegate.fallback.Fallback("20/s")')
         check_word("on_failure", on_failure, "allow", "refuse", None)
-        self.priority, self.idem, self.on_failure, self.fallback = priority, shorten_idem(idem), on_failure, fallback
+        self.priority, self.idem, self.on_failure, self.fallback = priority, idem, on_failure, fallback
         self.times = (("queued_us", queued), ("max_wait_us", max_wait))
 
     def options(self) -> Map:
-        """Returns the options as the protocol has them. Raises a Fault for an invalid time."""
+        """Returns the options as the protocol has them. Raises a Fault for an invalid time or `idem`."""
+        self.idem = shorten_idem(self.idem)
         options: Map = {} if self.idem is None else {"idem": self.idem}
         for name, seconds in self.times:
             if seconds is not None:
@@ -282,7 +283,7 @@ class Client:
                 self._log(f'TIDEGATE_TIMEOUT_MS is "{text:.40}", not above 0 and up to 10000: the timeout is 20 ms')
         if timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
-        self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
+        self._path, self._timeout = os.fsdecode(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
         self._pool, self._info = encode_name(pool), Map(client=f"python/{__version__}", pool=pool, slots=slots)
         off = os.environ.get("TIDEGATE_DISABLE", "")
         self._slots, self._enabled, self._off = slots, enabled and off in ("", "0"), off
