@@ -75,10 +75,16 @@ impl FleetReading {
     /// Returns a warning while remote checks are stopped.
     pub(super) fn slow_warning(&self) -> Option<String> {
         self.view.is_too_slow.then(|| {
+            let round_trip = self.view.round_trip;
+            let help = if round_trip < WAIT_MAX {
+                "write a longer `wait` into the rules"
+            } else {
+                "no `wait` is as long; use a Redis nearer to this host, or larger bursts"
+            };
             format!(
                 "remote checks are stopped: Redis answers later than `wait`, its round trip is {}; requests without tokens \
-                 follow `on_redis_down`: write a longer `wait` into the rules",
-                Micros::from(self.view.round_trip)
+                 follow `on_redis_down`: {help}",
+                Micros::from(round_trip)
             )
         })
     }
@@ -370,6 +376,9 @@ const HOST_BYTES_SHOWN: usize = 4;
 
 /// Above this part of their room the blocks of all hosts are a warning, as in the alert.
 const BLOCKS_NEAR: f64 = 0.8;
+
+/// The longest `wait` that rules can have.
+const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Millionths of a token.
 const MICRO: f64 = 1e6;

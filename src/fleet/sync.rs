@@ -229,6 +229,7 @@ impl Sync {
 
     pub(super) fn record_reply(&mut self, took: Duration, now: Timestamp) {
         self.round_trip.record_reply(took, now);
+        self.status.set_round_trip(self.round_trip.took);
     }
 
     pub(super) fn missed(&mut self, now: Timestamp) {

@@ -105,6 +105,8 @@ pub struct FleetStatus {
     /// As `outages`, for budgets whose requests always wait for a remote check: a Redis that replies too late counts as
     /// unreachable for them.
     remote_check_outages: AtomicU32,
+    /// The smoothed round trip of the sync, in microseconds.
+    round_trip_us: AtomicU32,
 }
 
 impl Default for FleetStatus {
@@ -117,6 +119,7 @@ impl Default for FleetStatus {
             hosts_at_least: AtomicU32::new(1),
             outages: outages(),
             remote_check_outages: outages(),
+            round_trip_us: AtomicU32::new(0),
         }
     }
 }
@@ -163,6 +166,17 @@ impl FleetStatus {
     /// A counter incremented at the start and at the end of each outage.
     fn outages(&self) -> u32 {
         self.outages.load(Ordering::Relaxed)
+    }
+
+    /// Sets the smoothed round trip to Redis.
+    pub fn set_round_trip(&self, round_trip: Duration) {
+        let micros = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
+        self.round_trip_us.store(micros, Ordering::Relaxed);
+    }
+
+    /// The smoothed round trip to Redis; zero before the first reply.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed).into())
     }
 
     /// Sets whether Redis, while reachable, answers remote checks in time.

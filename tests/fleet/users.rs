@@ -2,6 +2,8 @@
 //! A bucket charged with all admissions at their arrival times detects false refusals: requests that would
 //! have fitted from arrival to refusal.
 
+mod slow;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;

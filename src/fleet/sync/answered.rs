@@ -17,7 +17,7 @@ impl Sync {
         engine: &Engine,
         now: Now,
     ) {
-        self.round_trip.record_reply(now.at.since(batch.head.sent_at), now.at);
+        self.record_reply(now.at.since(batch.head.sent_at), now.at);
         self.clock.record_reply(answer.now_us, now.at);
         let is_lost = batch.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
         self.counts.flushed += u64::from(is_lost);

@@ -235,6 +235,29 @@ impl ShareState {
         u64::from(self.owed) + u64::from(need) <= part
     }
 
+    /// Whether `need` tokens are within this host's part of the tokens earned in two to three round trips, less the debt in
+    /// Redis, while remote checks time out. Borrowing alone admits at most the burst in the time from a grant to the report
+    /// of its use. The debt in Redis bounds the excess: its hosts admit less until it is earned.
+    pub(super) fn passes_on_earnings(
+        &self,
+        quota: &ShareQuota,
+        fleet_status: &FleetStatus,
+        now: Timestamp,
+        need: u32,
+    ) -> bool {
+        let is_shared = quota.fallback() == Fallback::Share && quota.window().is_none();
+        let Some(seen) = self.last_level().filter(|_| is_shared && quota.remote_checks_fail(fleet_status))
+        else {
+            return false;
+        };
+        let round_trip = fleet_status.round_trip();
+        let span = now.since(seen.received_at).min(round_trip) + round_trip * 2;
+        let earned = u128::from(quota.micro_units_per_second()) * span.as_micros() / 1_000_000;
+        let earned = i64::try_from(earned).unwrap_or(i64::MAX);
+        let left = u64::try_from(earned.saturating_add(seen.level.min(0))).unwrap_or(0) / MICRO_UNITS;
+        u64::from(self.owed) + u64::from(need) <= left / u64::from(fleet_status.hosts().max(1))
+    }
+
     /// Adds a debt that is charged with the next batch.
     pub(super) fn owe_now(
         &mut self,

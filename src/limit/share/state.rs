@@ -146,6 +146,9 @@ impl ShareState {
                 Fallback::Refuse => Outcome::Later(AGAIN_AFTER),
             };
         }
+        if self.passes_on_earnings(quota, fleet_status, now, need) {
+            return Outcome::Pass;
+        }
         if self.is_refused(now, need) {
             let nanos = self.refused_until.since(now).as_nanos();
             return Outcome::Later(Micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)));
