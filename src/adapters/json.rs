@@ -15,24 +15,25 @@ pub(super) type NamedTexts = Vec<(String, String)>;
 
 /// Reads a text.
 pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    Text::deserialize(deserializer).map(|Text(text)| text)
+    JsonText::deserialize(deserializer).map(|JsonText(text)| text)
 }
 
 /// Reads a text that may be absent.
 pub(super) fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<Text>::deserialize(deserializer)?.map(|Text(text)| text))
+    Ok(Option::<JsonText>::deserialize(deserializer)?.map(|JsonText(text)| text))
 }
 
 /// Reads an object of texts.
 pub(super) fn named_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NamedTexts, D::Error> {
-    let Named(texts) = Named::<Text>::deserialize(deserializer)?;
-    Ok(texts.into_iter().map(|(name, Text(text))| (name, text)).collect())
+    let JsonObject(texts) = JsonObject::<JsonText>::deserialize(deserializer)?;
+    Ok(texts.into_iter().map(|(name, JsonText(text))| (name, text)).collect())
 }
 
 /// Reads lists of pairs of texts.
 pub(super) fn descriptors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NamedTexts>, D::Error> {
-    let read: Vec<Vec<(Text, Text)>> = Deserialize::deserialize(deserializer)?;
-    let texts = |pairs: Vec<(Text, Text)>| pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect();
+    let read: Vec<Vec<(JsonText, JsonText)>> = Deserialize::deserialize(deserializer)?;
+    let texts =
+        |pairs: Vec<(JsonText, JsonText)>| pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect();
     Ok(read.into_iter().map(texts).collect())
 }
 
@@ -83,7 +84,8 @@ impl<'de, N: WholeNumber> Deserialize<'de> for Units<N> {
         if !text.starts_with('{') {
             return number(text).map(Units::Requests);
         }
-        let Named(units) = serde_json::from_str::<Named<&RawValue>>(text).map_err(D::Error::custom)?;
+        let JsonObject(units) =
+            serde_json::from_str::<JsonObject<&RawValue>>(text).map_err(D::Error::custom)?;
         let units = units.into_iter().map(|(unit, digits)| Ok((unit, number(digits.get())?)));
         units.collect::<Result<_, _>>().map(Units::Each)
     }
@@ -104,25 +106,25 @@ impl<N: JsonSchema> JsonSchema for Units<N> {
     }
 }
 
-struct Text(String);
+struct JsonText(String);
 
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+impl<'de> Deserialize<'de> for JsonText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonText, D::Error> {
         struct TextVisitor;
 
         impl Visitor<'_> for TextVisitor {
-            type Value = Text;
+            type Value = JsonText;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a string")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Text, E> {
-                Ok(Text(text.to_owned()))
+            fn visit_str<E: Error>(self, text: &str) -> Result<JsonText, E> {
+                Ok(JsonText(text.to_owned()))
             }
 
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Text, E> {
-                Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<JsonText, E> {
+                Ok(JsonText(String::from_utf8_lossy(bytes).into_owned()))
             }
         }
 
@@ -132,22 +134,22 @@ impl<'de> Deserialize<'de> for Text {
 }
 
 /// The values of an object.
-struct Named<V>(Vec<(String, V)>);
+struct JsonObject<V>(Vec<(String, V)>);
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Named<V>, D::Error> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonObject<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonObject<V>, D::Error> {
         struct NamedVisitor<V>(PhantomData<V>);
 
         impl<'de, V: Deserialize<'de>> Visitor<'de> for NamedVisitor<V> {
-            type Value = Named<V>;
+            type Value = JsonObject<V>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<V>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonObject<V>, A::Error> {
                 let (mut named, mut count) = (Vec::new(), 0);
-                while let Some((Text(name), value)) = map.next_entry()? {
+                while let Some((JsonText(name), value)) = map.next_entry()? {
                     count += 1;
                     if count > NAMES_MAX {
                         return Err(A::Error::custom(format!("an object has at most {NAMES_MAX} names")));
@@ -156,7 +158,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
                         named.push((name, value));
                     }
                 }
-                Ok(Named(named))
+                Ok(JsonObject(named))
             }
         }
 

@@ -87,7 +87,7 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stop: &CancellationToken,
     mut accept: impl AsyncFnMut() -> io::Result<(S, AdapterPeer)>,
 ) {
-    loop {
+    for number in 1_usize.. {
         match accept().await {
             Ok((socket, peer)) => match AdapterPermits::take(permits, state, peer.user) {
                 Some(permit) => {
@@ -118,7 +118,10 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        tokio::task::yield_now().await;
+        // A user's backlog of connections must not wait for as many rounds of its requests, with another user behind it.
+        if number.is_multiple_of(ACCEPTED_AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -197,6 +200,8 @@ impl AdapterPermits {
 
     /// Serves a connection in the time of its user.
     fn spawn(&self, member: QueueMembership, served: impl Future<Output = ()> + Send + 'static) {
+        // A future that is passed on would be kept more than once.
+        let served = Box::pin(served);
         self.tasks.spawn(async move { member.run_in_turn(served).await });
     }
 }
@@ -266,5 +271,8 @@ const BYTES_OF_USER_MAX: usize = 8 * 1_024 * 1_024;
 
 /// Some users, each with all of its own.
 const BYTES_MAX: usize = 4 * BYTES_OF_USER_MAX;
+
+/// Together they take as long as a user's slice.
+const ACCEPTED_AT_ONCE: usize = 16;
 
 const PAUSE: Duration = Duration::from_millis(100);

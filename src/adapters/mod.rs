@@ -178,7 +178,8 @@ impl AdapterThread {
         let work = move || {
             let sleeping = Arc::clone(&fair_queue);
             let mut runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = runtime.enable_all().on_thread_park(move || sleeping.sleep()).build();
+            let runtime = runtime.enable_all().event_interval(POLLS_PER_EVENTS);
+            let runtime = runtime.on_thread_park(move || sleeping.sleep()).build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
             runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
@@ -218,6 +219,10 @@ struct AdapterState {
 
 /// The status that tidegate would answer, where a proxy answers another.
 const STATUS_HEADER: &str = "tidegate-status";
+
+/// Polls of connections between two looks at the sockets. A single user's are not in turn, and a poll may take as long as a
+/// slice: with the 61 of tokio, another user's first connection would wait for them.
+const POLLS_PER_EVENTS: u32 = 4;
 
 /// How long the end of the daemon waits for the thread.
 const END_MAX: Duration = Duration::from_millis(300);

@@ -270,7 +270,8 @@ fn counts_checks_that_were_late_together_once() {
                 "a check begins in page {page}"
             );
         }
-        host.tick(us + 6_000).clear();
+        host.member.tick(host.now(us + 6_000), &mut host.out);
+        host.out.clear();
         let counts = host.member.remote_checks.counts;
         assert_eq!((counts.missed, counts.declined, counts.stopped), (8 * page, 0, u64::from(page == 5)));
     }

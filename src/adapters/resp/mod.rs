@@ -65,6 +65,8 @@ impl RespConnection {
             };
             self.send_replies(&mut socket).await?;
             received.drain(..consumed);
+            // A client that always writes more would be served for as long as the runtime lets it.
+            tokio::task::yield_now().await;
             received.shrink_to(received.len() + READ_BYTES);
             let patience = if self.is_authorized { IDLE_MAX } else { NO_AUTH_MAX };
             let read = async { timeout(patience, socket.read_buf(&mut received)).await? };

@@ -242,7 +242,7 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
         return;
     }
     let settings =
-        "adapters: {http: {socket: http.sock, mode: \"0666\"}, resp: {socket: resp.sock, mode: \"0666\"}}";
+        "adapters: {http: {socket: http.sock}, resp: {socket: resp.sock}}\nsocket: {mode: \"0666\"}";
     let start = || open_plan("1").settings(settings).start();
     let throttle = "CL.THROTTLE k 2 1 60\r\n";
     let document = "GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -252,15 +252,15 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
         [("resp.sock", throttle, throttle), ("http.sock", &*hit, &*hit), ("http.sock", &*hit, document)]
     {
         let (flooded, twin) = (start(), start());
-        let connect = |daemon: &Daemon| {
+        let [mut here, mut there] = [&flooded, &twin].map(|daemon| {
             daemon.await_log(&["is served", socket]);
-            UnixStream::connect(daemon.plan.path(socket)).unwrap()
-        };
-        let mut streams = [connect(&flooded), connect(&twin)];
+            daemon.plan.path(socket)
+        });
         let hex: String = flood.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let flood = Flood::run(OTHER, &flooded.plan.path(socket), RAW_FLOOD, &["100".to_owned(), hex]);
-        let [here, there] = &mut streams;
-        let [flooded, idle] = medians([here, there], |stream| {
+        let flood = Flood::run(OTHER, &here, RAW_FLOOD, &["100".to_owned(), hex]);
+        // The first connection of a user must not wait behind those of another.
+        let [flooded, idle] = medians([&mut here, &mut there], |path| {
+            let mut stream = UnixStream::connect(path).unwrap();
             stream.write_all(request.as_bytes()).unwrap();
             // An answer is one write.
             assert!(stream.read(&mut [0; 8_192]).unwrap() > 0);
