@@ -15,25 +15,26 @@ pub(super) type NamedTexts = Vec<(String, String)>;
 
 /// Reads a text.
 pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    JsonText::deserialize(deserializer).map(|JsonText(text)| text)
+    LossyText::deserialize(deserializer).map(|LossyText(text)| text)
 }
 
 /// Reads a text that may be absent.
 pub(super) fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<JsonText>::deserialize(deserializer)?.map(|JsonText(text)| text))
+    Ok(Option::<LossyText>::deserialize(deserializer)?.map(|LossyText(text)| text))
 }
 
 /// Reads an object of texts.
 pub(super) fn named_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NamedTexts, D::Error> {
-    let JsonObject(texts) = JsonObject::<JsonText>::deserialize(deserializer)?;
-    Ok(texts.into_iter().map(|(name, JsonText(text))| (name, text)).collect())
+    let JsonObject(texts) = JsonObject::<LossyText>::deserialize(deserializer)?;
+    Ok(texts.into_iter().map(|(name, LossyText(text))| (name, text)).collect())
 }
 
 /// Reads lists of pairs of texts.
 pub(super) fn descriptors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NamedTexts>, D::Error> {
-    let read: Vec<Vec<(JsonText, JsonText)>> = Deserialize::deserialize(deserializer)?;
-    let texts =
-        |pairs: Vec<(JsonText, JsonText)>| pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect();
+    let read: Vec<Vec<(LossyText, LossyText)>> = Deserialize::deserialize(deserializer)?;
+    let texts = |pairs: Vec<(LossyText, LossyText)>| {
+        pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect()
+    };
     Ok(read.into_iter().map(texts).collect())
 }
 
@@ -106,25 +107,25 @@ impl<N: JsonSchema> JsonSchema for Units<N> {
     }
 }
 
-struct JsonText(String);
+struct LossyText(String);
 
-impl<'de> Deserialize<'de> for JsonText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonText, D::Error> {
+impl<'de> Deserialize<'de> for LossyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LossyText, D::Error> {
         struct TextVisitor;
 
         impl Visitor<'_> for TextVisitor {
-            type Value = JsonText;
+            type Value = LossyText;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a string")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<JsonText, E> {
-                Ok(JsonText(text.to_owned()))
+            fn visit_str<E: Error>(self, text: &str) -> Result<LossyText, E> {
+                Ok(LossyText(text.to_owned()))
             }
 
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<JsonText, E> {
-                Ok(JsonText(String::from_utf8_lossy(bytes).into_owned()))
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<LossyText, E> {
+                Ok(LossyText(String::from_utf8_lossy(bytes).into_owned()))
             }
         }
 
@@ -149,7 +150,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonObject<V> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonObject<V>, A::Error> {
                 let (mut named, mut count) = (Vec::new(), 0);
-                while let Some((JsonText(name), value)) = map.next_entry()? {
+                while let Some((LossyText(name), value)) = map.next_entry()? {
                     count += 1;
                     if count > NAMES_MAX {
                         return Err(A::Error::custom(format!("an object has at most {NAMES_MAX} names")));
