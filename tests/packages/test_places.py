@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -26,8 +27,12 @@ class Daemon:
 
     def watched(self) -> int:
         """Processes of which it holds a descriptor."""
-        links = [os.readlink(link) for link in Path(f"/proc/{self.process.pid}/fd").iterdir() if link.is_symlink()]
-        return sum("pidfd" in link for link in links)
+        count = 0
+        for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            # It may be closed meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                count += "pidfd" in os.readlink(link)
+        return count
 
 
 @pytest.fixture
