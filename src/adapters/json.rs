@@ -57,7 +57,7 @@ impl WholeNumber for u64 {
     const EXPECTED: &str = "a cost is a whole number of 0 or more, or a map from units to such numbers";
 
     fn read(digits: &str) -> Option<u64> {
-        let large = || read_large(digits).filter(|is_negative| !is_negative).map(|_| u64::MAX);
+        let large = || is_large_negative(digits).filter(|is_negative| !is_negative).map(|_| u64::MAX);
         digits.parse().ok().or_else(large)
     }
 }
@@ -66,13 +66,14 @@ impl WholeNumber for i64 {
     const EXPECTED: &str = "an amount is a whole number, or a map from units to such numbers";
 
     fn read(digits: &str) -> Option<i64> {
-        let large = || read_large(digits).map(|is_negative| if is_negative { i64::MIN } else { i64::MAX });
+        let large =
+            || is_large_negative(digits).map(|is_negative| if is_negative { i64::MIN } else { i64::MAX });
         digits.parse().ok().or_else(large)
     }
 }
 
-/// Returns whether a number beyond 64 bits is negative.
-fn read_large(digits: &str) -> Option<bool> {
+/// Returns whether a number is negative; `None`: it is not beyond 64 bits.
+fn is_large_negative(digits: &str) -> Option<bool> {
     // Every such number of JSON is whole, or infinite.
     let number = digits.parse::<f64>().ok().filter(|number| number.abs() >= 9.2e18);
     number.map(f64::is_sign_negative)
@@ -139,9 +140,9 @@ struct JsonObject<V>(Vec<(String, V)>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonObject<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonObject<V>, D::Error> {
-        struct NamedVisitor<V>(PhantomData<V>);
+        struct ObjectVisitor<V>(PhantomData<V>);
 
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for NamedVisitor<V> {
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for ObjectVisitor<V> {
             type Value = JsonObject<V>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,7 +164,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonObject<V> {
             }
         }
 
-        deserializer.deserialize_map(NamedVisitor(PhantomData))
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
     }
 }
 

@@ -155,12 +155,12 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// The connections: their tasks, and the use of each user.
 #[derive(Debug, Default)]
 struct AdapterPermits {
-    by_user: Mutex<HashMap<u32, PlacesOfUser>>,
+    by_user: Mutex<HashMap<u32, UserConnections>>,
     tasks: TaskTracker,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct PlacesOfUser {
+struct UserConnections {
     open: usize,
     /// The bytes of requests that are not answered.
     bytes: usize,

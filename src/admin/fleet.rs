@@ -15,7 +15,7 @@ use crate::fleet::counters::{FleetCounters, FleetView, OverridesView};
 use crate::fleet::link::{FailureClass, NodeState, NodeStatus};
 use crate::fleet::overrides::BLOCK_BYTES_MAX;
 use crate::fleet::tally::BudgetCounters;
-use crate::rules::{FleetBound, NamedItem, NamedKind};
+use crate::rules::{FleetBound, NamedItem, NamedKind, REMOTE_CHECK_WAIT_MAX_MILLIS};
 use crate::terms::counted;
 
 /// The sync state of this host at one moment.
@@ -76,7 +76,7 @@ impl FleetReading {
     pub(super) fn slow_warning(&self) -> Option<String> {
         self.view.is_too_slow.then(|| {
             let round_trip = self.view.round_trip;
-            let help = if round_trip < WAIT_MAX {
+            let help = if round_trip < Duration::from_millis(REMOTE_CHECK_WAIT_MAX_MILLIS) {
                 "write a longer `wait` into the rules"
             } else {
                 "no `wait` is as long; use a Redis nearer to this host, or larger bursts"
@@ -376,9 +376,6 @@ const HOST_BYTES_SHOWN: usize = 4;
 
 /// Above this part of their room the blocks of all hosts are a warning, as in the alert.
 const BLOCKS_NEAR: f64 = 0.8;
-
-/// The longest `wait` that rules can have.
-const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Millionths of a token.
 const MICRO: f64 = 1e6;

@@ -14,7 +14,7 @@ use super::values::{
     AnyValue, AttributeName, DAY, HelpText, MatchValues, Max, Name, PercentText, RequestCount, SECOND, Text,
     Texts, Time, Zone,
 };
-use super::{FleetMode, Guard, Mode, OnMiss, RefundOn, RefusedCost, Scope};
+use super::{FleetMode, Guard, Mode, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, RefundOn, RefusedCost, Scope};
 use crate::limit::share::Fallback;
 pub(super) use shed::{
     BrakeFields, CallersFields, Point, QueueAgeFields, ShedFields, SignalFields, WorkersFields,
@@ -250,8 +250,8 @@ pub(super) struct FleetFields {
     pub(super) deadline: Option<Wait>,
 }
 
-/// The lower bound is the latency of a busy network; users notice delays above the upper one.
-pub(super) type Wait = Time<2, 50>;
+/// The lower bound is the latency of a busy network.
+pub(super) type Wait = Time<2, REMOTE_CHECK_WAIT_MAX_MILLIS>;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename = "a concurrency rule")]

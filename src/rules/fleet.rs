@@ -346,6 +346,9 @@ const REQUESTS_PER_MISS: u64 = 60;
 /// A host's part of a concurrency limit below which its share of the work varies by more than the part.
 const PERMITS_PER_HOST_MIN: u32 = 4;
 
+/// The longest `wait` for a remote check, in milliseconds: users notice longer delays.
+pub const REMOTE_CHECK_WAIT_MAX_MILLIS: u64 = 50;
+
 #[cfg(test)]
 mod tests {
     use super::fleet_rate;

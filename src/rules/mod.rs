@@ -49,8 +49,8 @@ pub use difference::Difference;
 pub use facts::{Fact, conditions, facts};
 pub(crate) use fleet::nearest_fleet_rate;
 pub use fleet::{
-    FleetBound, FleetMode, FleetSettings, OnMiss, Region, Scope, Scopes, WholeNumbers, fleet_counts,
-    fleet_rate,
+    FleetBound, FleetMode, FleetSettings, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, Region, Scope, Scopes,
+    WholeNumbers, fleet_counts, fleet_rate,
 };
 pub use glob::Glob;
 pub use key::{KeyPart, KeyScratch, Transform};
