@@ -4,6 +4,7 @@ Their real servers: tests/python/test_frameworks.py.
 """
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -45,6 +46,7 @@ def flask_app(request, client):
     import tidegate.flask
 
     app = flask.Flask(__name__)
+    app.config["kind"] = request.param
     limited = tidegate.flask.limit(client) if request.param == "limit" else lambda view: view
     if request.param == "protect":
         tidegate.flask.protect(app, client)
@@ -54,7 +56,7 @@ def flask_app(request, client):
     def view(what):
         if what.isdigit():
             flask.abort(int(what))
-        return {"raise": lambda: 1 / 0}.get(what, lambda: what)()
+        return {"raise": lambda: 1 / 0, "file": lambda: flask.send_file(__file__)}.get(what, lambda: what)()
 
     return app
 
@@ -85,6 +87,37 @@ def test_flask_has_the_decision_after_the_response(played, flask_app):
     played.script = lambda connection, message: [1, message[1], *LIMIT]
     flask_app.test_client().get("/x").close()
     assert seen == [(200, "allow"), (429, "limit")]
+
+
+@pytest.mark.parametrize(
+    ("what", "outcomes"),
+    [
+        ("file", {"protect": 0, "limit": 0}),
+        ("replaced", {"protect": 0, "limit": 2}),
+        ("unsaved", {"protect": 1, "limit": 2}),
+    ],
+)
+def test_flask_releases_with_a_response_that_nothing_closes(played, flask_app, what, outcomes):
+    import flask
+    from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+    class Sessions(flask.sessions.SessionInterface):
+        def open_session(self, app, request):
+            return flask.sessions.SecureCookieSession()
+
+        def save_session(self, app, session, response):
+            if what == "unsaved":
+                raise ValueError("no JSON")
+
+    flask_app.session_interface, played.script = Sessions(), grant
+    flask_app.logger.disabled = True  # the test's records would keep the response
+    flask_app.after_request(lambda response: flask.Response("other") if what == "replaced" else response)
+    body, _, _ = run_wsgi_app(flask_app, EnvironBuilder(path=f"/{what}").get_environ())
+    list(body)
+    if close := getattr(body, "close", None):
+        close()
+    gc.collect()
+    assert played.releases() == [[77, outcomes[flask_app.config["kind"]]]]
 
 
 def test_flask_releases_without_a_response(played, flask_app):
@@ -164,19 +197,20 @@ def django_request(client, ac):
         middleware = Middleware(get_response_async if asynchronous else get_response)
         request = RequestFactory().get("/x")
 
+        def close(response):
+            response._resource_closers.append(request.close)  # as Django's handler does
+            response.close()
+            return response
+
         async def main():
             try:
-                response = await middleware(request)
-                response.close()
-                return response
+                return close(await middleware(request))
             finally:
                 await ac.check()  # after the lease's release
 
         if asynchronous:
             return asyncio.run(main())
-        response = middleware(request)
-        response.close()
-        return response
+        return close(middleware(request))
 
     return run
 
@@ -202,3 +236,28 @@ def test_django_releases_without_a_response(played, django_request, asynchronous
     with pytest.raises(type(error)):
         django_request(asynchronous, error=error)
     assert played.releases() == [[77, 2]]
+
+
+urlpatterns = []  # every path is unknown to Django
+
+
+def redirecting(get_response):
+    """A middleware that replaces the response, as APPEND_SLASH does with that to an unknown path."""
+    from django.http import HttpResponse
+
+    def replace(request):
+        get_response(request)
+        return HttpResponse(status=301)
+
+    return replace
+
+
+def test_django_releases_with_a_response_that_another_middleware_replaces(played, client, django_request):
+    from django.test import Client, override_settings
+
+    played.script = grant
+    middleware = [f"{__name__}.redirecting", "tidegate.django.Middleware"]
+    with override_settings(TIDEGATE={"client": client}, MIDDLEWARE=middleware, ROOT_URLCONF=__name__):
+        response = Client().get("/x")
+        response.close()
+    assert response.status_code == 301 and played.releases() == [[77, 1]]

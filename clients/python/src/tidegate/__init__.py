@@ -224,7 +224,7 @@ class Options:
         options: Map = {} if self.idem is None else {"idem": self.idem}
         for name, seconds in self.times:
             if seconds is not None:
-                if not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
+                if not isinstance(seconds, (int, float)) or not -math.inf < seconds < math.inf:
                     raise Fault("queued and max_wait are numbers of seconds", "invalid")
                 # Rounded up, but 0.07 * 1e6 is above 70 000.
                 options[name] = min(max(0, math.ceil(round(seconds * 1e6, 3))), (1 << 63) - 1)

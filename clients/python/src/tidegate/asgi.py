@@ -128,7 +128,10 @@ class _Answer:
             message = {**message, "headers": headers}
             self.outcome = self.guard.outcome(message["status"])
         await self._send(message)
-        if kind == "http.response.body" and not message.get("more_body", False):
+        # A server with the extension sends a file whose path it gets.
+        if kind == "http.response.pathsend" or (
+            kind == "http.response.body" and not message.get("more_body", False)
+        ):
             self.finished = True
             self.release()
 

@@ -62,7 +62,7 @@ class Middleware:
         except BaseException:
             decision.release("dropped")
             raise
-        return self._add_headers(decision, response)
+        return self._add_headers(request, decision, response)
 
     async def _call_async(self, request: Any) -> Any:
         started, arguments = time.monotonic(), self._arguments(request)
@@ -78,7 +78,7 @@ class Middleware:
         except BaseException:
             decision.release("dropped")
             raise
-        return self._add_headers(decision, response)
+        return self._add_headers(request, decision, response)
 
     def _arguments(self, request: Any) -> Any:
         peer = request.META.get("REMOTE_ADDR", "")
@@ -105,12 +105,12 @@ class Middleware:
         except Exception as error:
             return decision, _response(*self.guard.usual_refusal(decision, error))
 
-    def _add_headers(self, decision: Decision, response: Any) -> Any:
-        """Adds limit headers; releases the lease when the server closes the response."""
+    def _add_headers(self, request: Any, decision: Decision, response: Any) -> Any:
+        """Adds limit headers; releases the lease when the server closes the response, or what replaces it."""
         for name, value in self.guard.fields(decision, response.status_code, response.headers.keys()):
             response.headers[name] = value
         if decision.lease is not None:
-            close = response.close
+            close = request.close
 
             def closed() -> None:
                 try:
@@ -118,7 +118,7 @@ class Middleware:
                 finally:
                     decision.release(self.guard.outcome(response.status_code))
 
-            response.close = closed
+            request.close = closed  # Django calls it at the end of the response that it sends
         return response
 
 

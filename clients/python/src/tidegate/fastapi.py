@@ -39,7 +39,9 @@ def limit(
 
     The attribute `route` is sent, too. The lease ends with the body, before FastAPI's background tasks; if a route
     returns a Response with its own background tasks, which replace those, when FastAPI exits its dependencies. The
-    dependency's value is the decision, None for exempt requests. `on_refused` may raise an HTTPException.
+    status of a Response that a route returns is unknown here, and counts as 200: raise an HTTPException for a failure,
+    or use tidegate.asgi.Middleware. The dependency's value is the decision, None for exempt requests. `on_refused` may
+    raise an HTTPException.
     """
     guard = guard_of("limit", client, domain, options, True)
 
@@ -60,8 +62,11 @@ def limit(
             response.headers[name] = value
         outcome: Outcome = "dropped"
 
+        def status() -> int:
+            return response.status_code or getattr(request.scope.get("route"), "status_code", None) or 200
+
         async def sent() -> None:
-            decision.release(guard.outcome(response.status_code or 200))
+            decision.release(guard.outcome(status()))
 
         if decision.lease is not None:
             background.tasks.insert(0, BackgroundTask(sent))
@@ -69,7 +74,7 @@ def limit(
             if decision.wait:
                 await asyncio.sleep(decision.wait)
             yield decision
-            outcome = guard.outcome(response.status_code or 200)
+            outcome = guard.outcome(status())
         except HTTPException as error:
             outcome = guard.outcome(error.status_code)
             raise

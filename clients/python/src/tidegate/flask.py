@@ -19,7 +19,7 @@ import flask
 
 from . import Client, Decision
 from .http import Guard, GuardOptions, guard_of
-from .wsgi import seen
+from .wsgi import _Answer, _with_lease, seen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 def protect(app: flask.Flask, client: Client, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
     """Checks every request of `app`. Options are those of `tidegate.http.Guard`; requests are Flask's."""
     guard, key = guard_of("protect", client, domain, options), f"tidegate_{id(client)}_{domain}"
+    answered = key + "_answered"
 
     @app.before_request
     def check() -> Any:
@@ -37,12 +38,15 @@ def protect(app: flask.Flask, client: Client, domain: str = "web", **options: Un
 
     @app.after_request
     def add_headers(response: flask.Response) -> flask.Response:
-        decision: Decision | None = flask.g.pop(key, None)
+        # Flask calls it again for the response to an error that follows, such as a session that cannot be saved.
+        decision: Decision | None = flask.g.get(key)
+        setattr(flask.g, answered, True)
         return response if decision is None else _add_headers(guard, decision, response)
 
     @app.teardown_request
     def drop(error: BaseException | None) -> None:
-        if decision := flask.g.pop(key, None):  # the request ended without a response
+        decision: Decision | None = flask.g.pop(key, None)
+        if decision is not None and not flask.g.pop(answered, False):  # the request ended without a response
             decision.release("dropped")
 
 
@@ -102,6 +106,25 @@ def _check(guard: Guard) -> tuple[Decision | None, Any]:
 def _add_headers(guard: Guard, decision: Decision, response: flask.Response) -> flask.Response:
     """Adds limit headers; releases the lease at the end of the body."""
     response.headers.extend(guard.fields(decision, response.status_code, response.headers.keys()))
-    if decision.lease is not None:
-        response.call_on_close(lambda: decision.release(guard.outcome(response.status_code)))
+    if decision.lease is None:
+        return response
+    outcome = guard.outcome(response.status_code)
+    if response.direct_passthrough:  # Werkzeug gives the server a file without the response's `close`
+        answer = _Answer(flask.Response, decision, guard)
+        answer.outcome = outcome
+        body: Any = response.response
+        response.response = _with_lease(body, answer, flask.request.environ.get("wsgi.file_wrapper"))
+        return response
+    held = _Held(decision)
+    response.call_on_close(lambda: held.decision.release(outcome))
     return response
+
+
+class _Held:
+    """Releases the lease with a response that another handler replaced; after the first release it does nothing."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+
+    def __del__(self) -> None:
+        self.decision.release("dropped")
