@@ -73,14 +73,8 @@ impl Client {
         let codec = LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec();
         let mut client = Client { stream, buffer: BytesMut::new(), codec, last_id: 0 };
         let hello = RequestFrame::Hello(HelloFrame { client: Some(CLIENT), ..hello });
-        let refused = client.ask(&hello, &DescriptorList::new(), |reply| match reply {
-            WireReply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
-            _ => None,
-        })?;
-        match refused {
-            Some((code, message)) => Err(ClientFailure::Refused { code, message }),
-            None => Ok(client),
-        }
+        client.ask(&hello, &DescriptorList::new(), |_| ())?;
+        Ok(client)
     }
 
     pub(super) fn next_id(&mut self) -> u64 {
@@ -92,7 +86,7 @@ impl Client {
         Ok(self.stream.write_all(requests)?)
     }
 
-    /// Sends a request, waits for the next reply and passes it to `look`.
+    /// Sends a request, waits for the next reply and passes it to `look`, unless it is an ERROR.
     pub(super) fn ask<T>(
         &mut self,
         request: &RequestFrame<'_>,
@@ -106,6 +100,9 @@ impl Client {
         let written = self.stream.write_all(&bytes);
         let looked = self.receive(|payload| match decode_reply(payload, &mut ReplyScratch::default())? {
             WireReply::Goodbye { .. } => Err(ClientFailure::Leaving),
+            WireReply::Error { code, message, .. } => {
+                Err(ClientFailure::Refused { code, message: message.to_owned() })
+            }
             reply => Ok(look(&reply)),
         });
         match (looked, written) {
