@@ -1,6 +1,5 @@
 //! `tidegate test`: evaluates requests by the engine, in virtual time, and compares the verdicts. For CI.
 
-mod expected;
 mod line;
 mod play;
 mod suite;

@@ -1,10 +1,9 @@
 //! Parses one line of a test: its times, its step and the expected decision. It plays nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::expected::{ExpectedDecision, NEVER, NOTHING, is_note, verdict};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{Op, UNIT_REQUESTS, Verdict, WorkOutcome};
+use crate::engine::{NoteKind, Op, UNIT_REQUESTS, Verdict, WorkOutcome};
 use crate::protocol::is_name;
 use crate::rules::{ValueProblem, shown};
 use crate::trace::json_line::{JsonLine, Quantity};
@@ -41,7 +40,19 @@ pub(super) struct RequestLine {
     pub(super) line: JsonLine<'static>,
     /// Name of its lease.
     pub(super) name: Option<String>,
-    pub(super) expected: ExpectedDecision,
+    pub(super) verdict: Verdict,
+    /// Further fields of the decision, as [`super::play`] formats them; other fields may have any value.
+    pub(super) expected: BTreeMap<ExpectedField, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub(super) enum ExpectedField {
+    Retry,
+    Left,
+    Rule,
+    Priority,
+    Notes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,16 +196,16 @@ fn take_subject(line: &mut JsonLine<'static>, word: &TestWord) -> Result<bool, V
 
 impl RequestLine {
     fn read(op: Op, words: &mut VecDeque<TestWord>) -> Result<RequestLine, ValueProblem> {
-        let expected = ExpectedDecision::new(Verdict::Allow);
-        let mut ask = RequestLine { op, line: JsonLine::of_subject(), name: None, expected };
-        ask.expected.verdict = loop {
+        let (line, verdict) = (JsonLine::of_subject(), Verdict::Allow);
+        let mut ask = RequestLine { op, line, name: None, verdict, expected: BTreeMap::new() };
+        ask.verdict = loop {
             let Some(word) = words.pop_front() else {
                 let help = "end it with allow, limit, shed, wait or deny";
                 return Err(ValueProblem::new("no verdict on the line", help));
             };
-            match verdict(&word.text).filter(|_| !word.is_quoted) {
-                Some(verdict) => break verdict,
-                None => ask.take(&word)?,
+            match word.text.parse() {
+                Ok(verdict) if !word.is_quoted => break verdict,
+                _ => ask.take(&word)?,
             }
         };
         words.drain(..).try_for_each(|word| ask.expect(&word.text))?;
@@ -230,29 +241,36 @@ impl RequestLine {
 
     /// Parses a word after the verdict: a further expectation.
     fn expect(&mut self, word: &str) -> Result<(), ValueProblem> {
-        let there = |name: &str| (name != NOTHING).then(|| name.to_owned());
-        match word.split_once('=') {
-            Some(("retry", NEVER)) => self.expected.retry = Some(None),
-            Some(("retry", span)) => self.expected.retry = Some(Some(micros(span)?)),
-            Some(("left", number)) => self.expected.left = Some(u64::from(whole(number)?)),
-            Some(("rule", name)) => self.expected.rule = Some(there(name)),
-            Some(("priority", name)) => self.expected.priority = Some(there(name)),
-            Some(("notes", NOTHING)) => self.expected.notes = Some(Vec::new()),
-            Some(("notes", notes)) => {
-                self.expected.notes = Some(notes.split(',').map(note).collect::<Result<_, _>>()?);
+        let known = word.split_once('=').and_then(|(field, text)| Some((field.parse().ok()?, text)));
+        let Some((field, text)) = known else {
+            let help = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
+                        notes=KIND:RULE; attributes stand before it";
+            return Err(ValueProblem::new(format!("{} is not known behind the verdict", shown(word)), help));
+        };
+        let expected = match field {
+            ExpectedField::Retry if text != NEVER => without_spaces(micros(text)?),
+            ExpectedField::Left => whole(text)?.to_string(),
+            ExpectedField::Notes if text != NOTHING => {
+                text.split(',').try_for_each(check_note)?;
+                text.to_owned()
             }
-            _ => {
-                let help = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
-                            notes=KIND:RULE; attributes stand before it";
-                return Err(ValueProblem::new(
-                    format!("{} is not known behind the verdict", shown(word)),
-                    help,
-                ));
-            }
-        }
+            _ => text.to_owned(),
+        };
+        self.expected.insert(field, expected);
         Ok(())
     }
 }
+
+/// Formats a span as in a line of a test.
+pub(super) fn without_spaces(span: Micros) -> String {
+    span.to_string().replace(' ', "")
+}
+
+/// An absent value in a test.
+pub(super) const NOTHING: &str = "-";
+
+/// An infinite retry-after in a test.
+pub(super) const NEVER: &str = "never";
 
 const OPS: [&str; 9] = ["hit", "peek", "acquire", "release", "renew", "charge", "hello", "bye", "reload"];
 
@@ -382,12 +400,10 @@ fn times(word: &str) -> Result<u32, ValueProblem> {
     }
 }
 
-fn note(text: &str) -> Result<(String, String), ValueProblem> {
-    match text.split_once(':').filter(|(kind, _)| is_note(kind)) {
-        Some((kind, rule)) => Ok((kind.to_owned(), rule.to_owned())),
-        None => {
-            let help = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
-            Err(ValueProblem::new(format!("{} is no note", shown(text)), help))
-        }
+fn check_note(text: &str) -> Result<(), ValueProblem> {
+    if text.split_once(':').is_some_and(|(kind, _)| kind.parse::<NoteKind>().is_ok()) {
+        return Ok(());
     }
+    let help = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
+    Err(ValueProblem::new(format!("{} is no note", shown(text)), help))
 }

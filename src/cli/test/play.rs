@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::line::{RequestLine, Step};
+use super::line::{ExpectedField, NEVER, NOTHING, RequestLine, Step, without_spaces};
 use super::suite::Test;
-use crate::engine::WorkOutcome;
+use crate::engine::{Decision, Verdict, WorkOutcome};
 use crate::rules::{self, Domain, Problem, shown};
 use crate::trace::event::{Action, IdDigest, LeaseOwner, TraceLineError};
 use crate::trace::json_line::JsonLine;
@@ -102,7 +102,7 @@ impl<'t> TestStage<'t> {
             });
             let by = LeaseOwner { session: ask.line.session.as_deref(), id };
             match player.judge(&request, &by) {
-                Ok(Some(decision)) => ask.expected.differences(&decision),
+                Ok(Some(decision)) => differences(ask, &decision),
                 Ok(None) => vec!["not decided: its session holds too many leases".to_owned()],
                 Err(wrong) => vec![wrong.to_string()],
             }
@@ -166,4 +166,46 @@ fn describe_invalid(wrong: &TraceLineError) -> String {
         TraceLineError::Descriptors => "at most 8 descriptors, and at most 16 attributes in each".to_owned(),
         wrong => format!("could not be asked: {wrong}"),
     }
+}
+
+/// Describes the differences of a decision. A wrong verdict is reported alone, as it causes the others.
+fn differences(ask: &RequestLine, decision: &Decision<'_>) -> Vec<String> {
+    if decision.verdict != ask.verdict {
+        return vec![format!("expected {}, got {}", ask.verdict.name(), describe_decision(decision))];
+    }
+    let differing = ask.expected.iter().filter_map(|(field, expected)| {
+        let got = field_of(decision, *field);
+        let field: &str = field.into();
+        (got != *expected).then(|| format!("expected {field}={expected}, got {got}"))
+    });
+    differing.collect()
+}
+
+fn describe_decision(decision: &Decision<'_>) -> String {
+    let mut text = decision.verdict.name().to_owned();
+    if let Some(rule) = decision.rule_name() {
+        text.push_str(&format!(" by {}", shown(rule)));
+    }
+    if decision.binding.is_some() {
+        text.push_str(&format!(", left={}", field_of(decision, ExpectedField::Left)));
+    }
+    if matches!(decision.verdict, Verdict::Limit | Verdict::Wait | Verdict::Shed) {
+        text.push_str(&format!(", retry={}", field_of(decision, ExpectedField::Retry)));
+    }
+    text
+}
+
+/// Formats a field as in a line of a test.
+fn field_of(decision: &Decision<'_>, field: ExpectedField) -> String {
+    let text = match field {
+        ExpectedField::Retry => Some(decision.retry_after.map_or_else(|| NEVER.to_owned(), without_spaces)),
+        ExpectedField::Left => decision.binding.map(|view| view.level.remaining.to_string()),
+        ExpectedField::Rule => decision.rule_name().map(str::to_owned),
+        ExpectedField::Priority => decision.priority.map(str::to_owned),
+        ExpectedField::Notes => {
+            let notes = decision.notes().map(|(kind, rule)| format!("{}:{rule}", kind.name()));
+            Some(notes.collect::<Vec<_>>().join(",")).filter(|notes| !notes.is_empty())
+        }
+    };
+    text.unwrap_or_else(|| NOTHING.to_owned())
 }
