@@ -11,8 +11,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use crate::protocol::VALUE_BYTES_MAX;
 use crate::rules::shown;
 
-/// A request parsed from a log line. Reused for many lines to keep its buffers.
-#[derive(Debug, Default)]
+/// A request parsed from a log line.
+#[derive(Debug)]
 pub(super) struct AccessLine {
     pub(super) unix_seconds: u64,
     text: String,
@@ -37,18 +37,14 @@ pub(crate) enum UnreadableLine {
 }
 
 impl AccessLine {
-    /// Replaces the contents with those of `line`. After an error the contents are unspecified.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<(), UnreadableLine> {
-        self.text.clear();
-        self.attributes.clear();
+    pub(super) fn read(line: &[u8]) -> Result<AccessLine, UnreadableLine> {
         let line = line.trim_ascii();
         let (address, rest) = word(line);
         let address = std::str::from_utf8(address).ok().filter(|address| address.parse::<IpAddr>().is_ok());
         let address =
             address.ok_or_else(|| UnreadableLine::Address(shown(&String::from_utf8_lossy(word(line).0))))?;
         let (_identity, rest) = word(rest);
-        let (user, seconds, rest) = user_and_time(rest).ok_or(UnreadableLine::Time)?;
-        self.unix_seconds = seconds;
+        let (user, unix_seconds, rest) = user_and_time(rest).ok_or(UnreadableLine::Time)?;
         let (request, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
         let not_request = || UnreadableLine::Request(shown(&String::from_utf8_lossy(&request)));
         let (method, target) = method_and_target(&request).ok_or_else(not_request)?;
@@ -56,19 +52,21 @@ impl AccessLine {
         if status.len() != 3 || !status.iter().all(u8::is_ascii_digit) {
             return Err(UnreadableLine::Status);
         }
-        self.push("ip", address.as_bytes());
-        self.push("method", method);
-        self.push("path", &path_of(target));
-        self.push("status", status);
+        let text = String::with_capacity(line.len());
+        let mut read = AccessLine { unix_seconds, text, attributes: ArrayVec::new() };
+        read.push("ip", address.as_bytes());
+        read.push("method", method);
+        read.push("path", &path_of(target));
+        read.push("status", status);
         let (_bytes, rest) = word(rest);
         // The common format ends here. Fields after the user agent are site-specific and ignored.
         if !rest.is_empty() {
             let (_referer, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
             let (agent, _) = quoted(rest).ok_or(UnreadableLine::Quote)?;
-            self.push_known("user_agent", &agent);
+            read.push_known("user_agent", &agent);
         }
-        self.push_known("user", &unescaped(user));
-        Ok(())
+        read.push_known("user", &unescaped(user));
+        Ok(read)
     }
 
     pub(super) fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {

@@ -120,8 +120,6 @@ const IDS_MAX: usize = 32_000_000;
 pub(crate) enum TraceFailure {
     #[error("line {number}: {wrong}")]
     Line { number: u64, wrong: TraceLineError },
-    #[error("line {number}: {wrong}")]
-    AccessLine { number: u64, wrong: UnreadableLine },
     #[error("line {number}: {}", without_number(source))]
     Read { number: u64, source: io::Error },
     #[error("line {number}: something is wrong here, and its text is not shown: another user owns the trace")]
@@ -134,9 +132,7 @@ impl TraceFailure {
     /// Removes the text of the trace from the error, for traces that must not be quoted.
     pub(super) fn withheld(self) -> TraceFailure {
         match self {
-            TraceFailure::Line { number, .. } | TraceFailure::AccessLine { number, .. } => {
-                TraceFailure::Withheld { number }
-            }
+            TraceFailure::Line { number, .. } => TraceFailure::Withheld { number },
             other => other,
         }
     }
@@ -148,6 +144,8 @@ pub(crate) enum TraceLineError {
     Json(serde_json::Error),
     #[error("a line of an access log\nhelp: --trace-format combined")]
     AccessLog,
+    #[error(transparent)]
+    Access(UnreadableLine),
     #[error(transparent)]
     NotPlayed(super::player::NotPlayed),
     #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::recording::LINE_BYTES_MAX >> 10)]

@@ -31,8 +31,8 @@ impl Jsonl {
     ) -> Result<(), TraceFailure> {
         let bad = |wrong| TraceFailure::Line { number, wrong };
         let line: JsonLine<'_> =
-            serde_json::from_slice(text).map_err(|error| match AccessLine::default().read(text) {
-                Ok(()) => bad(TraceLineError::AccessLog),
+            serde_json::from_slice(text).map_err(|error| match AccessLine::read(text) {
+                Ok(_) => bad(TraceLineError::AccessLog),
                 Err(_) => bad(TraceLineError::Json(error)),
             })?;
         let at = self.time(line.t.0.get()).map_err(bad)?;
