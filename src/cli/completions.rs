@@ -25,7 +25,7 @@ pub(super) enum Shell {
 
 /// Prints the candidates if a completion script runs this program, and returns whether it does.
 pub(super) fn answered() -> bool {
-    let command = || super::generate::shown(&Arguments::command());
+    let command = || super::generate::without_help(Arguments::command());
     let directory = std::env::current_dir().ok();
     let completed = CompleteEnv::with_factory(command)
         .var(VARIABLE)
