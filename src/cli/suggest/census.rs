@@ -28,27 +28,18 @@ struct Attribute {
     values: CallerSet,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CallerAttributes {
-    pub(super) attributes: Vec<Box<str>>,
-}
+/// The attributes that identify a caller together.
+pub(super) type CallerAttributes = Vec<Box<str>>;
 
-impl CallerAttributes {
-    /// Returns a fingerprint of the caller; `None` if the request lacks an attribute of the key.
-    pub(super) fn of(&self, descriptors: &Descriptors<'_>) -> Option<u64> {
-        let mut hasher = DefaultHasher::new();
-        for name in &self.attributes {
-            // As in rules: the first value of a name counts, and an empty value is absent.
-            let found = descriptors.attributes.iter().find(|(attribute, _)| *attribute == &**name);
-            found.map(|(_, value)| *value).filter(|value| !value.is_empty())?.hash(&mut hasher);
-        }
-        Some(hasher.finish())
+/// Returns a fingerprint of the caller; `None` if the request lacks an attribute of the key.
+pub(super) fn caller_of(key: &CallerAttributes, descriptors: &Descriptors<'_>) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    for name in key {
+        // As in rules: the first value of a name counts, and an empty value is absent.
+        let found = descriptors.attributes.iter().find(|(attribute, _)| *attribute == &**name);
+        found.map(|(_, value)| *value).filter(|value| !value.is_empty())?.hash(&mut hasher);
     }
-
-    /// Returns a text such as `user` or `user,ip`.
-    pub(super) fn text(&self) -> String {
-        self.attributes.join(",")
-    }
+    Some(hasher.finish())
 }
 
 impl EventConsumer for Census {
@@ -181,7 +172,7 @@ impl DomainCensus {
                 shown(text)
             )));
         }
-        Ok(Ok(CallerAttributes { attributes: names.into_iter().map(Into::into).collect() }))
+        Ok(Ok(names.into_iter().map(Into::into).collect()))
     }
 
     /// Returns every attribute that looks like a caller. Reports the omitted ones as remarks.
@@ -190,7 +181,7 @@ impl DomainCensus {
         let mut keys = Vec::new();
         for (name, attribute) in &self.attributes {
             match attribute.is_no_caller(name, self.requests) {
-                None => keys.push(CallerAttributes { attributes: vec![name.clone()] }),
+                None => keys.push(vec![name.clone()]),
                 Some(why) => {
                     let apart = if left_out.is_empty() { "" } else { ", " };
                     let _ = write!(left_out, "{apart}{} ({}; {why})", shown(name), attribute.describe());
