@@ -29,48 +29,39 @@ impl Jsonl {
         number: u64,
         stage: &mut impl EventConsumer,
     ) -> Result<(), TraceFailure> {
-        let bad = |wrong| TraceFailure::Line { number, wrong };
+        let played = self.play(text, number, stage);
+        played.unwrap_or_else(|wrong| Err(TraceFailure::Line { number, wrong }))
+    }
+
+    /// Reads a line and plays it. The outer error is one of the line, the inner one that of `stage`.
+    fn play(
+        &mut self,
+        text: &[u8],
+        number: u64,
+        stage: &mut impl EventConsumer,
+    ) -> Result<Result<(), TraceFailure>, TraceLineError> {
         let line: JsonLine<'_> =
             serde_json::from_slice(text).map_err(|error| match AccessLine::read(text) {
-                Ok(_) => bad(TraceLineError::AccessLog),
-                Err(_) => bad(TraceLineError::Json(error)),
+                Ok(_) => TraceLineError::AccessLog,
+                Err(_) => TraceLineError::Json(error),
             })?;
-        let at = self.time(line.t.0.get()).map_err(bad)?;
-        let op = line.op.as_deref().unwrap_or("hit");
-        match op {
-            "hit" | "peek" | "acquire" => {
-                let judged = match op {
-                    "peek" => Op::Peek,
-                    "acquire" => Op::Acquire,
-                    _ => Op::Hit,
-                };
-                if op == "acquire" && line.id.is_none() {
-                    return Err(bad(missing(&line, "id")));
-                }
-                let by = LeaseOwner {
-                    session: session(&line).map_err(bad)?,
-                    id: self.note_id(&line).map_err(bad)?,
-                };
-                let domain = domain(&line).map_err(bad)?;
-                judge(&line, domain, judged, |request| {
-                    stage.play(&event(&line, number, at, Action::Judge(request, by)))
-                })
-                .map_err(bad)?
-            }
+        let at = self.time(line.t.0.get())?;
+        let (t, id) = (TraceText::Written(line.t.0), line.id.map(TraceText::Written));
+        let mut play = |action: Action<'_>| stage.play(&TraceEvent { line: number, at, t, id, action });
+        let op = match line.op.as_deref().unwrap_or("hit") {
+            "hit" => Op::Hit,
+            "peek" => Op::Peek,
+            "acquire" if line.id.is_none() => return Err(missing(&line, "id")),
+            "acquire" => Op::Acquire,
             "charge" => {
-                session(&line).map_err(bad)?;
-                self.note_id(&line).map_err(bad)?;
-                let domain = domain(&line).map_err(bad)?;
-                charge(&line, domain, |charge, work| {
-                    stage.play(&event(&line, number, at, Action::Charge(charge, work)))
-                })
-                .map_err(bad)?
+                session(&line)?;
+                self.note_id(&line)?;
+                return charge(&line, domain(&line)?, |charge, work| play(Action::Charge(charge, work)));
             }
-            _ => {
-                let action = other(&line, op).map_err(bad)?;
-                stage.play(&event(&line, number, at, action))
-            }
-        }
+            op => return Ok(play(other(&line, op)?)),
+        };
+        let by = LeaseOwner { session: session(&line)?, id: self.note_id(&line)? };
+        judge(&line, domain(&line)?, op, |request| play(Action::Judge(request, by)))
     }
 
     fn time(&mut self, text: &str) -> Result<Timestamp, TraceLineError> {
@@ -86,16 +77,6 @@ impl Jsonl {
         let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
         let id = IdDigest::of(text);
         if self.ids.note(id) { Ok(Some(id)) } else { Err(TraceLineError::IdTwice(text.into())) }
-    }
-}
-
-fn event<'a>(line: &JsonLine<'a>, number: u64, at: Timestamp, action: Action<'a>) -> TraceEvent<'a> {
-    TraceEvent {
-        line: number,
-        at,
-        t: TraceText::Written(line.t.0),
-        id: line.id.map(TraceText::Written),
-        action,
     }
 }
 

@@ -11,8 +11,8 @@ use super::event::{Action, IdDigest, LeaseOwner};
 use super::rule_records::RuleRecords;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, ChargeError, Conflict, ConnectionParams, Decider, Decision, Engine, EngineAnswer, HashKey, Op,
-    RefundBy, RefundReference, Request, Session, SessionError, TICK_MILLIS, Totals, WrongPool,
+    self, Conflict, ConnectionParams, Decider, Decision, Engine, EngineAnswer, HashKey, Op, RefundBy,
+    RefundReference, Request, Session, SessionError, TICK_MILLIS, Totals, WrongPool,
 };
 use crate::rules::{Domain, Mode};
 
@@ -53,8 +53,6 @@ struct ReplayLeases {
 pub(crate) enum NotPlayed {
     #[error("{0}: repeats of one `idem` ask the same")]
     Repeated(#[from] Conflict),
-    #[error("{0}")]
-    NotCharged(ChargeError),
     #[error("{0}: `bye` ends one")]
     NotOpened(#[from] SessionError),
     #[error("{0}: name a session of that pool, or none")]
@@ -131,7 +129,8 @@ impl Player {
         by: &LeaseOwner<'_>,
     ) -> Result<Option<Decision<'_>>, NotPlayed> {
         // Only acquires, and requests with shedding pools, need a session.
-        let session = if request.op == Op::Acquire || self.watches { Some(self.session(by)?) } else { None };
+        let needs_session = request.op == Op::Acquire || self.watches;
+        let session = needs_session.then(|| self.session(by.session, UNKNOWN.pool)).transpose()?;
         let request = Request { session: session.as_ref(), ..*request };
         let decision = match self.decider.decide(&request, self.now) {
             EngineAnswer::Decided(decision) => decision,
@@ -168,7 +167,8 @@ impl Player {
                     charge.refund_of =
                         Some(RefundBy { user: USER, reference: RefundReference::Lease(lease) });
                 }
-                self.decider.charge(&charge, now)?
+                // A trusted charge needs no reference.
+                self.decider.charge(&charge, now).map_err(|_| Conflict)?
             }
             Action::Release(id, outcome) => {
                 let held = self.leases.by_id.remove(id);
@@ -179,15 +179,12 @@ impl Player {
                 held.is_some_and(|(session, lease)| self.engine.renew_lease(session, *lease, now))
             }
             Action::Signal { session, pool, name, permille } => {
-                let session = match *session {
-                    None => self.session_in(pool)?,
-                    session => self.session(&LeaseOwner { session, id: None })?,
-                };
+                let session = self.session(*session, pool)?;
                 self.engine.record_pushed_signal(&session, pool, name, *permille, now)?;
                 true
             }
             Action::Hello { session, pool, slots } => {
-                self.open(session, pool, *slots)?;
+                self.open(Some(session), pool, *slots)?;
                 true
             }
             Action::Bye(session) => {
@@ -198,30 +195,22 @@ impl Player {
         })
     }
 
-    fn open(&mut self, session: &str, pool: &str, slots: u32) -> Result<Session, SessionError> {
-        let name = Some(IdDigest::of(session).to_bytes());
-        let opened =
-            self.engine.open_session(&ConnectionParams { name, pool, slots, ..UNKNOWN }, self.now)?;
-        self.named.insert(session.into(), opened.clone());
+    fn open(&mut self, name: Option<&str>, pool: &str, slots: u32) -> Result<Session, SessionError> {
+        let digest = name.map(|name| IdDigest::of(name).to_bytes());
+        let params = ConnectionParams { name: digest, pool, slots, ..UNKNOWN };
+        let opened = self.engine.open_session(&params, self.now)?;
+        let known = if name.is_some() { &mut self.named } else { &mut self.unnamed };
+        known.insert(name.unwrap_or(pool).into(), opened.clone());
         Ok(opened)
     }
 
-    /// Returns the session of a request. One without `hello` is in the default pool.
-    fn session(&mut self, by: &LeaseOwner<'_>) -> Result<Session, SessionError> {
-        let Some(session) = by.session else { return self.session_in(UNKNOWN.pool) };
-        match self.named.get(session) {
-            Some(known) => Ok(known.clone()),
-            None => self.open(session, UNKNOWN.pool, UNKNOWN.slots),
-        }
-    }
-
-    fn session_in(&mut self, pool: &str) -> Result<Session, SessionError> {
-        if let Some(known) = self.unnamed.get(pool) {
-            return Ok(known.clone());
-        }
-        let opened = self.engine.open_session(&ConnectionParams { pool, ..UNKNOWN }, self.now)?;
-        self.unnamed.insert(pool.into(), opened.clone());
-        Ok(opened)
+    /// Returns a session. A named one without `hello` is in the default pool, the unnamed one in this pool.
+    fn session(&mut self, name: Option<&str>, pool: &str) -> Result<Session, SessionError> {
+        let (known, pool) = match name {
+            Some(name) => (self.named.get(name), UNKNOWN.pool),
+            None => (self.unnamed.get(pool), pool),
+        };
+        known.cloned().map_or_else(|| self.open(name, pool, UNKNOWN.slots), Ok)
     }
 
     pub(crate) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
@@ -243,15 +232,6 @@ impl ReplayLeases {
             self.until = self.by_id.len().saturating_mul(2);
         }
         self.by_id.insert(id, held);
-    }
-}
-
-impl From<ChargeError> for NotPlayed {
-    fn from(wrong: ChargeError) -> NotPlayed {
-        match wrong {
-            ChargeError::Conflict(conflict) => NotPlayed::Repeated(conflict),
-            ChargeError::NoRefundReference => NotPlayed::NotCharged(wrong),
-        }
     }
 }
 
