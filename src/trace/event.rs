@@ -192,18 +192,3 @@ fn example(field: &str) -> &'static str {
 }
 
 const OPS: &str = "hit, peek, acquire, release, renew, charge, signal, hello, bye or reload";
-
-#[cfg(test)]
-mod tests {
-    use super::{IdDigest, Ids};
-
-    #[test]
-    fn compares_ids_by_their_text() {
-        let mut ids = Ids::default();
-        for (id, is_new) in
-            [("1", true), ("\"1\"", true), ("1", false), ("1.0", true), ("{}", true), ("{}", false)]
-        {
-            assert_eq!(ids.note(IdDigest::of(id)), is_new, "{id}");
-        }
-    }
-}

@@ -264,40 +264,7 @@ const TEXT_BYTES_MAX: usize = 120;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::{CALLERS_KEPT_MAX, CallerSet, MostRefused};
-    use crate::clock::Timestamp;
-    use crate::engine::{Descriptors, Op, Request};
-    use crate::rules::{Domain, read_text};
-    use crate::trace::event::LeaseOwner;
-    use crate::trace::player::Player;
-
-    fn rules(names: &[&str]) -> Vec<Arc<Domain>> {
-        let limits: Vec<_> =
-            names.iter().map(|name| format!("  - {{name: {name}, key: [user], rate: 1/s}}\n")).collect();
-        read_text("api.yaml", &format!("domain: api\nlimits:\n{}", limits.concat())).domains
-    }
-
-    #[test]
-    fn keeps_callers_of_renumbered_rule() {
-        let mut player = Player::new(rules(&["a", "b"]), 0, false);
-        let ask = |player: &mut Player, domain: &str, user: &str| {
-            player.advance(Timestamp::from_nanos(0));
-            let attributes = [("user", user)];
-            let request = Request::new(Op::Hit, domain, Descriptors::from_attributes(&attributes));
-            player.judge(&request, &LeaseOwner::default()).unwrap();
-        };
-        ask(&mut player, "api", "u1");
-        ask(&mut player, "api", "u1");
-        ask(&mut player, "other", "u9");
-        player.reload(rules(&["b", "c"]));
-        ask(&mut player, "api", "u2");
-        ask(&mut player, "api", "u3");
-        let shown = ["a", "b", "c", "d"]
-            .map(|rule| player.records.find("api", rule).map(|record| record.callers.shown()));
-        assert_eq!(shown.map(Option::unwrap_or_default), ["1", "3", "2", ""]);
-    }
 
     #[test]
     fn full_set_reports_more_callers() {

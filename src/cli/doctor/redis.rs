@@ -244,39 +244,8 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::FindingSeverity;
-    use super::{clock, hosts, other_secrets, policy};
-    use crate::fleet::rights::Rights;
-
-    #[test]
-    fn warns_of_eviction_policy_that_drops_live_keys() {
-        let url = "redis://127.0.0.1:6379".parse().unwrap();
-        let of = |policy: Option<&str>| Rights {
-            policy: policy.map(str::to_owned),
-            memory_bytes_max: Some(0),
-            ..Rights::default()
-        };
-        for (result, severity) in [
-            (Some("noeviction"), FindingSeverity::Well),
-            (Some("volatile-ttl"), FindingSeverity::Well),
-            (Some("allkeys-lru"), FindingSeverity::Warning),
-            (Some("volatile-lru"), FindingSeverity::Warning),
-            (None, FindingSeverity::Unseen),
-        ] {
-            assert_eq!(policy(&url, &of(result)).severity, severity, "{result:?}");
-        }
-    }
-
-    #[test]
-    fn reports_hosts_with_another_secret() {
-        let of = |hosts| {
-            let fleet = json!({"secret": {"other_hosts": hosts}});
-            other_secrets(&serde_json::from_value(fleet).unwrap()).map(|found| found.severity)
-        };
-        assert_eq!([of(0), of(2)], [None, Some(FindingSeverity::Wrong)]);
-    }
+    use super::{clock, hosts};
 
     #[test]
     fn warns_of_clocks_one_second_apart() {

