@@ -220,7 +220,10 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
             write!(out, "  {rule}: {} of {} left", count(remaining), count(limit))?;
         }
         (Some(rule), ..) => write!(out, "  {rule}")?,
-        _ => write!(out, "  {}", unlimited(decision))?,
+        _ => {
+            let none = "no enforced rule with a limit matches; `tidegate why` says why";
+            write!(out, "  {}", not_limited(decision).unwrap_or(none))?;
+        }
     }
     match (decision.verdict, decision.retry_us, decision.reset_us) {
         (Verdict::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
@@ -258,11 +261,6 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
         }
     }
     Ok(())
-}
-
-/// Says why nothing limits the request.
-fn unlimited(decision: &DecisionReply<'_>) -> &'static str {
-    not_limited(decision).unwrap_or("no enforced rule with a limit matches; `tidegate why` says why")
 }
 
 /// Says that no rule matches the request at all.

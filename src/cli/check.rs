@@ -14,7 +14,7 @@ use super::admin_client::AdminClient;
 use super::client::default_socket;
 use super::describe::{self, conditions_or_none, object, position};
 use super::running::RunningDaemon;
-use super::{CliResult, FormatArgs, OutputFormat};
+use super::{CliResult, FormatArgs};
 use crate::admin::DaemonStatus;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::fleet_alone;
@@ -80,13 +80,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref(), &default_socket());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
     let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
-    match args.format.chosen() {
-        OutputFormat::Text => print(&read, &settings, args, out)?,
-        OutputFormat::Json => {
-            writeln!(out, "{:#}", to_json(&read, &settings))?;
-        }
+    if args.format.is_json() {
+        writeln!(out, "{:#}", to_json(&read, &settings))?;
+    } else {
+        print(&read, &settings, args, out)?;
     }
-    out.flush()?;
     Ok(if read.count(true) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 

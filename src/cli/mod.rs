@@ -220,12 +220,8 @@ pub struct FormatArgs {
 }
 
 impl FormatArgs {
-    fn chosen(self) -> OutputFormat {
-        if self.json { OutputFormat::Json } else { self.format }
-    }
-
     fn is_json(self) -> bool {
-        self.chosen() == OutputFormat::Json
+        self.json || self.format == OutputFormat::Json
     }
 }
 

@@ -19,6 +19,7 @@ use super::completions::domains;
 use super::signals::CaughtSignals;
 use super::verbs::seconds;
 use super::{CliResult, failed, usage};
+use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
 use crate::terms::{counted, without_number};
 use crate::trace::recording::{is_dash, there_already};
@@ -95,8 +96,10 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let is_in_the_way = is_dash(&args.out) && io::stdout().is_terminal();
     let target = if is_in_the_way { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let progress = ProgressBar::with_draw_target(None, target).with_style(ProgressStyle::default_spinner());
+    let begin_nanos = read_boot_nanos();
     let show = |lines: u64, report: &FeedReport| {
-        let left = Duration::from_secs(args.lasts.saturating_sub(progress.elapsed().as_secs()));
+        let passed = Duration::from_nanos(read_boot_nanos().saturating_sub(begin_nanos));
+        let left = Duration::from_secs(args.lasts.saturating_sub(passed.as_secs()));
         let (left, lines) = (humantime::format_duration(left), counted(lines, "line"));
         progress.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
         progress.tick();

@@ -9,7 +9,7 @@ use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::completions::domains;
 use super::explain::{List, cost, descriptor};
-use super::{CliResult, FormatArgs, OutputFormat, usage};
+use super::{CliResult, FormatArgs, usage};
 use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
 use crate::clock::Micros;
 use crate::engine::UNIT_REQUESTS;
@@ -70,9 +70,10 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         "digest": args.digest,
     });
     let status: WhyStatus = args.admin.client().post("/why", &request)?;
-    match args.format.chosen() {
-        OutputFormat::Text => print(&status, out)?,
-        OutputFormat::Json => writeln!(out, "{:#}", json!(status))?,
+    if args.format.is_json() {
+        writeln!(out, "{:#}", json!(status))?;
+    } else {
+        print(&status, out)?;
     }
     Ok(ExitCode::SUCCESS)
 }

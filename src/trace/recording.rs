@@ -12,7 +12,7 @@ use super::combined::CombinedLines;
 use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
 use super::summary::PlayedCounts;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, read_boot_nanos};
 use crate::rules::open::{self, OpenError, Opened};
 use crate::terms::counted;
 
@@ -79,7 +79,8 @@ impl RecordedTrace {
         shows_progress: bool,
         player: &mut impl EventConsumer,
     ) -> (Result<(), TraceFailure>, PlayedCounts) {
-        let bar = progress_bar(self.length);
+        let begin_nanos = read_boot_nanos();
+        let bar = progress_bar(self.length, begin_nanos);
         let mut player = CountedPlayer { player, lines: 0, first: None, last: Timestamp::ORIGIN };
         let mut log = domain.map(|domain| CombinedLines::new(domain, strict, self.quotable));
         let mut json = Jsonl::default();
@@ -103,7 +104,7 @@ impl RecordedTrace {
                 bar.suspend(|| show(&news));
             }
             if self.lines.number.is_multiple_of(LINES_PER_LOOK) {
-                if shows_progress && bar.is_hidden() && bar.elapsed() > PATIENCE {
+                if shows_progress && bar.is_hidden() && passed_since(begin_nanos) > PATIENCE {
                     bar.set_draw_target(ProgressDrawTarget::stderr());
                 }
                 bar.set_message(counted(player.lines, "line"));
@@ -159,17 +160,22 @@ pub(crate) fn there_already() -> io::Error {
 const READ_BYTES: usize = 1 << 16;
 
 /// Makes a hidden progress bar. `length` is that of the trace, if known.
-fn progress_bar(length: Option<u64>) -> ProgressBar {
+fn progress_bar(length: Option<u64>, begin_nanos: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
     let template = if length.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        let left = |state: &ProgressState, text: &mut dyn fmt::Write| {
-            let left = time_left(state.elapsed(), state.pos(), state.len().unwrap_or_default());
+        let left = move |state: &ProgressState, text: &mut dyn fmt::Write| {
+            let passed = passed_since(begin_nanos);
+            let left = time_left(passed, state.pos(), state.len().unwrap_or_default());
             let _ = write!(text, "{}", humantime::format_duration(left));
         };
         bar.set_style(style.progress_chars("=> ").with_key("left", left));
     }
     bar
+}
+
+fn passed_since(begin_nanos: u64) -> Duration {
+    Duration::from_nanos(read_boot_nanos().saturating_sub(begin_nanos))
 }
 
 /// Estimates the time left, in whole seconds, by the average speed since the begin: a trace takes as long for each byte,

@@ -42,12 +42,12 @@ pub(super) struct RequestLine {
     pub(super) name: Option<String>,
     pub(super) verdict: Verdict,
     /// Further fields of the decision, as [`super::play`] formats them; other fields may have any value.
-    pub(super) expected: BTreeMap<ExpectedField, String>,
+    pub(super) expected: BTreeMap<DecisionField, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
-pub(super) enum ExpectedField {
+pub(super) enum DecisionField {
     Retry,
     Left,
     Rule,
@@ -128,6 +128,10 @@ fn incomplete(op: &str, what: &str) -> ValueProblem {
     ValueProblem::new(format!("nothing behind {op}"), format!("write {op} {what}"))
 }
 
+fn unknown(word: &TestWord, help: &str) -> ValueProblem {
+    ValueProblem::new(format!("{} is not known here", shown(&word.text)), help)
+}
+
 fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, ValueProblem> {
     let Some(name) = text else { return Ok(WorkOutcome::Error) };
     name.parse().map_err(|_| {
@@ -144,7 +148,7 @@ fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
             Some(("slots", number)) => slots = whole(number)?,
             _ => {
                 let help = "behind hello SESSION stand pool:NAME and slots:N";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
+                return Err(unknown(&word, help));
             }
         }
     }
@@ -167,7 +171,7 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
             _ => {
                 let help = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
                             idem:NAME and, before another descriptor, +";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
+                return Err(unknown(&word, help));
             }
         }
     }
@@ -233,7 +237,7 @@ impl RequestLine {
                 let help = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN, \
                             queued:SPAN, session:NAME, idem:NAME, of an acquire id:NAME and, before another \
                             descriptor, +; a verdict is allow, limit, shed, wait or deny";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
+                return Err(unknown(word, help));
             }
         }
         Ok(())
@@ -248,9 +252,9 @@ impl RequestLine {
             return Err(ValueProblem::new(format!("{} is not known behind the verdict", shown(word)), help));
         };
         let expected = match field {
-            ExpectedField::Retry if text != NEVER => without_spaces(micros(text)?),
-            ExpectedField::Left => whole(text)?.to_string(),
-            ExpectedField::Notes if text != NOTHING => {
+            DecisionField::Retry if text != NEVER => without_spaces(micros(text)?),
+            DecisionField::Left => whole(text)?.to_string(),
+            DecisionField::Notes if text != NOTHING => {
                 text.split(',').try_for_each(check_note)?;
                 text.to_owned()
             }

@@ -4,7 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::line::{ExpectedField, NEVER, NOTHING, RequestLine, Step, without_spaces};
+use serde::Serialize;
+
+use super::line::{DecisionField, NEVER, NOTHING, RequestLine, Step, without_spaces};
 use super::suite::Test;
 use crate::engine::{Decision, Verdict, WorkOutcome};
 use crate::rules::{self, Domain, Problem, shown};
@@ -13,9 +15,11 @@ use crate::trace::json_line::JsonLine;
 use crate::trace::jsonl;
 use crate::trace::player::Player;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(super) struct TestFailure {
+    pub(super) file: String,
     pub(super) line: u32,
+    pub(super) test: String,
     pub(super) what: String,
 }
 
@@ -54,9 +58,12 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailu
             1 => String::new(),
             times => format!(" (request {} of {times})", moment.nth),
         };
-        failures.extend(
-            wrong.into_iter().map(|what| TestFailure { line: line.number, what: format!("{what}{nth}") }),
-        );
+        failures.extend(wrong.into_iter().map(|what| TestFailure {
+            file: test.file.to_string(),
+            line: line.number,
+            test: test.name.clone(),
+            what: format!("{what}{nth}"),
+        }));
     }
     failures.sort_by_key(|failure| failure.line);
     Ok(failures)
@@ -187,22 +194,22 @@ fn describe_decision(decision: &Decision<'_>) -> String {
         text.push_str(&format!(" by {}", shown(rule)));
     }
     if decision.binding.is_some() {
-        text.push_str(&format!(", left={}", field_of(decision, ExpectedField::Left)));
+        text.push_str(&format!(", left={}", field_of(decision, DecisionField::Left)));
     }
     if matches!(decision.verdict, Verdict::Limit | Verdict::Wait | Verdict::Shed) {
-        text.push_str(&format!(", retry={}", field_of(decision, ExpectedField::Retry)));
+        text.push_str(&format!(", retry={}", field_of(decision, DecisionField::Retry)));
     }
     text
 }
 
 /// Formats a field as in a line of a test.
-fn field_of(decision: &Decision<'_>, field: ExpectedField) -> String {
+fn field_of(decision: &Decision<'_>, field: DecisionField) -> String {
     let text = match field {
-        ExpectedField::Retry => Some(decision.retry_after.map_or_else(|| NEVER.to_owned(), without_spaces)),
-        ExpectedField::Left => decision.binding.map(|view| view.level.remaining.to_string()),
-        ExpectedField::Rule => decision.rule_name().map(str::to_owned),
-        ExpectedField::Priority => decision.priority.map(str::to_owned),
-        ExpectedField::Notes => {
+        DecisionField::Retry => Some(decision.retry_after.map_or_else(|| NEVER.to_owned(), without_spaces)),
+        DecisionField::Left => decision.binding.map(|view| view.level.remaining.to_string()),
+        DecisionField::Rule => decision.rule_name().map(str::to_owned),
+        DecisionField::Priority => decision.priority.map(str::to_owned),
+        DecisionField::Notes => {
             let notes = decision.notes().map(|(kind, rule)| format!("{}:{rule}", kind.name()));
             Some(notes.collect::<Vec<_>>().join(",")).filter(|notes| !notes.is_empty())
         }

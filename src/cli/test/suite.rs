@@ -13,12 +13,6 @@ use crate::rules::yaml::{self, Value, YamlNode};
 use crate::rules::{self, Domain, Problem, Severity, ValueProblem, shown};
 
 #[derive(Debug)]
-pub(super) struct Suite {
-    /// In file order.
-    pub(super) tests: Vec<Test>,
-}
-
-#[derive(Debug)]
 pub(super) struct Test {
     pub(super) name: String,
     pub(super) file: Arc<str>,
@@ -39,16 +33,13 @@ enum Rules {
     Text(Arc<str>),
 }
 
-impl Suite {
-    /// Reads a file of tests: a list, or a mapping with `tests`. `rules` replaces the rules named there.
-    pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Suite, Vec<Problem>> {
-        let root = yaml::read(source).map_err(|problem| vec![*problem])?;
-        let mut report = Report::new(source);
-        let tests = suite(&root, rules, &mut report);
-        match tests {
-            Some(tests) if report.errors() == 0 => Ok(Suite { tests }),
-            _ => Err(report.into_problems()),
-        }
+/// Reads a file of tests: a list, or a mapping with `tests`. `rules` replaces the rules named there.
+pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Vec<Test>, Vec<Problem>> {
+    let root = yaml::read(source).map_err(|problem| vec![*problem])?;
+    let mut report = Report::new(source);
+    match suite(&root, rules, &mut report) {
+        Some(tests) if report.errors() == 0 => Ok(tests),
+        _ => Err(report.into_problems()),
     }
 }
 

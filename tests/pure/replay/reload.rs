@@ -39,6 +39,7 @@ fn reload_applies_to_later_lines_with_paths_relative_to_trace() {
 rule             passed  refused  would refuse  callers
 api/per-user          4        1             0        2
 api/per-address       0        0             0        0
+api/per-plan          0        0             0        0
 ";
     assert_eq!(output_text(&output), expected);
 }
