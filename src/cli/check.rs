@@ -197,14 +197,8 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) 
 }
 
 fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
-    let mut all = position(&listed.position);
-    all.extend(object(json!({
-        "name": &*listed.name,
-        "list": <&str>::from(listed.kind),
-        "mode": listed.mode.to_string(),
-        "match": conditions_or_none(&listed.conditions),
-        "help": listed.help.as_deref(),
-    })));
+    let mut all = describe::listed(listed);
+    all.insert("help".to_owned(), json!(listed.help.as_deref()));
     all
 }
 

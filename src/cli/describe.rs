@@ -11,8 +11,8 @@ use crate::rules::percent::Percent;
 use crate::rules::shed::{Shed, ShedPart, SignalSource, Workers};
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
-    Allowance, Condition, Domain, FleetBound, FleetSettings, KeyPart, Limit, Mode, OverTreatment, Position,
-    RefusedCost, Rule, WholeNumbers, conditions,
+    Allowance, Condition, Domain, FleetBound, FleetSettings, KeyPart, Limit, ListedEntry, Mode,
+    OverTreatment, Position, RefusedCost, Rule, WholeNumbers, conditions,
 };
 
 /// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
@@ -118,6 +118,18 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
 /// Formats conditions as in a rules file; `None` if there are none.
 pub(super) fn conditions_or_none(of: &[Condition]) -> Option<String> {
     Some(conditions(of)).filter(|text| !text.is_empty())
+}
+
+/// Returns the fields of a list entry.
+pub(super) fn listed(listed: &ListedEntry) -> Map<String, Value> {
+    let mut all = position(&listed.position);
+    all.extend(object(json!({
+        "name": &*listed.name,
+        "list": <&str>::from(listed.kind),
+        "mode": listed.mode.to_string(),
+        "match": conditions_or_none(&listed.conditions),
+    })));
+    all
 }
 
 /// Returns a position as three fields; an unknown line or column is null.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
@@ -34,12 +35,8 @@ pub(super) struct Args {
     /// The domain of the request
     #[arg(add = domains())]
     domain: String,
-    /// Attributes of the request, in order: its first descriptor
-    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    attributes: Vec<(String, String)>,
-    /// Another descriptor of the request, for descriptor trees; may be given several times
-    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
-    descriptor: Vec<List>,
+    #[command(flatten)]
+    subject: SubjectArgs,
     /// A directory of rules, one file of rules, or a settings file with the rules that it names
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
@@ -47,12 +44,6 @@ pub(super) struct Args {
     /// /etc/tidegate/tidegate.yaml, if it exists]
     #[arg(long, value_name = "FILE", conflicts_with = "rules")]
     config: Option<PathBuf>,
-    /// Its cost: in requests, or in another unit; may be given once for each unit
-    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true, default_value = "1")]
-    cost: Vec<(String, u32)>,
-    /// Its priority, by a name of the rules
-    #[arg(long, value_name = "NAME")]
-    priority: Option<String>,
     /// Also asks the daemon for its counts under these rules, and for its share of fleet budgets
     #[arg(long)]
     live: bool,
@@ -62,7 +53,37 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-pub(super) type List = std::sync::Arc<[(String, String)]>;
+/// The request to explain
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct SubjectArgs {
+    /// Attributes of the request, in order: its first descriptor
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// Another descriptor of the request, for descriptor trees; may be given several times
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
+    descriptor: Vec<Arc<[(String, String)]>>,
+    /// Its cost: in requests, or in another unit; may be given once for each unit
+    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true, default_value = "1")]
+    pub(super) cost: Vec<(String, u32)>,
+    /// Its priority, by a name of the rules
+    #[arg(long, value_name = "NAME")]
+    pub(super) priority: Option<String>,
+}
+
+impl SubjectArgs {
+    /// Returns the attributes in as many descriptors as needed, then the others.
+    pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
+        let mut descriptors = DescriptorList::new();
+        let first = self.attributes.chunks(PAIRS_MAX);
+        for list in first.chain(self.descriptor.iter().map(|list| &**list)) {
+            let pairs: Vec<_> = list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            if !descriptors.push(&pairs) {
+                return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
+            }
+        }
+        Ok(descriptors)
+    }
+}
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,16 +95,9 @@ Nothing is charged. Without --live no daemon is asked; with it, the rules are th
 Exit codes: 0 explained; 1 no such domain, its rules have errors, or the daemon does not answer; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let mut descriptors = DescriptorList::new();
-    let first = pairs(&args.attributes);
-    let others: Vec<_> = args.descriptor.iter().map(|list| pairs(list)).collect();
-    let all = first.chunks(PAIRS_MAX).chain(others.iter().map(Vec::as_slice));
-    for descriptor in all {
-        if !descriptors.push(descriptor) {
-            return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
-        }
-    }
-    let judge = CheckRequest { priority: args.priority.as_deref(), ..CheckRequest::new(0, &args.domain) };
+    let descriptors = args.subject.descriptors()?;
+    let priority = args.subject.priority.as_deref();
+    let judge = CheckRequest { priority, ..CheckRequest::new(0, &args.domain) };
     if let Some(reason) = refused_by_the_socket(&RequestFrame::Hit(judge), &descriptors) {
         return Err(usage(reason));
     }
@@ -92,8 +106,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
         return Err(no_domain(&args.domain, &read));
     };
-    let request =
-        ExplainedRequest { descriptors: &descriptors, cost: &args.cost, priority: args.priority.as_deref() };
+    let request = ExplainedRequest { descriptors: &descriptors, cost: &args.subject.cost, priority };
     let explained = explain(domain, &request);
     let live = args.live.then(|| ask_live(&explained, &args.admin.client())).transpose()?;
     if args.format.is_json() {
@@ -107,10 +120,6 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         live.iter().try_for_each(|live| print_live(live, out))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn pairs(list: &[(String, String)]) -> Vec<(&str, &str)> {
-    list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 fn no_domain(name: &str, read: &RulesRead) -> CliError {
@@ -132,9 +141,9 @@ fn no_domain(name: &str, read: &RulesRead) -> CliError {
 }
 
 /// Parses `user=u1,path=/x`. Values with commas fit only the first descriptor: one argument per attribute.
-pub(super) fn descriptor(text: &str) -> Result<List, String> {
+fn descriptor(text: &str) -> Result<Arc<[(String, String)]>, String> {
     if text.is_empty() {
-        return Ok(List::default());
+        return Ok(Arc::default());
     }
     text.split(',').map(attribute).collect()
 }

@@ -16,7 +16,7 @@ use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
 use crate::terms::counted;
-use play::{RulesByPath, TestFailure};
+use play::{KnownRules, TestFailure};
 use suite::Test;
 
 /// Checks requests against rules in virtual time, and reports unexpected verdicts
@@ -65,7 +65,7 @@ struct TestTally {
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let (mut tally, mut rules) = (TestTally::default(), RulesByPath::default());
+    let (mut tally, mut rules) = (TestTally::default(), KnownRules::new());
     for file in &args.files {
         let source = Source::read(file).map_err(|unreadable| vec![*unreadable.problem]);
         match source.and_then(|source| suite::read(&source, args.rules.as_deref())) {
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 }
 
 impl TestTally {
-    fn play(&mut self, test: &Test, rules: &mut RulesByPath) {
+    fn play(&mut self, test: &Test, rules: &mut KnownRules) {
         match play::play(test, rules) {
             Ok(failures) => {
                 self.tests += 1;

@@ -132,30 +132,10 @@ fn user_and_time(text: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     None
 }
 
-/// Parses `10/Oct/2000:13:55:36 -0700` to Unix seconds.
+/// Parses `10/Oct/2000:13:55:36 -0700` to Unix seconds. A leap second counts as the second before it.
 fn time(text: &[u8]) -> Option<u64> {
-    let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
-    if text.len() != TIME_BYTES || separators.iter().any(|(index, byte)| text.get(*index) != Some(byte)) {
-        return None;
-    }
-    let number = |digits: Range<usize>| {
-        let digit = |byte: &u8| byte.is_ascii_digit().then(|| i16::from(byte - b'0'));
-        text.get(digits)?.iter().try_fold(0, |number, byte| Some(number * 10 + digit(byte)?))
-    };
-    let two = |index: usize| i8::try_from(number(index..index + 2)?).ok();
-    let month = MONTHS.iter().position(|month| text.get(3..6) == Some(month.as_slice()))?;
-    let month = i8::try_from(month + 1).ok()?;
-    // Count a leap second as the second before it.
-    let second = two(18)?.min(59);
-    let local = jiff::civil::DateTime::new(number(7..11)?, month, two(0)?, two(12)?, two(15)?, second, 0);
-    let zone = i32::from(two(22)?) * 3_600 + i32::from(two(24)?) * 60;
-    let zone = match text.get(21)? {
-        b'+' => zone,
-        b'-' => -zone,
-        _ => return None,
-    };
-    let at = jiff::tz::Offset::from_seconds(zone).ok()?.to_timestamp(local.ok()?).ok()?;
-    u64::try_from(at.as_second()).ok()
+    let parsed = jiff::fmt::strtime::parse("%d/%b/%Y:%H:%M:%S %z", text).ok()?;
+    u64::try_from(parsed.to_timestamp().ok()?.as_second()).ok()
 }
 
 /// Returns the next quoted text, unescaped, and the rest.
@@ -268,9 +248,6 @@ fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }
-
-const MONTHS: [&[u8; 3]; 12] =
-    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
 const TIME_BYTES: usize = 26;
 

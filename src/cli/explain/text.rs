@@ -7,7 +7,7 @@ use std::io::{Result, Write};
 use serde_json::{Map, Value, json};
 
 use super::{AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy};
-use crate::cli::describe::{self, conditions_or_none, object, position};
+use crate::cli::describe::{self, object};
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, shown};
@@ -189,12 +189,8 @@ fn written(attributes: &[(&str, &str)]) -> String {
 
 pub(super) fn to_json(explained: &Explained<'_>, request: &ExplainedRequest<'_>) -> Value {
     let lists = explained.lists.iter().map(|(listed, why)| {
-        let mut entry = position(&listed.position);
+        let mut entry = describe::listed(listed);
         entry.extend(object(json!({
-            "name": &*listed.name,
-            "list": <&str>::from(listed.kind),
-            "mode": listed.mode.to_string(),
-            "match": conditions_or_none(&listed.conditions),
             "matches": why.is_none(),
             "why_not": why.as_ref().map(|why| reason(why, request)),
         })));

@@ -1,13 +1,12 @@
 //! Plays each test on a fresh engine, in virtual time. Nothing sleeps.
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::line::{DecisionField, NEVER, NOTHING, RequestLine, Step, without_spaces};
-use super::suite::Test;
+use super::suite::{Test, TestRules};
 use crate::engine::{Decision, Verdict, WorkOutcome};
 use crate::rules::{self, Domain, Problem, shown};
 use crate::trace::event::{Action, IdDigest, LeaseOwner, TraceLineError};
@@ -23,26 +22,26 @@ pub(super) struct TestFailure {
     pub(super) what: String,
 }
 
-/// Rules by path, read once for all tests.
-#[derive(Debug, Default)]
-pub(super) struct RulesByPath(HashMap<PathBuf, Option<Vec<Arc<Domain>>>>);
+/// The domains of rules, read once for all tests; `None` if they have errors.
+pub(super) type KnownRules = HashMap<TestRules, Option<Vec<Arc<Domain>>>>;
 
-impl RulesByPath {
-    /// Returns the domains of a test's rules. The problems of a path are returned the first time only.
-    fn of(&mut self, test: &Test) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
-        let Some(path) = test.rules_path() else { return test.read_rules() };
-        if let Some(known) = self.0.get(path) {
-            return known.clone().ok_or_else(Vec::new);
-        }
-        let read = test.read_rules();
-        self.0.insert(path.to_owned(), read.as_ref().ok().cloned());
-        read
+/// Returns the domains of a test's rules. Their problems are returned the first time only.
+fn domains(test: &Test, known: &mut KnownRules) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
+    if let Some(domains) = known.get(&test.rules) {
+        return domains.clone().ok_or_else(Vec::new);
     }
+    let loaded = match &test.rules {
+        TestRules::Path(path) => rules::read(path),
+        TestRules::Text(text) => rules::read_text(&test.file, text),
+    };
+    let domains = (!loaded.has_errors()).then_some(loaded.domains);
+    known.insert(test.rules.clone(), domains.clone());
+    domains.ok_or(loaded.problems)
 }
 
 /// Plays a test. Returns, for each line, the failures of its first failing occurrence.
-pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailure>, Vec<Problem>> {
-    let domains = rules.of(test)?;
+pub(super) fn play(test: &Test, known: &mut KnownRules) -> Result<Vec<TestFailure>, Vec<Problem>> {
+    let domains = domains(test, known)?;
     let domain = test.domain(&domains)?;
     let mut stage =
         TestStage { player: Player::new(domains, 0, false), domain, test, held: HashMap::new(), begun: 0 };
