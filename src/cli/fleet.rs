@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminFailure};
-use super::status::{held, name};
+use super::status::held;
 use super::verbs::KeyArgs;
 use super::{CliResult, FormatArgs};
 use crate::admin::{
@@ -18,7 +18,7 @@ use crate::admin::{
 use crate::clock::Micros;
 use crate::engine::ReserveView;
 use crate::terms::{count, counted};
-use crate::trace::summary::TextTable;
+use crate::trace::summary::{TextTable, name};
 
 /// Shows the fleet budgets, permits and hosts as this host knows them
 #[derive(Clone, Debug, clap::Args)]

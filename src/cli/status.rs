@@ -13,7 +13,7 @@ use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView, RuleTotals, TopCallers, UNIT_REQUESTS};
 use crate::page;
 use crate::terms::{Mode, count, counted};
-use crate::trace::summary::TextTable;
+use crate::trace::summary::{TextTable, name};
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
@@ -245,10 +245,6 @@ pub(super) fn held(off: Option<String>, held: &ActiveSwitchesStatus) -> Vec<Stri
         lines.push(format!("blocked   {rule}: {key}{fleet}{until}, by {by}"));
     }
     lines
-}
-
-pub(super) fn name(domain: &str, rule: &str) -> String {
-    if domain.is_empty() { "(all others)".to_owned() } else { format!("{domain}/{rule}") }
 }
 
 /// Callers per table.

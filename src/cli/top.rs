@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
 use super::fleet::in_a_line;
-use super::status::{callers, callers_shown, held, name, pools};
+use super::status::{callers, callers_shown, held, pools};
 use super::{CliError, CliResult, FormatArgs, usage};
 use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
 use crate::engine::{Caller, PoolView, TopCallers};
 use crate::page;
 use crate::terms::counted;
-use crate::trace::summary::TextTable;
+use crate::trace::summary::{TextTable, name};
 use view::{SortColumn, TopView};
 
 /// Shows the busiest rules, callers and pools, each second anew

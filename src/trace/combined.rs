@@ -15,7 +15,7 @@ use crate::protocol::PAIRS_MAX;
 use crate::terms::counted;
 
 /// Lines that wait to be sorted, and counts of lines that were malformed or late.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CombinedLines<'a> {
     domain: &'a str,
     strict: bool,
@@ -33,18 +33,7 @@ pub(super) struct CombinedLines<'a> {
 impl<'a> CombinedLines<'a> {
     /// Plays requests of one domain. `strict`: stop at malformed lines. `quotable`: remarks may quote them.
     pub(super) fn new(domain: &'a str, strict: bool, quotable: bool) -> CombinedLines<'a> {
-        CombinedLines {
-            domain,
-            strict,
-            quotable,
-            waiting: BTreeMap::new(),
-            waiting_bytes: 0,
-            newest_seconds: 0,
-            played_seconds: 0,
-            unreadable: 0,
-            first_unreadable: None,
-            late: 0,
-        }
+        CombinedLines { domain, strict, quotable, ..CombinedLines::default() }
     }
 
     /// Reads a line, then plays all lines that are due.

@@ -1,10 +1,8 @@
 //! Events of a trace, independent of its format.
 
-use std::collections::HashSet;
 use std::hash::Hasher;
 use std::io;
 
-use foldhash::fast::FixedState;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -84,12 +82,6 @@ pub(crate) enum TraceText<'a> {
     Number(u64),
 }
 
-/// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
-#[derive(Debug, Default)]
-pub(super) struct Ids {
-    digests: HashSet<IdDigest, FixedState>,
-}
-
 /// An id, or any other name, as a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdDigest(u128);
@@ -105,16 +97,6 @@ impl IdDigest {
         self.0.to_le_bytes()
     }
 }
-
-impl Ids {
-    /// Records an id; `false` if it was used before. At the bound, new ids are no longer recorded.
-    pub(super) fn note(&mut self, id: IdDigest) -> bool {
-        if self.digests.len() < IDS_MAX { self.digests.insert(id) } else { !self.digests.contains(&id) }
-    }
-}
-
-/// 16 bytes each in a table that may be half empty: about 1 GB.
-const IDS_MAX: usize = 32_000_000;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceFailure {

@@ -1,10 +1,13 @@
 //! JSON lines: reads, checks and plays each line. The first invalid line ends the trace.
 
+use std::collections::HashSet;
+
 use arrayvec::ArrayVec;
+use foldhash::fast::FixedState;
 
 use super::access_line::AccessLine;
 use super::event::{
-    Action, EventConsumer, IdDigest, Ids, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
+    Action, EventConsumer, IdDigest, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
 };
 use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
@@ -18,7 +21,8 @@ use crate::server::to_engine_cost;
 /// State over the lines: used ids and the latest time.
 #[derive(Debug, Default)]
 pub(super) struct Jsonl {
-    ids: Ids,
+    /// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
+    ids: HashSet<IdDigest, FixedState>,
     newest: Timestamp,
 }
 
@@ -76,7 +80,9 @@ impl Jsonl {
     fn note_id(&mut self, line: &JsonLine<'_>) -> Result<Option<IdDigest>, TraceLineError> {
         let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
         let id = IdDigest::of(text);
-        if self.ids.note(id) { Ok(Some(id)) } else { Err(TraceLineError::IdTwice(text.into())) }
+        // At the bound, new ids are no longer recorded.
+        let is_new = if self.ids.len() < IDS_MAX { self.ids.insert(id) } else { !self.ids.contains(&id) };
+        if is_new { Ok(Some(id)) } else { Err(TraceLineError::IdTwice(text.into())) }
     }
 }
 
@@ -254,6 +260,9 @@ fn cost_from(number: i64) -> Result<u64, TraceLineError> {
 fn missing(line: &JsonLine<'_>, field: &'static str) -> TraceLineError {
     TraceLineError::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
 }
+
+/// 16 bytes each in a table that may be half empty: about 1 GB.
+const IDS_MAX: usize = 32_000_000;
 
 /// The pool of sessions that name none.
 const POOL: &str = "default";

@@ -13,7 +13,7 @@ use super::player::Player;
 use super::recording::there_already;
 use super::rule_records::{CallerSet, RuleRecord};
 use super::spread::{CallerDistribution, QUANTILES};
-use super::summary::{Changes, NUMBERS, PlayedCounts, describe_changes, remarks, rules};
+use super::summary::{Changes, PlayedCounts, describe_changes, remarks, rules};
 use crate::engine::{RuleTotals, Totals, UNIT_REQUESTS, VerdictTotals};
 use crate::page::{
     bar_edges, count, counted, document, draw_bars, draw_lines, frame, legend, name, nonce, rule_name, span,
@@ -153,8 +153,9 @@ fn rules_table(sets: usize, rules: &[(String, &RuleInSets<'_>)]) -> Markup {
         let name = rule_name(rule.domain, rule.rule);
         html! {
             th scope="row" { @if rule.has_counts() { a href={ "#" (id) } { (name) } } @else { (name) } }
-            @for (number, class) in NUMBERS.iter().zip(["number", "number some refused", "number some would"]) {
-                @for number in rule.sets.iter().map(|set| set.totals.map(number)) {
+            @for (outcome, class) in ["number", "number some refused", "number some would"].into_iter().enumerate() {
+                @for set in &rule.sets {
+                    @let number = set.totals.and_then(|totals| totals.outcomes().get(outcome).copied());
                     td class=(if number > Some(0) { class } else { "number" }) { (dash(number.map(count))) }
                 }
             }
@@ -227,8 +228,8 @@ fn rules_in_sets<'s>(sets: &[&'s ReportSet<'s>]) -> Vec<RuleInSets<'s>> {
 
 impl RuleInSets<'_> {
     fn has_counts(&self) -> bool {
-        let has_counts = |rule: &RuleTotals| NUMBERS.iter().any(|number| number(rule) > 0);
-        self.sets.iter().filter_map(|set| set.totals).any(has_counts)
+        let mut outcomes = self.sets.iter().filter_map(|set| set.totals).flat_map(RuleTotals::outcomes);
+        outcomes.any(|number| number > 0)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::spread::{DemandByCaller, KEPT_MAX, window_nanos};
+use super::spread::{DemandByCaller, KEPT_MAX, SampledCallers, window_nanos};
 use crate::clock::Timestamp;
 use crate::engine::{Decision, Request};
 use crate::rules::{Domain, Rule};
@@ -34,7 +34,7 @@ pub(crate) struct RuleRecord {
     pub(super) details: Option<Box<RuleDetails>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RuleDetails {
     pub(super) demand: DemandByCaller,
     most_refused: MostRefused,
@@ -56,18 +56,19 @@ impl RuleRecords {
 
     /// Returns the index of a rule's record. Demand in another window starts anew, as windows are not comparable.
     fn index(&mut self, domain: &str, rule: &Rule) -> usize {
-        let next = self.records.len();
+        let (next, window) = (self.records.len(), window_nanos(rule));
         let index = *self.by_name.entry((domain.into(), rule.name.clone())).or_insert(next);
         if index == next {
-            let details = (self.detailed && next < DETAILED_MAX).then(Box::default);
+            let details = (self.detailed && next < DETAILED_MAX).then(|| {
+                let (demand, most_refused) = (DemandByCaller::new(window), MostRefused::default());
+                Box::new(RuleDetails { demand, most_refused })
+            });
             self.records.push(RuleRecord { details, ..RuleRecord::default() });
-        }
-        let details = self.records.get_mut(index).and_then(|record| record.details.as_mut());
-        if let Some(RuleDetails { demand, .. }) = details.map(|details| &mut **details) {
-            let kept = demand.len();
-            if demand.restart(window_nanos(rule)) {
-                self.demands -= kept;
-            }
+        } else if let Some(details) = self.records.get_mut(index).and_then(|record| record.details.as_mut())
+            && details.demand.window_nanos != window
+        {
+            self.demands -= details.demand.callers.len();
+            details.demand = DemandByCaller::new(window);
         }
         index
     }
@@ -108,9 +109,8 @@ impl RuleRecords {
     #[cold]
     fn halve(&mut self) {
         let details = self.records.iter_mut().filter_map(|record| record.details.as_mut());
-        if let Some(most) = details.max_by_key(|details| details.demand.len()) {
-            self.demands -= most.demand.halve();
-        }
+        let most = details.map(|details| &mut details.demand.callers).max_by_key(|callers| callers.len());
+        self.demands -= most.map_or(0, SampledCallers::halve);
     }
 
     /// Returns the record of a rule that was ever in force.

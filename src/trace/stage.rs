@@ -174,7 +174,7 @@ impl<'w> ReplayStage<'w> {
     /// Adds the remarks of the replay to those on the trace.
     pub(crate) fn with_remarks(&self, mut played: PlayedCounts) -> PlayedCounts {
         // The trace was recorded under rules that refused these requests.
-        let uncharged = if self.charges > 0 { self.changes.allowed() } else { 0 };
+        let uncharged = if self.charges > 0 { self.changes.allowed } else { 0 };
         for (number, noun, what) in [
             (uncharged, "request", "allowed by the other rules alone: a charge after it is not in the trace"),
             (self.charges_unmatched, "charge", "matched no rule"),

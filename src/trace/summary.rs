@@ -36,11 +36,12 @@ pub(super) fn summary(played: &PlayedCounts, totals: &Totals, records: &RuleReco
     }
     let mut table = TextTable::new(&["rule", "passed", "refused", "would refuse", "callers"]);
     for rule in rules(totals) {
+        let [passed, refused, would_refuse] = rule.outcomes().map(count);
         table.push(vec![
-            name(rule),
-            count(passed(rule)),
-            count(rule.refuse),
-            count(rule.would_refuse),
+            name(&rule.domain, &rule.rule),
+            passed,
+            refused,
+            would_refuse,
             records.find(&rule.domain, &rule.rule).map(|record| record.callers.shown()).unwrap_or_default(),
         ]);
     }
@@ -97,7 +98,7 @@ pub(super) fn remarks(totals: &Totals) -> Vec<String> {
 
 /// The rules with own counts in file order, pools' parts that saw requests, and the sum of all others.
 pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
-    let saw = |rule: &RuleTotals| passed(rule) + rule.refuse + rule.would_refuse > 0;
+    let saw = |rule: &RuleTotals| rule.outcomes().iter().any(|number| *number > 0);
     // Parts of pools have counts even if no file names them; other rules have no slash in their names.
     let is_part = |rule: &RuleTotals| {
         rule.rule
@@ -108,13 +109,9 @@ pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
 }
 
-/// Requests that passed a rule, including those near its limit or in its soft part.
-pub(crate) fn passed(rule: &RuleTotals) -> u64 {
-    rule.pass + rule.near + rule.over
-}
-
-pub(super) fn name(rule: &RuleTotals) -> String {
-    if rule.domain.is_empty() { "(all others)".into() } else { format!("{}/{}", rule.domain, rule.rule) }
+/// Formats the name of a rule; the sum of the other rules has none.
+pub(crate) fn name(domain: &str, rule: &str) -> String {
+    if domain.is_empty() { "(all others)".to_owned() } else { format!("{domain}/{rule}") }
 }
 
 /// Requests whose verdicts differ between the two rule sets, without peeks.
@@ -123,7 +120,7 @@ pub(super) struct Changes {
     /// Allowed by the first set, refused by the other.
     refused: u64,
     /// Refused by the first set, allowed by the other.
-    allowed: u64,
+    pub(super) allowed: u64,
     first: Vec<ComparisonChange>,
 }
 
@@ -136,11 +133,6 @@ struct ComparisonChange {
 }
 
 impl Changes {
-    /// Returns the number of requests that only the second set allows.
-    pub(super) fn allowed(&self) -> u64 {
-        self.allowed
-    }
-
     /// Counts the request if the decisions of the two sets differ.
     pub(super) fn note(&mut self, line: u64, first: Option<&Decision<'_>>, other: Option<&Decision<'_>>) {
         let refused = is_granted(first);
@@ -149,8 +141,8 @@ impl Changes {
         }
         *(if refused { &mut self.refused } else { &mut self.allowed }) += 1;
         if self.first.len() < SHOWN_MAX {
-            let rule = binding(if refused { other } else { first });
-            self.first.push(ComparisonChange { line, refused, rule });
+            let rule = if refused { other } else { first }.and_then(Decision::rule_name);
+            self.first.push(ComparisonChange { line, refused, rule: rule.unwrap_or_default().into() });
         }
     }
 }
@@ -158,10 +150,6 @@ impl Changes {
 /// Whether the request may start, now or after a wait. A request without a decision may.
 fn is_granted(decision: Option<&Decision<'_>>) -> bool {
     decision.is_none_or(|decision| matches!(decision.verdict, Verdict::Allow | Verdict::Wait))
-}
-
-fn binding(decision: Option<&Decision<'_>>) -> Box<str> {
-    decision.and_then(Decision::rule_name).unwrap_or_default().into()
 }
 
 pub(super) fn comparison(
@@ -220,11 +208,12 @@ fn table(one: &Totals, two: &Totals) -> TextTable {
     let same =
         |rule: &RuleTotals, other: &&RuleTotals| rule.domain == other.domain && rule.rule == other.rule;
     let row = |rule: Option<&RuleTotals>, other: Option<&RuleTotals>| {
-        let mut cells = vec![rule.or(other).map(name).unwrap_or_default()];
-        for number in NUMBERS {
-            cells.extend([shown(rule, number), shown(other, number)]);
-            let [one, other] = [rule, other].map(|rule| rule.map(number).unwrap_or_default());
-            cells.push(difference(one, other));
+        let named = rule.or(other).map(|rule| name(&rule.domain, &rule.rule));
+        let mut cells = vec![named.unwrap_or_default()];
+        let outcomes = |rule: Option<&RuleTotals>| rule.map_or([None; 3], |rule| rule.outcomes().map(Some));
+        for (one, other) in outcomes(rule).into_iter().zip(outcomes(other)) {
+            cells.extend([one, other].map(|number| number.map_or_else(|| "-".to_owned(), count)));
+            cells.push(difference(one.unwrap_or_default(), other.unwrap_or_default()));
         }
         cells
     };
@@ -238,15 +227,8 @@ fn table(one: &Totals, two: &Totals) -> TextTable {
     if shadow { table } else { table.without_last(3) }
 }
 
-fn shown(rule: Option<&RuleTotals>, number: fn(&RuleTotals) -> u64) -> String {
-    rule.map_or("-".to_owned(), |rule| count(number(rule)))
-}
-
 /// Changed requests that are listed; all are counted.
 const SHOWN_MAX: usize = 10;
-
-pub(super) const NUMBERS: [fn(&RuleTotals) -> u64; 3] =
-    [passed, |rule| rule.refuse, |rule| rule.would_refuse];
 
 /// Rows of cells. The first column is aligned left, the others right.
 #[derive(Debug, Default)]

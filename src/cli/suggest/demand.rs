@@ -55,8 +55,8 @@ impl EventConsumer for Demand<'_> {
         }
         if self.kept > KEPT_MAX {
             let all = self.by_key.iter_mut().flat_map(|(_, windows)| windows);
-            let most = all.map(|(_, callers)| callers).max_by_key(|callers| callers.len());
-            self.kept -= most.map_or(0, DemandByCaller::halve);
+            let most = all.map(|(_, demand)| &mut demand.callers).max_by_key(|callers| callers.len());
+            self.kept -= most.map_or(0, SampledCallers::halve);
         }
         Ok(())
     }

@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use super::census::CallerAttributes;
 use super::{Args, CliError, failed, play};
 use crate::clock::Micros;
+use crate::engine::RuleTotals;
 use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::terms::{count, counted};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
 use crate::trace::stage::ReplayStage;
-use crate::trace::summary::{TextTable, passed};
+use crate::trace::summary::TextTable;
 
 /// A token bucket for each caller of a key, and its refusals in the trace.
 #[derive(Clone, Debug)]
@@ -259,7 +260,7 @@ pub(super) fn judge<'k>(
     for proposal in &mut proposals {
         let name = proposal.name.as_str();
         let totals = totals.rules.iter().find(|rule| *rule.domain == *domain && *rule.rule == *name);
-        let (passed, refused) = totals.map_or((0, 0), |totals| (passed(totals), totals.would_refuse));
+        let [passed, _, refused] = totals.map(RuleTotals::outcomes).unwrap_or_default();
         (proposal.requests, proposal.refused) = (passed + refused, refused);
         if let Some(record) = stage.player.records.find(domain, name) {
             proposal.callers = record.callers.count().0;
