@@ -172,7 +172,7 @@ fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
             node.why.clone().unwrap_or_default(),
         ]
     });
-    TextTable::of_rows(&["redis", "state", "there and back", "connected", "why"], rows)
+    TextTable::new(&["redis", "state", "there and back", "connected", "why"], rows).shown()
 }
 
 fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
@@ -213,7 +213,7 @@ fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
         "over",
         "false",
     ];
-    TextTable::of_rows(&headings, rows)
+    TextTable::new(&headings, rows).shown()
 }
 
 /// Lists the pools with a reserve. Claims of other hosts are the most that they admit, not their load.
@@ -232,7 +232,7 @@ fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
     });
     let headings =
         ["reserve", "goes by", "other work", "at most", "slots elsewhere", "claimed there", "heard"];
-    TextTable::of_rows(&headings, rows)
+    TextTable::new(&headings, rows).shown()
 }
 
 /// Whether the reserve counts all hosts or this one alone.

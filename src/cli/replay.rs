@@ -150,11 +150,13 @@ fn write_report(
     counts: &PlayedCounts,
     failure: Option<&TraceFailure>,
 ) -> io::Result<()> {
-    let [trace, rules] = [&args.trace, &args.rules].map(|path| path.display().to_string());
-    let other = args.compare.as_ref().map(|path| path.display().to_string());
-    let failure = failure.map(ToString::to_string);
-    let about =
-        ReportNames { trace: &trace, rules: &rules, other: other.as_deref(), failure: failure.as_deref() };
+    let shown = |path: &PathBuf| path.display().to_string();
+    let about = ReportNames {
+        trace: shown(&args.trace),
+        rules: shown(&args.rules),
+        other: args.compare.as_ref().map(shown),
+        failure: failure.map(ToString::to_string),
+    };
     if let Some(page) = stage.report(counts, &about) {
         file.write_all(page.as_bytes())?;
     }

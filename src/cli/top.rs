@@ -238,8 +238,8 @@ impl TopRates<'_> {
             let _ = writeln!(text, "{line}");
         }
         let [rules, pools, ..] = self.tables(sort);
-        let tables = [rules, pools].into_iter().filter(|table| table.rows.len() > 0);
-        for table in tables.map(|table| table.rows.to_string()).chain(callers_shown(&self.callers)) {
+        let tables = [rules, pools].into_iter().filter_map(|table| table.rows.shown());
+        for table in tables.chain(callers_shown(&self.callers)) {
             let _ = write!(text, "\n{table}\n");
         }
         text
@@ -269,10 +269,10 @@ impl TopRates<'_> {
 
     /// Returns the tables of rules, pools, refused callers and busiest callers.
     fn tables(&self, sort: SortColumn) -> [TopTable; 4] {
-        let mut rules = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
-        for RuleRate { domain, rule, outcomes } in self.rules.iter().take(RULES_SHOWN) {
-            rules.push([name(domain, rule)].into_iter().chain(outcomes.map(per_second)).collect());
-        }
+        let rows = self.rules.iter().take(RULES_SHOWN).map(|RuleRate { domain, rule, outcomes }| {
+            [name(domain, rule)].into_iter().chain(outcomes.map(per_second)).collect()
+        });
+        let rules = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"], rows);
         // The column of the order goes last.
         let mut dispensable = vec![3, 1, 2];
         dispensable.sort_by_key(|column| Some(*column) == sort.number());

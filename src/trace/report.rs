@@ -24,13 +24,13 @@ use crate::rules::{Mode, Rule};
 use crate::state::AtomicFile;
 
 /// Names of the trace and the rules, as on the command line.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReportNames<'a> {
-    pub(crate) trace: &'a str,
-    pub(crate) rules: &'a str,
-    pub(crate) other: Option<&'a str>,
+#[derive(Clone, Debug)]
+pub(crate) struct ReportNames {
+    pub(crate) trace: String,
+    pub(crate) rules: String,
+    pub(crate) other: Option<String>,
     /// Why the trace ended early.
-    pub(crate) failure: Option<&'a str>,
+    pub(crate) failure: Option<String>,
 }
 
 pub(super) struct ReportSet<'s> {
@@ -67,12 +67,12 @@ pub(crate) fn begin(path: &Path) -> io::Result<AtomicFile> {
 /// Returns the page of one rule set, or of two side by side.
 pub(super) fn page(
     played: &PlayedCounts,
-    names: &ReportNames<'_>,
-    one: &ReportSet<'_>,
-    other: Option<(&ReportSet<'_>, &Changes)>,
+    names: &ReportNames,
+    sets: &[ReportSet<'_>],
+    changes: &Changes,
 ) -> String {
-    let sets: Vec<&ReportSet<'_>> = std::iter::once(one).chain(other.map(|(other, _)| other)).collect();
-    let rules: Vec<_> = rules_in_sets(&sets).into_iter().zip(1..).collect();
+    let changes = (sets.len() > 1).then(|| describe_changes(changes));
+    let rules: Vec<_> = rules_in_sets(sets).into_iter().zip(1..).collect();
     let rules: Vec<_> = rules.iter().map(|(rule, number)| (format!("rule-{number}"), rule)).collect();
     let nonce = nonce();
     let policy = format!(
@@ -87,11 +87,11 @@ pub(super) fn page(
         body {
             div id="page" {
                 header {
-                    h1 { "Replay " span.host { (name(names.trace)) } }
+                    h1 { "Replay " span.host { (name(&names.trace)) } }
                     p.when { (played.opening()) }
                 }
                 main {
-                    @if let Some(failure) = names.failure {
+                    @if let Some(failure) = &names.failure {
                         section.health aria-labelledby="failure" {
                             h2 id="failure" class="bad" { "✖ It ended early" }
                             ul.warnings { li { (failure) "; the part before it is shown" } }
@@ -99,7 +99,7 @@ pub(super) fn page(
                     }
                     section aria-labelledby="decisions" {
                         h2 id="decisions" { "Decisions" }
-                        (decisions(played, &sets, other.map(|(_, changes)| describe_changes(changes))))
+                        (decisions(played, sets, changes))
                     }
                     section aria-labelledby="rules" { h2 id="rules" { "Rules" } (rules_table(sets.len(), &rules)) }
                     @for (id, rule) in rules.iter().filter(|(_, rule)| rule.has_counts()) { (section(id, rule)) }
@@ -112,7 +112,7 @@ pub(super) fn page(
 }
 
 /// Shows the verdicts of all requests, in total and over time, and the changes between two sets.
-fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
+fn decisions(played: &PlayedCounts, sets: &[ReportSet<'_>], changes: Option<String>) -> Markup {
     let steps: Vec<_> = sets.iter().map(|set| set.course.verdicts()).collect();
     let most = highest(steps.iter().flatten());
     let figures = |VerdictTotals { allow, limit, shed, wait, deny }: VerdictTotals| {
@@ -215,7 +215,7 @@ struct RuleDemand {
 }
 
 /// Returns every rule of any set: those of the first in file order, then those that only another has.
-fn rules_in_sets<'s>(sets: &[&'s ReportSet<'s>]) -> Vec<RuleInSets<'s>> {
+fn rules_in_sets<'s>(sets: &'s [ReportSet<'s>]) -> Vec<RuleInSets<'s>> {
     let mut known = HashSet::new();
     let all = sets.iter().flat_map(|set| rules(&set.totals));
     let rule = |totals: &'s RuleTotals| RuleInSets {

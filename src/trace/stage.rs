@@ -139,13 +139,12 @@ impl<'w> ReplayStage<'w> {
     }
 
     /// Returns the HTML report; `None` if no data was collected.
-    pub(crate) fn report(&mut self, played: &PlayedCounts, about: &ReportNames<'_>) -> Option<String> {
-        let first = ReportSet::new(about.rules, &mut self.player)?;
-        let other = match (&mut self.other, about.other) {
-            (Some(other), Some(name)) => Some(ReportSet::new(name, other)?),
-            _ => None,
-        };
-        Some(page(played, about, &first, other.as_ref().map(|other| (other, &self.changes))))
+    pub(crate) fn report(&mut self, played: &PlayedCounts, about: &ReportNames) -> Option<String> {
+        let mut sets = vec![ReportSet::new(&about.rules, &mut self.player)?];
+        if let (Some(other), Some(name)) = (&mut self.other, &about.other) {
+            sets.push(ReportSet::new(name, other)?);
+        }
+        Some(page(played, about, &sets, &self.changes))
     }
 
     /// A warning if rules match on values that the trace has as hashes.

@@ -34,18 +34,13 @@ pub(super) fn summary(played: &PlayedCounts, totals: &Totals, records: &RuleReco
     for remark in played.remarks.iter().chain(&remarks(totals)) {
         let _ = writeln!(text, "{remark}");
     }
-    let mut table = TextTable::new(&["rule", "passed", "refused", "would refuse", "callers"]);
-    for rule in rules(totals) {
+    let rows = rules(totals).map(|rule| {
         let [passed, refused, would_refuse] = rule.outcomes().map(count);
-        table.push(vec![
-            name(&rule.domain, &rule.rule),
-            passed,
-            refused,
-            would_refuse,
-            records.find(&rule.domain, &rule.rule).map(|record| record.callers.shown()).unwrap_or_default(),
-        ]);
-    }
-    text + &table.to_string()
+        let record = records.find(&rule.domain, &rule.rule);
+        let callers = record.map(|record| record.callers.shown()).unwrap_or_default();
+        vec![name(&rule.domain, &rule.rule), passed, refused, would_refuse, callers]
+    });
+    text + &TextTable::new(&["rule", "passed", "refused", "would refuse", "callers"], rows).to_string()
 }
 
 /// The summary for programs: verdicts and rules of the first set, and of another one with the changed requests.
@@ -190,76 +185,51 @@ pub(super) fn describe_changes(changes: &Changes) -> String {
 
 /// All rules matched by name: those of the first set in file order, then those that only the other has.
 fn table(one: &Totals, two: &Totals) -> TextTable {
-    let all = || rules(one).chain(rules(two));
     // Leave out a column of zeros.
-    let shadow = all().any(|rule| rule.would_refuse > 0);
-    let mut table = TextTable::new(&[
-        "rule",
-        "passed",
-        "other",
-        "+/-",
-        "refused",
-        "other",
-        "+/-",
-        "would refuse",
-        "other",
-        "+/-",
-    ]);
+    let has_shadow = rules(one).chain(rules(two)).any(|rule| rule.would_refuse > 0);
+    let kinds = ["passed", "refused", "would refuse"].into_iter().take(if has_shadow { 3 } else { 2 });
+    let of_kinds = kinds.clone().flat_map(|kind| [kind, "other", "+/-"]);
+    let headings: Vec<&str> = std::iter::once("rule").chain(of_kinds).collect();
     let same =
         |rule: &RuleTotals, other: &&RuleTotals| rule.domain == other.domain && rule.rule == other.rule;
+    let outcomes = |rule: Option<&RuleTotals>| rule.map_or([None; 3], |rule| rule.outcomes().map(Some));
     let row = |rule: Option<&RuleTotals>, other: Option<&RuleTotals>| {
         let named = rule.or(other).map(|rule| name(&rule.domain, &rule.rule));
         let mut cells = vec![named.unwrap_or_default()];
-        let outcomes = |rule: Option<&RuleTotals>| rule.map_or([None; 3], |rule| rule.outcomes().map(Some));
-        for (one, other) in outcomes(rule).into_iter().zip(outcomes(other)) {
+        for (_, (one, other)) in kinds.clone().zip(outcomes(rule).into_iter().zip(outcomes(other))) {
             cells.extend([one, other].map(|number| number.map_or_else(|| "-".to_owned(), count)));
             cells.push(difference(one.unwrap_or_default(), other.unwrap_or_default()));
         }
         cells
     };
-    let mut rows: Vec<_> =
-        rules(one).map(|rule| row(Some(rule), rules(two).find(|other| same(rule, other)))).collect();
+    let of_one = rules(one).map(|rule| row(Some(rule), rules(two).find(|other| same(rule, other))));
     let only_two = rules(two).filter(|other| !rules(one).any(|rule| same(rule, other)));
-    rows.extend(only_two.map(|other| row(None, Some(other))));
-    for row in rows {
-        table.push(row);
-    }
-    if shadow { table } else { table.without_last(3) }
+    TextTable::new(&headings, of_one.chain(only_two.map(|other| row(None, Some(other)))))
 }
 
 /// Changed requests that are listed; all are counted.
 const SHOWN_MAX: usize = 10;
 
 /// Rows of cells. The first column is aligned left, the others right.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
-    pub(crate) fn new(headings: &[&str]) -> TextTable {
-        TextTable { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    pub(crate) fn new(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> TextTable {
+        let headings = headings.iter().map(ToString::to_string).collect();
+        TextTable { rows: std::iter::once(headings).chain(rows).collect() }
     }
 
-    /// Formats rows below headings; `None` without rows.
-    pub(crate) fn of_rows(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
-        let mut table = TextTable::new(headings);
-        table.rows.extend(rows);
-        (table.rows.len() > 1).then(|| table.to_string())
-    }
-
-    pub(crate) fn push(&mut self, row: Vec<String>) {
-        self.rows.push(row);
+    /// Formats the table; `None` without rows below the headings.
+    pub(crate) fn shown(&self) -> Option<String> {
+        (self.len() > 0).then(|| self.to_string())
     }
 
     /// Returns the number of rows below the headings.
     pub(crate) fn len(&self) -> usize {
         self.rows.len().saturating_sub(1)
-    }
-
-    pub(super) fn without_last(mut self, columns: usize) -> TextTable {
-        self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
-        self
     }
 
     /// Returns the columns that fit into a width, each with its number and its padded cells. It leaves out columns in the order
@@ -332,13 +302,8 @@ mod tests {
 
     #[test]
     fn leaves_out_columns_and_shortens_names_to_fit_a_width() {
-        let mut table = TextTable::new(&["rule", "passed", "refused", "spare"]);
-        table.push(vec![
-            "a-name-of-thirty-characters---".into(),
-            "1 000 000".into(),
-            "12".into(),
-            "3".into(),
-        ]);
+        let row = ["a-name-of-thirty-characters---", "1 000 000", "12", "3"].map(str::to_owned).to_vec();
+        let table = TextTable::new(&["rule", "passed", "refused", "spare"], std::iter::once(row));
         let fitted = |width| {
             let columns = table.fit(width, &[3, 1]);
             let row: Vec<_> = columns.iter().map(|(_, cells)| cells[1].as_str()).collect();

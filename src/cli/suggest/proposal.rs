@@ -154,7 +154,7 @@ impl Suggestions<'_> {
             ]
         });
         let headings = ["rule", "rate", "burst", "refused", "of requests", "callers refused", "of callers"];
-        let table = TextTable::of_rows(&headings, rows);
+        let table = TextTable::new(&headings, rows).shown();
         text + &table.unwrap_or_else(|| "no limit refuses so little".to_owned())
     }
 
