@@ -52,7 +52,13 @@ Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usag
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
-        GeneratedKind::Man { directory } => write_pages(&without_help(Arguments::command()), directory)?,
+        GeneratedKind::Man { directory } => {
+            fs::create_dir_all(directory).map_err(|error| unwritable(directory, &error))?;
+            let mut command = without_help(Arguments::command());
+            // Building gives each command its full name.
+            command.build();
+            write_pages(&command, directory)?;
+        }
         GeneratedKind::Completions { shell } => out.write_all(&completions::script(*shell)?)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -63,26 +69,15 @@ pub(super) fn without_help(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
-/// Writes all pages into a directory, which is created if missing.
+/// Writes the pages of a command and of those below it.
 fn write_pages(command: &Command, directory: &Path) -> Result<(), CliError> {
-    let unwritable = |path: &Path, error: io::Error| {
-        failed(format_args!("{}: {error}: name a directory that may be written to", path.display()))
-    };
-    fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
-    // Building gives each command its full name.
-    let mut command = command.clone();
-    command.build();
-    for (name, text) in pages(&command) {
-        let path = directory.join(format!("{name}.1"));
-        text.and_then(|text| fs::write(&path, text)).map_err(|error| unwritable(&path, error))?;
-    }
-    Ok(())
+    let path = directory.join(format!("{}.1", full_name(command)));
+    page(command).and_then(|text| fs::write(&path, text)).map_err(|error| unwritable(&path, &error))?;
+    command.get_subcommands().try_for_each(|command| write_pages(command, directory))
 }
 
-fn pages(command: &Command) -> Vec<(String, io::Result<Vec<u8>>)> {
-    let mut all = vec![(full_name(command), page(command))];
-    all.extend(command.get_subcommands().flat_map(pages));
-    all
+fn unwritable(path: &Path, error: &io::Error) -> CliError {
+    failed(format_args!("{}: {error}: name a directory that may be written to", path.display()))
 }
 
 /// Returns a name such as `tidegate-fleet-show`.

@@ -21,7 +21,8 @@ pub(crate) struct Player {
     engine: Arc<Engine>,
     decider: Decider,
     now: Now,
-    ticks: Ticks,
+    /// The time of the next tick.
+    next_tick: Option<Timestamp>,
     last_sweep: Option<Timestamp>,
     /// Events since the last sweep.
     played: u32,
@@ -72,7 +73,7 @@ impl Player {
             engine,
             decider,
             now: Now::default(),
-            ticks: Ticks::default(),
+            next_tick: None,
             last_sweep: None,
             played: 0,
             named: HashMap::new(),
@@ -95,12 +96,48 @@ impl Player {
         }
         self.now = Now { at, utc_offset_nanos: 0 };
         if self.watches || !self.named.is_empty() || !self.unnamed.is_empty() {
-            self.ticks.run(&self.engine, at);
+            self.run_ticks(at);
             self.engine.end_expired_leases(self.now);
         } else {
-            self.ticks.pass(at);
+            self.pass_ticks(at);
         }
         self.sweep(at);
+    }
+
+    /// Runs all ticks up to and including `at`; the first one is at the first event.
+    fn run_ticks(&mut self, at: Timestamp) {
+        let engine = &self.engine;
+        let mut next = *self.next_tick.get_or_insert(at);
+        let mut run: u32 = 0;
+        while next <= at {
+            engine.tick(Now { at: next, utc_offset_nanos: 0 });
+            let tick = next;
+            next = tick.after(TICK);
+            if next == tick {
+                // The end of representable time.
+                break;
+            }
+            run = run.wrapping_add(1);
+            let left = at.since(next);
+            if left <= GAP_MIN {
+                continue;
+            }
+            if engine.is_at_rest() {
+                next = after(next, ticks_in(left.saturating_sub(TAIL)));
+            } else if run.is_multiple_of(SWEPT_EVERY) {
+                // An expired signal keeps a pool from being calm until it is swept.
+                engine.sweep(Now { at: next, utc_offset_nanos: 0 });
+            }
+        }
+        self.next_tick = Some(next);
+    }
+
+    /// Skips all ticks up to `at`, for rules without pools.
+    fn pass_ticks(&mut self, at: Timestamp) {
+        let next = *self.next_tick.get_or_insert(at);
+        if next <= at {
+            self.next_tick = Some(after(next, ticks_in(at.since(next)).saturating_add(1)));
+        }
     }
 
     fn sweep(&mut self, at: Timestamp) {
@@ -255,49 +292,6 @@ const EVENTS_PER_SWEEP: u32 = 4_096;
 const SWEEP_DUE: Duration = Duration::from_secs(86_400);
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
-
-/// Ticks at a fixed interval, from the first event on.
-#[derive(Debug, Default)]
-struct Ticks {
-    next: Option<Timestamp>,
-}
-
-impl Ticks {
-    /// Runs all ticks up to and including `at`.
-    fn run(&mut self, engine: &Engine, at: Timestamp) {
-        let mut next = *self.next.get_or_insert(at);
-        let mut run: u32 = 0;
-        while next <= at {
-            engine.tick(Now { at: next, utc_offset_nanos: 0 });
-            let tick = next;
-            next = tick.after(TICK);
-            if next == tick {
-                // The end of representable time.
-                break;
-            }
-            run = run.wrapping_add(1);
-            let left = at.since(next);
-            if left <= GAP_MIN {
-                continue;
-            }
-            if engine.is_at_rest() {
-                next = after(next, ticks_in(left.saturating_sub(TAIL)));
-            } else if run.is_multiple_of(SWEPT_EVERY) {
-                // An expired signal keeps a pool from being calm until it is swept.
-                engine.sweep(Now { at: next, utc_offset_nanos: 0 });
-            }
-        }
-        self.next = Some(next);
-    }
-
-    /// Skips all ticks up to `at`, for rules without pools.
-    fn pass(&mut self, at: Timestamp) {
-        let next = *self.next.get_or_insert(at);
-        if next <= at {
-            self.next = Some(after(next, ticks_in(at.since(next)).saturating_add(1)));
-        }
-    }
-}
 
 fn ticks_in(span: Duration) -> u64 {
     u64::try_from(span.as_millis() / u128::from(TICK_MILLIS)).unwrap_or(u64::MAX)

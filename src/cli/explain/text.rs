@@ -218,15 +218,12 @@ fn rule_json(
 ) -> Map<String, Value> {
     let mut all = describe::rule(rule, 1, &[2]);
     let counted = stands.as_ref().ok();
-    let by = counted.map(|counted| match counted.by {
-        AllowanceBy::Rule => "rule",
-        AllowanceBy::Row => "row",
-        AllowanceBy::Listed(_) => "override",
-    });
-    let place = counted.and_then(|counted| match counted.by {
-        AllowanceBy::Listed(place) => Some(place + 1),
-        AllowanceBy::Rule | AllowanceBy::Row => None,
-    });
+    let (by, place) = match counted.map(|counted| counted.by) {
+        None => (None, None),
+        Some(AllowanceBy::Rule) => (Some("rule"), None),
+        Some(AllowanceBy::Row) => (Some("row"), None),
+        Some(AllowanceBy::Listed(place)) => (Some("override"), Some(place + 1)),
+    };
     if let Some(counted) = counted {
         // The numbers for this request replace the rule's own.
         all.extend(describe::allowance(rule.limit.allowance(counted.allowance), &rule.limit, 1));

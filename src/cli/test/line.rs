@@ -70,10 +70,12 @@ impl TestLine {
         let next =
             |words: &mut VecDeque<TestWord>| words.pop_front().map(|word| word.text).unwrap_or_default();
         let first_nanos = time(&next(&mut words))?;
-        let times = match words.pop_front_if(|word| is_times(&word.text)) {
-            Some(word) => times(&word.text)?,
-            None => 1,
-        };
+        let count = words.pop_front_if(|word| word.text.strip_prefix('x').and_then(digits).is_some());
+        let times = count.map_or(Ok(1), |word| whole(word.text.trim_start_matches('x')))?;
+        if times == 0 {
+            let help = "write x1, or put `#` before the line";
+            return Err(ValueProblem::new("no request on the line: x0", help));
+        }
         let apart_nanos = match words.pop_front_if(|word| word.text == "every") {
             Some(_) => nanos(&next(&mut words))?,
             None => 0,
@@ -134,9 +136,7 @@ fn unknown(word: &TestWord, help: &str) -> ValueProblem {
 
 fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, ValueProblem> {
     let Some(name) = text else { return Ok(WorkOutcome::Error) };
-    name.parse().map_err(|_| {
-        ValueProblem::new(format!("{} is no end of work", shown(name)), "write ok, error or dropped")
-    })
+    name.parse().map_err(|_| is_no("end of work", name, "write ok, error or dropped"))
 }
 
 fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
@@ -316,7 +316,7 @@ fn time(text: &str) -> Result<u64, ValueProblem> {
     let read = read.or_else(|| nanos(text).ok());
     let help = "write H:MM:SS.FRACTION, 2d9:00 for the second day after 1970-01-01, a span from there such as 90s, or \
                 2026-03-29T01:00:00Z";
-    read.ok_or_else(|| ValueProblem::new(format!("{} is no time", shown(text)), help))
+    read.ok_or_else(|| is_no("time", text, help))
 }
 
 fn date(text: &str) -> Option<u64> {
@@ -345,37 +345,32 @@ fn digits(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| is_number)
 }
 
+/// Reports a text that is no value of a kind.
+fn is_no(kind: &str, text: &str, help: impl Into<String>) -> ValueProblem {
+    ValueProblem::new(format!("{} is no {kind}", shown(text)), help)
+}
+
 fn nanos(span: &str) -> Result<u64, ValueProblem> {
     let read = humantime::parse_duration(span).ok().and_then(|span| u64::try_from(span.as_nanos()).ok());
-    read.ok_or_else(|| {
-        ValueProblem::new(
-            format!("{} is no span of time", shown(span)),
-            "write one such as 200ms, 90s or 1h30m",
-        )
-    })
+    read.ok_or_else(|| is_no("span of time", span, "write one such as 200ms, 90s or 1h30m"))
 }
 
 fn micros(span: &str) -> Result<Micros, ValueProblem> {
     match nanos(span)? {
         nanos if nanos % 1_000 == 0 => Ok(Micros(nanos / 1_000)),
-        _ => Err(ValueProblem::new(
-            format!("{} is no whole number of microseconds", shown(span)),
-            "write one such as 5s1us",
-        )),
+        _ => Err(is_no("whole number of microseconds", span, "write one such as 5s1us")),
     }
 }
 
 fn whole(number: &str) -> Result<u32, ValueProblem> {
     let read = digits(number).and_then(|number| u32::try_from(number).ok());
-    let help = format!("write a whole number, at most {}", u32::MAX);
-    read.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), help))
+    read.ok_or_else(|| is_no("number", number, format!("write a whole number, at most {}", u32::MAX)))
 }
 
 /// Parses a cost, which may exceed the costs that rules can count: those above 63 bits are clamped.
 fn cost(number: &str) -> Result<i64, ValueProblem> {
-    let help = format!("write a whole number, at most {}", u64::MAX);
     let cost = digits(number).map(|cost| i64::try_from(cost).unwrap_or(i64::MAX));
-    cost.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), help))
+    cost.ok_or_else(|| is_no("number", number, format!("write a whole number, at most {}", u64::MAX)))
 }
 
 fn signed(number: &str) -> Result<i64, ValueProblem> {
@@ -389,19 +384,7 @@ fn name(text: &str) -> Result<String, ValueProblem> {
         return Ok(text.to_owned());
     }
     let help = "write 1 to 64 bytes without control characters, `:` or `/`";
-    Err(ValueProblem::new(format!("{} is no name", shown(text)), help))
-}
-
-/// Whether a word is a count such as `x5`.
-fn is_times(word: &str) -> bool {
-    word.strip_prefix('x').and_then(digits).is_some()
-}
-
-fn times(word: &str) -> Result<u32, ValueProblem> {
-    match whole(word.trim_start_matches('x'))? {
-        0 => Err(ValueProblem::new("no request on the line: x0", "write x1, or put `#` before the line")),
-        times => Ok(times),
-    }
+    Err(is_no("name", text, help))
 }
 
 fn check_note(text: &str) -> Result<(), ValueProblem> {
@@ -409,5 +392,5 @@ fn check_note(text: &str) -> Result<(), ValueProblem> {
         return Ok(());
     }
     let help = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
-    Err(ValueProblem::new(format!("{} is no note", shown(text)), help))
+    Err(is_no("note", text, help))
 }
