@@ -59,7 +59,14 @@ enum Leave {
 pub(super) fn run(args: &Args) -> CliResult {
     let descriptors = args.request.descriptors()?;
     let runner = Runner::new()?;
-    let mut holder = KeeperSession::new(args.request.socket(), args.request.timeout, &args.pool)?;
+    let mut holder = KeeperSession {
+        socket: args.request.socket(),
+        patience: args.request.timeout,
+        pool: args.pool.clone(),
+        session: sys::random_bytes()?,
+        connection: 0,
+        client: None,
+    };
     let leave = match disabled() {
         Some(undecided) => Leave::without_decision(&undecided),
         None => args.ask(&mut holder, &descriptors)?,
@@ -236,16 +243,11 @@ struct KeeperSession {
     pool: String,
     session: [u8; 16],
     connection: u64,
+    /// `None`: the next request connects.
     client: Option<Client>,
 }
 
 impl KeeperSession {
-    /// Makes a session; the first request connects it. Fails if the kernel has no random bytes for its id.
-    fn new(socket: PathBuf, patience: Duration, pool: &str) -> io::Result<KeeperSession> {
-        let session = sys::random_bytes()?;
-        Ok(KeeperSession { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
-    }
-
     /// Sends a request. A connection that failed is not used again; after an ERROR the daemon may close it.
     fn ask<'r, T>(
         &mut self,

@@ -276,12 +276,8 @@ pub(super) fn not_limited(decision: &DecisionReply<'_>) -> Option<&'static str> 
 
 fn to_json(decision: &DecisionReply<'_>) -> Value {
     let notes: Vec<&str> = decision.notes.iter().flat_map(|(kind, rule)| [kind.name(), *rule]).collect();
-    let all = decision.all.map(|all| {
-        let entries = all
-            .iter()
-            .map(|entry| json!([entry.rule, entry.limit, entry.window_us, entry.remaining, entry.reset_us]));
-        entries.collect::<Vec<_>>()
-    });
+    let entry = |of: &LimitEntry<'_>| json!([of.rule, of.limit, of.window_us, of.remaining, of.reset_us]);
+    let all = decision.all.map(|all| all.iter().map(entry).collect::<Vec<_>>());
     json!({
         "verdict": decision.verdict.name(),
         "rule": decision.rule,

@@ -62,8 +62,9 @@ pub(super) struct SubjectArgs {
     /// Another descriptor of the request, for descriptor trees; may be given several times
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
     descriptor: Vec<Arc<[(String, String)]>>,
-    /// Its cost: in requests, or in another unit; may be given once for each unit
-    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true, default_value = "1")]
+    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
+    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true)]
+    #[arg(default_value = "1", hide_default_value = true)]
     pub(super) cost: Vec<(String, u32)>,
     /// Its priority, by a name of the rules
     #[arg(long, value_name = "NAME")]

@@ -86,12 +86,7 @@ impl AccessLine {
 
     fn push(&mut self, name: &'static str, value: &[u8]) {
         let start = self.text.len();
-        for chunk in value.utf8_chunks() {
-            self.text.push_str(chunk.valid());
-            if !chunk.invalid().is_empty() {
-                self.text.push(char::REPLACEMENT_CHARACTER);
-            }
-        }
+        self.text.push_str(&String::from_utf8_lossy(value));
         self.shorten(start);
         let range = start..self.text.len();
         let is_full = self.attributes.try_push((name, range)).is_err();
@@ -202,10 +197,6 @@ fn is_method_byte(byte: &u8) -> bool {
 fn path_of(target: &[u8]) -> Vec<u8> {
     let target = target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default();
     let decoded = decoded(without_origin(target));
-    let is_plain = |pair: &[u8]| !matches!(pair, b"//" | b"/.");
-    if decoded.starts_with(b"/") && decoded.windows(2).all(is_plain) {
-        return decoded;
-    }
     let mut kept: Vec<&[u8]> = Vec::new();
     for segment in decoded.split(|byte| *byte == b'/') {
         match segment {

@@ -1,5 +1,6 @@
 //! The replay reads every line that `tidegate record` writes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -23,7 +24,8 @@ struct RecordedRequest {
     op: u8,
     domain: String,
     descriptors: Vec<RecordedPairs>,
-    units: Option<Vec<(String, i64)>>,
+    /// Without units, requests.
+    units: BTreeMap<String, i64>,
     priority: Option<String>,
     idem: Option<Vec<u8>>,
     queued_us: Option<u64>,
@@ -41,7 +43,7 @@ fn value() -> impl Strategy<Value = String> {
 fn any_request() -> impl Strategy<Value = RecordedRequest> {
     let descriptors = prop::collection::vec(prop::collection::vec((name(), value()), 0..4), 0..3);
     let number = prop_oneof![Just(1), Just(0), 0..=i64::from(u32::MAX)];
-    let units = prop::option::of(prop::collection::btree_map(name(), number, 0..3));
+    let units = prop::collection::btree_map(name(), number, 0..3);
     let options = (
         prop::option::of(name()),
         prop::option::of(prop::collection::vec(any::<u8>(), 1..64)),
@@ -53,7 +55,7 @@ fn any_request() -> impl Strategy<Value = RecordedRequest> {
             op,
             domain,
             descriptors,
-            units: units.map(|units| units.into_iter().collect()),
+            units,
             priority,
             idem,
             queued_us,
@@ -69,24 +71,18 @@ fn payload(recorded: &RecordedRequest) -> Vec<u8> {
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert!(descriptors.push(&pairs));
     }
-    let costs: Vec<(&str, u64)> = recorded
-        .units
-        .iter()
-        .flatten()
-        .map(|(unit, cost)| (&**unit, u64::try_from(*cost).unwrap()))
-        .collect();
-    let amounts: Vec<(&str, i64)> =
-        recorded.units.iter().flatten().map(|(unit, amount)| (&**unit, -amount)).collect();
+    let units = || recorded.units.iter().map(|(unit, number)| (&**unit, *number));
+    let costs: Vec<(&str, u64)> = units().map(|(unit, cost)| (unit, cost.unsigned_abs())).collect();
+    let amounts: Vec<(&str, i64)> = units().map(|(unit, amount)| (unit, -amount)).collect();
     let options = RequestOptions {
         idem: recorded.idem.as_deref(),
         queued_us: recorded.queued_us,
         max_wait_us: recorded.max_wait_us,
         ..RequestOptions::default()
     };
-    let cost = if recorded.units.is_some() {
-        CostField::Units(costs.as_slice().into())
-    } else {
-        CostField::Requests(7)
+    let (cost, amount) = match recorded.units.is_empty() {
+        true => (CostField::Requests(7), AmountField::Requests(-7)),
+        false => (CostField::Units(costs.as_slice().into()), AmountField::Units(amounts.as_slice().into())),
     };
     let judge = CheckRequest {
         cost,
@@ -98,13 +94,7 @@ fn payload(recorded: &RecordedRequest) -> Vec<u8> {
         0 => RequestFrame::Hit(judge),
         1 => RequestFrame::Peek(judge),
         2 => RequestFrame::Acquire(judge),
-        _ => {
-            let amount = match recorded.units {
-                Some(_) => AmountField::Units(amounts.as_slice().into()),
-                None => AmountField::Requests(-7),
-            };
-            RequestFrame::Charge(ChargeFrame { id: None, domain: &recorded.domain, amount, options })
-        }
+        _ => RequestFrame::Charge(ChargeFrame { id: None, domain: &recorded.domain, amount, options }),
     };
     let mut frame = Vec::new();
     encode_request(&mut frame, &request, &descriptors).unwrap();

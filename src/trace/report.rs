@@ -331,7 +331,8 @@ fn spread(set: &RuleInSet<'_>, RuleDemand { shape, bars, limit }: &RuleDemand, s
 
 /// Shows the callers that the rule refused most, with the number of all.
 fn most_refused(set: &RuleInSet<'_>) -> Markup {
-    let most = set.record.map(RuleRecord::most_refused).unwrap_or_default();
+    let details = set.record.and_then(|record| record.details.as_ref());
+    let most = details.map(|details| details.most_refused.sorted()).unwrap_or_default();
     // A rule without a key has one caller without a text.
     if most.iter().all(|caller| most.len() == 1 && caller.text.is_empty()) {
         return html! {};

@@ -37,7 +37,7 @@ pub(crate) struct RuleRecord {
 #[derive(Debug)]
 pub(super) struct RuleDetails {
     pub(super) demand: DemandByCaller,
-    most_refused: MostRefused,
+    pub(super) most_refused: MostRefused,
 }
 
 impl RuleRecords {
@@ -116,13 +116,6 @@ impl RuleRecords {
     /// Returns the record of a rule that was ever in force.
     pub(crate) fn find(&self, domain: &str, rule: &str) -> Option<&RuleRecord> {
         self.records.get(*self.by_name.get(&(domain.into(), rule.into()))?)
-    }
-}
-
-impl RuleRecord {
-    /// Returns the callers that the rule refused most, in descending order.
-    pub(super) fn most_refused(&self) -> Vec<RefusedCaller> {
-        self.details.as_ref().map(|details| details.most_refused.sorted()).unwrap_or_default()
     }
 }
 

@@ -137,10 +137,15 @@ impl Census {
         let mut keys: Vec<CallerAttributes> = Vec::new();
         let mut even = Vec::new();
         for text in named {
-            match domain.key(text)? {
-                Ok(key) if keys.contains(&key) => {}
-                Ok(key) => keys.push(key),
-                Err(no_spread) => even.push(no_spread),
+            let key = domain.key(text)?;
+            if key.iter().all(|name| domain.attributes.get(name).map_or(0, Attribute::distinct) < 2) {
+                even.push(format!(
+                    "every request has the same {}: one caller has no spread to choose a limit from; count by another \
+                     attribute, or write `key: []` with what stands behind in mind",
+                    shown(text)
+                ));
+            } else if !keys.contains(&key) {
+                keys.push(key);
             }
         }
         if keys.is_empty() {
@@ -152,27 +157,19 @@ impl Census {
 }
 
 impl DomainCensus {
-    /// Reads a key. The outer error is a name that no request has, the inner one that all its values are the same.
-    fn key(&self, text: &str) -> Result<Result<CallerAttributes, String>, String> {
-        let names: Vec<&str> = text.split(',').map(str::trim).collect();
-        for name in &names {
-            if !self.attributes.contains_key(*name) {
-                let there: Vec<_> = self.attributes.keys().map(|name| shown(name)).collect();
-                return Err(match there.as_slice() {
-                    [] => "no request names any attribute: its callers cannot be distinguished".to_owned(),
-                    there => format!("no request names {}: there is {}", shown(name), there.join(", ")),
-                });
+    /// Reads a key, of which each name is in a request.
+    fn key(&self, text: &str) -> Result<CallerAttributes, String> {
+        let name = |name: &str| match self.attributes.contains_key(name) {
+            true => Ok(name.into()),
+            false if self.attributes.is_empty() => {
+                Err("no request names any attribute: its callers cannot be distinguished".to_owned())
             }
-        }
-        let of = |name: &&str| self.attributes.get(*name).map_or(0, Attribute::distinct);
-        if names.iter().all(|name| of(name) < 2) {
-            return Ok(Err(format!(
-                "every request has the same {}: one caller has no spread to choose a limit from; count by another \
-                 attribute, or write `key: []` with what stands behind in mind",
-                shown(text)
-            )));
-        }
-        Ok(Ok(names.into_iter().map(Into::into).collect()))
+            false => {
+                let there: Vec<_> = self.attributes.keys().map(|name| shown(name)).collect();
+                Err(format!("no request names {}: there is {}", shown(name), there.join(", ")))
+            }
+        };
+        text.split(',').map(str::trim).map(name).collect()
     }
 
     /// Returns every attribute that looks like a caller. Reports the omitted ones as remarks.
