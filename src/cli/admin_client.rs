@@ -1,7 +1,7 @@
 //! A blocking client of the admin socket, with as much HTTP as one request and one response need. Each
 //! request names the daemon's socket; a daemon that serves another socket refuses it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -94,8 +94,6 @@ pub(super) struct AdminResponse {
 pub(super) enum AdminFailure {
     #[error("{}: {}", path.display(), unanswered(path, source))]
     Io { path: PathBuf, source: io::Error },
-    #[error("{absent}\nhelp: correct the settings, which may say where the admin socket is: {settings}")]
-    Settings { absent: Box<AdminFailure>, settings: String },
     #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
     NotUnderstood { path: PathBuf },
     #[error(
@@ -166,12 +164,20 @@ impl AdminClient {
         parameters: &Value,
     ) -> Result<(UnixStream, Vec<u8>), AdminFailure> {
         self.see_that_it_answers()?;
-        let (mut stream, admin) = self.send("POST", path, &parameters.to_string(), VERB_PATIENCE)?;
+        let (stream, admin) = self.send("POST", path, &parameters.to_string(), VERB_PATIENCE)?;
         let failed = |source| AdminFailure::Io { path: admin.to_owned(), source };
-        let mut answer = Vec::new();
-        let head = read_head(&mut stream, &mut answer).map_err(failed)?;
+        let (mut stream, mut answer) = (BufReader::new(stream), Vec::new());
+        while !answer.ends_with(b"\r\n\r\n") {
+            let count =
+                stream.by_ref().take(HEAD_BYTES_MAX).read_until(b'\n', &mut answer).map_err(failed)?;
+            // The admin socket closes connections of other users without a response.
+            if count == 0 || answer.len() as u64 > HEAD_BYTES_MAX {
+                return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
         if answer.starts_with(b"HTTP/1.0 200 ") {
-            return Ok((stream, answer.split_off(head)));
+            let came = stream.buffer().to_vec();
+            return Ok((stream.into_inner(), came));
         }
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
         self.answered(admin, &answer)?.read::<Value>()?;
@@ -244,8 +250,9 @@ impl AdminClient {
             }
         }
         let absent = absent.unwrap_or_else(|| AdminFailure::Refused("no admin socket is named".to_owned()));
-        Err(match self.settings_error.clone() {
-            Some(settings) => AdminFailure::Settings { absent: Box::new(absent), settings },
+        let help = "help: correct the settings, which may say where the admin socket is";
+        Err(match &self.settings_error {
+            Some(settings) => AdminFailure::Refused(format!("{absent}\n{help}: {settings}")),
             None => absent,
         })
     }
@@ -271,22 +278,6 @@ impl AdminResponse {
             Some(error) => Err(AdminFailure::Refused(error.to_owned())),
             None => serde_json::from_value(value).map_err(failed),
         }
-    }
-}
-
-/// Reads up to the end of the headers and returns its offset.
-fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize> {
-    let mut part = [0; 4_096];
-    loop {
-        if let Some(head) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-            return Ok(head + 4);
-        }
-        let count = stream.read(&mut part)?;
-        // The admin socket closes connections of other users without a response.
-        if count == 0 || answer.len() > HEAD_BYTES_MAX {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        answer.extend_from_slice(part.get(..count).unwrap_or_default());
     }
 }
 
@@ -339,7 +330,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const VERB_PATIENCE: Duration = Duration::from_secs(40);
 
 /// A few names and values.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+const HEAD_BYTES_MAX: u64 = 16 << 10;
 
 /// More than a status of thousands of rules.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;

@@ -201,9 +201,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Lines between readings of the clock; about 1 ms.
 const LINES_PER_LOOK: u64 = 512;
 
-/// The number of a line and its text; no text: it is longer than the bound.
-type NumberedLine<'l> = (u64, Option<&'l [u8]>);
-
 struct Lines {
     input: Box<dyn BufRead>,
     text: Vec<u8>,
@@ -224,7 +221,7 @@ impl Lines {
 
     /// Reads the next line that is not empty: its number, and its text with its line feed if it has one. A line above
     /// the bound is skipped entirely and has no text.
-    fn next(&mut self) -> io::Result<Option<NumberedLine<'_>>> {
+    fn next(&mut self) -> io::Result<Option<(u64, Option<&[u8]>)>> {
         while !std::mem::take(&mut self.is_ahead) {
             self.number += 1;
             self.is_too_long = !self.line()? && self.text.len() >= LINE_BYTES_MAX;

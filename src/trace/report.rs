@@ -161,7 +161,7 @@ fn rules_table(sets: usize, rules: &[(String, &RuleInSets<'_>)]) -> Markup {
             }
             @for callers in CALLERS {
                 @for set in &rule.sets {
-                    @let callers = set.record.map(|record| at_least(callers(record).count()));
+                    @let callers = set.record.map(|record| callers(record).shown(count));
                     td.number { (dash(set.totals.map(|_| callers.unwrap_or_default()))) }
                 }
             }
@@ -337,8 +337,8 @@ fn most_refused(set: &RuleInSet<'_>) -> Markup {
     if most.iter().all(|caller| most.len() == 1 && caller.text.is_empty()) {
         return html! {};
     }
-    let all = set.record.map(|record| record.refused.count()).filter(|(all, _)| *all > most.len() as u64);
-    let of_all = all.map(|all| format!(", {} of {}", most.len(), at_least(all))).unwrap_or_default();
+    let more = set.record.map(|record| &record.refused).filter(|all| all.count().0 > most.len() as u64);
+    let of_all = more.map(|all| format!(", {} of {}", most.len(), all.shown(count))).unwrap_or_default();
     let rows = most.iter().map(|caller| {
         html! {
             th scope="row" { (name(&caller.text)) }
@@ -349,11 +349,6 @@ fn most_refused(set: &RuleInSet<'_>) -> Markup {
         }
     });
     table("most", &format!("Most refused{of_all}"), &["Caller"], &["refused"], rows)
-}
-
-/// Formats a count that may be larger.
-fn at_least((number, more): (u64, bool)) -> String {
-    count(number) + if more { "+" } else { "" }
 }
 
 /// A line's class in the style sheet, and its label.

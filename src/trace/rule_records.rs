@@ -154,9 +154,9 @@ impl CallerSet {
     }
 
     /// Formats the count for a table: `1 204`, or `1 204+` if some were not counted.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn shown(&self, format: fn(u64) -> String) -> String {
         let (count, more) = self.count();
-        crate::terms::count(count) + if more { "+" } else { "" }
+        format(count) + if more { "+" } else { "" }
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn summary(played: &PlayedCounts, totals: &Totals, records: &RuleReco
     let rows = rules(totals).map(|rule| {
         let [passed, refused, would_refuse] = rule.outcomes().map(count);
         let record = records.find(&rule.domain, &rule.rule);
-        let callers = record.map(|record| record.callers.shown()).unwrap_or_default();
+        let callers = record.map(|record| record.callers.shown(count)).unwrap_or_default();
         vec![name(&rule.domain, &rule.rule), passed, refused, would_refuse, callers]
     });
     text + &TextTable::new(&["rule", "passed", "refused", "would refuse", "callers"], rows).to_string()
