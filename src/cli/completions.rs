@@ -94,10 +94,8 @@ fn rules_in_force() -> Vec<ListedDomain> {
     // The words after `--` are those of the command line.
     let words: Vec<OsString> = std::env::args_os().collect();
     let value = |option: &str| {
-        let mut pairs = words.windows(2).filter_map(|pair| pair.split_first());
-        pairs.find_map(|(word, value)| {
-            (word == option).then(|| PathBuf::from(value.first().cloned().unwrap_or_default()))
-        })
+        let place = words.iter().position(|word| word == option)?;
+        words.get(place + 1).map(PathBuf::from)
     };
     let (admin, socket) = (value("--admin"), value("--socket"));
     let client = AdminArgs { admin, socket }.client().within(PATIENCE);

@@ -59,9 +59,9 @@ impl RecordedTrace {
     /// # Errors
     /// It cannot be read.
     pub(crate) fn detect(&mut self) -> io::Result<TraceFormat> {
-        let first = self.lines.next()?.and_then(|(_, text)| text);
-        let is_access_log = first.is_some_and(|line| AccessLine::read(line).is_ok());
+        self.lines.next()?;
         self.lines.is_ahead = true;
+        let is_access_log = !self.lines.is_too_long && AccessLine::read(&self.lines.text).is_ok();
         Ok(if is_access_log { TraceFormat::Combined } else { TraceFormat::Jsonl })
     }
 
@@ -86,19 +86,17 @@ impl RecordedTrace {
         let mut json = Jsonl::default();
         let mut played = Ok(());
         while played.is_ok() {
-            let (number, text) = match self.lines.next() {
-                Ok(Some(line)) => line,
-                Ok(None) => break,
-                Err(source) => {
-                    played = Err(TraceFailure::Read { number: self.lines.number, source });
-                    break;
+            let read = self.lines.next();
+            let Lines { ref text, number, is_too_long, .. } = self.lines;
+            played = match (read, &mut log) {
+                (Ok(false), _) => break,
+                (Err(source), _) => Err(TraceFailure::Read { number, source }),
+                (Ok(true), Some(log)) if is_too_long => log.pass_over(number, UnreadableLine::TooLong),
+                (Ok(true), Some(log)) => log.line(text, number, &mut player),
+                (Ok(true), None) if is_too_long => {
+                    Err(TraceFailure::Line { number, wrong: TraceLineError::TooLong })
                 }
-            };
-            played = match (&mut log, text) {
-                (Some(log), Some(text)) => log.line(text, number, &mut player),
-                (Some(log), None) => log.pass_over(number, UnreadableLine::TooLong),
-                (None, Some(text)) => json.line(text, number, &mut player),
-                (None, None) => Err(TraceFailure::Line { number, wrong: TraceLineError::TooLong }),
+                (Ok(true), None) => json.line(text, number, &mut player),
             };
             for news in player.player.take_news() {
                 bar.suspend(|| show(&news));
@@ -207,7 +205,7 @@ struct Lines {
     /// The number of the last line read, from 1.
     number: u64,
     bytes: u64,
-    /// Whether the last line was longer than the bound.
+    /// Whether the last line was longer than the bound: then it has no text.
     is_too_long: bool,
     /// Whether the last line was read to detect the format, and comes again.
     is_ahead: bool,
@@ -219,9 +217,9 @@ impl Lines {
         Lines { input, text: Vec::new(), number: 0, bytes: 0, is_too_long: false, is_ahead: false }
     }
 
-    /// Reads the next line that is not empty: its number, and its text with its line feed if it has one. A line above
-    /// the bound is skipped entirely and has no text.
-    fn next(&mut self) -> io::Result<Option<(u64, Option<&[u8]>)>> {
+    /// Reads the next line that is not empty, with its line feed if it has one; of one above the bound no text. Returns
+    /// whether there is one.
+    fn next(&mut self) -> io::Result<bool> {
         while !std::mem::take(&mut self.is_ahead) {
             self.number += 1;
             self.is_too_long = !self.line()? && self.text.len() >= LINE_BYTES_MAX;
@@ -233,19 +231,14 @@ impl Lines {
                 break;
             }
         }
-        Ok(match self.text.as_slice() {
-            _ if self.is_too_long => Some((self.number, None)),
-            [] => None,
-            text => Some((self.number, Some(text))),
-        })
+        Ok(self.is_too_long || !self.text.is_empty())
     }
 
     /// Reads up to a line feed or the bound; returns whether a line feed was read.
     fn line(&mut self) -> io::Result<bool> {
         self.text.clear();
-        let bound = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
-        let read = Read::by_ref(&mut self.input).take(bound).read_until(b'\n', &mut self.text)?;
-        self.bytes += u64::try_from(read).unwrap_or(u64::MAX);
+        let mut bounded = Read::by_ref(&mut self.input).take(LINE_BYTES_MAX as u64);
+        self.bytes += bounded.read_until(b'\n', &mut self.text)? as u64;
         Ok(self.text.ends_with(b"\n"))
     }
 }
