@@ -4,23 +4,20 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::process::{Child, Command, ExitCode};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-use super::ask::{
-    EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, RequestArgs, is_disabled, not_limited, print_text, refused,
-};
+use super::ask::{EX_TEMPFAIL, OTHER_REPLY, RequestArgs, Undecided, disabled, not_limited, print_text};
 use super::client::{Client, ClientFailure, retry_unread};
 use super::signals::CaughtSignals;
-use super::{CliError, CliResult, usage};
+use super::{CliError, CliResult};
 use crate::daemon::log;
-use crate::protocol::{Code, DescriptorList, HelloFrame, RequestFrame, Verdict, WireReply, WorkOutcome};
+use crate::protocol::{DescriptorList, HelloFrame, RequestFrame, Verdict, WireReply, WorkOutcome};
 use crate::sys;
 
 /// Runs a command under a lease: concurrency rules count it until it ends
@@ -54,121 +51,94 @@ command is run, and standard error says so.";
 enum Leave {
     /// Run after a wait, under a lease if there is one.
     Run { lease: Option<u64>, wait: Duration },
-    /// Not run.
-    Refused(ExitCode),
+    /// Not run; the exit code.
+    Refused(u8),
 }
 
 /// Runs the command. Fails if the runtime, or waiting for the command, fails.
 pub(super) fn run(args: &Args) -> CliResult {
     let descriptors = args.request.descriptors()?;
     let runner = Runner::new()?;
-    if is_disabled() {
-        log::plainly("tidegate: allow, without an answer: TIDEGATE_DISABLE=1");
-        return Ok(runner.run(&args.command, Duration::ZERO)?.exit_code());
-    }
-    let mut holder = KeeperSession::new(args.request.socket(), args.request.timeout, &args.pool)?;
-    let leave = match args.ask(&mut holder, &descriptors) {
-        Ok(leave) => leave?,
-        Err(ClientFailure::TooLarge(error)) => return Err(usage(error)),
-        Err(ClientFailure::Refused { code, message }) => args.error(code, &message)?,
-        Err(failure) => args.without_answer(&failure.to_string()),
+    let mut holder = KeeperSession {
+        socket: args.request.socket(),
+        patience: args.request.timeout,
+        pool: args.pool.clone(),
+        session: sys::random_bytes()?,
+        connection: 0,
+        client: None,
+    };
+    let leave = match disabled() {
+        Some(undecided) => Leave::without_decision(&undecided),
+        None => args.ask(&mut holder, &descriptors)?,
     };
     let (lease, wait) = match leave {
         Leave::Run { lease, wait } => (lease, wait),
-        Leave::Refused(code) => return Ok(code),
+        Leave::Refused(code) => return Ok(ExitCode::from(code)),
     };
-    let keeper = lease.map(|lease| LeaseKeeper::start(holder, lease)).transpose()?;
-    let ended = runner.run(&args.command, wait);
-    if let Some(keeper) = keeper {
-        keeper.release(ended.as_ref().map_or(WorkOutcome::Dropped, CommandEnd::outcome));
-    }
-    Ok(ended?.exit_code())
+    // The end of the scope waits until the daemon has replied to the release, or failed.
+    std::thread::scope(|scope| {
+        let (end, ended) = channel();
+        if let Some(lease) = lease {
+            let thread = std::thread::Builder::new().name("lease".into());
+            thread.spawn_scoped(scope, move || keep(holder, lease, &ended))?;
+        }
+        let command = runner.run(&args.command, wait);
+        // The thread may have exited: then there is nothing to release.
+        let _ = end.send(command.as_ref().map_or(WorkOutcome::Dropped, |command| command.outcome));
+        Ok(u8::try_from(command?.code).map_or(ExitCode::FAILURE, ExitCode::from))
+    })
 }
 
 impl Args {
-    fn ask(
-        &self,
-        holder: &mut KeeperSession,
-        descriptors: &DescriptorList<'_>,
-    ) -> Result<Result<Leave, CliError>, ClientFailure> {
+    fn ask(&self, holder: &mut KeeperSession, descriptors: &DescriptorList<'_>) -> Result<Leave, CliError> {
         let request = |id| RequestFrame::Acquire(self.request.check(id));
-        retry_unread(|| holder.ask(request, descriptors, |reply| self.leave(reply)))
-    }
-
-    fn leave(&self, reply: &WireReply<'_>) -> Result<Leave, CliError> {
-        match reply {
-            WireReply::Decision(decision) => match decision.verdict {
-                Verdict::Allow => {
-                    if let Some(text) = not_limited(decision) {
-                        log::plainly(&format!("tidegate: {text}"));
-                    }
-                    Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO })
-                }
-                Verdict::Wait => {
-                    let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
-                    Ok(Leave::Run { lease: decision.lease, wait })
-                }
-                Verdict::Limit | Verdict::Shed | Verdict::Deny => {
-                    print_text(decision, &mut io::stderr())?;
-                    Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
-                }
-            },
-            WireReply::Error { code, message, .. } => self.error(*code, message),
-            _ => Ok(self.without_answer("a reply to another request")),
+        let answered = retry_unread(|| holder.ask(request, descriptors, |reply| self.leave(reply)));
+        match answered {
+            Ok(leave) => Ok(leave?),
+            Err(failure) => Ok(Leave::without_decision(&self.request.undecided(failure)?)),
         }
     }
 
-    /// Returns the outcome of an ERROR, as clients decide.
-    fn error(&self, code: Code, message: &str) -> Result<Leave, CliError> {
-        match code {
-            Code::Invalid => Err(usage(message)),
-            code if code.refuses() => {
-                log::plainly(&refused(code, message));
-                Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
+    fn leave(&self, reply: &WireReply<'_>) -> io::Result<Leave> {
+        let WireReply::Decision(decision) = reply else {
+            return Ok(Leave::without_decision(&self.request.on_failure.undecided(OTHER_REPLY.to_owned())));
+        };
+        let lease = decision.lease;
+        match decision.verdict {
+            Verdict::Allow => {
+                if let Some(text) = not_limited(decision) {
+                    log::plainly(&format!("tidegate: {text}"));
+                }
+                Ok(Leave::Run { lease, wait: Duration::ZERO })
             }
-            code => Ok(self.without_answer(&format!("{code}: {message}"))),
+            Verdict::Wait => {
+                let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
+                Ok(Leave::Run { lease, wait })
+            }
+            Verdict::Limit | Verdict::Shed | Verdict::Deny => {
+                print_text(decision, &mut io::stderr())?;
+                Ok(Leave::Refused(EX_TEMPFAIL))
+            }
         }
-    }
-
-    /// Returns the outcome without an answer from the daemon, as `--on-failure` chooses.
-    fn without_answer(&self, reason: &str) -> Leave {
-        let (verdict, leave) = match self.request.on_failure {
-            OnFailure::Allow => ("allow", Leave::Run { lease: None, wait: Duration::ZERO }),
-            OnFailure::Refuse => ("refuse", Leave::Refused(ExitCode::from(EX_UNAVAILABLE))),
-        };
-        log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}"));
-        leave
     }
 }
 
+impl Leave {
+    fn without_decision(undecided: &Undecided) -> Leave {
+        log::plainly(&undecided.to_string());
+        match undecided.code {
+            0 => Leave::Run { lease: None, wait: Duration::ZERO },
+            code => Leave::Refused(code),
+        }
+    }
+}
+
+/// How the command ended.
 #[derive(Clone, Copy, Debug)]
-enum CommandEnd {
-    /// It ran, and ended with this status.
-    With(ExitStatus),
-    /// This signal arrived before the start.
-    Before(i32),
-    /// It could not be started; the exit code is that of a shell.
-    Never(u8),
-}
-
-impl CommandEnd {
-    /// Returns the exit code that a shell would return.
-    fn exit_code(self) -> ExitCode {
-        let number = match self {
-            CommandEnd::With(status) => status.code().or(status.signal().map(|signal| SIGNALLED + signal)),
-            CommandEnd::Before(signal) => Some(SIGNALLED + signal),
-            CommandEnd::Never(code) => return ExitCode::from(code),
-        };
-        number.and_then(|number| u8::try_from(number).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
-    }
-
-    fn outcome(&self) -> WorkOutcome {
-        match self {
-            CommandEnd::With(status) if status.success() => WorkOutcome::Ok,
-            CommandEnd::With(status) if status.code().is_some() => WorkOutcome::Error,
-            CommandEnd::With(_) | CommandEnd::Before(_) | CommandEnd::Never(_) => WorkOutcome::Dropped,
-        }
-    }
+struct CommandEnd {
+    /// The exit code, as a shell would return it.
+    code: i32,
+    outcome: WorkOutcome,
 }
 
 /// Runs one command and forwards signals to it. Create it before acquiring a lease: from then on no signal
@@ -192,39 +162,38 @@ impl Runner {
     }
 
     fn run(self, command: &[OsString], wait: Duration) -> io::Result<CommandEnd> {
-        let Runner { runtime, passed_on, children } = self;
-        runtime.block_on(run_command(command, wait, passed_on, children))
-    }
-}
-
-async fn run_command(
-    command: &[OsString],
-    wait: Duration,
-    mut passed_on: CaughtSignals,
-    mut children: Signals,
-) -> io::Result<CommandEnd> {
-    tokio::select! {
-        biased;
-        number = passed_on.next() => return Ok(CommandEnd::Before(number)),
-        () = tokio::time::sleep(wait) => {}
-    }
-    let mut child = match start(command) {
-        Ok(child) => child,
-        Err(error) => {
-            let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-            log::plainly(&format!("tidegate: {name}: {error}"));
-            let is_missing = error.kind() == io::ErrorKind::NotFound;
-            return Ok(CommandEnd::Never(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
-        }
-    };
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(CommandEnd::With(status));
-        }
-        tokio::select! {
-            _ = children.recv() => {}
-            number = passed_on.next() => pass_on(&child, number),
-        }
+        let Runner { runtime, mut passed_on, mut children } = self;
+        let dropped = |code| CommandEnd { code, outcome: WorkOutcome::Dropped };
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                number = passed_on.next() => return Ok(dropped(SIGNALLED + number)),
+                () = tokio::time::sleep(wait) => {}
+            }
+            let mut child = match start(command) {
+                Ok(child) => child,
+                Err(error) => {
+                    let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+                    log::plainly(&format!("tidegate: {name}: {error}"));
+                    let is_missing = error.kind() == io::ErrorKind::NotFound;
+                    return Ok(dropped(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
+                }
+            };
+            let status = loop {
+                if let Some(status) = child.try_wait()? {
+                    break status;
+                }
+                tokio::select! {
+                    _ = children.recv() => {}
+                    number = passed_on.next() => pass_on(&child, number),
+                }
+            };
+            Ok(match status.code() {
+                Some(0) => CommandEnd { code: 0, outcome: WorkOutcome::Ok },
+                Some(code) => CommandEnd { code, outcome: WorkOutcome::Error },
+                None => dropped(SIGNALLED + status.signal().unwrap_or_default()),
+            })
+        })
     }
 }
 
@@ -261,10 +230,10 @@ const PASSED_ON: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SI
 const SIGNALLED: i32 = 128;
 
 /// Exit code of shells for a file that cannot be executed.
-const NOT_EXECUTABLE: u8 = 126;
+const NOT_EXECUTABLE: i32 = 126;
 
 /// Exit code of shells for a missing command.
-const NOT_FOUND: u8 = 127;
+const NOT_FOUND: i32 = 127;
 
 /// A session of this process over successive connections.
 #[derive(Debug)]
@@ -274,17 +243,12 @@ struct KeeperSession {
     pool: String,
     session: [u8; 16],
     connection: u64,
+    /// `None`: the next request connects.
     client: Option<Client>,
 }
 
 impl KeeperSession {
-    /// Makes a session; the first request connects it. Fails if the kernel has no random bytes for its id.
-    fn new(socket: PathBuf, patience: Duration, pool: &str) -> io::Result<KeeperSession> {
-        let session = sys::random_bytes()?;
-        Ok(KeeperSession { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
-    }
-
-    /// Sends a request. A connection that failed is not used again.
+    /// Sends a request. A connection that failed is not used again; after an ERROR the daemon may close it.
     fn ask<'r, T>(
         &mut self,
         request: impl FnOnce(u64) -> RequestFrame<'r>,
@@ -321,43 +285,11 @@ impl KeeperSession {
 
     /// Sends a request that returns DONE. Returns whether it was done.
     fn done(&mut self, request: impl Fn(u64) -> RequestFrame<'static>) -> Result<bool, ClientFailure> {
-        let ask = || {
-            self.ask(&request, &DescriptorList::new(), |reply| match reply {
-                WireReply::Done { ok, .. } => Ok(*ok),
-                WireReply::Error { code, message, .. } => {
-                    Err(ClientFailure::Refused { code: *code, message: (*message).to_owned() })
-                }
-                _ => Ok(false),
+        retry_unread(|| {
+            self.ask(&request, &DescriptorList::new(), |reply| {
+                matches!(reply, WireReply::Done { ok: true, .. })
             })
-        };
-        let done = retry_unread(ask)?;
-        if done.is_err() {
-            // After an error reply, the daemon may close the connection.
-            self.client = None;
-        }
-        done
-    }
-}
-
-#[derive(Debug)]
-struct LeaseKeeper {
-    end: Sender<WorkOutcome>,
-    thread: JoinHandle<()>,
-}
-
-impl LeaseKeeper {
-    fn start(holder: KeeperSession, lease: u64) -> io::Result<LeaseKeeper> {
-        let (end, ended) = channel();
-        let thread =
-            std::thread::Builder::new().name("lease".into()).spawn(move || keep(holder, lease, &ended))?;
-        Ok(LeaseKeeper { end, thread })
-    }
-
-    /// Releases the lease and waits until the daemon has replied or failed.
-    fn release(self, outcome: WorkOutcome) {
-        // The thread may have exited: then there is nothing to release.
-        let _ = self.end.send(outcome);
-        let _ = self.thread.join();
+        })
     }
 }
 

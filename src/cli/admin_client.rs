@@ -1,7 +1,7 @@
 //! A blocking client of the admin socket, with as much HTTP as one request and one response need. Each
 //! request names the daemon's socket; a daemon that serves another socket refuses it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -94,8 +94,6 @@ pub(super) struct AdminResponse {
 pub(super) enum AdminFailure {
     #[error("{}: {}", path.display(), unanswered(path, source))]
     Io { path: PathBuf, source: io::Error },
-    #[error("{absent}\nhelp: correct the settings, which may say where the admin socket is: {settings}")]
-    Settings { absent: Box<AdminFailure>, settings: String },
     #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
     NotUnderstood { path: PathBuf },
     #[error(
@@ -141,13 +139,12 @@ impl AdminClient {
 
     /// Fetches a page, whatever its status.
     pub(super) fn get(&self, path: &str) -> Result<AdminResponse, AdminFailure> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", self.patience)
+        self.ask("GET", path, "", self.patience)
     }
 
     /// Fetches a page and reads its JSON.
     pub(super) fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, AdminFailure> {
-        let answered = self.get(path)?;
-        self.understood(&answered)
+        self.get(path)?.read()
     }
 
     /// Sends a command and returns the daemon's reply.
@@ -157,10 +154,7 @@ impl AdminClient {
         parameters: &Value,
     ) -> Result<T, AdminFailure> {
         self.see_that_it_answers()?;
-        let body = parameters.to_string();
-        let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\n");
-        let answered = self.ask(&head, &body, VERB_PATIENCE)?;
-        self.understood(&answered)
+        self.ask("POST", path, &parameters.to_string(), VERB_PATIENCE)?.read()
     }
 
     /// Starts a command with a streamed response. Returns the connection and the first bytes of the body.
@@ -170,19 +164,23 @@ impl AdminClient {
         parameters: &Value,
     ) -> Result<(UnixStream, Vec<u8>), AdminFailure> {
         self.see_that_it_answers()?;
-        let body = parameters.to_string();
-        // HTTP/1.0 responses are not chunked and end with the connection.
-        let request = self.request(&format!("POST {path} HTTP/1.0\r\n"), &body)?;
-        let (mut stream, admin) = self.connect(VERB_PATIENCE)?;
+        let (stream, admin) = self.send("POST", path, &parameters.to_string(), VERB_PATIENCE)?;
         let failed = |source| AdminFailure::Io { path: admin.to_owned(), source };
-        stream.write_all(request.as_bytes()).map_err(failed)?;
-        let mut answer = Vec::new();
-        let head = read_head(&mut stream, &mut answer).map_err(failed)?;
+        let (mut stream, mut answer) = (BufReader::new(stream), Vec::new());
+        while !answer.ends_with(b"\r\n\r\n") {
+            let count =
+                stream.by_ref().take(HEAD_BYTES_MAX).read_until(b'\n', &mut answer).map_err(failed)?;
+            // The admin socket closes connections of other users without a response.
+            if count == 0 || answer.len() as u64 > HEAD_BYTES_MAX {
+                return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
         if answer.starts_with(b"HTTP/1.0 200 ") {
-            return Ok((stream, answer.split_off(head)));
+            let came = stream.buffer().to_vec();
+            return Ok((stream.into_inner(), came));
         }
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
-        self.understood::<Value>(&self.answered(admin, &answer)?)?;
+        self.answered(admin, &answer)?.read::<Value>()?;
         Err(AdminFailure::NotUnderstood { path: admin.to_owned() })
     }
 
@@ -191,26 +189,34 @@ impl AdminClient {
         self.get("/healthz").map(drop)
     }
 
-    fn understood<T: DeserializeOwned>(&self, answered: &AdminResponse) -> Result<T, AdminFailure> {
-        let failed = |_| AdminFailure::NotUnderstood { path: answered.from.clone() };
-        let value: Value = serde_json::from_str(&answered.body).map_err(failed)?;
-        match value.get("error").and_then(Value::as_str) {
-            Some(error) => Err(AdminFailure::Refused(error.to_owned())),
-            None => serde_json::from_value(value).map_err(failed),
+    fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        patience: Duration,
+    ) -> Result<AdminResponse, AdminFailure> {
+        let (stream, admin) = self.send(method, path, body, patience)?;
+        let failed = |source| AdminFailure::Io { path: admin.to_owned(), source };
+        let mut answer = Vec::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
+        // The admin socket closes connections of other users without a response.
+        if answer.is_empty() {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }
-    }
-
-    fn ask(&self, head: &str, body: &str, patience: Duration) -> Result<AdminResponse, AdminFailure> {
-        let request = self.request(head, body)?;
-        let (stream, admin) = self.connect(patience)?;
-        let answer = exchange(stream, &request)
-            .map_err(|source| AdminFailure::Io { path: admin.to_owned(), source })?;
         self.answered(admin, &answer)
     }
 
-    /// Builds a request with the common headers, among them the identity of the file at the socket's path.
-    fn request(&self, head: &str, body: &str) -> Result<String, AdminFailure> {
-        let mut head = format!("{head}host: tidegate\r\n");
+    /// Connects and sends a request, with the identity of the file at the socket's path. Returns the connection and the path
+    /// of the admin socket. HTTP/1.0 responses are not chunked and end with the connection.
+    fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        patience: Duration,
+    ) -> Result<(UnixStream, &Path), AdminFailure> {
+        let mut head = format!("{method} {path} HTTP/1.0\r\nhost: tidegate\r\n");
         if let Some(path) = &self.socket {
             let found = std::fs::metadata(path)
                 .map_err(|source| AdminFailure::NoSocket { path: path.clone(), source })?;
@@ -220,7 +226,11 @@ impl AdminClient {
         if !body.is_empty() {
             head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
         }
-        Ok(format!("{head}\r\n{body}"))
+        let (mut stream, admin) = self.connect(patience)?;
+        stream
+            .write_all(format!("{head}\r\n{body}").as_bytes())
+            .map_err(|source| AdminFailure::Io { path: admin.to_owned(), source })?;
+        Ok((stream, admin))
     }
 
     /// Connects. Returns the connection and its path.
@@ -240,8 +250,9 @@ impl AdminClient {
             }
         }
         let absent = absent.unwrap_or_else(|| AdminFailure::Refused("no admin socket is named".to_owned()));
-        Err(match self.settings_error.clone() {
-            Some(settings) => AdminFailure::Settings { absent: Box::new(absent), settings },
+        let help = "help: correct the settings, which may say where the admin socket is";
+        Err(match &self.settings_error {
+            Some(settings) => AdminFailure::Refused(format!("{absent}\n{help}: {settings}")),
             None => absent,
         })
     }
@@ -258,30 +269,15 @@ impl AdminClient {
     }
 }
 
-fn exchange(mut stream: UnixStream, request: &str) -> io::Result<Vec<u8>> {
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-    // The admin socket closes connections of other users without a response.
-    if answer.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(answer)
-}
-
-/// Reads up to the end of the headers and returns its offset.
-fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize> {
-    let mut part = [0; 4_096];
-    loop {
-        if let Some(head) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-            return Ok(head + 4);
+impl AdminResponse {
+    /// Reads the JSON of the body.
+    fn read<T: DeserializeOwned>(&self) -> Result<T, AdminFailure> {
+        let failed = |_| AdminFailure::NotUnderstood { path: self.from.clone() };
+        let value: Value = serde_json::from_str(&self.body).map_err(failed)?;
+        match value.get("error").and_then(Value::as_str) {
+            Some(error) => Err(AdminFailure::Refused(error.to_owned())),
+            None => serde_json::from_value(value).map_err(failed),
         }
-        let count = stream.read(&mut part)?;
-        // The admin socket closes connections of other users without a response.
-        if count == 0 || answer.len() > HEAD_BYTES_MAX {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        answer.extend_from_slice(part.get(..count).unwrap_or_default());
     }
 }
 
@@ -334,7 +330,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const VERB_PATIENCE: Duration = Duration::from_secs(40);
 
 /// A few names and values.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+const HEAD_BYTES_MAX: u64 = 16 << 10;
 
 /// More than a status of thousands of rules.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;

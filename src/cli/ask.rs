@@ -1,16 +1,18 @@
 //! `tidegate hit` and `tidegate peek`: one request from a shell.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, retry_unread};
 use super::completions::domains;
 use super::explain::cost;
-use super::{CliError, CliResult, FormatArgs, OutputFormat, span, usage};
+use super::{CliError, CliResult, FormatArgs, span, usage};
 use crate::adapters::shorten_value;
 use crate::clock::Micros;
 use crate::daemon::log;
@@ -103,6 +105,19 @@ impl RequestArgs {
             ..CheckRequest::new(id, &self.domain)
         }
     }
+
+    /// Returns the outcome of a request that failed, as clients decide.
+    pub(super) fn undecided(&self, failure: ClientFailure) -> Result<Undecided, CliError> {
+        let reason = failure.to_string();
+        match failure {
+            ClientFailure::TooLarge(_) => Err(usage(reason)),
+            ClientFailure::Refused { code: Code::Invalid, message } => Err(usage(message)),
+            ClientFailure::Refused { code, .. } if code.refuses() => {
+                Ok(Undecided { verdict: Verdict::Shed.name(), degraded: false, reason, code: EX_TEMPFAIL })
+            }
+            _ => Ok(self.on_failure.undecided(reason)),
+        }
+    }
 }
 
 impl Args {
@@ -113,8 +128,8 @@ impl Args {
         out: &mut dyn Write,
     ) -> CliResult {
         let descriptors = self.request.descriptors()?;
-        if is_disabled() {
-            return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
+        if let Some(undecided) = disabled() {
+            return self.print_undecided(&undecided, out);
         }
         let socket = self.request.socket();
         let answered = retry_unread(|| {
@@ -125,77 +140,66 @@ impl Args {
         });
         match answered {
             Ok(printed) => printed,
-            Err(ClientFailure::TooLarge(error)) => Err(usage(error)),
-            Err(ClientFailure::Refused { code, message }) => self.error(code, &message, out),
-            Err(failure) => self.failed(&failure.to_string(), out),
+            Err(failure) => self.print_undecided(&self.request.undecided(failure)?, out),
         }
     }
 
     fn print(&self, reply: &WireReply<'_>, out: &mut dyn Write) -> CliResult {
-        match reply {
-            WireReply::Decision(decision) => {
-                match self.format.chosen() {
-                    OutputFormat::Text => print_text(decision, out)?,
-                    OutputFormat::Json => writeln!(out, "{}", to_json(decision))?,
-                }
-                let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
-                Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
-            }
-            WireReply::Error { code, message, .. } => self.error(*code, message, out),
-            _ => self.failed("a reply to another request", out),
-        }
-    }
-
-    /// Prints the outcome of an ERROR, as clients decide.
-    fn error(&self, code: Code, message: &str, out: &mut dyn Write) -> CliResult {
-        if code == Code::Invalid {
-            return Err(usage(message));
-        }
-        if !code.refuses() {
-            return self.failed(&format!("{code}: {message}"), out);
-        }
-        match self.format.chosen() {
-            OutputFormat::Text => log::plainly(&refused(code, message)),
-            OutputFormat::Json => {
-                let reason = format!("{code}: {message}");
-                let verdict = Verdict::Shed.name();
-                writeln!(out, "{}", json!({"verdict": verdict, "degraded": false, "reason": reason}))?;
-            }
-        }
-        Ok(ExitCode::from(EX_TEMPFAIL))
-    }
-
-    /// Prints the outcome without an answer from the daemon, as `--on-failure` chooses.
-    fn failed(&self, reason: &str, out: &mut dyn Write) -> CliResult {
-        let code = match self.request.on_failure {
-            OnFailure::Allow => ExitCode::SUCCESS,
-            OnFailure::Refuse => ExitCode::from(EX_UNAVAILABLE),
+        let WireReply::Decision(decision) = reply else {
+            return self.print_undecided(&self.request.on_failure.undecided(OTHER_REPLY.to_owned()), out);
         };
-        self.without_answer(reason, code, out)
-    }
-
-    /// Prints an outcome that the daemon did not decide.
-    fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> CliResult {
-        let allowed = code == ExitCode::SUCCESS;
-        let verdict = if allowed { "allow" } else { "refuse" };
-        match self.format.chosen() {
-            OutputFormat::Text => log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}")),
-            OutputFormat::Json => {
-                writeln!(out, "{}", json!({"verdict": verdict, "degraded": true, "reason": reason}))?;
-            }
+        if self.format.is_json() {
+            writeln!(out, "{}", to_json(decision))?;
+        } else {
+            print_text(decision, out)?;
         }
-        Ok(code)
+        let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+        Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
+    }
+
+    fn print_undecided(&self, undecided: &Undecided, out: &mut dyn Write) -> CliResult {
+        if self.format.is_json() {
+            writeln!(out, "{}", json!(undecided))?;
+        } else {
+            log::plainly(&undecided.to_string());
+        }
+        Ok(ExitCode::from(undecided.code))
     }
 }
 
-/// The line for a request that an ERROR refuses.
-pub(super) fn refused(code: Code, message: &str) -> String {
-    format!("tidegate: {}, {code}: {message}", Verdict::Shed.name())
+/// The outcome of a request without a decision of the daemon.
+#[derive(Debug, Serialize)]
+pub(super) struct Undecided {
+    verdict: &'static str,
+    /// Whether there was no answer; else an ERROR refuses the request.
+    degraded: bool,
+    reason: String,
+    #[serde(skip)]
+    pub(super) code: u8,
 }
 
-/// Whether `TIDEGATE_DISABLE=1` is set: then no request is sent.
-pub(super) fn is_disabled() -> bool {
-    std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1")
+impl fmt::Display for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let without = if self.degraded { "without an answer: " } else { "" };
+        write!(f, "tidegate: {}, {without}{}", self.verdict, self.reason)
+    }
+}
+
+impl OnFailure {
+    /// Returns the outcome without an answer.
+    pub(super) fn undecided(self, reason: String) -> Undecided {
+        let (verdict, code) = match self {
+            OnFailure::Allow => ("allow", 0),
+            OnFailure::Refuse => ("refuse", EX_UNAVAILABLE),
+        };
+        Undecided { verdict, degraded: true, reason, code }
+    }
+}
+
+/// Returns the outcome if `TIDEGATE_DISABLE=1` is set: then no request is sent.
+pub(super) fn disabled() -> Option<Undecided> {
+    let is_set = std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1");
+    is_set.then(|| OnFailure::Allow.undecided("TIDEGATE_DISABLE=1".to_owned()))
 }
 
 /// Parses `user=u1`. A long value is shortened as every client does.
@@ -216,7 +220,10 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
             write!(out, "  {rule}: {} of {} left", count(remaining), count(limit))?;
         }
         (Some(rule), ..) => write!(out, "  {rule}")?,
-        _ => write!(out, "  {}", unlimited(decision))?,
+        _ => {
+            let none = "no enforced rule with a limit matches; `tidegate why` says why";
+            write!(out, "  {}", not_limited(decision).unwrap_or(none))?;
+        }
     }
     match (decision.verdict, decision.retry_us, decision.reset_us) {
         (Verdict::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
@@ -256,11 +263,6 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
     Ok(())
 }
 
-/// Says why nothing limits the request.
-fn unlimited(decision: &DecisionReply<'_>) -> &'static str {
-    not_limited(decision).unwrap_or("no enforced rule with a limit matches; `tidegate why` says why")
-}
-
 /// Says that no rule matches the request at all.
 pub(super) fn not_limited(decision: &DecisionReply<'_>) -> Option<&'static str> {
     let (_, reason) = decision.notes.iter().find(|(kind, _)| *kind == NoteKind::Unmatched)?;
@@ -274,12 +276,8 @@ pub(super) fn not_limited(decision: &DecisionReply<'_>) -> Option<&'static str> 
 
 fn to_json(decision: &DecisionReply<'_>) -> Value {
     let notes: Vec<&str> = decision.notes.iter().flat_map(|(kind, rule)| [kind.name(), *rule]).collect();
-    let all = decision.all.map(|all| {
-        let entries = all
-            .iter()
-            .map(|entry| json!([entry.rule, entry.limit, entry.window_us, entry.remaining, entry.reset_us]));
-        entries.collect::<Vec<_>>()
-    });
+    let entry = |of: &LimitEntry<'_>| json!([of.rule, of.limit, of.window_us, of.remaining, of.reset_us]);
+    let all = decision.all.map(|all| all.iter().map(entry).collect::<Vec<_>>());
     json!({
         "verdict": decision.verdict.name(),
         "rule": decision.rule,
@@ -297,6 +295,8 @@ fn to_json(decision: &DecisionReply<'_>) -> Value {
         "degraded": false,
     })
 }
+
+pub(super) const OTHER_REPLY: &str = "a reply to another request";
 
 /// `EX_TEMPFAIL` of sysexits.h: try again later.
 pub(super) const EX_TEMPFAIL: u8 = 75;

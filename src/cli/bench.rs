@@ -17,6 +17,7 @@ use super::{CliResult, FormatArgs, span};
 use crate::clock::read_boot_nanos;
 use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, encode_request};
 use crate::terms::{count, counted};
+use crate::trace::spread::QUANTILES;
 
 /// Measures the throughput and response times of a running daemon
 ///
@@ -75,17 +76,12 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
             Err(_) => return Ok(ExitCode::FAILURE),
         }
     }
-    let seconds = Duration::from_nanos(read_boot_nanos() - begin).as_secs_f64();
-    print(args, &all, seconds, out)?;
+    let rate = all.len().saturating_mul(1_000) / (read_boot_nanos() - begin).div_ceil(NANOS_PER_MILLI).max(1);
+    print(args, &all, rate, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(args: &Args, all: &Histogram<u64>, seconds: f64, out: &mut dyn Write) -> io::Result<()> {
-    #[allow(clippy::cast_precision_loss, reason = "for people, to three digits")]
-    let rate = all.len() as f64 / seconds;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and rounded")]
-    let rate = rate.round() as u64;
-    #[allow(clippy::cast_precision_loss, reason = "for people, to a tenth of a microsecond")]
+fn print(args: &Args, all: &Histogram<u64>, rate: u64, out: &mut dyn Write) -> io::Result<()> {
     let micros = |quantile| all.value_at_quantile(quantile) as f64 / 1_000.0;
     if args.format.is_json() {
         let latencies: Map<_, _> =
@@ -106,9 +102,6 @@ fn print(args: &Args, all: &Histogram<u64>, seconds: f64, out: &mut dyn Write) -
     }
     Ok(())
 }
-
-const QUANTILES: [(&str, f64); 5] =
-    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
 struct Worker {
     client: Client,
@@ -167,6 +160,8 @@ fn histogram() -> Histogram<u64> {
     #[allow(clippy::expect_used, reason = "the bounds are constants, and within what the crate allows")]
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds")
 }
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// A daemon that takes longer has stopped.
 const PATIENCE: Duration = Duration::from_secs(5);

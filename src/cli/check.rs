@@ -14,7 +14,7 @@ use super::admin_client::AdminClient;
 use super::client::default_socket;
 use super::describe::{self, conditions_or_none, object, position};
 use super::running::RunningDaemon;
-use super::{CliResult, FormatArgs, OutputFormat};
+use super::{CliResult, FormatArgs};
 use crate::admin::DaemonStatus;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::fleet_alone;
@@ -80,13 +80,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref(), &default_socket());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
     let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
-    match args.format.chosen() {
-        OutputFormat::Text => print(&read, &settings, args, out)?,
-        OutputFormat::Json => {
-            writeln!(out, "{:#}", to_json(&read, &settings))?;
-        }
+    if args.format.is_json() {
+        writeln!(out, "{:#}", to_json(&read, &settings))?;
+    } else {
+        print(&read, &settings, args, out)?;
     }
-    out.flush()?;
     Ok(if read.count(true) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
@@ -199,14 +197,8 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) 
 }
 
 fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
-    let mut all = position(&listed.position);
-    all.extend(object(json!({
-        "name": &*listed.name,
-        "list": <&str>::from(listed.kind),
-        "mode": listed.mode.to_string(),
-        "match": conditions_or_none(&listed.conditions),
-        "help": listed.help.as_deref(),
-    })));
+    let mut all = describe::listed(listed);
+    all.insert("help".to_owned(), json!(listed.help.as_deref()));
     all
 }
 

@@ -6,13 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytes::BytesMut;
-use tokio_util::codec::{Decoder, LengthDelimitedCodec};
-
 use super::doctor::reach;
 use crate::protocol::{
-    Code, DescriptorList, FRAME_BYTES_MAX, Fault, HelloFrame, ReplyScratch, RequestFrame, TooLarge,
-    WireReply, decode_reply, encode_request,
+    Code, DescriptorList, Fault, FrameSplit, HelloFrame, ReplyScratch, RequestFrame, TooLarge, WireReply,
+    decode_reply, encode_request, split_frame,
 };
 use crate::terms::without_number;
 
@@ -20,8 +17,7 @@ use crate::terms::without_number;
 #[derive(Debug)]
 pub(super) struct Client {
     stream: UnixStream,
-    buffer: BytesMut,
-    codec: LengthDelimitedCodec,
+    buffer: Vec<u8>,
     last_id: u64,
 }
 
@@ -70,17 +66,10 @@ impl Client {
     ) -> Result<Client, ClientFailure> {
         let failed = |source| ClientFailure::Connect { path: path.into(), source };
         let stream = connect(path, patience).map_err(failed)?;
-        let codec = LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec();
-        let mut client = Client { stream, buffer: BytesMut::new(), codec, last_id: 0 };
+        let mut client = Client { stream, buffer: Vec::new(), last_id: 0 };
         let hello = RequestFrame::Hello(HelloFrame { client: Some(CLIENT), ..hello });
-        let refused = client.ask(&hello, &DescriptorList::new(), |reply| match reply {
-            WireReply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
-            _ => None,
-        })?;
-        match refused {
-            Some((code, message)) => Err(ClientFailure::Refused { code, message }),
-            None => Ok(client),
-        }
+        client.ask(&hello, &DescriptorList::new(), |_| ())?;
+        Ok(client)
     }
 
     pub(super) fn next_id(&mut self) -> u64 {
@@ -92,7 +81,7 @@ impl Client {
         Ok(self.stream.write_all(requests)?)
     }
 
-    /// Sends a request, waits for the next reply and passes it to `look`.
+    /// Sends a request, waits for the next reply and passes it to `look`, unless it is an ERROR.
     pub(super) fn ask<T>(
         &mut self,
         request: &RequestFrame<'_>,
@@ -106,6 +95,9 @@ impl Client {
         let written = self.stream.write_all(&bytes);
         let looked = self.receive(|payload| match decode_reply(payload, &mut ReplyScratch::default())? {
             WireReply::Goodbye { .. } => Err(ClientFailure::Leaving),
+            WireReply::Error { code, message, .. } => {
+                Err(ClientFailure::Refused { code, message: message.to_owned() })
+            }
             reply => Ok(look(&reply)),
         });
         match (looked, written) {
@@ -123,8 +115,14 @@ impl Client {
             if self.buffer.starts_with(b"HTTP") {
                 return Err(ClientFailure::AdminSocket);
             }
-            if let Some(payload) = self.codec.decode(&mut self.buffer)? {
-                return Ok(look(&payload));
+            match split_frame(&self.buffer) {
+                FrameSplit::Frame { payload, consumed } => {
+                    let looked = look(payload);
+                    self.buffer.drain(..consumed);
+                    return Ok(looked);
+                }
+                FrameSplit::Broken(fault) => return Err(fault.into()),
+                FrameSplit::More { .. } => {}
             }
             match self.stream.read(&mut part) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),

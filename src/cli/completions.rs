@@ -25,7 +25,7 @@ pub(super) enum Shell {
 
 /// Prints the candidates if a completion script runs this program, and returns whether it does.
 pub(super) fn answered() -> bool {
-    let command = || super::generate::shown(&Arguments::command());
+    let command = || super::generate::without_help(Arguments::command());
     let directory = std::env::current_dir().ok();
     let completed = CompleteEnv::with_factory(command)
         .var(VARIABLE)
@@ -94,10 +94,8 @@ fn rules_in_force() -> Vec<ListedDomain> {
     // The words after `--` are those of the command line.
     let words: Vec<OsString> = std::env::args_os().collect();
     let value = |option: &str| {
-        let mut pairs = words.windows(2).filter_map(|pair| pair.split_first());
-        pairs.find_map(|(word, value)| {
-            (word == option).then(|| PathBuf::from(value.first().cloned().unwrap_or_default()))
-        })
+        let place = words.iter().position(|word| word == option)?;
+        words.get(place + 1).map(PathBuf::from)
     };
     let (admin, socket) = (value("--admin"), value("--socket"));
     let client = AdminArgs { admin, socket }.client().within(PATIENCE);

@@ -11,8 +11,8 @@ use crate::rules::percent::Percent;
 use crate::rules::shed::{Shed, ShedPart, SignalSource, Workers};
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
-    Allowance, Condition, Domain, FleetBound, FleetSettings, KeyPart, Limit, OverTreatment, Position,
-    RefusedCost, Rule, WholeNumbers, conditions,
+    Allowance, Condition, Domain, FleetBound, FleetSettings, KeyPart, Limit, ListedEntry, Mode,
+    OverTreatment, Position, RefusedCost, Rule, WholeNumbers, conditions,
 };
 
 /// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
@@ -118,6 +118,18 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
 /// Formats conditions as in a rules file; `None` if there are none.
 pub(super) fn conditions_or_none(of: &[Condition]) -> Option<String> {
     Some(conditions(of)).filter(|text| !text.is_empty())
+}
+
+/// Returns the fields of a list entry.
+pub(super) fn listed(listed: &ListedEntry) -> Map<String, Value> {
+    let mut all = position(&listed.position);
+    all.extend(object(json!({
+        "name": &*listed.name,
+        "list": <&str>::from(listed.kind),
+        "mode": listed.mode.to_string(),
+        "match": conditions_or_none(&listed.conditions),
+    })));
+    all
 }
 
 /// Returns a position as three fields; an unknown line or column is null.
@@ -270,29 +282,27 @@ pub(super) fn signals(shed: &Shed) -> String {
 /// Returns an entry as JSON, every key always present; parts that are off are null.
 pub(super) fn shed_json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
     let mut all = position(&shed.position);
-    let names = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let describe_part = |which: ShedPart| part(domain, shed, which);
+    let with_rule = |which: ShedPart, mode: Mode, own: Value| {
+        let mut fields = object(own);
+        fields.extend(object(json!({
+            "rule": shed.rule_name(which),
+            "mode": mode.name(),
+            "bound": part(domain, shed, which),
+        })));
+        fields
+    };
     all.extend(object(json!({
         "pool": &*shed.pool,
         "slots": shed.slots,
-        "callers": {"by": names(&shed.callers.by), "rotate_us": Micros::from(shed.callers.rotate).0},
-        "fleet": shed.fleet.as_ref().map(|own| json!({
-            "rule": shed.rule_name(ShedPart::Fleet),
-            "mode": own.mode.name(),
-            "bound": describe_part(ShedPart::Fleet),
+        "callers": {"by": shed.callers.by, "rotate_us": Micros::from(shed.callers.rotate).0},
+        "fleet": shed.fleet.as_ref().map(|own| with_rule(ShedPart::Fleet, own.mode, json!({
             "reserve_permille": own.reserve,
             "for": domain.priorities().get(own.reserved_for).map(|name| &**name),
-        })),
-        "brake": shed.brake.as_ref().map(|own| json!({
-            "rule": shed.rule_name(ShedPart::Brake),
-            "mode": own.mode.name(),
-            "bound": describe_part(ShedPart::Brake),
-            "bands_permille": own.bands,
-        })),
-        "workers": shed.workers.as_ref().map(|own| json!({
-            "rule": shed.rule_name(ShedPart::Workers),
-            "mode": own.mode.name(),
-            "bound": describe_part(ShedPart::Workers),
+        }))),
+        "brake": shed.brake.as_ref().map(|own| {
+            with_rule(ShedPart::Brake, own.mode, json!({"bands_permille": own.bands}))
+        }),
+        "workers": shed.workers.as_ref().map(|own| with_rule(ShedPart::Workers, own.mode, json!({
             "good_permille": own.good,
             "bad_permille": own.bad,
             "after_us": Micros::from(own.after).0,
@@ -300,14 +310,11 @@ pub(super) fn shed_json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
             "leak": [own.leak.0, own.leak.1],
             "shed_critical": own.shed_critical,
             "stripe_exact": own.stripe_exact,
-        })),
-        "queue_age": shed.queue_age.as_ref().map(|own| json!({
-            "rule": shed.rule_name(ShedPart::QueueAge),
-            "mode": own.mode.name(),
-            "bound": describe_part(ShedPart::QueueAge),
+        }))),
+        "queue_age": shed.queue_age.as_ref().map(|own| with_rule(ShedPart::QueueAge, own.mode, json!({
             "others_us": Micros::from(own.others).0,
             "critical_us": Micros::from(own.critical).0,
-        })),
+        }))),
         "signals": shed.signals.iter().map(|signal| json!({
             "name": &*signal.name,
             "listen": match &signal.source {

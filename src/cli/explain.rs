@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
@@ -15,7 +16,7 @@ use super::ask::attribute;
 use super::check::RulesRead;
 use super::client::default_socket;
 use super::completions::domains;
-use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, fleet, usage};
+use super::{CliError, CliResult, FormatArgs, failed, fleet, usage};
 use crate::admin::{DaemonStatus, FleetKeyStatus};
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
@@ -34,12 +35,8 @@ pub(super) struct Args {
     /// The domain of the request
     #[arg(add = domains())]
     domain: String,
-    /// Attributes of the request, in order: its first descriptor
-    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    attributes: Vec<(String, String)>,
-    /// Another descriptor of the request, for descriptor trees; may be given several times
-    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
-    descriptor: Vec<List>,
+    #[command(flatten)]
+    subject: SubjectArgs,
     /// A directory of rules, one file of rules, or a settings file with the rules that it names
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
@@ -47,12 +44,6 @@ pub(super) struct Args {
     /// /etc/tidegate/tidegate.yaml, if it exists]
     #[arg(long, value_name = "FILE", conflicts_with = "rules")]
     config: Option<PathBuf>,
-    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
-    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true)]
-    cost: Vec<(String, u32)>,
-    /// Its priority, by a name of the rules
-    #[arg(long, value_name = "NAME")]
-    priority: Option<String>,
     /// Also asks the daemon for its counts under these rules, and for its share of fleet budgets
     #[arg(long)]
     live: bool,
@@ -62,7 +53,38 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-pub(super) type List = std::sync::Arc<[(String, String)]>;
+/// The request to explain
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct SubjectArgs {
+    /// Attributes of the request, in order: its first descriptor
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// Another descriptor of the request, for descriptor trees; may be given several times
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
+    descriptor: Vec<Arc<[(String, String)]>>,
+    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
+    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true)]
+    #[arg(default_value = "1", hide_default_value = true)]
+    pub(super) cost: Vec<(String, u32)>,
+    /// Its priority, by a name of the rules
+    #[arg(long, value_name = "NAME")]
+    pub(super) priority: Option<String>,
+}
+
+impl SubjectArgs {
+    /// Returns the attributes in as many descriptors as needed, then the others.
+    pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
+        let mut descriptors = DescriptorList::new();
+        let first = self.attributes.chunks(PAIRS_MAX);
+        for list in first.chain(self.descriptor.iter().map(|list| &**list)) {
+            let pairs: Vec<_> = list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            if !descriptors.push(&pairs) {
+                return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
+            }
+        }
+        Ok(descriptors)
+    }
+}
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,16 +96,9 @@ Nothing is charged. Without --live no daemon is asked; with it, the rules are th
 Exit codes: 0 explained; 1 no such domain, its rules have errors, or the daemon does not answer; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let mut descriptors = DescriptorList::new();
-    let first = pairs(&args.attributes);
-    let others: Vec<_> = args.descriptor.iter().map(|list| pairs(list)).collect();
-    let all = first.chunks(PAIRS_MAX).chain(others.iter().map(Vec::as_slice));
-    for descriptor in all {
-        if !descriptors.push(descriptor) {
-            return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
-        }
-    }
-    let judge = CheckRequest { priority: args.priority.as_deref(), ..CheckRequest::new(0, &args.domain) };
+    let descriptors = args.subject.descriptors()?;
+    let priority = args.subject.priority.as_deref();
+    let judge = CheckRequest { priority, ..CheckRequest::new(0, &args.domain) };
     if let Some(reason) = refused_by_the_socket(&RequestFrame::Hit(judge), &descriptors) {
         return Err(usage(reason));
     }
@@ -92,39 +107,20 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
         return Err(no_domain(&args.domain, &read));
     };
-    let request = ExplainedRequest {
-        descriptors: &descriptors,
-        cost: costs(&args.cost),
-        priority: args.priority.as_deref(),
-    };
+    let request = ExplainedRequest { descriptors: &descriptors, cost: &args.subject.cost, priority };
     let explained = explain(domain, &request);
     let live = args.live.then(|| ask_live(&explained, &args.admin.client())).transpose()?;
-    match args.format.chosen() {
-        OutputFormat::Text => {
-            text::print(&explained, &request, &read.read_from(), out)?;
-            live.iter().try_for_each(|live| print_live(live, out))?;
+    if args.format.is_json() {
+        let mut all = text::to_json(&explained, &request);
+        if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
+            fields.insert("live".to_owned(), json!(live));
         }
-        OutputFormat::Json => {
-            let mut all = text::to_json(&explained, &request);
-            if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
-                fields.insert("live".to_owned(), serde_json::json!(live));
-            }
-            writeln!(out, "{all:#}")?;
-        }
+        writeln!(out, "{all:#}")?;
+    } else {
+        text::print(&explained, &request, &read.read_from(), out)?;
+        live.iter().try_for_each(|live| print_live(live, out))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn pairs(list: &[(String, String)]) -> Vec<(&str, &str)> {
-    list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
-}
-
-/// Returns the costs; the default is one request.
-fn costs(written: &[(String, u32)]) -> Vec<(&str, u32)> {
-    match written {
-        [] => vec![(crate::engine::UNIT_REQUESTS, 1)],
-        written => written.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect(),
-    }
 }
 
 fn no_domain(name: &str, read: &RulesRead) -> CliError {
@@ -146,16 +142,16 @@ fn no_domain(name: &str, read: &RulesRead) -> CliError {
 }
 
 /// Parses `user=u1,path=/x`. Values with commas fit only the first descriptor: one argument per attribute.
-pub(super) fn descriptor(text: &str) -> Result<List, String> {
+fn descriptor(text: &str) -> Result<Arc<[(String, String)]>, String> {
     if text.is_empty() {
-        return Ok(List::default());
+        return Ok(Arc::default());
     }
     text.split(',').map(attribute).collect()
 }
 
 /// Parses `3` or `tokens=3`.
 pub(super) fn cost(text: &str) -> Result<(String, u32), String> {
-    let (unit, number) = text.split_once('=').unwrap_or((crate::engine::UNIT_REQUESTS, text));
+    let (unit, number) = text.split_once('=').unwrap_or((UNIT_REQUESTS, text));
     let number =
         number.parse().map_err(|_| format!("`{number}` is not a number from 0 to {}", protocol::COST_MAX))?;
     Ok((unit.into(), number))
@@ -221,7 +217,7 @@ fn print_live(live: &LiveRules, out: &mut dyn Write) -> io::Result<()> {
 #[derive(Debug)]
 struct ExplainedRequest<'a> {
     descriptors: &'a DescriptorList<'a>,
-    cost: Vec<(&'a str, u32)>,
+    cost: &'a [(String, u32)],
     priority: Option<&'a str>,
 }
 
@@ -285,14 +281,12 @@ enum AllowanceBy {
 }
 
 /// Outcome of one descriptor in the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum TreeOutcome {
-    /// No node of its depth has a limit.
-    Free,
-    /// This rule counts it.
-    Counts(Box<str>),
-    /// The limit of another descriptor replaces this rule.
-    Replaced(Box<str>),
+#[derive(Clone, Debug, Default, Serialize)]
+struct TreeOutcome {
+    /// The rule to which it leads; `None`: no node of its depth has a limit.
+    rule: Option<Box<str>>,
+    /// Whether the limit of another descriptor replaces this rule.
+    replaced: bool,
 }
 
 /// Evaluates lists, rules and tree for a request.
@@ -337,7 +331,7 @@ fn of_rule<'d>(
         return ExplainFinding { rule, stands: Err(MismatchReason::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
-    let Some((_, cost)) = request.cost.iter().find(|(named, _)| *named == unit) else {
+    let Some((_, cost)) = request.cost.iter().find(|(named, _)| named == unit) else {
         return ExplainFinding { rule, stands: Err(MismatchReason::Unit(unit)) };
     };
     let mut scratch = KeyScratch::default();
@@ -371,7 +365,7 @@ fn in_tree<'d>(
     }
     let mut hits = NodeHits::new();
     tree.select_hits(request.descriptors.iter(), &mut hits);
-    let cost = request.cost.iter().find(|(unit, _)| *unit == UNIT_REQUESTS).map(|(_, cost)| u64::from(*cost));
+    let cost = request.cost.iter().find(|(unit, _)| unit == UNIT_REQUESTS).map(|(_, cost)| u64::from(*cost));
     for hit in &hits {
         let Some(rule) = domain.rules().get(hit.hit.rule as usize) else { continue };
         let stands = match cost {
@@ -389,14 +383,10 @@ fn in_tree<'d>(
         rules.push(ExplainFinding { rule, stands });
     }
     let of_descriptor = |descriptor: &[(&str, &str)]| {
-        let Some(found) = tree.find(descriptor) else { return TreeOutcome::Free };
-        let name = domain.rules().get(found.rule as usize).map(|rule| rule.name.clone()).unwrap_or_default();
+        let Some(found) = tree.find(descriptor) else { return TreeOutcome::default() };
         // A replaced node is replaced for all descriptors that lead to it.
-        if hits.iter().any(|hit| hit.hit.rule == found.rule) {
-            TreeOutcome::Counts(name)
-        } else {
-            TreeOutcome::Replaced(name)
-        }
+        let replaced = hits.iter().all(|hit| hit.hit.rule != found.rule);
+        TreeOutcome { rule: domain.rules().get(found.rule as usize).map(|rule| rule.name.clone()), replaced }
     };
     request.descriptors.iter().map(of_descriptor).collect()
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminFailure};
-use super::status::{held, name};
+use super::status::held;
 use super::verbs::KeyArgs;
 use super::{CliResult, FormatArgs};
 use crate::admin::{
@@ -18,7 +18,7 @@ use crate::admin::{
 use crate::clock::Micros;
 use crate::engine::ReserveView;
 use crate::terms::{count, counted};
-use crate::trace::summary::TextTable;
+use crate::trace::summary::{TextTable, name};
 
 /// Shows the fleet budgets, permits and hosts as this host knows them
 #[derive(Clone, Debug, clap::Args)]
@@ -172,7 +172,7 @@ fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
             node.why.clone().unwrap_or_default(),
         ]
     });
-    TextTable::of_rows(&["redis", "state", "there and back", "connected", "why"], rows)
+    TextTable::new(&["redis", "state", "there and back", "connected", "why"], rows).shown()
 }
 
 fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
@@ -213,7 +213,7 @@ fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
         "over",
         "false",
     ];
-    TextTable::of_rows(&headings, rows)
+    TextTable::new(&headings, rows).shown()
 }
 
 /// Lists the pools with a reserve. Claims of other hosts are the most that they admit, not their load.
@@ -232,7 +232,7 @@ fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
     });
     let headings =
         ["reserve", "goes by", "other work", "at most", "slots elsewhere", "claimed there", "heard"];
-    TextTable::of_rows(&headings, rows)
+    TextTable::new(&headings, rows).shown()
 }
 
 /// Whether the reserve counts all hosts or this one alone.

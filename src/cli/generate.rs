@@ -52,61 +52,32 @@ Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usag
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
-        GeneratedKind::Man { directory } => write_pages(&without_help(Arguments::command()), directory)?,
+        GeneratedKind::Man { directory } => {
+            fs::create_dir_all(directory).map_err(|error| unwritable(directory, &error))?;
+            let mut command = without_help(Arguments::command());
+            // Building gives each command its full name.
+            command.build();
+            write_pages(&command, directory)?;
+        }
         GeneratedKind::Completions { shell } => out.write_all(&completions::script(*shell)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the command without its hidden parts, which are for this project's tests.
-pub(super) fn shown(command: &Command) -> Command {
-    let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
-    let commands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown);
-    // Leaked once, as the process exits afterwards.
-    let name: &'static str = command.get_name().to_owned().leak();
-    let mut seen = Command::new(name)
-        .disable_help_subcommand(true)
-        .version(VERSION)
-        .propagate_version(true)
-        .args(arguments)
-        .subcommands(commands);
-    if let Some(about) = command.get_about() {
-        seen = seen.about(about.clone());
-    }
-    seen
-}
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Removes the commands `help`, which have no pages of their own.
-fn without_help(command: clap::Command) -> clap::Command {
+/// Removes the commands `help`, which have no pages and no completions of their own.
+pub(super) fn without_help(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
-/// Writes all pages into a directory, which is created if missing.
+/// Writes the pages of a command and of those below it.
 fn write_pages(command: &Command, directory: &Path) -> Result<(), CliError> {
-    let unwritable = |path: &Path, error: io::Error| {
-        failed(format_args!("{}: {error}: name a directory that may be written to", path.display()))
-    };
-    fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
-    // Building gives each command its full name.
-    let mut command = command.clone();
-    command.build();
-    for (name, text) in pages(&command) {
-        let path = directory.join(format!("{name}.1"));
-        text.and_then(|text| fs::write(&path, text)).map_err(|error| unwritable(&path, error))?;
-    }
-    Ok(())
+    let path = directory.join(format!("{}.1", full_name(command)));
+    page(command).and_then(|text| fs::write(&path, text)).map_err(|error| unwritable(&path, &error))?;
+    command.get_subcommands().try_for_each(|command| write_pages(command, directory))
 }
 
-fn pages(command: &Command) -> Vec<(String, io::Result<Vec<u8>>)> {
-    let mut all = vec![(full_name(command), page(command))];
-    all.extend(visible(command).flat_map(pages));
-    all
-}
-
-fn visible(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|command| !command.is_hide_set())
+fn unwritable(path: &Path, error: &io::Error) -> CliError {
+    failed(format_args!("{}: {error}: name a directory that may be written to", path.display()))
 }
 
 /// Returns a name such as `tidegate-fleet-show`.
@@ -124,83 +95,65 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     man.render_synopsis_section(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
-    if visible(command).next().is_some() {
+    if command.has_subcommands() {
         man.render_subcommands_section(&mut text)?;
     }
     let mut more = Roff::default();
     if let Some(words) = command.get_after_help() {
-        ManSections::read(&words.to_string()).write(&mut more);
+        write_sections(&words.to_string(), &mut more);
     }
     see_also(&mut more, command);
     more.to_writer(&mut text)?;
     Ok(text)
 }
 
-/// The text below the options of `--help`, by section.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct ManSections<'w> {
-    /// Lines of prose; an empty one ends a paragraph.
-    notes: Vec<&'w str>,
-    exit_codes: Vec<&'w str>,
-    /// Lines to print verbatim.
-    examples: Vec<&'w str>,
-}
-
-impl<'w> ManSections<'w> {
-    fn read(words: &'w str) -> ManSections<'w> {
-        let mut below = ManSections::default();
-        let mut is_of_codes = false;
-        let mut lines = words.lines().peekable();
-        while let Some(line) = lines.next() {
-            let is_above_examples =
-                line.ends_with(':') && lines.peek().is_some_and(|next| next.starts_with("  "));
-            if let Some(codes) = line.strip_prefix("Exit codes: ") {
-                is_of_codes = true;
-                below.exit_codes.push(codes);
-            } else if let Some(example) = line.strip_prefix("  ") {
-                below.examples.push(example);
-            } else if line.is_empty() {
-                is_of_codes = false;
-                below.notes.push("");
-            } else if is_of_codes {
-                below.exit_codes.push(line);
-            } else if !is_above_examples {
-                below.notes.push(line);
-            } else if !HEADINGS.contains(&line) {
-                below.examples.push(line);
+fn write_sections(words: &str, page: &mut Roff) {
+    for (heading, lines) in sections(words) {
+        let is_verbatim = heading == "EXAMPLES";
+        let paragraphs = lines.split(|line| line.is_empty()).filter(|paragraph| !paragraph.is_empty());
+        for (index, paragraph) in paragraphs.enumerate() {
+            match index {
+                0 => page.control("SH", [heading]),
+                _ => page.control("PP", []),
+            };
+            if is_verbatim {
+                page.control("EX", []);
             }
-        }
-        below
-    }
-
-    fn write(&self, page: &mut Roff) {
-        if self.notes.iter().any(|line| !line.is_empty()) {
-            page.control("SH", ["NOTES"]);
-            let paragraphs = self.notes.split(|line| line.is_empty()).filter(|lines| !lines.is_empty());
-            for (index, paragraph) in paragraphs.enumerate() {
-                if index > 0 {
-                    page.control("PP", []);
-                }
-                prose(page, paragraph);
+            for line in paragraph {
+                page.text([roman(*line)]);
             }
-        }
-        if !self.exit_codes.is_empty() {
-            page.control("SH", ["EXIT STATUS"]);
-            prose(page, &self.exit_codes);
-        }
-        if !self.examples.is_empty() {
-            page.control("SH", ["EXAMPLES"]);
-            page.control("EX", []);
-            prose(page, &self.examples);
-            page.control("EE", []);
+            if is_verbatim {
+                page.control("EE", []);
+            }
         }
     }
 }
 
-fn prose(page: &mut Roff, lines: &[&str]) {
-    for line in lines {
-        page.text([roman(*line)]);
+/// Splits the text below the options of `--help` into lines by section. An empty line of prose ends a paragraph.
+fn sections(words: &str) -> [(&'static str, Vec<&str>); 3] {
+    let (mut notes, mut exit_codes, mut examples) = (Vec::new(), Vec::new(), Vec::new());
+    let mut is_of_codes = false;
+    let mut lines = words.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_above_examples =
+            line.ends_with(':') && lines.peek().is_some_and(|next| next.starts_with("  "));
+        if let Some(codes) = line.strip_prefix("Exit codes: ") {
+            is_of_codes = true;
+            exit_codes.push(codes);
+        } else if let Some(example) = line.strip_prefix("  ") {
+            examples.push(example);
+        } else if line.is_empty() {
+            is_of_codes = false;
+            notes.push("");
+        } else if is_of_codes {
+            exit_codes.push(line);
+        } else if !is_above_examples {
+            notes.push(line);
+        } else if !HEADINGS.contains(&line) {
+            examples.push(line);
+        }
     }
+    [("NOTES", notes), ("EXIT STATUS", exit_codes), ("EXAMPLES", examples)]
 }
 
 /// The page of the program already lists its commands.
@@ -221,15 +174,13 @@ const SOURCE: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]
 mod tests {
-    use super::ManSections;
-
     #[test]
     fn splits_text_after_options_into_sections() {
-        let below = ManSections::read(
+        let [notes, exit_codes, examples] = super::sections(
             "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine;\n1 not.\n\nLast.",
         );
-        let notes = vec!["", "", "Prose:", "more.", "", "Last."];
-        let exit_codes = vec!["0 fine;", "1 not."];
-        assert_eq!(below, ManSections { notes, exit_codes, examples: vec!["a  b", "A file:", "c"] });
+        assert_eq!(notes.1, ["", "", "Prose:", "more.", "", "Last."]);
+        assert_eq!(exit_codes.1, ["0 fine;", "1 not."]);
+        assert_eq!(examples.1, ["a  b", "A file:", "c"]);
     }
 }

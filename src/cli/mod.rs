@@ -148,9 +148,9 @@ pub fn run() -> ExitCode {
         Command::Reload(args) => args.run(&mut out),
         Command::Healthcheck(args) => args.run(&mut out),
         Command::Switch(args) => args.run(&mut out),
-        Command::Block(args) => args.run(&mut out),
-        Command::Unblock(args) => args.run(&mut out),
-        Command::Reset(args) => args.reset(&mut out),
+        Command::Block(args) => args.key.carry_out("/block", args, &mut out),
+        Command::Unblock(args) => args.key.carry_out("/unblock", args, &mut out),
+        Command::Reset(args) => args.carry_out("/reset", args, &mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
@@ -220,12 +220,8 @@ pub struct FormatArgs {
 }
 
 impl FormatArgs {
-    fn chosen(self) -> OutputFormat {
-        if self.json { OutputFormat::Json } else { self.format }
-    }
-
     fn is_json(self) -> bool {
-        self.chosen() == OutputFormat::Json
+        self.json || self.format == OutputFormat::Json
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::admin_client::AdminArgs;
@@ -92,45 +92,70 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
             return Err(failure.into());
         }
     };
-    let to_terminal = is_dash(&args.out) && io::stdout().is_terminal();
-    let mut progress = RecordProgress::new(Duration::from_secs(args.lasts), to_terminal);
-    let (end, last) = runtime.block_on(async {
-        let feed = Feed::new(stream, came)?;
-        record(feed, signals, &mut sink, &mut progress).await
-    })?;
-    progress.line.finish_and_clear();
+    // The trace itself may go to the same terminal.
+    let is_in_the_way = is_dash(&args.out) && io::stdout().is_terminal();
+    let target = if is_in_the_way { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let progress = ProgressBar::with_draw_target(None, target).with_style(ProgressStyle::default_spinner());
+    let begin_nanos = read_boot_nanos();
+    let show = |lines: u64, report: &FeedReport| {
+        let passed = Duration::from_nanos(read_boot_nanos().saturating_sub(begin_nanos));
+        let left = Duration::from_secs(args.lasts.saturating_sub(passed.as_secs()));
+        let (left, lines) = (humantime::format_duration(left), counted(lines, "line"));
+        progress.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
+        progress.tick();
+    };
+    let (end, last) = runtime.block_on(record(stream, came, signals, &mut sink, show))?;
+    progress.finish_and_clear();
     tell(&end, &last, &sink, args);
     Ok(if matches!(end, End::Cut) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Writes the stream until the recording ends. Returns the reason, and the last report.
+/// Writes the stream, of which some bytes came already, until the recording ends. Returns the reason, and the last report.
 async fn record(
-    mut feed: Feed,
+    stream: StdUnixStream,
+    came: Vec<u8>,
     mut signals: CaughtSignals,
     sink: &mut Sink<'_>,
-    progress: &mut RecordProgress,
+    show: impl Fn(u64, &FeedReport),
 ) -> io::Result<(End, FeedReport)> {
-    let mut last = FeedReport::default();
+    stream.set_nonblocking(true)?;
+    let stream = io::Cursor::new(came).chain(UnixStream::from_std(stream)?);
+    let mut feed = BufReader::with_capacity(READ_BYTES, stream);
+    let (mut lines, mut last) = (Vec::new(), FeedReport::default());
     loop {
-        let came = tokio::select! {
+        let begin = lines.len();
+        let mut bounded = (&mut feed).take(LINE_BYTES_MAX);
+        let read = tokio::select! {
             biased;
             _ = signals.next() => return Ok((End::Done, last)),
-            came = feed.next() => came?,
+            read = tokio::time::timeout(PATIENCE, bounded.read_until(b'\n', &mut lines)) => read,
         };
-        match came {
-            FeedItem::Lines(lines) => {
-                if !sink.write(&lines)? {
-                    return Ok((End::Full, last));
-                }
+        match read {
+            Ok(Ok(_)) if lines.ends_with(b"\n") => {}
+            Ok(Ok(bytes)) if bytes as u64 == LINE_BYTES_MAX => return Err(not_understood()),
+            Ok(Err(error)) if error.kind() != io::ErrorKind::ConnectionReset => return Err(error),
+            // An incomplete line is dropped.
+            _ => return Ok((End::Cut, last)),
+        }
+        let report = lines.get(begin..).filter(|line| line.starts_with(REPORT));
+        let report = report.map(serde_json::from_slice::<ReportLine>).transpose();
+        let report = report.map_err(|_| not_understood())?;
+        if report.is_some() {
+            lines.truncate(begin);
+        }
+        // Write all lines that are there at once.
+        if report.is_some() || !feed.buffer().contains(&b'\n') {
+            if !sink.write(&lines)? {
+                return Ok((End::Full, last));
             }
-            FeedItem::Report(report) => {
-                progress.show(sink.lines, &report);
-                last = report;
-                if last.ended {
-                    return Ok((End::Done, last));
-                }
+            lines.clear();
+        }
+        if let Some(ReportLine { report }) = report {
+            show(sink.lines, &report);
+            last = report;
+            if last.ended {
+                return Ok((End::Done, last));
             }
-            FeedItem::End => return Ok((End::Cut, last)),
         }
     }
 }
@@ -167,42 +192,6 @@ fn size(text: &str) -> Result<u64, String> {
 /// The longest recording that the daemon allows.
 const SECONDS_MAX: u64 = 24 * 3_600;
 
-/// A line on standard error, if that is a terminal.
-struct RecordProgress {
-    line: ProgressBar,
-    begin_nanos: u64,
-    lasts: Duration,
-}
-
-impl RecordProgress {
-    /// `in_the_way`: the trace itself goes to the same terminal.
-    fn new(lasts: Duration, in_the_way: bool) -> RecordProgress {
-        let target = if in_the_way { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let line = ProgressBar::with_draw_target(None, target).with_style(ProgressStyle::default_spinner());
-        RecordProgress { line, begin_nanos: read_boot_nanos(), lasts }
-    }
-
-    /// Updates the line; called every second.
-    fn show(&self, lines: u64, report: &FeedReport) {
-        let passed = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
-        let left = Duration::from_secs(self.lasts.saturating_sub(passed).as_secs());
-        let (left, lines) = (humantime::format_duration(left), counted(lines, "line"));
-        self.line.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
-        self.line.tick();
-    }
-}
-
-struct Feed {
-    stream: UnixStream,
-    buffer: Vec<u8>,
-}
-
-enum FeedItem {
-    Lines(Vec<u8>),
-    Report(FeedReport),
-    End,
-}
-
 /// The daemon's report on the recording.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct FeedReport {
@@ -221,57 +210,6 @@ struct ReportLine {
     report: FeedReport,
 }
 
-impl Feed {
-    fn new(stream: StdUnixStream, came: Vec<u8>) -> io::Result<Feed> {
-        stream.set_nonblocking(true)?;
-        Ok(Feed { stream: UnixStream::from_std(stream)?, buffer: came })
-    }
-
-    /// Returns the next part. Cancellation loses nothing.
-    async fn next(&mut self) -> io::Result<FeedItem> {
-        loop {
-            if let Some(came) = self.buffered()? {
-                return Ok(came);
-            }
-            if self.buffer.len() > LINE_BYTES_MAX {
-                return Err(not_understood());
-            }
-            self.buffer.reserve(READ_BYTES);
-            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
-            match read {
-                // An incomplete line is dropped.
-                Ok(Ok(0)) => return Ok(FeedItem::End),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(FeedItem::End),
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Ok(FeedItem::End),
-            }
-        }
-    }
-
-    /// Takes the lines up to the next report from the buffer, or the report if it is next.
-    fn buffered(&mut self) -> io::Result<Option<FeedItem>> {
-        let mut end = 0;
-        for line in self.buffer.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-            if line.starts_with(REPORT) {
-                if end > 0 {
-                    break;
-                }
-                let length = line.len();
-                let report = serde_json::from_slice::<ReportLine>(line).map_err(|_| not_understood())?.report;
-                self.buffer.drain(..length);
-                return Ok(Some(FeedItem::Report(report)));
-            }
-            end += line.len();
-        }
-        if end == 0 {
-            return Ok(None);
-        }
-        let rest = self.buffer.split_off(end);
-        Ok(Some(FeedItem::Lines(std::mem::replace(&mut self.buffer, rest))))
-    }
-}
-
 fn not_understood() -> io::Error {
     io::Error::other("the daemon sends no recording of this version: is it of another version?")
 }
@@ -283,7 +221,7 @@ const REPORT: &[u8] = br#"{"report""#;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// More than the longest request takes as a line.
-const LINE_BYTES_MAX: usize = 1 << 20;
+const LINE_BYTES_MAX: u64 = 1 << 20;
 
 const READ_BYTES: usize = 64 * 1_024;
 
@@ -343,23 +281,3 @@ fn is_no_file(path: &Path) -> bool {
 
 /// Traces show the activity of callers, so only the owner may read them.
 const MODE: u32 = 0o600;
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::Sink;
-
-    #[test]
-    fn creates_owner_only_file_and_never_overwrites() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("trace.jsonl");
-        let sink = Sink::open(&path, &mut std::io::sink(), 9).map(drop);
-        sink.unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let mut out = std::io::sink();
-        let Err(error) = Sink::open(&path, &mut out, 9) else { panic!("it is there") };
-        assert!(error.to_string().contains("name another, or remove it"), "{error}");
-        assert!(Sink::open("/dev/null".as_ref(), &mut out, 9).is_ok());
-    }
-}

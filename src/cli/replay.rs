@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, usage};
+use super::{CliError, CliResult, FormatArgs, failed, usage};
 use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
 use crate::state::AtomicFile;
@@ -16,7 +16,7 @@ use crate::trace::event::TraceFailure;
 use crate::trace::player::Player;
 use crate::trace::recording::{RecordedTrace, TraceFormat, directory, is_dash};
 use crate::trace::report::{self, ReportNames};
-use crate::trace::stage::{Decisions, ReplayStage};
+use crate::trace::stage::ReplayStage;
 use crate::trace::summary::PlayedCounts;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
@@ -94,21 +94,19 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let mut sink = sink.transpose()?;
     let seed = args.seed.unwrap_or_default();
     let player = |rules| Player::new(rules, seed, report.is_some());
-    let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
+    let decisions = sink.as_mut().map(|sink| &mut **sink as &mut dyn Write);
     let mut stage = ReplayStage::new(player(rules), other.map(player), decisions, &directory(&args.trace));
     let (played, counts) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
-    let has_lines = counts.lines > 0;
-    let summary = match args.format.chosen() {
-        OutputFormat::Text => stage.summary(counts.clone()),
-        OutputFormat::Json => format!("{:#}", stage.summary_json(counts.clone())),
-    };
-    let written = report.map(|file| write_report(args, file, &mut stage, counts, played.as_ref().err()));
+    let counts = stage.with_remarks(counts);
+    let is_json = args.format.is_json();
+    let summary = if is_json { format!("{:#}", stage.summary_json(&counts)) } else { stage.summary(&counts) };
+    let written = report.map(|file| write_report(args, file, &mut stage, &counts, played.as_ref().err()));
     drop(stage);
     sink.map_or(Ok(()), |mut sink| sink.flush())?;
     // In text, without a line before a bad one, the error says all.
-    if args.format.is_json() {
+    if is_json {
         writeln!(out, "{summary}")?;
-    } else if played.is_ok() || has_lines {
+    } else if played.is_ok() || counts.lines > 0 {
         log::plainly(&summary);
     }
     if let (Some(Err(error)), Some(path)) = (written, &args.report) {
@@ -133,7 +131,8 @@ pub fn play(
 ) -> Result<String, String> {
     let mut stage = ReplayStage::of_rules_that_stay(Player::new(rules, 0, false), Path::new(""));
     let (played, counts) = RecordedTrace::of_bytes(trace).play(domain, strict, false, &mut stage);
-    played.map(|()| stage.summary(counts)).map_err(|failure| failure.to_string())
+    played.map_err(|failure| failure.to_string())?;
+    Ok(stage.summary(&stage.with_remarks(counts)))
 }
 
 /// Whether the decisions would replace the trace.
@@ -148,14 +147,16 @@ fn write_report(
     args: &Args,
     mut file: AtomicFile,
     stage: &mut ReplayStage<'_>,
-    counts: PlayedCounts,
+    counts: &PlayedCounts,
     failure: Option<&TraceFailure>,
 ) -> io::Result<()> {
-    let [trace, rules] = [&args.trace, &args.rules].map(|path| path.display().to_string());
-    let other = args.compare.as_ref().map(|path| path.display().to_string());
-    let failure = failure.map(ToString::to_string);
-    let about =
-        ReportNames { trace: &trace, rules: &rules, other: other.as_deref(), failure: failure.as_deref() };
+    let shown = |path: &PathBuf| path.display().to_string();
+    let about = ReportNames {
+        trace: shown(&args.trace),
+        rules: shown(&args.rules),
+        other: args.compare.as_ref().map(shown),
+        failure: failure.map(ToString::to_string),
+    };
     if let Some(page) = stage.report(counts, &about) {
         file.write_all(page.as_bytes())?;
     }

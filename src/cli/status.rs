@@ -13,7 +13,7 @@ use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView, RuleTotals, TopCallers, UNIT_REQUESTS};
 use crate::page;
 use crate::terms::{Mode, count, counted};
-use crate::trace::summary::TextTable;
+use crate::trace::summary::{TextTable, name};
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
@@ -52,7 +52,7 @@ fn text(status: &DaemonStatus) -> String {
     for warning in &status.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
-    let pools = Some(pools(&status.pools)).filter(|pools| pools.len() > 0).map(|pools| pools.to_string());
+    let pools = pools(&status.pools).shown();
     let callers = callers_shown(&status.callers).chain(refused_many(status));
     for table in [rules(&status.counts), unmet(&status.counts), pools].into_iter().flatten().chain(callers) {
         let _ = write!(text, "\n{table}\n");
@@ -118,7 +118,7 @@ fn rules(rules: &[RuleStatus]) -> Option<String> {
             rule.mode.clone().unwrap_or_default(),
         ]
     });
-    TextTable::of_rows(&["rule", "passed", "refused", "would refuse", "mode"], rows)
+    TextTable::new(&["rule", "passed", "refused", "would refuse", "mode"], rows).shown()
 }
 
 /// Names the limits that no request has met.
@@ -143,9 +143,7 @@ pub(super) fn callers_shown(top: &TopCallers) -> impl Iterator<Item = String> {
     let [refused, busiest] =
         [callers("refused callers", &top.refused), callers("busiest callers", &top.busiest)];
     let none = (busiest.len() == 0).then(|| "busiest callers: no caller stands out".to_owned());
-    let tables =
-        [refused, busiest].into_iter().filter(|table| table.len() > 0).map(|table| table.to_string());
-    tables.chain(none)
+    refused.shown().into_iter().chain(busiest.shown()).chain(none)
 }
 
 /// Names the rules whose refusals are spread over so many callers that none stands out.
@@ -165,20 +163,10 @@ fn refused_many(status: &DaemonStatus) -> Option<String> {
 }
 
 pub(super) fn pools(pools: &[PoolView]) -> TextTable {
-    let mut table = TextTable::new(&[
-        "pool",
-        "busy",
-        "slots",
-        "used",
-        "severity",
-        "brake",
-        "other work at most",
-        "unreadable signals",
-    ]);
     // Other pools come from clients, and nothing is shed there.
-    for pool in pools.iter().filter(|pool| pool.configured) {
+    let rows = pools.iter().filter(|pool| pool.configured).map(|pool| {
         let unreadable = pool.signals.iter().filter(|signal| !signal.readable);
-        table.push(vec![
+        vec![
             pool.pool.to_string(),
             count(pool.busy.into()),
             pool.slots.map_or_else(|| "unknown".to_owned(), |slots| count(slots.into())),
@@ -187,9 +175,11 @@ pub(super) fn pools(pools: &[PoolView]) -> TextTable {
             if pool.braking { "ON" } else { "off" }.to_owned(),
             dash(pool.reserve.as_ref().map(reserve)),
             unreadable.map(|signal| &*signal.name).collect::<Vec<_>>().join(" "),
-        ]);
-    }
-    table
+        ]
+    });
+    let headings =
+        ["pool", "busy", "slots", "used", "severity", "brake", "other work at most", "unreadable signals"];
+    TextTable::new(&headings, rows)
 }
 
 fn reserve(reserve: &ReserveView) -> String {
@@ -199,19 +189,16 @@ fn reserve(reserve: &ReserveView) -> String {
 }
 
 pub(super) fn callers(heading: &str, callers: &[Caller]) -> TextTable {
-    let mut table = TextTable::new(&[heading, "about", "or up to", "unit", "rule"]);
-    for caller in callers.iter().take(CALLERS_SHOWN) {
-        let rule = name(&caller.domain, &caller.rule);
-        let most = count(caller.count.saturating_add(caller.error));
-        table.push(vec![
+    let rows = callers.iter().take(CALLERS_SHOWN).map(|caller| {
+        vec![
             printable(caller.name()),
             count(caller.count),
-            most,
+            count(caller.count.saturating_add(caller.error)),
             printable(caller.unit.as_deref().unwrap_or(UNIT_REQUESTS)),
-            rule,
-        ]);
-    }
-    table
+            name(&caller.domain, &caller.rule),
+        ]
+    });
+    TextTable::new(&[heading, "about", "or up to", "unit", "rule"], rows)
 }
 
 /// Replaces control characters, so that a caller's text cannot move the cursor.
@@ -245,10 +232,6 @@ pub(super) fn held(off: Option<String>, held: &ActiveSwitchesStatus) -> Vec<Stri
         lines.push(format!("blocked   {rule}: {key}{fleet}{until}, by {by}"));
     }
     lines
-}
-
-pub(super) fn name(domain: &str, rule: &str) -> String {
-    if domain.is_empty() { "(all others)".to_owned() } else { format!("{domain}/{rule}") }
 }
 
 /// Callers per table.

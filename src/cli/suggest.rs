@@ -4,13 +4,14 @@ mod census;
 mod demand;
 mod proposal;
 
-use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{CliError, CliResult, FormatArgs, OutputFormat, failed, span, usage};
+use humantime::format_duration;
+
+use super::{CliError, CliResult, FormatArgs, failed, span, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
 use crate::terms::without_number;
@@ -20,7 +21,7 @@ use crate::trace::spread::quantile;
 use crate::trace::summary::PlayedCounts;
 use census::Census;
 use demand::{BurstNeeds, Demand};
-use proposal::{SHARES, SHARES_FINER, Suggestions, TrialResult, judge, readable};
+use proposal::{SHARES, SHARES_FINER, Suggestions, judge, readable};
 
 /// Proposes limits for a trace from the spread of its callers, and prints how much each would refuse
 ///
@@ -36,7 +37,7 @@ pub(super) struct Args {
     key: Vec<String>,
     /// The window in which a caller's requests are counted; repeatable [default: 1s, 1m and 1h, as the trace allows]
     #[arg(long, value_name = "TIME", value_parser = parse_window)]
-    window: Vec<WholeSecondsWindow>,
+    window: Vec<Duration>,
     /// Of each key and window only the strictest limit that refuses at most such a share of the requests
     #[arg(long, value_name = "SHARE", value_parser = percent)]
     refuse_at_most: Option<f64>,
@@ -65,15 +66,6 @@ Examples:
 Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad line; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let suggestions = suggest(args)?;
-    match args.format.chosen() {
-        OutputFormat::Text => writeln!(out, "{}", suggestions.text())?,
-        OutputFormat::Json => writeln!(out, "{}", suggestions.json())?,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     if is_dash(&args.trace) {
         let help = "zcat access.log.*.gz > access.log";
         return Err(usage(format_args!("the trace is read several times, so name a file: {help}")));
@@ -91,8 +83,9 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     let mut demand = Demand::new(&domain, &keys, &windows);
     play(args, &mut demand)?;
     let shares = if args.refuse_at_most.is_some() { SHARES_FINER } else { SHARES };
-    let mut needs = BurstNeeds::new(&domain, &keys, demand.rates(shares));
+    let mut needs = BurstNeeds::new(&domain, demand.rates(shares));
     play(args, &mut needs)?;
+    let remark = needs.remark();
     let proposals = needs.proposals();
     if proposals.is_empty() {
         return Err(failed("no request costs anything in the unit `requests`: there is nothing to limit"));
@@ -102,31 +95,26 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
         return Err(failed(remarks.join("\n")));
     }
 
-    let judged = judge(args, &domain, proposals, &mut remarks)?;
-    let shown = match args.refuse_at_most {
-        Some(most) => strictest(judged, most),
-        None => judged,
-    };
-    remarks.extend(needs.remarks());
-    let suggestions = Suggestions { domain, lines, span, keys, shown, remarks };
+    let mut proposals = judge(args, &domain, proposals, &mut remarks)?;
+    if let Some(most) = args.refuse_at_most {
+        proposals.retain(|proposal| proposal.share_refused() <= most);
+        // Proposals are ordered: later ones are looser.
+        proposals.dedup_by(|looser, strictest| looser.is_like(strictest));
+    }
+    remarks.extend(remark);
+    let suggestions =
+        Suggestions { domain: &domain, lines, span, keys: &keys, proposals: &proposals, remarks: &remarks };
     if let Some(path) = &args.write {
         let text = suggestions.yaml(&args.trace);
         write(path, &text)
             .map_err(|error| failed(format_args!("{}: {}", path.display(), without_number(&error))))?;
     }
-    Ok(suggestions)
-}
-
-/// Keeps, for each key and window, the strictest proposal that refuses at most this share of its requests.
-fn strictest(judged: Vec<TrialResult>, most: f64) -> Vec<TrialResult> {
-    let mut strictest: Vec<TrialResult> = Vec::new();
-    for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
-        // Proposals are ordered: later ones are looser.
-        if !strictest.iter().any(|known| known.proposal.is_like(&judged.proposal)) {
-            strictest.push(judged);
-        }
+    if args.format.is_json() {
+        writeln!(out, "{}", suggestions.json())?;
+    } else {
+        writeln!(out, "{}", suggestions.text())?;
     }
-    strictest
+    Ok(ExitCode::SUCCESS)
 }
 
 fn play(args: &Args, player: &mut impl EventConsumer) -> Result<PlayedCounts, CliError> {
@@ -169,80 +157,41 @@ const ACCESS_LOG_DOMAIN: &str = "web";
 
 const EVERYBODY_READS: u32 = 0o644;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct WholeSecondsWindow {
-    seconds: u64,
-}
-
-/// Units of rates, longest first.
-const UNITS: [(u64, &str); 4] = [(86_400, "day"), (3_600, "h"), (60, "min"), (1, "s")];
-
-impl WholeSecondsWindow {
-    fn nanos(self) -> u64 {
-        self.seconds.saturating_mul(NANOS_PER_SECOND)
-    }
-
-    fn seconds(self) -> u64 {
-        self.seconds
-    }
-
-    /// Returns a span such as `15m`.
-    fn length(self) -> String {
-        humantime::format_duration(Duration::from_secs(self.seconds)).to_string()
-    }
-}
-
-/// As in a rate: `s`, `15min`.
-impl fmt::Display for WholeSecondsWindow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS.iter().find(|(seconds, _)| self.seconds.is_multiple_of(*seconds));
-        let (seconds, name) = unit.copied().unwrap_or((1, "s"));
-        match self.seconds / seconds {
-            1 => f.write_str(name),
-            times => write!(f, "{times}{name}"),
-        }
-    }
-}
-
 /// Parses `1s`, `15m` or `15min`, `1h`, `1d` or `1day`.
-fn parse_window(text: &str) -> Result<WholeSecondsWindow, String> {
-    let span = span(text).ok();
-    let seconds = span.filter(|span| span.subsec_nanos() == 0).map(|span| span.as_secs());
-    match seconds {
-        Some(seconds) if (1..=WINDOW_SECONDS_MAX).contains(&seconds) => Ok(WholeSecondsWindow { seconds }),
-        _ => Err("write whole seconds up to 31 days, such as 1s, 15m, 1h or 1d".to_owned()),
-    }
+fn parse_window(text: &str) -> Result<Duration, String> {
+    let window = span(text).ok().filter(|span| span.subsec_nanos() == 0);
+    window
+        .filter(|window| (1..=WINDOW_SECONDS_MAX).contains(&window.as_secs()))
+        .ok_or_else(|| "write whole seconds up to 31 days, such as 1s, 15m, 1h or 1d".to_owned())
 }
 
 /// Returns the requested windows; by default those of which the trace has enough.
 fn choose_windows(
-    charged_request: &[WholeSecondsWindow],
+    named: &[Duration],
     span: Duration,
     remarks: &mut Vec<String>,
-) -> Result<Vec<WholeSecondsWindow>, String> {
+) -> Result<Vec<Duration>, String> {
     // A recording of 10 s has its first and last line a little less apart.
     let span = Duration::from_secs((span + HALF_A_SECOND).as_secs());
-    let long = humantime::format_duration(span);
-    let times = |window: &WholeSecondsWindow| span.as_nanos() / u128::from(window.nanos());
-    if let Some(longer) = charged_request.iter().find(|window| times(window) == 0) {
+    let long = format_duration(span);
+    let times = |window: &Duration| span.as_secs() / window.as_secs();
+    if let Some(longer) = named.iter().find(|window| times(window) == 0) {
         return Err(format!(
             "the trace is {long} long, less than one window of {}: take a longer trace or a shorter --window",
-            longer.length()
+            format_duration(*longer)
         ));
     }
-    for window in charged_request.iter().filter(|window| times(window) < WINDOWS_MIN) {
+    for window in named.iter().filter(|window| times(window) < WINDOWS_MIN) {
         remarks.push(format!(
             "the trace is {long} long and has few windows of {}: busy ones may be chance",
-            window.length()
+            format_duration(*window)
         ));
     }
-    if !charged_request.is_empty() {
-        return Ok(charged_request.to_vec());
+    if !named.is_empty() {
+        return Ok(named.to_vec());
     }
-    let (enough, few): (Vec<WholeSecondsWindow>, Vec<WholeSecondsWindow>) = USUAL_SECONDS
-        .map(|seconds| WholeSecondsWindow { seconds })
-        .into_iter()
-        .partition(|window| times(window) >= WINDOWS_MIN);
+    let usual = USUAL_SECONDS.map(Duration::from_secs).into_iter();
+    let (enough, few): (Vec<_>, Vec<_>) = usual.partition(|window| times(window) >= WINDOWS_MIN);
     if enough.is_empty() {
         return Err(format!(
             "the trace is {long} long, and nothing can be said from less than {WINDOWS_MIN} s: take a longer trace, or \
@@ -250,7 +199,10 @@ fn choose_windows(
         ));
     }
     for window in few {
-        remarks.push(format!("no limit by windows of {}: the trace is only {long} long", window.length()));
+        remarks.push(format!(
+            "no limit by windows of {}: the trace is only {long} long",
+            format_duration(window)
+        ));
     }
     Ok(enough)
 }
@@ -261,9 +213,7 @@ const HALF_A_SECOND: Duration = Duration::from_millis(500);
 const USUAL_SECONDS: [u64; 3] = [1, 60, 3_600];
 
 /// With fewer windows, the busiest may be chance.
-const WINDOWS_MIN: u128 = 10;
+const WINDOWS_MIN: u64 = 10;
 
 /// The longest useful window of a token bucket, 31 days.
 const WINDOW_SECONDS_MAX: u64 = 31 * 86_400;
-
-const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -1,6 +1,5 @@
 //! `tidegate test`: evaluates requests by the engine, in virtual time, and compares the verdicts. For CI.
 
-mod expected;
 mod line;
 mod play;
 mod suite;
@@ -17,8 +16,8 @@ use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
 use crate::terms::counted;
-use play::RulesByPath;
-use suite::{Suite, Test};
+use play::{KnownRules, TestFailure};
+use suite::Test;
 
 /// Checks requests against rules in virtual time, and reports unexpected verdicts
 ///
@@ -62,37 +61,22 @@ struct TestTally {
     requests: usize,
     failed: usize,
     unreadable: usize,
-    failures: Vec<ReportedFailure>,
-}
-
-#[derive(Debug, Serialize)]
-struct ReportedFailure {
-    file: String,
-    line: u32,
-    test: String,
-    what: String,
+    failures: Vec<TestFailure>,
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let (mut tally, mut rules) = (TestTally::default(), RulesByPath::default());
+    let (mut tally, mut rules) = (TestTally::default(), KnownRules::new());
     for file in &args.files {
-        let read = match Source::read(file) {
-            Ok(source) => Suite::read(&source, args.rules.as_deref()),
-            Err(unreadable) => Err(vec![*unreadable.problem]),
-        };
-        match read {
-            Ok(suite) => {
-                for test in &suite.tests {
-                    play(test, &mut rules, &mut tally);
-                }
-            }
+        let source = Source::read(file).map_err(|unreadable| vec![*unreadable.problem]);
+        match source.and_then(|source| suite::read(&source, args.rules.as_deref())) {
+            Ok(tests) => tests.iter().for_each(|test| tally.play(test, &mut rules)),
             Err(problems) => tally.could_not_read(&problems),
         }
     }
     if args.format.is_json() {
         writeln!(out, "{:#}", json!(tally))?;
     } else {
-        for ReportedFailure { file, line, test, what } in &tally.failures {
+        for TestFailure { file, line, test, what } in &tally.failures {
             writeln!(out, "{file}:{line}: {test}: {what}")?;
         }
         writeln!(out, "{}", tally.summary())?;
@@ -101,23 +85,19 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn play(test: &Test, rules: &mut RulesByPath, tally: &mut TestTally) {
-    let failures = match play::play(test, rules) {
-        Ok(failures) => failures,
-        Err(problems) => return tally.could_not_read(&problems),
-    };
-    tally.tests += 1;
-    tally.requests += test.moments().len();
-    tally.failed += usize::from(!failures.is_empty());
-    tally.failures.extend(failures.into_iter().map(|failure| ReportedFailure {
-        file: test.file.to_string(),
-        line: failure.line,
-        test: test.name.to_string(),
-        what: failure.what,
-    }));
-}
-
 impl TestTally {
+    fn play(&mut self, test: &Test, rules: &mut KnownRules) {
+        match play::play(test, rules) {
+            Ok(failures) => {
+                self.tests += 1;
+                self.requests += test.moments().len();
+                self.failed += usize::from(!failures.is_empty());
+                self.failures.extend(failures);
+            }
+            Err(problems) => self.could_not_read(&problems),
+        }
+    }
+
     /// Prints problems to standard error, like those of rules.
     fn could_not_read(&mut self, problems: &[Problem]) {
         self.unreadable += 1;

@@ -1,7 +1,6 @@
 //! `tidegate top`: shows current activity, refreshed every second. It changes nothing.
 
 mod screen;
-mod view;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,22 +8,22 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
 use super::fleet::in_a_line;
-use super::status::{callers, callers_shown, held, name, pools};
+use super::status::{callers, callers_shown, held, pools};
 use super::{CliError, CliResult, FormatArgs, usage};
 use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
 use crate::engine::{Caller, PoolView, TopCallers};
 use crate::page;
 use crate::terms::counted;
-use crate::trace::summary::TextTable;
-use view::{SortColumn, TopView};
+use crate::trace::summary::{TextTable, name};
 
 /// Shows the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]
@@ -128,6 +127,91 @@ fn show(args: &Args, first: TopSample, terminal: &mut DefaultTerminal) -> Result
 }
 
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// What the screen shows, in which order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct TopView {
+    sort: SortColumn,
+    /// Rules, callers and pools whose names contain it are shown, in any case of letters.
+    filter: String,
+    is_paused: bool,
+    open: OpenPanel,
+}
+
+/// The order of the rules; numbers descend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+enum SortColumn {
+    /// All requests
+    #[default]
+    All,
+    Passed,
+    Refused,
+    #[strum(serialize = "would refuse")]
+    WouldRefuse,
+    /// The name
+    Rule,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OpenPanel {
+    #[default]
+    Tables,
+    Filter,
+    Help,
+}
+
+impl TopView {
+    /// Applies a key. Returns whether it ends the command.
+    fn press(&mut self, key: KeyEvent) -> bool {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return key.code == KeyCode::Char('c');
+        }
+        match (self.open, key.code) {
+            (OpenPanel::Filter, KeyCode::Char(letter)) => self.filter.push(letter),
+            (OpenPanel::Filter, KeyCode::Backspace) => drop(self.filter.pop()),
+            (OpenPanel::Filter, KeyCode::Enter) => self.open = OpenPanel::Tables,
+            (OpenPanel::Filter, KeyCode::Esc) => {
+                self.filter.clear();
+                self.open = OpenPanel::Tables;
+            }
+            (OpenPanel::Filter, _) => {}
+            (OpenPanel::Help, _) => self.open = OpenPanel::Tables,
+            (OpenPanel::Tables, KeyCode::Esc) if !self.filter.is_empty() => self.filter.clear(),
+            (OpenPanel::Tables, KeyCode::Char('q') | KeyCode::Esc) => return true,
+            (OpenPanel::Tables, KeyCode::Char('s')) => self.sort = self.sort.next(),
+            (OpenPanel::Tables, KeyCode::Char('/')) => self.open = OpenPanel::Filter,
+            (OpenPanel::Tables, KeyCode::Char('p' | ' ')) => self.is_paused = !self.is_paused,
+            (OpenPanel::Tables, KeyCode::Char('?' | 'h')) => self.open = OpenPanel::Help,
+            (OpenPanel::Tables, _) => {}
+        }
+        false
+    }
+
+    fn accepts(&self, names: &[&str]) -> bool {
+        let filter = self.filter.to_lowercase();
+        names.iter().any(|name| name.to_lowercase().contains(&filter))
+    }
+}
+
+impl SortColumn {
+    fn next(self) -> SortColumn {
+        SortColumn::value_variants().get(self as usize + 1).copied().unwrap_or_default()
+    }
+
+    fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// Returns the column of the table of rules; all requests have none.
+    fn number(self) -> Option<usize> {
+        match self {
+            SortColumn::All => None,
+            SortColumn::Rule => Some(0),
+            outcome => Some(outcome as usize),
+        }
+    }
+}
 
 /// The status at one time.
 #[derive(Debug)]
@@ -238,8 +322,8 @@ impl TopRates<'_> {
             let _ = writeln!(text, "{line}");
         }
         let [rules, pools, ..] = self.tables(sort);
-        let tables = [rules, pools].into_iter().filter(|table| table.rows.len() > 0);
-        for table in tables.map(|table| table.rows.to_string()).chain(callers_shown(&self.callers)) {
+        let tables = [rules, pools].into_iter().filter_map(|table| table.rows.shown());
+        for table in tables.chain(callers_shown(&self.callers)) {
             let _ = write!(text, "\n{table}\n");
         }
         text
@@ -269,10 +353,10 @@ impl TopRates<'_> {
 
     /// Returns the tables of rules, pools, refused callers and busiest callers.
     fn tables(&self, sort: SortColumn) -> [TopTable; 4] {
-        let mut rules = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
-        for RuleRate { domain, rule, outcomes } in self.rules.iter().take(RULES_SHOWN) {
-            rules.push([name(domain, rule)].into_iter().chain(outcomes.map(per_second)).collect());
-        }
+        let rows = self.rules.iter().take(RULES_SHOWN).map(|RuleRate { domain, rule, outcomes }| {
+            [name(domain, rule)].into_iter().chain(outcomes.map(per_second)).collect()
+        });
+        let rules = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"], rows);
         // The column of the order goes last.
         let mut dispensable = vec![3, 1, 2];
         dispensable.sort_by_key(|column| Some(*column) == sort.number());
@@ -336,8 +420,7 @@ const WARNINGS_SHOWN: usize = 3;
 mod tests {
     use serde_json::json;
 
-    use super::TopSample;
-    use super::view::{SortColumn, TopView};
+    use super::{SortColumn, TopSample, TopView};
 
     #[test]
     fn rates_are_differences_over_time_and_never_negative() {

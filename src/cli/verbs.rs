@@ -61,7 +61,7 @@ Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 pub(super) struct BlockArgs {
     #[command(flatten)]
     #[serde(flatten)]
-    key: KeyArgs,
+    pub(super) key: KeyArgs,
     /// For how long
     #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
     #[serde(rename = "for_s")]
@@ -78,7 +78,7 @@ pub(super) struct BlockArgs {
 pub(super) struct UnblockArgs {
     #[command(flatten)]
     #[serde(flatten)]
-    key: KeyArgs,
+    pub(super) key: KeyArgs,
     /// Of `block --fleet`, on all hosts
     #[arg(long)]
     #[serde(skip_serializing_if = "Not::not")]
@@ -206,25 +206,15 @@ impl SwitchArgs {
     }
 }
 
-impl BlockArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
-        self.key.carry_out("/block", &json!(self), out)
-    }
-}
-
-impl UnblockArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
-        self.key.carry_out("/unblock", &json!(self), out)
-    }
-}
-
 impl KeyArgs {
-    fn carry_out(&self, path: &str, parameters: &Value, out: &mut dyn Write) -> CliResult {
-        carry_out(&self.admin, self.format, path, parameters, out)
-    }
-
-    pub(super) fn reset(&self, out: &mut dyn Write) -> CliResult {
-        self.carry_out("/reset", &json!(self), out)
+    /// Sends a verb about this key.
+    pub(super) fn carry_out(
+        &self,
+        path: &str,
+        parameters: &impl Serialize,
+        out: &mut dyn Write,
+    ) -> CliResult {
+        carry_out(&self.admin, self.format, path, &json!(parameters), out)
     }
 }
 

@@ -1,19 +1,18 @@
 //! `tidegate why`: asks the running daemon which decision a request would get now, and why.
 
+use std::collections::BTreeMap;
 use std::io::{Result, Write};
 use std::process::ExitCode;
 
 use serde_json::json;
 
 use super::admin_client::AdminArgs;
-use super::ask::attribute;
 use super::completions::domains;
-use super::explain::{List, cost, descriptor};
-use super::{CliResult, FormatArgs, OutputFormat, usage};
+use super::explain::SubjectArgs;
+use super::{CliResult, FormatArgs};
 use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
 use crate::clock::Micros;
 use crate::engine::UNIT_REQUESTS;
-use crate::protocol::{DESCRIPTORS_MAX, PAIRS_MAX};
 use crate::rules::shown;
 use crate::terms::{Mode, count};
 
@@ -24,18 +23,8 @@ pub(super) struct Args {
     /// The domain of the request; with --digest it may be left out
     #[arg(add = domains(), required_unless_present = "digest")]
     domain: Option<String>,
-    /// Attributes of the request, in order: its first descriptor
-    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    attributes: Vec<(String, String)>,
-    /// Another descriptor of the request, for descriptor trees; may be given several times
-    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
-    descriptor: Vec<List>,
-    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
-    #[arg(long, value_name = "[UNIT=]N", value_parser = cost)]
-    cost: Vec<(String, u32)>,
-    /// Its priority, by a name of the rules
-    #[arg(long, value_name = "NAME")]
-    priority: Option<String>,
+    #[command(flatten)]
+    subject: SubjectArgs,
     /// Looks up a caller by the digest that refusals, `top` and `switch` show, or its first digits, in place of a request
     #[arg(long, value_name = "HEX", conflicts_with_all = ["attributes", "descriptor", "cost", "priority"])]
     digest: Option<String>,
@@ -55,24 +44,19 @@ Shedding depends on the pool of the process that asks: `tidegate status` shows t
 Exit codes: 0 answered; 1 no such domain, or the daemon does not answer; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let first = args.attributes.chunks(PAIRS_MAX).map(<[_]>::to_vec);
-    let descriptors: Vec<_> = first.chain(args.descriptor.iter().map(|list| list.to_vec())).collect();
-    if descriptors.len() > DESCRIPTORS_MAX || descriptors.iter().any(|one| one.len() > PAIRS_MAX) {
-        return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
-    }
-    let cost: serde_json::Map<_, _> =
-        args.cost.iter().map(|(unit, cost)| (unit.clone(), json!(cost))).collect();
+    let SubjectArgs { cost, priority, .. } = &args.subject;
     let request = json!({
         "domain": args.domain,
-        "descriptors": descriptors,
-        "cost": cost,
-        "priority": args.priority,
+        "descriptors": args.subject.descriptors()?.iter().collect::<Vec<_>>(),
+        "cost": cost.iter().map(|(unit, cost)| (unit, cost)).collect::<BTreeMap<_, _>>(),
+        "priority": priority,
         "digest": args.digest,
     });
     let status: WhyStatus = args.admin.client().post("/why", &request)?;
-    match args.format.chosen() {
-        OutputFormat::Text => print(&status, out)?,
-        OutputFormat::Json => writeln!(out, "{:#}", json!(status))?,
+    if args.format.is_json() {
+        writeln!(out, "{:#}", json!(status))?;
+    } else {
+        print(&status, out)?;
     }
     Ok(ExitCode::SUCCESS)
 }

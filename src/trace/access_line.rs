@@ -11,8 +11,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use crate::protocol::VALUE_BYTES_MAX;
 use crate::rules::shown;
 
-/// A request parsed from a log line. Reused for many lines to keep its buffers.
-#[derive(Debug, Default)]
+/// A request parsed from a log line.
+#[derive(Debug)]
 pub(super) struct AccessLine {
     pub(super) unix_seconds: u64,
     text: String,
@@ -37,18 +37,14 @@ pub(crate) enum UnreadableLine {
 }
 
 impl AccessLine {
-    /// Replaces the contents with those of `line`. After an error the contents are unspecified.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<(), UnreadableLine> {
-        self.text.clear();
-        self.attributes.clear();
+    pub(super) fn read(line: &[u8]) -> Result<AccessLine, UnreadableLine> {
         let line = line.trim_ascii();
         let (address, rest) = word(line);
         let address = std::str::from_utf8(address).ok().filter(|address| address.parse::<IpAddr>().is_ok());
         let address =
             address.ok_or_else(|| UnreadableLine::Address(shown(&String::from_utf8_lossy(word(line).0))))?;
         let (_identity, rest) = word(rest);
-        let (user, seconds, rest) = user_and_time(rest).ok_or(UnreadableLine::Time)?;
-        self.unix_seconds = seconds;
+        let (user, unix_seconds, rest) = user_and_time(rest).ok_or(UnreadableLine::Time)?;
         let (request, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
         let not_request = || UnreadableLine::Request(shown(&String::from_utf8_lossy(&request)));
         let (method, target) = method_and_target(&request).ok_or_else(not_request)?;
@@ -56,19 +52,21 @@ impl AccessLine {
         if status.len() != 3 || !status.iter().all(u8::is_ascii_digit) {
             return Err(UnreadableLine::Status);
         }
-        self.push("ip", address.as_bytes());
-        self.push("method", method);
-        self.push("path", &path_of(target));
-        self.push("status", status);
+        let text = String::with_capacity(line.len());
+        let mut read = AccessLine { unix_seconds, text, attributes: ArrayVec::new() };
+        read.push("ip", address.as_bytes());
+        read.push("method", method);
+        read.push("path", &path_of(target));
+        read.push("status", status);
         let (_bytes, rest) = word(rest);
         // The common format ends here. Fields after the user agent are site-specific and ignored.
         if !rest.is_empty() {
             let (_referer, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
             let (agent, _) = quoted(rest).ok_or(UnreadableLine::Quote)?;
-            self.push_known("user_agent", &agent);
+            read.push_known("user_agent", &agent);
         }
-        self.push_known("user", &unescaped(user));
-        Ok(())
+        read.push_known("user", &unescaped(user));
+        Ok(read)
     }
 
     pub(super) fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -88,12 +86,7 @@ impl AccessLine {
 
     fn push(&mut self, name: &'static str, value: &[u8]) {
         let start = self.text.len();
-        for chunk in value.utf8_chunks() {
-            self.text.push_str(chunk.valid());
-            if !chunk.invalid().is_empty() {
-                self.text.push(char::REPLACEMENT_CHARACTER);
-            }
-        }
+        self.text.push_str(&String::from_utf8_lossy(value));
         self.shorten(start);
         let range = start..self.text.len();
         let is_full = self.attributes.try_push((name, range)).is_err();
@@ -134,30 +127,10 @@ fn user_and_time(text: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     None
 }
 
-/// Parses `10/Oct/2000:13:55:36 -0700` to Unix seconds.
+/// Parses `10/Oct/2000:13:55:36 -0700` to Unix seconds. A leap second counts as the second before it.
 fn time(text: &[u8]) -> Option<u64> {
-    let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
-    if text.len() != TIME_BYTES || separators.iter().any(|(index, byte)| text.get(*index) != Some(byte)) {
-        return None;
-    }
-    let number = |digits: Range<usize>| {
-        let digit = |byte: &u8| byte.is_ascii_digit().then(|| i16::from(byte - b'0'));
-        text.get(digits)?.iter().try_fold(0, |number, byte| Some(number * 10 + digit(byte)?))
-    };
-    let two = |index: usize| i8::try_from(number(index..index + 2)?).ok();
-    let month = MONTHS.iter().position(|month| text.get(3..6) == Some(month.as_slice()))?;
-    let month = i8::try_from(month + 1).ok()?;
-    // Count a leap second as the second before it.
-    let second = two(18)?.min(59);
-    let local = jiff::civil::DateTime::new(number(7..11)?, month, two(0)?, two(12)?, two(15)?, second, 0);
-    let zone = i32::from(two(22)?) * 3_600 + i32::from(two(24)?) * 60;
-    let zone = match text.get(21)? {
-        b'+' => zone,
-        b'-' => -zone,
-        _ => return None,
-    };
-    let at = jiff::tz::Offset::from_seconds(zone).ok()?.to_timestamp(local.ok()?).ok()?;
-    u64::try_from(at.as_second()).ok()
+    let parsed = jiff::fmt::strtime::parse("%d/%b/%Y:%H:%M:%S %z", text).ok()?;
+    u64::try_from(parsed.to_timestamp().ok()?.as_second()).ok()
 }
 
 /// Returns the next quoted text, unescaped, and the rest.
@@ -224,10 +197,6 @@ fn is_method_byte(byte: &u8) -> bool {
 fn path_of(target: &[u8]) -> Vec<u8> {
     let target = target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default();
     let decoded = decoded(without_origin(target));
-    let is_plain = |pair: &[u8]| !matches!(pair, b"//" | b"/.");
-    if decoded.starts_with(b"/") && decoded.windows(2).all(is_plain) {
-        return decoded;
-    }
     let mut kept: Vec<&[u8]> = Vec::new();
     for segment in decoded.split(|byte| *byte == b'/') {
         match segment {
@@ -270,9 +239,6 @@ fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }
-
-const MONTHS: [&[u8; 3]; 12] =
-    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
 const TIME_BYTES: usize = 26;
 

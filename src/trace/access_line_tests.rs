@@ -5,8 +5,7 @@ use super::{AccessLine, UnreadableLine, path_of, time};
 const TIME: &str = "[10/Oct/2000:13:55:36 -0700]";
 
 fn read(line: &str) -> Result<Vec<(String, String)>, UnreadableLine> {
-    let mut read = AccessLine::default();
-    read.read(line.as_bytes())?;
+    let read = AccessLine::read(line.as_bytes())?;
     Ok(read.attributes().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
@@ -30,13 +29,11 @@ fn combined_line_has_six_attributes() {
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(read(&line).unwrap(), expected);
-    // A reused line keeps nothing of its previous contents.
-    let mut again = AccessLine::default();
-    again.read(line.as_bytes()).unwrap();
-    again.read(format!(r#"::1 - - {TIME} "GET / HTTP/1.1" 200 - "-" "-""#).as_bytes()).unwrap();
-    let attributes: Vec<_> = again.attributes().collect();
+    let bare =
+        AccessLine::read(format!(r#"::1 - - {TIME} "GET / HTTP/1.1" 200 - "-" "-""#).as_bytes()).unwrap();
+    let attributes: Vec<_> = bare.attributes().collect();
     assert_eq!(attributes, [("ip", "::1"), ("method", "GET"), ("path", "/"), ("status", "200")]);
-    assert_eq!(again.unix_seconds, 971_211_336);
+    assert_eq!(bare.unix_seconds, 971_211_336);
 }
 
 #[test]
@@ -109,7 +106,7 @@ fn requires_time_zone() {
         ("29/Feb/2024:00:00:00 +0000", Some(1_709_164_800)),
         ("29/Feb/2023:00:00:00 +0000", None),
         ("31/Dec/2016:23:59:60 +0000", Some(1_483_228_799)),
-        ("10/oct/2000:13:55:36 -0700", None),
+        ("10/oct/2000:13:55:36 -0700", Some(971_211_336)),
         ("10/Oct/2000:24:55:36 -0700", None),
         ("10/Oct/2000:13:55:36 x0700", None),
         ("1x/Oct/2000:13:55:36 -0700", None),
@@ -183,9 +180,8 @@ proptest::proptest! {
         let mut line = format!("{address} - - [{time}] \"{request}\" 200 1 \"-\" \"").into_bytes();
         line.extend(&noise);
         line.push(b'"');
-        let mut read = AccessLine::default();
         for bytes in [&line, &noise] {
-            if read.read(bytes).is_ok() {
+            if let Ok(read) = AccessLine::read(bytes) {
                 let values: Vec<_> = read.attributes().map(|(_, value)| value).collect();
                 proptest::prop_assert!(values.iter().all(|value| value.len() <= 1_024));
                 proptest::prop_assert!(values.len() >= 4 && values[2].starts_with('/') && !values[2].contains("//"));

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use arrayvec::ArrayVec;
 
 use super::access_line::{AccessLine, UnreadableLine};
-use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceText};
+use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
 use crate::protocol::PAIRS_MAX;
 use crate::terms::counted;
 
 /// Lines that wait to be sorted, and counts of lines that were malformed or late.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CombinedLines<'a> {
     domain: &'a str,
     strict: bool,
@@ -23,7 +23,6 @@ pub(super) struct CombinedLines<'a> {
     /// By time, then line number.
     waiting: BTreeMap<(u64, u64), AccessLine>,
     waiting_bytes: usize,
-    spare: Vec<AccessLine>,
     newest_seconds: u64,
     played_seconds: u64,
     unreadable: u64,
@@ -34,19 +33,7 @@ pub(super) struct CombinedLines<'a> {
 impl<'a> CombinedLines<'a> {
     /// Plays requests of one domain. `strict`: stop at malformed lines. `quotable`: remarks may quote them.
     pub(super) fn new(domain: &'a str, strict: bool, quotable: bool) -> CombinedLines<'a> {
-        CombinedLines {
-            domain,
-            strict,
-            quotable,
-            waiting: BTreeMap::new(),
-            waiting_bytes: 0,
-            spare: Vec::new(),
-            newest_seconds: 0,
-            played_seconds: 0,
-            unreadable: 0,
-            first_unreadable: None,
-            late: 0,
-        }
+        CombinedLines { domain, strict, quotable, ..CombinedLines::default() }
     }
 
     /// Reads a line, then plays all lines that are due.
@@ -56,11 +43,10 @@ impl<'a> CombinedLines<'a> {
         number: u64,
         stage: &mut impl EventConsumer,
     ) -> Result<(), TraceFailure> {
-        let mut line = self.spare.pop().unwrap_or_default();
-        if let Err(wrong) = line.read(text) {
-            self.spare.push(line);
-            return self.pass_over(number, wrong);
-        }
+        let line = match AccessLine::read(text) {
+            Ok(line) => line,
+            Err(wrong) => return self.pass_over(number, wrong),
+        };
         let seconds = line.unix_seconds;
         self.late += u64::from(seconds < self.played_seconds);
         self.newest_seconds = self.newest_seconds.max(seconds);
@@ -74,14 +60,13 @@ impl<'a> CombinedLines<'a> {
 
     /// Counts a malformed line, or returns the error if `strict`.
     pub(super) fn pass_over(&mut self, number: u64, wrong: UnreadableLine) -> Result<(), TraceFailure> {
+        let failure = TraceFailure::Line { number, wrong: TraceLineError::Access(wrong) };
         if self.strict {
-            return Err(TraceFailure::AccessLine { number, wrong });
+            return Err(failure);
         }
         self.unreadable += 1;
-        self.first_unreadable.get_or_insert_with(|| {
-            let failure = TraceFailure::AccessLine { number, wrong };
-            if self.quotable { failure } else { failure.withheld() }.to_string()
-        });
+        self.first_unreadable
+            .get_or_insert_with(|| if self.quotable { failure } else { failure.withheld() }.to_string());
         Ok(())
     }
 
@@ -121,19 +106,6 @@ impl<'a> CombinedLines<'a> {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(line.bytes());
         // Virtual time is monotonic: a late line is played at the time of the line before.
         self.played_seconds = self.played_seconds.max(seconds);
-        let played = self.play(&line, number, stage);
-        if self.spare.len() < SPARE_MAX {
-            self.spare.push(line);
-        }
-        played
-    }
-
-    fn play(
-        &self,
-        line: &AccessLine,
-        number: u64,
-        stage: &mut impl EventConsumer,
-    ) -> Result<(), TraceFailure> {
         let attributes: ArrayVec<(&str, &str), PAIRS_MAX> = line.attributes().collect();
         let descriptors = Descriptors::from_attributes(&attributes);
         let request = Request::new(Op::Hit, self.domain, descriptors);
@@ -153,8 +125,5 @@ const WINDOW_SECONDS: u64 = 60;
 /// Bounds on waiting lines and bytes. Above about 1 000 lines per second the window gets shorter.
 const WAITING_MAX: usize = 65_536;
 const WAITING_BYTES_MAX: usize = 32 << 20;
-
-/// Lines kept for reuse: enough that sorted input allocates almost nothing.
-const SPARE_MAX: usize = 64;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::summary::NUMBERS;
 use crate::clock::Timestamp;
-use crate::engine::{RuleTotals, Totals};
+use crate::engine::Totals;
 use crate::page::span;
 
 /// Cumulative counts of an engine at the end of each step.
@@ -97,7 +96,7 @@ impl StepCounts {
             let place = *self.places.entry((rule.domain.clone(), rule.rule.clone())).or_insert(next);
             sums.rules.resize(sums.rules.len().max(place + 1), [0; 3]);
             if let Some(checks) = sums.rules.get_mut(place) {
-                *checks = checks_of(rule);
+                *checks = rule.outcomes();
             }
         }
         sums
@@ -112,11 +111,6 @@ fn time(at: Timestamp) -> String {
     }
     let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string();
     text.replace('T', " ").replace('Z', " UTC")
-}
-
-/// The rule's counts in the order of the summary.
-pub(super) fn checks_of(rule: &RuleTotals) -> [u64; 3] {
-    NUMBERS.map(|number| number(rule))
 }
 
 /// Converts cumulative counts to counts per step. A sum shrinks where a removed rule's counts move to the

@@ -1,10 +1,8 @@
 //! Events of a trace, independent of its format.
 
-use std::collections::HashSet;
 use std::hash::Hasher;
 use std::io;
 
-use foldhash::fast::FixedState;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -84,12 +82,6 @@ pub(crate) enum TraceText<'a> {
     Number(u64),
 }
 
-/// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
-#[derive(Debug, Default)]
-pub(super) struct Ids {
-    digests: HashSet<IdDigest, FixedState>,
-}
-
 /// An id, or any other name, as a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdDigest(u128);
@@ -106,22 +98,10 @@ impl IdDigest {
     }
 }
 
-impl Ids {
-    /// Records an id; `false` if it was used before. At the bound, new ids are no longer recorded.
-    pub(super) fn note(&mut self, id: IdDigest) -> bool {
-        if self.digests.len() < IDS_MAX { self.digests.insert(id) } else { !self.digests.contains(&id) }
-    }
-}
-
-/// 16 bytes each in a table that may be half empty: about 1 GB.
-const IDS_MAX: usize = 32_000_000;
-
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceFailure {
     #[error("line {number}: {wrong}")]
     Line { number: u64, wrong: TraceLineError },
-    #[error("line {number}: {wrong}")]
-    AccessLine { number: u64, wrong: UnreadableLine },
     #[error("line {number}: {}", without_number(source))]
     Read { number: u64, source: io::Error },
     #[error("line {number}: something is wrong here, and its text is not shown: another user owns the trace")]
@@ -134,9 +114,7 @@ impl TraceFailure {
     /// Removes the text of the trace from the error, for traces that must not be quoted.
     pub(super) fn withheld(self) -> TraceFailure {
         match self {
-            TraceFailure::Line { number, .. } | TraceFailure::AccessLine { number, .. } => {
-                TraceFailure::Withheld { number }
-            }
+            TraceFailure::Line { number, .. } => TraceFailure::Withheld { number },
             other => other,
         }
     }
@@ -148,6 +126,8 @@ pub(crate) enum TraceLineError {
     Json(serde_json::Error),
     #[error("a line of an access log\nhelp: --trace-format combined")]
     AccessLog,
+    #[error(transparent)]
+    Access(UnreadableLine),
     #[error(transparent)]
     NotPlayed(super::player::NotPlayed),
     #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::recording::LINE_BYTES_MAX >> 10)]
@@ -194,18 +174,3 @@ fn example(field: &str) -> &'static str {
 }
 
 const OPS: &str = "hit, peek, acquire, release, renew, charge, signal, hello, bye or reload";
-
-#[cfg(test)]
-mod tests {
-    use super::{IdDigest, Ids};
-
-    #[test]
-    fn compares_ids_by_their_text() {
-        let mut ids = Ids::default();
-        for (id, is_new) in
-            [("1", true), ("\"1\"", true), ("1", false), ("1.0", true), ("{}", true), ("{}", false)]
-        {
-            assert_eq!(ids.note(IdDigest::of(id)), is_new, "{id}");
-        }
-    }
-}

@@ -1,10 +1,13 @@
 //! JSON lines: reads, checks and plays each line. The first invalid line ends the trace.
 
+use std::collections::HashSet;
+
 use arrayvec::ArrayVec;
+use foldhash::fast::FixedState;
 
 use super::access_line::AccessLine;
 use super::event::{
-    Action, EventConsumer, IdDigest, Ids, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
+    Action, EventConsumer, IdDigest, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
 };
 use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
@@ -18,7 +21,8 @@ use crate::server::to_engine_cost;
 /// State over the lines: used ids and the latest time.
 #[derive(Debug, Default)]
 pub(super) struct Jsonl {
-    ids: Ids,
+    /// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
+    ids: HashSet<IdDigest, FixedState>,
     newest: Timestamp,
 }
 
@@ -29,48 +33,39 @@ impl Jsonl {
         number: u64,
         stage: &mut impl EventConsumer,
     ) -> Result<(), TraceFailure> {
-        let bad = |wrong| TraceFailure::Line { number, wrong };
+        let played = self.play(text, number, stage);
+        played.unwrap_or_else(|wrong| Err(TraceFailure::Line { number, wrong }))
+    }
+
+    /// Reads a line and plays it. The outer error is one of the line, the inner one that of `stage`.
+    fn play(
+        &mut self,
+        text: &[u8],
+        number: u64,
+        stage: &mut impl EventConsumer,
+    ) -> Result<Result<(), TraceFailure>, TraceLineError> {
         let line: JsonLine<'_> =
-            serde_json::from_slice(text).map_err(|error| match AccessLine::default().read(text) {
-                Ok(()) => bad(TraceLineError::AccessLog),
-                Err(_) => bad(TraceLineError::Json(error)),
+            serde_json::from_slice(text).map_err(|error| match AccessLine::read(text) {
+                Ok(_) => TraceLineError::AccessLog,
+                Err(_) => TraceLineError::Json(error),
             })?;
-        let at = self.time(line.t.0.get()).map_err(bad)?;
-        let op = line.op.as_deref().unwrap_or("hit");
-        match op {
-            "hit" | "peek" | "acquire" => {
-                let judged = match op {
-                    "peek" => Op::Peek,
-                    "acquire" => Op::Acquire,
-                    _ => Op::Hit,
-                };
-                if op == "acquire" && line.id.is_none() {
-                    return Err(bad(missing(&line, "id")));
-                }
-                let by = LeaseOwner {
-                    session: session(&line).map_err(bad)?,
-                    id: self.note_id(&line).map_err(bad)?,
-                };
-                let domain = domain(&line).map_err(bad)?;
-                judge(&line, domain, judged, |request| {
-                    stage.play(&event(&line, number, at, Action::Judge(request, by)))
-                })
-                .map_err(bad)?
-            }
+        let at = self.time(line.t.0.get())?;
+        let (t, id) = (TraceText::Written(line.t.0), line.id.map(TraceText::Written));
+        let mut play = |action: Action<'_>| stage.play(&TraceEvent { line: number, at, t, id, action });
+        let op = match line.op.as_deref().unwrap_or("hit") {
+            "hit" => Op::Hit,
+            "peek" => Op::Peek,
+            "acquire" if line.id.is_none() => return Err(missing(&line, "id")),
+            "acquire" => Op::Acquire,
             "charge" => {
-                session(&line).map_err(bad)?;
-                self.note_id(&line).map_err(bad)?;
-                let domain = domain(&line).map_err(bad)?;
-                charge(&line, domain, |charge, work| {
-                    stage.play(&event(&line, number, at, Action::Charge(charge, work)))
-                })
-                .map_err(bad)?
+                session(&line)?;
+                self.note_id(&line)?;
+                return charge(&line, domain(&line)?, |charge, work| play(Action::Charge(charge, work)));
             }
-            _ => {
-                let action = other(&line, op).map_err(bad)?;
-                stage.play(&event(&line, number, at, action))
-            }
-        }
+            op => return Ok(play(other(&line, op)?)),
+        };
+        let by = LeaseOwner { session: session(&line)?, id: self.note_id(&line)? };
+        judge(&line, domain(&line)?, op, |request| play(Action::Judge(request, by)))
     }
 
     fn time(&mut self, text: &str) -> Result<Timestamp, TraceLineError> {
@@ -85,17 +80,9 @@ impl Jsonl {
     fn note_id(&mut self, line: &JsonLine<'_>) -> Result<Option<IdDigest>, TraceLineError> {
         let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
         let id = IdDigest::of(text);
-        if self.ids.note(id) { Ok(Some(id)) } else { Err(TraceLineError::IdTwice(text.into())) }
-    }
-}
-
-fn event<'a>(line: &JsonLine<'a>, number: u64, at: Timestamp, action: Action<'a>) -> TraceEvent<'a> {
-    TraceEvent {
-        line: number,
-        at,
-        t: TraceText::Written(line.t.0),
-        id: line.id.map(TraceText::Written),
-        action,
+        // At the bound, new ids are no longer recorded.
+        let is_new = if self.ids.len() < IDS_MAX { self.ids.insert(id) } else { !self.ids.contains(&id) };
+        if is_new { Ok(Some(id)) } else { Err(TraceLineError::IdTwice(text.into())) }
     }
 }
 
@@ -273,6 +260,9 @@ fn cost_from(number: i64) -> Result<u64, TraceLineError> {
 fn missing(line: &JsonLine<'_>, field: &'static str) -> TraceLineError {
     TraceLineError::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
 }
+
+/// 16 bytes each in a table that may be half empty: about 1 GB.
+const IDS_MAX: usize = 32_000_000;
 
 /// The pool of sessions that name none.
 const POOL: &str = "default";

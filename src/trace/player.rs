@@ -11,8 +11,8 @@ use super::event::{Action, IdDigest, LeaseOwner};
 use super::rule_records::RuleRecords;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, ChargeError, Conflict, ConnectionParams, Decider, Decision, Engine, EngineAnswer, HashKey, Op,
-    RefundBy, RefundReference, Request, Session, SessionError, TICK_MILLIS, Totals, WrongPool,
+    self, Conflict, ConnectionParams, Decider, Decision, Engine, EngineAnswer, HashKey, Op, RefundBy,
+    RefundReference, Request, Session, SessionError, TICK_MILLIS, Totals, WrongPool,
 };
 use crate::rules::{Domain, Mode};
 
@@ -21,7 +21,8 @@ pub(crate) struct Player {
     engine: Arc<Engine>,
     decider: Decider,
     now: Now,
-    ticks: Ticks,
+    /// The time of the next tick.
+    next_tick: Option<Timestamp>,
     last_sweep: Option<Timestamp>,
     /// Events since the last sweep.
     played: u32,
@@ -53,8 +54,6 @@ struct ReplayLeases {
 pub(crate) enum NotPlayed {
     #[error("{0}: repeats of one `idem` ask the same")]
     Repeated(#[from] Conflict),
-    #[error("{0}")]
-    NotCharged(ChargeError),
     #[error("{0}: `bye` ends one")]
     NotOpened(#[from] SessionError),
     #[error("{0}: name a session of that pool, or none")]
@@ -74,7 +73,7 @@ impl Player {
             engine,
             decider,
             now: Now::default(),
-            ticks: Ticks::default(),
+            next_tick: None,
             last_sweep: None,
             played: 0,
             named: HashMap::new(),
@@ -97,12 +96,48 @@ impl Player {
         }
         self.now = Now { at, utc_offset_nanos: 0 };
         if self.watches || !self.named.is_empty() || !self.unnamed.is_empty() {
-            self.ticks.run(&self.engine, at);
+            self.run_ticks(at);
             self.engine.end_expired_leases(self.now);
         } else {
-            self.ticks.pass(at);
+            self.pass_ticks(at);
         }
         self.sweep(at);
+    }
+
+    /// Runs all ticks up to and including `at`; the first one is at the first event.
+    fn run_ticks(&mut self, at: Timestamp) {
+        let engine = &self.engine;
+        let mut next = *self.next_tick.get_or_insert(at);
+        let mut run: u32 = 0;
+        while next <= at {
+            engine.tick(Now { at: next, utc_offset_nanos: 0 });
+            let tick = next;
+            next = tick.after(TICK);
+            if next == tick {
+                // The end of representable time.
+                break;
+            }
+            run = run.wrapping_add(1);
+            let left = at.since(next);
+            if left <= GAP_MIN {
+                continue;
+            }
+            if engine.is_at_rest() {
+                next = after(next, ticks_in(left.saturating_sub(TAIL)));
+            } else if run.is_multiple_of(SWEPT_EVERY) {
+                // An expired signal keeps a pool from being calm until it is swept.
+                engine.sweep(Now { at: next, utc_offset_nanos: 0 });
+            }
+        }
+        self.next_tick = Some(next);
+    }
+
+    /// Skips all ticks up to `at`, for rules without pools.
+    fn pass_ticks(&mut self, at: Timestamp) {
+        let next = *self.next_tick.get_or_insert(at);
+        if next <= at {
+            self.next_tick = Some(after(next, ticks_in(at.since(next)).saturating_add(1)));
+        }
     }
 
     fn sweep(&mut self, at: Timestamp) {
@@ -131,7 +166,8 @@ impl Player {
         by: &LeaseOwner<'_>,
     ) -> Result<Option<Decision<'_>>, NotPlayed> {
         // Only acquires, and requests with shedding pools, need a session.
-        let session = if request.op == Op::Acquire || self.watches { Some(self.session(by)?) } else { None };
+        let needs_session = request.op == Op::Acquire || self.watches;
+        let session = needs_session.then(|| self.session(by.session, UNKNOWN.pool)).transpose()?;
         let request = Request { session: session.as_ref(), ..*request };
         let decision = match self.decider.decide(&request, self.now) {
             EngineAnswer::Decided(decision) => decision,
@@ -168,7 +204,8 @@ impl Player {
                     charge.refund_of =
                         Some(RefundBy { user: USER, reference: RefundReference::Lease(lease) });
                 }
-                self.decider.charge(&charge, now)?
+                // A trusted charge needs no reference.
+                self.decider.charge(&charge, now).map_err(|_| Conflict)?
             }
             Action::Release(id, outcome) => {
                 let held = self.leases.by_id.remove(id);
@@ -179,15 +216,12 @@ impl Player {
                 held.is_some_and(|(session, lease)| self.engine.renew_lease(session, *lease, now))
             }
             Action::Signal { session, pool, name, permille } => {
-                let session = match *session {
-                    None => self.session_in(pool)?,
-                    session => self.session(&LeaseOwner { session, id: None })?,
-                };
+                let session = self.session(*session, pool)?;
                 self.engine.record_pushed_signal(&session, pool, name, *permille, now)?;
                 true
             }
             Action::Hello { session, pool, slots } => {
-                self.open(session, pool, *slots)?;
+                self.open(Some(session), pool, *slots)?;
                 true
             }
             Action::Bye(session) => {
@@ -198,30 +232,22 @@ impl Player {
         })
     }
 
-    fn open(&mut self, session: &str, pool: &str, slots: u32) -> Result<Session, SessionError> {
-        let name = Some(IdDigest::of(session).to_bytes());
-        let opened =
-            self.engine.open_session(&ConnectionParams { name, pool, slots, ..UNKNOWN }, self.now)?;
-        self.named.insert(session.into(), opened.clone());
+    fn open(&mut self, name: Option<&str>, pool: &str, slots: u32) -> Result<Session, SessionError> {
+        let digest = name.map(|name| IdDigest::of(name).to_bytes());
+        let params = ConnectionParams { name: digest, pool, slots, ..UNKNOWN };
+        let opened = self.engine.open_session(&params, self.now)?;
+        let known = if name.is_some() { &mut self.named } else { &mut self.unnamed };
+        known.insert(name.unwrap_or(pool).into(), opened.clone());
         Ok(opened)
     }
 
-    /// Returns the session of a request. One without `hello` is in the default pool.
-    fn session(&mut self, by: &LeaseOwner<'_>) -> Result<Session, SessionError> {
-        let Some(session) = by.session else { return self.session_in(UNKNOWN.pool) };
-        match self.named.get(session) {
-            Some(known) => Ok(known.clone()),
-            None => self.open(session, UNKNOWN.pool, UNKNOWN.slots),
-        }
-    }
-
-    fn session_in(&mut self, pool: &str) -> Result<Session, SessionError> {
-        if let Some(known) = self.unnamed.get(pool) {
-            return Ok(known.clone());
-        }
-        let opened = self.engine.open_session(&ConnectionParams { pool, ..UNKNOWN }, self.now)?;
-        self.unnamed.insert(pool.into(), opened.clone());
-        Ok(opened)
+    /// Returns a session. A named one without `hello` is in the default pool, the unnamed one in this pool.
+    fn session(&mut self, name: Option<&str>, pool: &str) -> Result<Session, SessionError> {
+        let (known, pool) = match name {
+            Some(name) => (self.named.get(name), UNKNOWN.pool),
+            None => (self.unnamed.get(pool), pool),
+        };
+        known.cloned().map_or_else(|| self.open(name, pool, UNKNOWN.slots), Ok)
     }
 
     pub(crate) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
@@ -246,15 +272,6 @@ impl ReplayLeases {
     }
 }
 
-impl From<ChargeError> for NotPlayed {
-    fn from(wrong: ChargeError) -> NotPlayed {
-        match wrong {
-            ChargeError::Conflict(conflict) => NotPlayed::Repeated(conflict),
-            ChargeError::NoRefundReference => NotPlayed::NotCharged(wrong),
-        }
-    }
-}
-
 /// The defaults of sessions without `hello`.
 const UNKNOWN: ConnectionParams<'_> =
     ConnectionParams { name: None, user: USER, pool: "default", slots: 0, connection: 1, pid: None };
@@ -275,49 +292,6 @@ const EVENTS_PER_SWEEP: u32 = 4_096;
 const SWEEP_DUE: Duration = Duration::from_secs(86_400);
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
-
-/// Ticks at a fixed interval, from the first event on.
-#[derive(Debug, Default)]
-struct Ticks {
-    next: Option<Timestamp>,
-}
-
-impl Ticks {
-    /// Runs all ticks up to and including `at`.
-    fn run(&mut self, engine: &Engine, at: Timestamp) {
-        let mut next = *self.next.get_or_insert(at);
-        let mut run: u32 = 0;
-        while next <= at {
-            engine.tick(Now { at: next, utc_offset_nanos: 0 });
-            let tick = next;
-            next = tick.after(TICK);
-            if next == tick {
-                // The end of representable time.
-                break;
-            }
-            run = run.wrapping_add(1);
-            let left = at.since(next);
-            if left <= GAP_MIN {
-                continue;
-            }
-            if engine.is_at_rest() {
-                next = after(next, ticks_in(left.saturating_sub(TAIL)));
-            } else if run.is_multiple_of(SWEPT_EVERY) {
-                // An expired signal keeps a pool from being calm until it is swept.
-                engine.sweep(Now { at: next, utc_offset_nanos: 0 });
-            }
-        }
-        self.next = Some(next);
-    }
-
-    /// Skips all ticks up to `at`, for rules without pools.
-    fn pass(&mut self, at: Timestamp) {
-        let next = *self.next.get_or_insert(at);
-        if next <= at {
-            self.next = Some(after(next, ticks_in(at.since(next)).saturating_add(1)));
-        }
-    }
-}
 
 fn ticks_in(span: Duration) -> u64 {
     u64::try_from(span.as_millis() / u128::from(TICK_MILLIS)).unwrap_or(u64::MAX)

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use indicatif::{ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::access_line::{AccessLine, UnreadableLine};
 use super::combined::CombinedLines;
@@ -26,9 +26,9 @@ pub(crate) enum TraceFormat {
 }
 
 pub(crate) struct RecordedTrace {
-    input: Box<dyn BufRead>,
+    lines: Lines,
     /// Its length if it is a file.
-    bytes: Option<u64>,
+    length: Option<u64>,
     /// Whether messages may quote it.
     quotable: bool,
 }
@@ -40,8 +40,8 @@ impl RecordedTrace {
     /// It cannot be opened, is not a regular file, or is a link that leads out of its directory.
     pub(crate) fn open(path: &Path) -> io::Result<RecordedTrace> {
         if is_dash(path) {
-            let input = Box::new(BufReader::with_capacity(READ_BYTES, io::stdin().lock()));
-            return Ok(RecordedTrace { input, bytes: None, quotable: true });
+            let input = BufReader::with_capacity(READ_BYTES, io::stdin().lock());
+            return Ok(RecordedTrace { lines: Lines::new(input), length: None, quotable: true });
         }
         let Opened { file, bytes, quotable } = open::beneath(path).map_err(|error| {
             let help = match error {
@@ -50,8 +50,8 @@ impl RecordedTrace {
             };
             io::Error::other(format!("{error}\nhelp: {help}"))
         })?;
-        let input = Box::new(BufReader::with_capacity(READ_BYTES, file));
-        Ok(RecordedTrace { input, bytes: Some(bytes), quotable })
+        let input = BufReader::with_capacity(READ_BYTES, file);
+        Ok(RecordedTrace { lines: Lines::new(input), length: Some(bytes), quotable })
     }
 
     /// Returns the format by its first line that is not blank.
@@ -59,29 +59,15 @@ impl RecordedTrace {
     /// # Errors
     /// It cannot be read.
     pub(crate) fn detect(&mut self) -> io::Result<TraceFormat> {
-        let (mut first, mut begin) = (Vec::new(), 0);
-        while first.get(begin..).is_none_or(|line| line.trim_ascii().is_empty())
-            && first.len() < LINE_BYTES_MAX
-        {
-            begin = first.len();
-            let left = (LINE_BYTES_MAX - begin) as u64;
-            if Read::by_ref(&mut self.input).take(left).read_until(b'\n', &mut first)? == 0 {
-                break;
-            }
-        }
-        let line = first.get(begin..).unwrap_or_default();
-        let format = match AccessLine::default().read(line) {
-            Ok(()) => TraceFormat::Combined,
-            Err(_) => TraceFormat::Jsonl,
-        };
-        let rest = std::mem::replace(&mut self.input, Box::new(io::empty()));
-        self.input = Box::new(io::Cursor::new(first).chain(rest));
-        Ok(format)
+        self.lines.next()?;
+        self.lines.is_ahead = true;
+        let is_access_log = !self.lines.is_too_long && AccessLine::read(&self.lines.text).is_ok();
+        Ok(if is_access_log { TraceFormat::Combined } else { TraceFormat::Jsonl })
     }
 
     pub(crate) fn of_bytes(trace: Vec<u8>) -> RecordedTrace {
-        let bytes = u64::try_from(trace.len()).ok();
-        RecordedTrace { input: Box::new(io::Cursor::new(trace)), bytes, quotable: true }
+        let length = u64::try_from(trace.len()).ok();
+        RecordedTrace { lines: Lines::new(io::Cursor::new(trace)), length, quotable: true }
     }
 
     /// Plays the trace to its end, as an access log if a domain is given, with a progress bar if
@@ -93,19 +79,45 @@ impl RecordedTrace {
         shows_progress: bool,
         player: &mut impl EventConsumer,
     ) -> (Result<(), TraceFailure>, PlayedCounts) {
-        let mut progress = ProgressBar::new(self.bytes, shows_progress);
-        let mut lines = Lines::new(&mut *self.input);
+        let begin_nanos = read_boot_nanos();
+        let bar = progress_bar(self.length, begin_nanos);
         let mut player = CountedPlayer { player, lines: 0, first: None, last: Timestamp::ORIGIN };
-        let (played, remarks) = match domain {
-            Some(domain) => {
-                let mut log = CombinedLines::new(domain, strict, self.quotable);
-                access_log(&mut lines, &mut log, &mut player, &mut progress)
+        let mut log = domain.map(|domain| CombinedLines::new(domain, strict, self.quotable));
+        let mut json = Jsonl::default();
+        let mut played = Ok(());
+        while played.is_ok() {
+            let read = self.lines.next();
+            let Lines { ref text, number, is_too_long, .. } = self.lines;
+            played = match (read, &mut log) {
+                (Ok(false), _) => break,
+                (Err(source), _) => Err(TraceFailure::Read { number, source }),
+                (Ok(true), Some(log)) if is_too_long => log.pass_over(number, UnreadableLine::TooLong),
+                (Ok(true), Some(log)) => log.line(text, number, &mut player),
+                (Ok(true), None) if is_too_long => {
+                    Err(TraceFailure::Line { number, wrong: TraceLineError::TooLong })
+                }
+                (Ok(true), None) => json.line(text, number, &mut player),
+            };
+            for news in player.player.take_news() {
+                bar.suspend(|| show(&news));
             }
-            None => (json_lines(&mut lines, &mut player, &mut progress), Vec::new()),
-        };
-        progress.end();
+            if self.lines.number.is_multiple_of(LINES_PER_LOOK) {
+                if shows_progress && bar.is_hidden() && passed_since(begin_nanos) > PATIENCE {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                }
+                bar.set_message(counted(player.lines, "line"));
+                bar.set_position(self.lines.bytes);
+            }
+        }
+        // Play the lines before an invalid line too.
+        if let Some(log) = &mut log {
+            let ended = log.end(&mut player);
+            played = played.and(ended);
+        }
+        bar.finish_and_clear();
         let CountedPlayer { lines, first, last, .. } = player;
         let span = first.map_or(Duration::ZERO, |first| last.since(first));
+        let remarks = log.map(|log| log.remarks()).unwrap_or_default();
         let played = played.map_err(|failure| if self.quotable { failure } else { failure.withheld() });
         (played, PlayedCounts { lines, span, remarks })
     }
@@ -124,55 +136,6 @@ impl<P: EventConsumer> EventConsumer for CountedPlayer<'_, P> {
         self.first.get_or_insert(event.at);
         self.last = event.at;
         self.player.play(event)
-    }
-
-    fn take_news(&mut self) -> Vec<String> {
-        self.player.take_news()
-    }
-}
-
-fn json_lines(
-    lines: &mut Lines<'_>,
-    player: &mut CountedPlayer<'_, impl EventConsumer>,
-    progress: &mut ProgressBar,
-) -> Result<(), TraceFailure> {
-    let mut jsonl = Jsonl::default();
-    each_line(lines, player, progress, |number, text, player| match text {
-        Some(text) => jsonl.line(text, number, player),
-        None => Err(TraceFailure::Line { number, wrong: TraceLineError::TooLong }),
-    })
-}
-
-fn access_log(
-    lines: &mut Lines<'_>,
-    log: &mut CombinedLines<'_>,
-    player: &mut CountedPlayer<'_, impl EventConsumer>,
-    progress: &mut ProgressBar,
-) -> (Result<(), TraceFailure>, Vec<String>) {
-    let played = each_line(lines, player, progress, |number, text, player| match text {
-        Some(text) => log.line(text, number, player),
-        None => log.pass_over(number, UnreadableLine::TooLong),
-    });
-    // Play the lines before an invalid line too.
-    let ended = log.end(player);
-    (played.and(ended), log.remarks())
-}
-
-/// Calls `line` for every line with its number; `None` stands for a line above the bound.
-fn each_line<P: EventConsumer>(
-    lines: &mut Lines<'_>,
-    player: &mut CountedPlayer<'_, P>,
-    progress: &mut ProgressBar,
-    mut line: impl FnMut(u64, Option<&[u8]>, &mut CountedPlayer<'_, P>) -> Result<(), TraceFailure>,
-) -> Result<(), TraceFailure> {
-    loop {
-        match lines.next() {
-            Ok(Some((number, text))) => line(number, text, player)?,
-            Ok(None) => return Ok(()),
-            Err(source) => return Err(TraceFailure::Read { number: lines.number, source }),
-        }
-        player.take_news().iter().for_each(|news| progress.say(news));
-        progress.moved(lines.bytes, player.lines);
     }
 }
 
@@ -194,54 +157,23 @@ pub(crate) fn there_already() -> io::Error {
 
 const READ_BYTES: usize = 1 << 16;
 
-/// A progress bar on standard error, if that is a terminal; hidden until `PATIENCE` has passed.
-struct ProgressBar {
-    begin_nanos: u64,
-    bar: indicatif::ProgressBar,
-    is_due: bool,
-    unlooked: u32,
+/// Makes a hidden progress bar. `length` is that of the trace, if known.
+fn progress_bar(length: Option<u64>, begin_nanos: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
+    let template = if length.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        let left = move |state: &ProgressState, text: &mut dyn fmt::Write| {
+            let passed = passed_since(begin_nanos);
+            let left = time_left(passed, state.pos(), state.len().unwrap_or_default());
+            let _ = write!(text, "{}", humantime::format_duration(left));
+        };
+        bar.set_style(style.progress_chars("=> ").with_key("left", left));
+    }
+    bar
 }
 
-impl ProgressBar {
-    /// Makes a bar, which stays hidden unless `wanted`. `bytes` is the length of the trace, if known.
-    fn new(bytes: Option<u64>, wanted: bool) -> ProgressBar {
-        let bar = indicatif::ProgressBar::with_draw_target(bytes, ProgressDrawTarget::hidden());
-        let begin_nanos = read_boot_nanos();
-        let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            let left = move |state: &ProgressState, text: &mut dyn fmt::Write| {
-                let taken = Duration::from_nanos(read_boot_nanos().saturating_sub(begin_nanos));
-                let left = time_left(taken, state.pos(), state.len().unwrap_or_default());
-                let _ = write!(text, "{}", humantime::format_duration(left));
-            };
-            bar.set_style(style.progress_chars("=> ").with_key("left", left));
-        }
-        ProgressBar { begin_nanos, bar, is_due: wanted, unlooked: 0 }
-    }
-
-    /// Called for every line; looks at the clock every `LINES_PER_LOOK` lines.
-    fn moved(&mut self, bytes: u64, lines: u64) {
-        self.unlooked += 1;
-        if self.unlooked < LINES_PER_LOOK {
-            return;
-        }
-        self.unlooked = 0;
-        let taken = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
-        if self.is_due && taken > PATIENCE {
-            self.is_due = false;
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        self.bar.set_message(counted(lines, "line"));
-        self.bar.set_position(bytes);
-    }
-
-    fn say(&self, message: &str) {
-        self.bar.suspend(|| show(message));
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
-    }
+fn passed_since(begin_nanos: u64) -> Duration {
+    Duration::from_nanos(read_boot_nanos().saturating_sub(begin_nanos))
 }
 
 /// Estimates the time left, in whole seconds, by the average speed since the begin: a trace takes as long for each byte,
@@ -265,55 +197,49 @@ const WITHOUT_LENGTH: &str = "{msg}, {bytes} in {elapsed}";
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Lines between readings of the clock; about 1 ms.
-const LINES_PER_LOOK: u32 = 512;
+const LINES_PER_LOOK: u64 = 512;
 
-/// The number of a line and its text; no text: it is longer than the bound.
-type NumberedLine<'l> = (u64, Option<&'l [u8]>);
-
-struct Lines<'r> {
-    input: &'r mut dyn BufRead,
+struct Lines {
+    input: Box<dyn BufRead>,
     text: Vec<u8>,
     /// The number of the last line read, from 1.
     number: u64,
     bytes: u64,
+    /// Whether the last line was longer than the bound: then it has no text.
+    is_too_long: bool,
+    /// Whether the last line was read to detect the format, and comes again.
+    is_ahead: bool,
 }
 
-impl<'r> Lines<'r> {
-    fn new(input: &'r mut dyn BufRead) -> Lines<'r> {
-        Lines { input, text: Vec::new(), number: 0, bytes: 0 }
+impl Lines {
+    fn new(input: impl BufRead + 'static) -> Lines {
+        let input = Box::new(input);
+        Lines { input, text: Vec::new(), number: 0, bytes: 0, is_too_long: false, is_ahead: false }
     }
 
-    /// Reads the next line that is not empty: its number, and its text with its line feed if it has one. A line above
-    /// the bound is skipped entirely and has no text.
-    fn next(&mut self) -> io::Result<Option<NumberedLine<'_>>> {
-        loop {
+    /// Reads the next line that is not empty, with its line feed if it has one; of one above the bound no text. Returns
+    /// whether there is one.
+    fn next(&mut self) -> io::Result<bool> {
+        while !std::mem::take(&mut self.is_ahead) {
             self.number += 1;
-            let ended = self.line()?;
-            if self.text.is_empty() {
-                return Ok(None);
+            self.is_too_long = !self.line()? && self.text.len() >= LINE_BYTES_MAX;
+            if self.is_too_long {
+                while !self.line()? && !self.text.is_empty() {}
+                break;
             }
-            if !ended && self.text.len() >= LINE_BYTES_MAX {
-                self.skip_rest()?;
-                return Ok(Some((self.number, None)));
-            }
-            if !self.text.trim_ascii().is_empty() {
-                return Ok(Some((self.number, Some(&self.text))));
+            if self.text.is_empty() || !self.text.trim_ascii().is_empty() {
+                break;
             }
         }
+        Ok(self.is_too_long || !self.text.is_empty())
     }
 
     /// Reads up to a line feed or the bound; returns whether a line feed was read.
     fn line(&mut self) -> io::Result<bool> {
         self.text.clear();
-        let bound = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
-        let read = (&mut *self.input).take(bound).read_until(b'\n', &mut self.text)?;
-        self.bytes += u64::try_from(read).unwrap_or(u64::MAX);
+        let mut bounded = Read::by_ref(&mut self.input).take(LINE_BYTES_MAX as u64);
+        self.bytes += bounded.read_until(b'\n', &mut self.text)? as u64;
         Ok(self.text.ends_with(b"\n"))
-    }
-
-    fn skip_rest(&mut self) -> io::Result<()> {
-        while !self.line()? && !self.text.is_empty() {}
-        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use super::player::Player;
 use super::recording::there_already;
 use super::rule_records::{CallerSet, RuleRecord};
 use super::spread::{CallerDistribution, QUANTILES};
-use super::summary::{Changes, NUMBERS, PlayedCounts, describe_changes, remarks, rules};
+use super::summary::{Changes, PlayedCounts, describe_changes, remarks, rules};
 use crate::engine::{RuleTotals, Totals, UNIT_REQUESTS, VerdictTotals};
 use crate::page::{
     bar_edges, count, counted, document, draw_bars, draw_lines, frame, legend, name, nonce, rule_name, span,
@@ -24,13 +24,13 @@ use crate::rules::{Mode, Rule};
 use crate::state::AtomicFile;
 
 /// Names of the trace and the rules, as on the command line.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReportNames<'a> {
-    pub(crate) trace: &'a str,
-    pub(crate) rules: &'a str,
-    pub(crate) other: Option<&'a str>,
+#[derive(Clone, Debug)]
+pub(crate) struct ReportNames {
+    pub(crate) trace: String,
+    pub(crate) rules: String,
+    pub(crate) other: Option<String>,
     /// Why the trace ended early.
-    pub(crate) failure: Option<&'a str>,
+    pub(crate) failure: Option<String>,
 }
 
 pub(super) struct ReportSet<'s> {
@@ -67,12 +67,12 @@ pub(crate) fn begin(path: &Path) -> io::Result<AtomicFile> {
 /// Returns the page of one rule set, or of two side by side.
 pub(super) fn page(
     played: &PlayedCounts,
-    names: &ReportNames<'_>,
-    one: &ReportSet<'_>,
-    other: Option<(&ReportSet<'_>, &Changes)>,
+    names: &ReportNames,
+    sets: &[ReportSet<'_>],
+    changes: &Changes,
 ) -> String {
-    let sets: Vec<&ReportSet<'_>> = std::iter::once(one).chain(other.map(|(other, _)| other)).collect();
-    let rules: Vec<_> = rules_in_sets(&sets).into_iter().zip(1..).collect();
+    let changes = (sets.len() > 1).then(|| describe_changes(changes));
+    let rules: Vec<_> = rules_in_sets(sets).into_iter().zip(1..).collect();
     let rules: Vec<_> = rules.iter().map(|(rule, number)| (format!("rule-{number}"), rule)).collect();
     let nonce = nonce();
     let policy = format!(
@@ -87,11 +87,11 @@ pub(super) fn page(
         body {
             div id="page" {
                 header {
-                    h1 { "Replay " span.host { (name(names.trace)) } }
+                    h1 { "Replay " span.host { (name(&names.trace)) } }
                     p.when { (played.opening()) }
                 }
                 main {
-                    @if let Some(failure) = names.failure {
+                    @if let Some(failure) = &names.failure {
                         section.health aria-labelledby="failure" {
                             h2 id="failure" class="bad" { "✖ It ended early" }
                             ul.warnings { li { (failure) "; the part before it is shown" } }
@@ -99,7 +99,7 @@ pub(super) fn page(
                     }
                     section aria-labelledby="decisions" {
                         h2 id="decisions" { "Decisions" }
-                        (decisions(played, &sets, other.map(|(_, changes)| describe_changes(changes))))
+                        (decisions(played, sets, changes))
                     }
                     section aria-labelledby="rules" { h2 id="rules" { "Rules" } (rules_table(sets.len(), &rules)) }
                     @for (id, rule) in rules.iter().filter(|(_, rule)| rule.has_counts()) { (section(id, rule)) }
@@ -112,7 +112,7 @@ pub(super) fn page(
 }
 
 /// Shows the verdicts of all requests, in total and over time, and the changes between two sets.
-fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
+fn decisions(played: &PlayedCounts, sets: &[ReportSet<'_>], changes: Option<String>) -> Markup {
     let steps: Vec<_> = sets.iter().map(|set| set.course.verdicts()).collect();
     let most = highest(steps.iter().flatten());
     let figures = |VerdictTotals { allow, limit, shed, wait, deny }: VerdictTotals| {
@@ -153,14 +153,15 @@ fn rules_table(sets: usize, rules: &[(String, &RuleInSets<'_>)]) -> Markup {
         let name = rule_name(rule.domain, rule.rule);
         html! {
             th scope="row" { @if rule.has_counts() { a href={ "#" (id) } { (name) } } @else { (name) } }
-            @for (number, class) in NUMBERS.iter().zip(["number", "number some refused", "number some would"]) {
-                @for number in rule.sets.iter().map(|set| set.totals.map(number)) {
+            @for (outcome, class) in ["number", "number some refused", "number some would"].into_iter().enumerate() {
+                @for set in &rule.sets {
+                    @let number = set.totals.and_then(|totals| totals.outcomes().get(outcome).copied());
                     td class=(if number > Some(0) { class } else { "number" }) { (dash(number.map(count))) }
                 }
             }
             @for callers in CALLERS {
                 @for set in &rule.sets {
-                    @let callers = set.record.map(|record| at_least(callers(record).count()));
+                    @let callers = set.record.map(|record| callers(record).shown(count));
                     td.number { (dash(set.totals.map(|_| callers.unwrap_or_default()))) }
                 }
             }
@@ -214,7 +215,7 @@ struct RuleDemand {
 }
 
 /// Returns every rule of any set: those of the first in file order, then those that only another has.
-fn rules_in_sets<'s>(sets: &[&'s ReportSet<'s>]) -> Vec<RuleInSets<'s>> {
+fn rules_in_sets<'s>(sets: &'s [ReportSet<'s>]) -> Vec<RuleInSets<'s>> {
     let mut known = HashSet::new();
     let all = sets.iter().flat_map(|set| rules(&set.totals));
     let rule = |totals: &'s RuleTotals| RuleInSets {
@@ -227,8 +228,8 @@ fn rules_in_sets<'s>(sets: &[&'s ReportSet<'s>]) -> Vec<RuleInSets<'s>> {
 
 impl RuleInSets<'_> {
     fn has_counts(&self) -> bool {
-        let has_counts = |rule: &RuleTotals| NUMBERS.iter().any(|number| number(rule) > 0);
-        self.sets.iter().filter_map(|set| set.totals).any(has_counts)
+        let mut outcomes = self.sets.iter().filter_map(|set| set.totals).flat_map(RuleTotals::outcomes);
+        outcomes.any(|number| number > 0)
     }
 }
 
@@ -330,13 +331,14 @@ fn spread(set: &RuleInSet<'_>, RuleDemand { shape, bars, limit }: &RuleDemand, s
 
 /// Shows the callers that the rule refused most, with the number of all.
 fn most_refused(set: &RuleInSet<'_>) -> Markup {
-    let most = set.record.map(RuleRecord::most_refused).unwrap_or_default();
+    let details = set.record.and_then(|record| record.details.as_ref());
+    let most = details.map(|details| details.most_refused.sorted()).unwrap_or_default();
     // A rule without a key has one caller without a text.
     if most.iter().all(|caller| most.len() == 1 && caller.text.is_empty()) {
         return html! {};
     }
-    let all = set.record.map(|record| record.refused.count()).filter(|(all, _)| *all > most.len() as u64);
-    let of_all = all.map(|all| format!(", {} of {}", most.len(), at_least(all))).unwrap_or_default();
+    let more = set.record.map(|record| &record.refused).filter(|all| all.count().0 > most.len() as u64);
+    let of_all = more.map(|all| format!(", {} of {}", most.len(), all.shown(count))).unwrap_or_default();
     let rows = most.iter().map(|caller| {
         html! {
             th scope="row" { (name(&caller.text)) }
@@ -347,11 +349,6 @@ fn most_refused(set: &RuleInSet<'_>) -> Markup {
         }
     });
     table("most", &format!("Most refused{of_all}"), &["Caller"], &["refused"], rows)
-}
-
-/// Formats a count that may be larger.
-fn at_least((number, more): (u64, bool)) -> String {
-    count(number) + if more { "+" } else { "" }
 }
 
 /// A line's class in the style sheet, and its label.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::spread::{DemandByCaller, KEPT_MAX, window_nanos};
+use super::spread::{DemandByCaller, KEPT_MAX, SampledCallers, window_nanos};
 use crate::clock::Timestamp;
 use crate::engine::{Decision, Request};
 use crate::rules::{Domain, Rule};
@@ -34,10 +34,10 @@ pub(crate) struct RuleRecord {
     pub(super) details: Option<Box<RuleDetails>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RuleDetails {
     pub(super) demand: DemandByCaller,
-    most_refused: MostRefused,
+    pub(super) most_refused: MostRefused,
 }
 
 impl RuleRecords {
@@ -56,18 +56,19 @@ impl RuleRecords {
 
     /// Returns the index of a rule's record. Demand in another window starts anew, as windows are not comparable.
     fn index(&mut self, domain: &str, rule: &Rule) -> usize {
-        let next = self.records.len();
+        let (next, window) = (self.records.len(), window_nanos(rule));
         let index = *self.by_name.entry((domain.into(), rule.name.clone())).or_insert(next);
         if index == next {
-            let details = (self.detailed && next < DETAILED_MAX).then(Box::default);
+            let details = (self.detailed && next < DETAILED_MAX).then(|| {
+                let (demand, most_refused) = (DemandByCaller::new(window), MostRefused::default());
+                Box::new(RuleDetails { demand, most_refused })
+            });
             self.records.push(RuleRecord { details, ..RuleRecord::default() });
-        }
-        let details = self.records.get_mut(index).and_then(|record| record.details.as_mut());
-        if let Some(RuleDetails { demand, .. }) = details.map(|details| &mut **details) {
-            let kept = demand.len();
-            if demand.restart(window_nanos(rule)) {
-                self.demands -= kept;
-            }
+        } else if let Some(details) = self.records.get_mut(index).and_then(|record| record.details.as_mut())
+            && details.demand.window_nanos != window
+        {
+            self.demands -= details.demand.callers.len();
+            details.demand = DemandByCaller::new(window);
         }
         index
     }
@@ -108,21 +109,13 @@ impl RuleRecords {
     #[cold]
     fn halve(&mut self) {
         let details = self.records.iter_mut().filter_map(|record| record.details.as_mut());
-        if let Some(most) = details.max_by_key(|details| details.demand.len()) {
-            self.demands -= most.demand.halve();
-        }
+        let most = details.map(|details| &mut details.demand.callers).max_by_key(|callers| callers.len());
+        self.demands -= most.map_or(0, SampledCallers::halve);
     }
 
     /// Returns the record of a rule that was ever in force.
     pub(crate) fn find(&self, domain: &str, rule: &str) -> Option<&RuleRecord> {
         self.records.get(*self.by_name.get(&(domain.into(), rule.into()))?)
-    }
-}
-
-impl RuleRecord {
-    /// Returns the callers that the rule refused most, in descending order.
-    pub(super) fn most_refused(&self) -> Vec<RefusedCaller> {
-        self.details.as_ref().map(|details| details.most_refused.sorted()).unwrap_or_default()
     }
 }
 
@@ -161,9 +154,9 @@ impl CallerSet {
     }
 
     /// Formats the count for a table: `1 204`, or `1 204+` if some were not counted.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn shown(&self, format: fn(u64) -> String) -> String {
         let (count, more) = self.count();
-        crate::terms::count(count) + if more { "+" } else { "" }
+        format(count) + if more { "+" } else { "" }
     }
 }
 
@@ -264,40 +257,7 @@ const TEXT_BYTES_MAX: usize = 120;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::{CALLERS_KEPT_MAX, CallerSet, MostRefused};
-    use crate::clock::Timestamp;
-    use crate::engine::{Descriptors, Op, Request};
-    use crate::rules::{Domain, read_text};
-    use crate::trace::event::LeaseOwner;
-    use crate::trace::player::Player;
-
-    fn rules(names: &[&str]) -> Vec<Arc<Domain>> {
-        let limits: Vec<_> =
-            names.iter().map(|name| format!("  - {{name: {name}, key: [user], rate: 1/s}}\n")).collect();
-        read_text("api.yaml", &format!("domain: api\nlimits:\n{}", limits.concat())).domains
-    }
-
-    #[test]
-    fn keeps_callers_of_renumbered_rule() {
-        let mut player = Player::new(rules(&["a", "b"]), 0, false);
-        let ask = |player: &mut Player, domain: &str, user: &str| {
-            player.advance(Timestamp::from_nanos(0));
-            let attributes = [("user", user)];
-            let request = Request::new(Op::Hit, domain, Descriptors::from_attributes(&attributes));
-            player.judge(&request, &LeaseOwner::default()).unwrap();
-        };
-        ask(&mut player, "api", "u1");
-        ask(&mut player, "api", "u1");
-        ask(&mut player, "other", "u9");
-        player.reload(rules(&["b", "c"]));
-        ask(&mut player, "api", "u2");
-        ask(&mut player, "api", "u3");
-        let shown = ["a", "b", "c", "d"]
-            .map(|rule| player.records.find("api", rule).map(|record| record.callers.shown()));
-        assert_eq!(shown.map(Option::unwrap_or_default), ["1", "3", "2", ""]);
-    }
 
     #[test]
     fn full_set_reports_more_callers() {

@@ -66,14 +66,14 @@ impl<T> SampledCallers<T> {
 #[derive(Debug)]
 pub(crate) struct DemandByCaller {
     /// Zero: the rule has no windows.
-    window_nanos: u64,
-    callers: SampledCallers<CallerDemand>,
+    pub(super) window_nanos: u64,
+    pub(crate) callers: SampledCallers<CallerDemand>,
     /// Units asked for in each closed window of each caller.
     windows: Histogram<u64>,
 }
 
 #[derive(Debug)]
-struct CallerDemand {
+pub(crate) struct CallerDemand {
     /// The number of its latest window, and the units asked for in it so far.
     window: u64,
     now: u64,
@@ -115,25 +115,10 @@ pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
     values.get(rank.min(values.len()).saturating_sub(1)).copied().unwrap_or_default()
 }
 
-impl Default for DemandByCaller {
-    fn default() -> DemandByCaller {
-        DemandByCaller { window_nanos: 0, callers: SampledCallers::one_in(1), windows: histogram() }
-    }
-}
-
 impl DemandByCaller {
     /// No callers yet, with windows of this length.
     pub(crate) fn new(window_nanos: u64) -> DemandByCaller {
-        DemandByCaller { window_nanos, ..DemandByCaller::default() }
-    }
-
-    /// Starts anew if the windows have another length. Returns whether it did.
-    pub(super) fn restart(&mut self, window_nanos: u64) -> bool {
-        let is_other = self.window_nanos != window_nanos;
-        if is_other {
-            *self = DemandByCaller::new(window_nanos);
-        }
-        is_other
+        DemandByCaller { window_nanos, callers: SampledCallers::one_in(1), windows: histogram() }
     }
 
     /// Records the cost of a request of this fingerprint; returns whether a caller was added.
@@ -153,15 +138,6 @@ impl DemandByCaller {
                 (caller.window, caller.now) = (window, cost);
             }
         })
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.callers.len()
-    }
-
-    /// Keeps one in two; returns the number removed.
-    pub(crate) fn halve(&mut self) -> usize {
-        self.callers.halve()
     }
 
     pub(crate) fn shape(&self) -> Option<CallerDistribution> {
@@ -237,10 +213,10 @@ mod tests {
                 callers.note(key(number), 2, Timestamp::from_nanos(7));
             }
             if number == 10_000 {
-                callers.halve();
+                callers.callers.halve();
             }
         }
-        let kept = callers.len();
+        let kept = callers.callers.len();
         assert!((9_000..11_000).contains(&kept), "{kept}");
         let exact = callers.callers.by_key.iter().all(|(kept, caller)| {
             (0..20_000).any(|number| key(number) == *kept && caller.now == 2 * (number % 10 + 1))

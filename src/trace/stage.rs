@@ -22,7 +22,8 @@ pub(crate) struct ReplayStage<'w> {
     pub(crate) player: Player,
     other: Option<Player>,
     changes: Changes,
-    decisions: Option<Decisions<'w>>,
+    /// Where decisions are written to, if anywhere.
+    decisions: Option<&'w mut dyn Write>,
     /// The directory from which paths in the trace are resolved.
     directory: PathBuf,
     charges: u64,
@@ -41,20 +42,19 @@ impl<'w> ReplayStage<'w> {
     pub(crate) fn new(
         player: Player,
         other: Option<Player>,
-        decisions: Option<Decisions<'w>>,
+        decisions: Option<&'w mut dyn Write>,
         directory: &Path,
     ) -> ReplayStage<'w> {
-        // A `reload` of the trace does not name one of two sets.
-        let other_is_there = other.is_some();
         ReplayStage {
             player,
+            // A `reload` of the trace does not name one of two sets.
+            keeps_rules: other.is_some(),
             other,
             changes: Changes::default(),
             decisions,
             directory: directory.to_owned(),
             charges: 0,
             charges_unmatched: 0,
-            keeps_rules: other_is_there,
             reloads_passed_over: 0,
             hashed: BTreeSet::new(),
             clear: BTreeSet::new(),
@@ -93,7 +93,7 @@ impl<'w> ReplayStage<'w> {
         let decision = self.player.judge(&Request { lists_all_limits: all, ..*request }, by);
         let decision = decision.map_err(|wrong| not_played(event, wrong))?;
         if let Some(decisions) = &mut self.decisions {
-            decisions.write(event, decision.as_ref())?;
+            write_decision(decisions, event, decision.as_ref())?;
         }
         let Some(other) = &mut self.other else { return Ok(()) };
         let other = other.judge(request, by).map_err(|wrong| not_played(event, wrong))?;
@@ -126,29 +126,25 @@ impl<'w> ReplayStage<'w> {
         }
     }
 
-    pub(crate) fn summary(&self, played: PlayedCounts) -> String {
-        let played = self.with_remarks(played);
+    pub(crate) fn summary(&self, played: &PlayedCounts) -> String {
         match &self.other {
-            Some(other) => comparison(&played, &self.player, other, &self.changes),
-            None => summary(&played, &self.player.totals(), &self.player.records),
+            Some(other) => comparison(played, &self.player, other, &self.changes),
+            None => summary(played, &self.player.totals(), &self.player.records),
         }
     }
 
-    pub(crate) fn summary_json(&self, played: PlayedCounts) -> Value {
-        let played = self.with_remarks(played);
+    pub(crate) fn summary_json(&self, played: &PlayedCounts) -> Value {
         let other = self.other.as_ref().map(Player::totals);
-        summary_json(&played, &self.player.totals(), other.as_ref().map(|other| (other, &self.changes)))
+        summary_json(played, &self.player.totals(), other.as_ref().map(|other| (other, &self.changes)))
     }
 
     /// Returns the HTML report; `None` if no data was collected.
-    pub(crate) fn report(&mut self, played: PlayedCounts, about: &ReportNames<'_>) -> Option<String> {
-        let played = self.with_remarks(played);
-        let first = ReportSet::new(about.rules, &mut self.player)?;
-        let other = match (&mut self.other, about.other) {
-            (Some(other), Some(name)) => Some(ReportSet::new(name, other)?),
-            _ => None,
-        };
-        Some(page(&played, about, &first, other.as_ref().map(|other| (other, &self.changes))))
+    pub(crate) fn report(&mut self, played: &PlayedCounts, about: &ReportNames) -> Option<String> {
+        let mut sets = vec![ReportSet::new(&about.rules, &mut self.player)?];
+        if let (Some(other), Some(name)) = (&mut self.other, &about.other) {
+            sets.push(ReportSet::new(name, other)?);
+        }
+        Some(page(played, about, &sets, &self.changes))
     }
 
     /// A warning if rules match on values that the trace has as hashes.
@@ -174,9 +170,10 @@ impl<'w> ReplayStage<'w> {
         })
     }
 
-    fn with_remarks(&self, mut played: PlayedCounts) -> PlayedCounts {
+    /// Adds the remarks of the replay to those on the trace.
+    pub(crate) fn with_remarks(&self, mut played: PlayedCounts) -> PlayedCounts {
         // The trace was recorded under rules that refused these requests.
-        let uncharged = if self.charges > 0 { self.changes.allowed() } else { 0 };
+        let uncharged = if self.charges > 0 { self.changes.allowed } else { 0 };
         for (number, noun, what) in [
             (uncharged, "request", "allowed by the other rules alone: a charge after it is not in the trace"),
             (self.charges_unmatched, "charge", "matched no rule"),
@@ -227,51 +224,37 @@ fn not_played(event: &TraceEvent<'_>, wrong: NotPlayed) -> TraceFailure {
     TraceFailure::Line { number: event.line, wrong: TraceLineError::NotPlayed(wrong) }
 }
 
-pub(crate) struct Decisions<'w> {
-    out: &'w mut dyn Write,
-    line: Vec<u8>,
-}
-
-impl<'w> Decisions<'w> {
-    pub(crate) fn new(out: &'w mut dyn Write) -> Decisions<'w> {
-        Decisions { out, line: Vec::new() }
-    }
-
-    /// Writes a decision; `None` stands for a request that was allowed without a check.
-    pub(super) fn write(
-        &mut self,
-        event: &TraceEvent<'_>,
-        decision: Option<&Decision<'_>>,
-    ) -> io::Result<()> {
-        let binding = decision.and_then(|decision| decision.binding.as_ref());
-        let notes = decision.into_iter().flat_map(Decision::notes);
-        let all = decision.into_iter().flat_map(Decision::limits);
-        let written = DecisionRecord {
-            t: event.t,
-            id: event.id,
-            verdict: decision.map_or(Verdict::Allow, |decision| decision.verdict),
-            rule: decision.and_then(Decision::rule_name),
-            limit: binding.map(|view| view.level.limit),
-            window_us: binding.map(|view| view.level.window.0),
-            remaining: binding.map(|view| view.level.remaining),
-            reset_us: binding.map(|view| view.level.reset.0),
-            retry_us: decision
-                .map_or(Some(Micros::ZERO), |decision| decision.retry_after)
-                .map(|retry| retry.0),
-            priority: decision.and_then(|decision| decision.priority),
-            notes: notes.flat_map(|(kind, rule)| [kind.name(), rule]).collect(),
-            all: all
-                .map(|LimitView { rule, level }| {
-                    (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
-                })
-                .collect(),
-        };
-        // Serialize to a buffer first: many short writes become one.
-        self.line.clear();
-        serde_json::to_writer(&mut self.line, &written)?;
-        self.line.push(b'\n');
-        self.out.write_all(&self.line)
-    }
+/// Writes a decision; `None` stands for a request that was allowed without a check.
+fn write_decision(
+    out: &mut dyn Write,
+    event: &TraceEvent<'_>,
+    decision: Option<&Decision<'_>>,
+) -> io::Result<()> {
+    let binding = decision.and_then(|decision| decision.binding.as_ref());
+    let notes = decision.into_iter().flat_map(Decision::notes);
+    let all = decision.into_iter().flat_map(Decision::limits);
+    let written = DecisionRecord {
+        t: event.t,
+        id: event.id,
+        verdict: decision.map_or(Verdict::Allow, |decision| decision.verdict),
+        rule: decision.and_then(Decision::rule_name),
+        limit: binding.map(|view| view.level.limit),
+        window_us: binding.map(|view| view.level.window.0),
+        remaining: binding.map(|view| view.level.remaining),
+        reset_us: binding.map(|view| view.level.reset.0),
+        retry_us: decision.map_or(Some(Micros::ZERO), |decision| decision.retry_after).map(|retry| retry.0),
+        priority: decision.and_then(|decision| decision.priority),
+        notes: notes.flat_map(|(kind, rule)| [kind.name(), rule]).collect(),
+        all: all
+            .map(|LimitView { rule, level }| {
+                (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
+            })
+            .collect(),
+    };
+    // Many short writes become one.
+    let mut line = serde_json::to_vec(&written)?;
+    line.push(b'\n');
+    out.write_all(&line)
 }
 
 #[derive(Serialize)]

@@ -34,17 +34,13 @@ pub(super) fn summary(played: &PlayedCounts, totals: &Totals, records: &RuleReco
     for remark in played.remarks.iter().chain(&remarks(totals)) {
         let _ = writeln!(text, "{remark}");
     }
-    let mut table = TextTable::new(&["rule", "passed", "refused", "would refuse", "callers"]);
-    for rule in rules(totals) {
-        table.push(vec![
-            name(rule),
-            count(passed(rule)),
-            count(rule.refuse),
-            count(rule.would_refuse),
-            records.find(&rule.domain, &rule.rule).map(|record| record.callers.shown()).unwrap_or_default(),
-        ]);
-    }
-    text + &table.to_string()
+    let rows = rules(totals).map(|rule| {
+        let [passed, refused, would_refuse] = rule.outcomes().map(count);
+        let record = records.find(&rule.domain, &rule.rule);
+        let callers = record.map(|record| record.callers.shown(count)).unwrap_or_default();
+        vec![name(&rule.domain, &rule.rule), passed, refused, would_refuse, callers]
+    });
+    text + &TextTable::new(&["rule", "passed", "refused", "would refuse", "callers"], rows).to_string()
 }
 
 /// The summary for programs: verdicts and rules of the first set, and of another one with the changed requests.
@@ -97,7 +93,7 @@ pub(super) fn remarks(totals: &Totals) -> Vec<String> {
 
 /// The rules with own counts in file order, pools' parts that saw requests, and the sum of all others.
 pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
-    let saw = |rule: &RuleTotals| passed(rule) + rule.refuse + rule.would_refuse > 0;
+    let saw = |rule: &RuleTotals| rule.outcomes().iter().any(|number| *number > 0);
     // Parts of pools have counts even if no file names them; other rules have no slash in their names.
     let is_part = |rule: &RuleTotals| {
         rule.rule
@@ -108,13 +104,9 @@ pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
 }
 
-/// Requests that passed a rule, including those near its limit or in its soft part.
-pub(crate) fn passed(rule: &RuleTotals) -> u64 {
-    rule.pass + rule.near + rule.over
-}
-
-pub(super) fn name(rule: &RuleTotals) -> String {
-    if rule.domain.is_empty() { "(all others)".into() } else { format!("{}/{}", rule.domain, rule.rule) }
+/// Formats the name of a rule; the sum of the other rules has none.
+pub(crate) fn name(domain: &str, rule: &str) -> String {
+    if domain.is_empty() { "(all others)".to_owned() } else { format!("{domain}/{rule}") }
 }
 
 /// Requests whose verdicts differ between the two rule sets, without peeks.
@@ -123,7 +115,7 @@ pub(super) struct Changes {
     /// Allowed by the first set, refused by the other.
     refused: u64,
     /// Refused by the first set, allowed by the other.
-    allowed: u64,
+    pub(super) allowed: u64,
     first: Vec<ComparisonChange>,
 }
 
@@ -136,11 +128,6 @@ struct ComparisonChange {
 }
 
 impl Changes {
-    /// Returns the number of requests that only the second set allows.
-    pub(super) fn allowed(&self) -> u64 {
-        self.allowed
-    }
-
     /// Counts the request if the decisions of the two sets differ.
     pub(super) fn note(&mut self, line: u64, first: Option<&Decision<'_>>, other: Option<&Decision<'_>>) {
         let refused = is_granted(first);
@@ -149,8 +136,8 @@ impl Changes {
         }
         *(if refused { &mut self.refused } else { &mut self.allowed }) += 1;
         if self.first.len() < SHOWN_MAX {
-            let rule = binding(if refused { other } else { first });
-            self.first.push(ComparisonChange { line, refused, rule });
+            let rule = if refused { other } else { first }.and_then(Decision::rule_name);
+            self.first.push(ComparisonChange { line, refused, rule: rule.unwrap_or_default().into() });
         }
     }
 }
@@ -158,10 +145,6 @@ impl Changes {
 /// Whether the request may start, now or after a wait. A request without a decision may.
 fn is_granted(decision: Option<&Decision<'_>>) -> bool {
     decision.is_none_or(|decision| matches!(decision.verdict, Verdict::Allow | Verdict::Wait))
-}
-
-fn binding(decision: Option<&Decision<'_>>) -> Box<str> {
-    decision.and_then(Decision::rule_name).unwrap_or_default().into()
 }
 
 pub(super) fn comparison(
@@ -202,82 +185,51 @@ pub(super) fn describe_changes(changes: &Changes) -> String {
 
 /// All rules matched by name: those of the first set in file order, then those that only the other has.
 fn table(one: &Totals, two: &Totals) -> TextTable {
-    let all = || rules(one).chain(rules(two));
     // Leave out a column of zeros.
-    let shadow = all().any(|rule| rule.would_refuse > 0);
-    let mut table = TextTable::new(&[
-        "rule",
-        "passed",
-        "other",
-        "+/-",
-        "refused",
-        "other",
-        "+/-",
-        "would refuse",
-        "other",
-        "+/-",
-    ]);
+    let has_shadow = rules(one).chain(rules(two)).any(|rule| rule.would_refuse > 0);
+    let kinds = ["passed", "refused", "would refuse"].into_iter().take(if has_shadow { 3 } else { 2 });
+    let of_kinds = kinds.clone().flat_map(|kind| [kind, "other", "+/-"]);
+    let headings: Vec<&str> = std::iter::once("rule").chain(of_kinds).collect();
     let same =
         |rule: &RuleTotals, other: &&RuleTotals| rule.domain == other.domain && rule.rule == other.rule;
+    let outcomes = |rule: Option<&RuleTotals>| rule.map_or([None; 3], |rule| rule.outcomes().map(Some));
     let row = |rule: Option<&RuleTotals>, other: Option<&RuleTotals>| {
-        let mut cells = vec![rule.or(other).map(name).unwrap_or_default()];
-        for number in NUMBERS {
-            cells.extend([shown(rule, number), shown(other, number)]);
-            let [one, other] = [rule, other].map(|rule| rule.map(number).unwrap_or_default());
-            cells.push(difference(one, other));
+        let named = rule.or(other).map(|rule| name(&rule.domain, &rule.rule));
+        let mut cells = vec![named.unwrap_or_default()];
+        for (_, (one, other)) in kinds.clone().zip(outcomes(rule).into_iter().zip(outcomes(other))) {
+            cells.extend([one, other].map(|number| number.map_or_else(|| "-".to_owned(), count)));
+            cells.push(difference(one.unwrap_or_default(), other.unwrap_or_default()));
         }
         cells
     };
-    let mut rows: Vec<_> =
-        rules(one).map(|rule| row(Some(rule), rules(two).find(|other| same(rule, other)))).collect();
+    let of_one = rules(one).map(|rule| row(Some(rule), rules(two).find(|other| same(rule, other))));
     let only_two = rules(two).filter(|other| !rules(one).any(|rule| same(rule, other)));
-    rows.extend(only_two.map(|other| row(None, Some(other))));
-    for row in rows {
-        table.push(row);
-    }
-    if shadow { table } else { table.without_last(3) }
-}
-
-fn shown(rule: Option<&RuleTotals>, number: fn(&RuleTotals) -> u64) -> String {
-    rule.map_or("-".to_owned(), |rule| count(number(rule)))
+    TextTable::new(&headings, of_one.chain(only_two.map(|other| row(None, Some(other)))))
 }
 
 /// Changed requests that are listed; all are counted.
 const SHOWN_MAX: usize = 10;
 
-pub(super) const NUMBERS: [fn(&RuleTotals) -> u64; 3] =
-    [passed, |rule| rule.refuse, |rule| rule.would_refuse];
-
 /// Rows of cells. The first column is aligned left, the others right.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
-    pub(crate) fn new(headings: &[&str]) -> TextTable {
-        TextTable { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    pub(crate) fn new(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> TextTable {
+        let headings = headings.iter().map(ToString::to_string).collect();
+        TextTable { rows: std::iter::once(headings).chain(rows).collect() }
     }
 
-    /// Formats rows below headings; `None` without rows.
-    pub(crate) fn of_rows(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
-        let mut table = TextTable::new(headings);
-        table.rows.extend(rows);
-        (table.rows.len() > 1).then(|| table.to_string())
-    }
-
-    pub(crate) fn push(&mut self, row: Vec<String>) {
-        self.rows.push(row);
+    /// Formats the table; `None` without rows below the headings.
+    pub(crate) fn shown(&self) -> Option<String> {
+        (self.len() > 0).then(|| self.to_string())
     }
 
     /// Returns the number of rows below the headings.
     pub(crate) fn len(&self) -> usize {
         self.rows.len().saturating_sub(1)
-    }
-
-    pub(super) fn without_last(mut self, columns: usize) -> TextTable {
-        self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
-        self
     }
 
     /// Returns the columns that fit into a width, each with its number and its padded cells. It leaves out columns in the order
@@ -349,22 +301,9 @@ mod tests {
     use super::TextTable;
 
     #[test]
-    fn fits_columns_to_widest_cell() {
-        let mut table = TextTable::new(&["rule", "passed", "x"]);
-        table.push(vec!["größer".into(), "1 000 000".into(), "1".into()]);
-        table.push(vec!["a".into(), "0".into()]);
-        assert_eq!(table.to_string(), "rule       passed  x\ngrößer  1 000 000  1\na               0");
-    }
-
-    #[test]
     fn leaves_out_columns_and_shortens_names_to_fit_a_width() {
-        let mut table = TextTable::new(&["rule", "passed", "refused", "spare"]);
-        table.push(vec![
-            "a-name-of-thirty-characters---".into(),
-            "1 000 000".into(),
-            "12".into(),
-            "3".into(),
-        ]);
+        let row = ["a-name-of-thirty-characters---", "1 000 000", "12", "3"].map(str::to_owned).to_vec();
+        let table = TextTable::new(&["rule", "passed", "refused", "spare"], std::iter::once(row));
         let fitted = |width| {
             let columns = table.fit(width, &[3, 1]);
             let row: Vec<_> = columns.iter().map(|(_, cells)| cells[1].as_str()).collect();

@@ -13,8 +13,8 @@ use crate::rules::words::{
     past_budget, steady,
 };
 use crate::rules::{
-    Domain, FleetBound, FleetSettings, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers,
-    conditions, facts,
+    Domain, FleetBound, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers, conditions,
+    facts,
 };
 use crate::terms::{count, counted};
 
@@ -32,11 +32,8 @@ impl BlockSettings {
 
     /// Returns the fleet sizes to describe: two hosts, the current number, and twice that.
     pub(super) fn fleets(&self) -> impl Iterator<Item = u32> + use<> {
-        let now = self.hosts.map(NonZeroU32::get).filter(|hosts| *hosts > 1);
-        let twice = now.map(|hosts| hosts.saturating_mul(2));
-        let mut sizes = vec![2];
-        sizes.extend([now, twice].into_iter().flatten().filter(|hosts| *hosts > 2));
-        sizes.into_iter()
+        let now = self.hosts();
+        std::iter::once(2).chain([now, now.saturating_mul(2)].into_iter().filter(|hosts| *hosts > 2))
     }
 
     /// Returns the least number of keys of a rule that fit into the byte budget.
@@ -118,9 +115,12 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) 
         (Some(fleet), Some(quota)) => {
             line("bound", bound_of(rule, quota));
             line("region", fleet.region.and_then(|region| region_text(&region, quota)).unwrap_or_default());
-            line("fleet", fleet_text(fleet));
-            for (hosts, says) in past_budgets(fleet, quota, settings) {
-                line(&format!("{hosts} hosts"), says);
+            let share = fleet.max_over.map(|share| format!(", max_over: {}", Percent(share)));
+            line("fleet", format!("{}{}", fleet.text(), share.unwrap_or_default()));
+            // The bound on requests beyond the budget, with its doubts.
+            for bound in settings.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts)) {
+                let doubt = bound.doubt(quota).map(|doubt| format!("; {doubt}")).unwrap_or_default();
+                line(&format!("{} hosts", bound.hosts), format!("{}{doubt}", past_budget(&bound)));
             }
         }
         _ => {
@@ -172,12 +172,6 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
     block
 }
 
-/// Describes the sharing of a fleet budget.
-fn fleet_text(fleet: &FleetSettings) -> String {
-    let share = fleet.max_over.map(|share| format!(", max_over: {}", Percent(share)));
-    format!("{}{}", fleet.text(), share.unwrap_or_default())
-}
-
 /// Describes a region's share of the budget, and its loss from rounding to whole tokens or permits.
 fn region_text(region: &Region, quota: &Quota) -> Option<String> {
     let (weight, whole) = (region.weight, region.whole?);
@@ -212,16 +206,6 @@ fn slower(whole: Rate, weight: u16, part: Rate) -> String {
         Some(parts) => format!("; of the rate one part in {parts} is lost"),
         None => String::new(),
     }
-}
-
-/// Returns, for each fleet size, the bound on requests beyond the budget, with its doubts.
-fn past_budgets(fleet: &FleetSettings, quota: &Quota, settings: &BlockSettings) -> Vec<(u32, String)> {
-    let bounds = settings.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
-    let texts = bounds.map(|bound| {
-        let doubt = bound.doubt(quota).map(|doubt| format!("; {doubt}"));
-        (bound.hosts, format!("{}{}", past_budget(&bound), doubt.unwrap_or_default()))
-    });
-    texts.collect()
 }
 
 fn bounds(limit: &Limit, settings: &BlockSettings) -> String {

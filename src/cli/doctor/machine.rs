@@ -59,9 +59,8 @@ fn accept_queues() -> Finding {
 
 fn clocks() -> Finding {
     const WHAT: &str = "clock";
-    let clock = Clock::start();
-    let unix_nanos = i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos());
-    let seconds = unix_nanos / 1_000_000_000;
+    let now = Clock::start().now();
+    let seconds = (i128::from(now.utc_offset_nanos) + i128::from(now.at.as_nanos())) / 1_000_000_000;
     let since = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     let says = humantime::format_rfc3339_seconds(since);
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {

@@ -58,35 +58,42 @@ pub(super) fn rules(path: &Path, user: &User) -> Option<Finding> {
     let obstacle = needed.filter_map(|(path, bits)| Some((std::fs::metadata(&path).ok()?, path, bits)));
     let obstacle = obstacle.filter(|(found, _, bits)| !may(found, user, *bits));
     obstacle.min_by_key(|(_, path, _)| path.components().count()).map(|(found, at, _)| {
-        let (name, at) = (&user.name, at.display());
-        let group = user.gids.last().map_or_else(|| name.clone(), |gid| group_name(*gid));
-        let message =
-            format!("the daemon runs as {name}, which cannot read {at}: it has {}", described(&found));
+        let group = user.gids.last().map_or_else(|| user.name.clone(), |gid| group_name(*gid));
         let help =
             format!("chgrp -R {group} {0} && chmod -R g+rX {0}; then: tidegate reload", path.display());
-        Finding::wrong("rules", message, help)
+        denied("rules", user, "read", &at, &found, help)
     })
 }
 
 /// Checks whether the daemon's user can read a file that is read at the start; returns the obstacle.
 pub(super) fn file(what: &'static str, path: &Path, user: &User) -> Option<Finding> {
     let found = std::fs::metadata(path).ok().filter(|found| !may(found, user, READ))?;
-    let (name, shown) = (&user.name, path.display());
-    let message =
-        format!("the daemon runs as {name}, which cannot read {shown}: it has {}", described(&found));
-    Some(Finding::wrong(what, message, format!("chown {name} {shown}; then: systemctl restart tidegate")))
+    let help = format!("chown {} {}; then: systemctl restart tidegate", user.name, path.display());
+    Some(denied(what, user, "read", path, &found, help))
 }
 
 /// Checks whether the daemon's user can write to its state directory; returns the obstacle.
 pub(super) fn state(what: &'static str, path: &Path, user: &User) -> Option<Finding> {
-    let found = std::fs::metadata(path).ok()?;
-    let obstacle = [WRITE, SEARCH].into_iter().any(|bit| !may(&found, user, bit));
-    let (name, shown) = (&user.name, path.display());
-    obstacle.then(|| {
-        let message =
-            format!("the daemon runs as {name}, which cannot write to {shown}: it has {}", described(&found));
-        Finding::wrong(what, message, format!("chown {name} {shown} && chmod 0700 {shown}"))
-    })
+    let found = std::fs::metadata(path).ok().filter(|found| !may(found, user, WRITE | SEARCH))?;
+    let help = format!("chown {} {1} && chmod 0700 {1}", user.name, path.display());
+    Some(denied(what, user, "write to", path, &found, help))
+}
+
+/// Reports that the daemon's user may not use a path.
+fn denied(
+    what: &'static str,
+    user: &User,
+    verb: &str,
+    path: &Path,
+    found: &Metadata,
+    help: String,
+) -> Finding {
+    let (name, path, mode) = (&user.name, path.display(), described(found));
+    Finding::wrong(
+        what,
+        format!("the daemon runs as {name}, which cannot {verb} {path}: it has {mode}"),
+        help,
+    )
 }
 
 fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {

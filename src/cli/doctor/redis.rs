@@ -30,15 +30,19 @@ pub(super) fn all(settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding>
             return findings;
         }
     };
-    let clock = Clock::start();
-    let now_us = (i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos())) / 1_000;
+    let now = Clock::start().now();
+    let now_us = (i128::from(now.utc_offset_nanos) + i128::from(now.at.as_nanos())) / 1_000;
     let fleet = AdminClient::of_settings(settings).get_json::<FleetPage>("/fleet").ok();
     let host_count = fleet.as_ref().map(|fleet| fleet.summary.counted);
     findings.extend(fleet.as_ref().and_then(|fleet| other_secrets(&fleet.summary)));
     findings.extend(fleet.iter().flat_map(|fleet| &fleet.nodes).filter_map(refusing));
     for (url, looked) in looked {
         match looked {
-            Ok(rights) => findings.extend(of_rights(&url, &rights, now_us, redis, host_count)),
+            Ok(rights) => {
+                findings.extend([may(&url, &rights, redis), policy(&url, &rights)]);
+                findings.extend(rights.now_us.map(|theirs| clock(&url, i128::from(theirs) - now_us)));
+                findings.extend(rights.hosts.map(|with_heartbeat| hosts(with_heartbeat, host_count)));
+            }
             Err(error) => findings.push(unreached(&url, &error, redis)),
         }
     }
@@ -46,12 +50,16 @@ pub(super) fn all(settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding>
 }
 
 fn secret(file: &Path) -> Finding {
-    if is_hidden(file) {
-        let message = format!("{} may not be read by this user", file.display());
-        return Finding::unseen(SECRET, message, "run this as root or as the daemon's user");
+    if let Some(hidden) = hidden(SECRET, file) {
+        return hidden;
     }
     let well = || Finding::well(SECRET, format!("{} can be read, and by no other user", file.display()));
     fleet_secret(file).1.map_or_else(well, |problem| of_problem(SECRET, &problem))
+}
+
+fn hidden(what: &'static str, file: &Path) -> Option<Finding> {
+    let message = format!("{} may not be read by this user", file.display());
+    is_hidden(file).then(|| Finding::unseen(what, message, "run this as root or as the daemon's user"))
 }
 
 type ServerChecks = Vec<(Url, Result<Rights, LinkError>)>;
@@ -97,9 +105,8 @@ fn refusing(node: &RedisNodeStatus) -> Option<Finding> {
 }
 
 fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
-    if let Some(file) = redis.link.password_file.as_ref().filter(|file| is_hidden(file)) {
-        let message = format!("{} may not be read by this user", file.display());
-        return Finding::unseen(WHAT, message, "run this as root or as the daemon's user");
+    if let Some(hidden) = redis.link.password_file.as_deref().and_then(|file| hidden(WHAT, file)) {
+        return hidden;
     }
     let help = match error.class {
         FailureClass::Down | FailureClass::Timeout => {
@@ -117,19 +124,6 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
         _ => "look at Redis' own log".to_owned(),
     };
     Finding::wrong(WHAT, format!("{url}: {error}"), help)
-}
-
-fn of_rights(
-    url: &Url,
-    rights: &Rights,
-    now_us: i128,
-    redis: &RedisSettings,
-    host_count: Option<u64>,
-) -> Vec<Finding> {
-    let mut findings = vec![may(url, rights, redis), policy(url, rights)];
-    findings.extend(rights.now_us.map(|theirs| clock(url, i128::from(theirs) - now_us)));
-    findings.extend(rights.hosts.map(|with_heartbeat| hosts(with_heartbeat, host_count)));
-    findings
 }
 
 fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
@@ -244,39 +238,8 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::FindingSeverity;
-    use super::{clock, hosts, other_secrets, policy};
-    use crate::fleet::rights::Rights;
-
-    #[test]
-    fn warns_of_eviction_policy_that_drops_live_keys() {
-        let url = "redis://127.0.0.1:6379".parse().unwrap();
-        let of = |policy: Option<&str>| Rights {
-            policy: policy.map(str::to_owned),
-            memory_bytes_max: Some(0),
-            ..Rights::default()
-        };
-        for (result, severity) in [
-            (Some("noeviction"), FindingSeverity::Well),
-            (Some("volatile-ttl"), FindingSeverity::Well),
-            (Some("allkeys-lru"), FindingSeverity::Warning),
-            (Some("volatile-lru"), FindingSeverity::Warning),
-            (None, FindingSeverity::Unseen),
-        ] {
-            assert_eq!(policy(&url, &of(result)).severity, severity, "{result:?}");
-        }
-    }
-
-    #[test]
-    fn reports_hosts_with_another_secret() {
-        let of = |hosts| {
-            let fleet = json!({"secret": {"other_hosts": hosts}});
-            other_secrets(&serde_json::from_value(fleet).unwrap()).map(|found| found.severity)
-        };
-        assert_eq!([of(0), of(2)], [None, Some(FindingSeverity::Wrong)]);
-    }
+    use super::{clock, hosts};
 
     #[test]
     fn warns_of_clocks_one_second_apart() {

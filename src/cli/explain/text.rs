@@ -1,15 +1,13 @@
 //! Renders the evaluation, in the order of evaluation: as text, and as one JSON object, whose keys are only ever added and
 //! always present.
 
+use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy,
-    TreeOutcome,
-};
-use crate::cli::describe::{self, conditions_or_none, object, position};
+use super::{AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy};
+use crate::cli::describe::{self, object};
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, shown};
@@ -46,10 +44,10 @@ pub(super) fn print(
         rule(finding, request, out)?;
     }
     for (number, (descriptor, becomes)) in (1..).zip(request.descriptors.iter().zip(&explained.descriptors)) {
-        let becomes = match becomes {
-            TreeOutcome::Free => "no descriptor of this depth limits it".to_owned(),
-            TreeOutcome::Counts(name) => format!("leads to {name}"),
-            TreeOutcome::Replaced(name) => {
+        let becomes = match (&becomes.rule, becomes.replaced) {
+            (None, _) => "no descriptor of this depth limits it".to_owned(),
+            (Some(name), false) => format!("leads to {name}"),
+            (Some(name), true) => {
                 format!("would lead to {name}, replaced by the limit of another descriptor")
             }
         };
@@ -170,7 +168,7 @@ fn cost(counted: &Counted, unit: &str, limit: Option<u32>) -> String {
 
 fn request_text(request: &ExplainedRequest<'_>) -> String {
     let descriptors: Vec<_> = request.descriptors.iter().map(written).collect();
-    let costs = request.cost.iter().map(|(unit, cost)| match (*unit, *cost) {
+    let costs = request.cost.iter().map(|(unit, cost)| match (unit.as_str(), *cost) {
         (UNIT_REQUESTS, 1) => "1 request".to_owned(),
         (unit, cost) => format!("{cost} {unit}"),
     });
@@ -191,21 +189,12 @@ fn written(attributes: &[(&str, &str)]) -> String {
 
 pub(super) fn to_json(explained: &Explained<'_>, request: &ExplainedRequest<'_>) -> Value {
     let lists = explained.lists.iter().map(|(listed, why)| {
-        let mut entry = position(&listed.position);
+        let mut entry = describe::listed(listed);
         entry.extend(object(json!({
-            "name": &*listed.name,
-            "list": <&str>::from(listed.kind),
-            "mode": listed.mode.to_string(),
-            "match": conditions_or_none(&listed.conditions),
             "matches": why.is_none(),
             "why_not": why.as_ref().map(|why| reason(why, request)),
         })));
         entry
-    });
-    let in_tree = explained.descriptors.iter().map(|becomes| match becomes {
-        TreeOutcome::Free => json!({"rule": null, "replaced": false}),
-        TreeOutcome::Counts(name) => json!({"rule": &**name, "replaced": false}),
-        TreeOutcome::Replaced(name) => json!({"rule": &**name, "replaced": true}),
     });
     // Exempt and denied requests reach no shedding rule.
     let sheds = explained.domain.sheds().iter().filter(|_| explained.decided.is_none());
@@ -213,12 +202,12 @@ pub(super) fn to_json(explained: &Explained<'_>, request: &ExplainedRequest<'_>)
     json!({
         "domain": explained.domain.name(),
         "descriptors": request.descriptors.iter().collect::<Vec<_>>(),
-        "cost": request.cost.iter().map(|(unit, cost)| ((*unit).to_owned(), Value::from(*cost))).collect::<Map<_, _>>(),
+        "cost": request.cost.iter().map(|(unit, cost)| (unit, cost)).collect::<BTreeMap<_, _>>(),
         "priority": explained.priority.map(|(name, by)| priority_json(name, by)),
         "lists": lists.collect::<Vec<_>>(),
         "decided_by": explained.decided.map(|listed| &*listed.name),
         "rules": explained.rules.iter().map(|finding| rule_json(finding, request)).collect::<Vec<_>>(),
-        "tree": in_tree.collect::<Vec<_>>(),
+        "tree": explained.descriptors,
         "sheds": sheds.collect::<Vec<_>>(),
     })
 }
@@ -229,15 +218,12 @@ fn rule_json(
 ) -> Map<String, Value> {
     let mut all = describe::rule(rule, 1, &[2]);
     let counted = stands.as_ref().ok();
-    let by = counted.map(|counted| match counted.by {
-        AllowanceBy::Rule => "rule",
-        AllowanceBy::Row => "row",
-        AllowanceBy::Listed(_) => "override",
-    });
-    let place = counted.and_then(|counted| match counted.by {
-        AllowanceBy::Listed(place) => Some(place + 1),
-        AllowanceBy::Rule | AllowanceBy::Row => None,
-    });
+    let (by, place) = match counted.map(|counted| counted.by) {
+        None => (None, None),
+        Some(AllowanceBy::Rule) => (Some("rule"), None),
+        Some(AllowanceBy::Row) => (Some("row"), None),
+        Some(AllowanceBy::Listed(place)) => (Some("override"), Some(place + 1)),
+    };
     if let Some(counted) = counted {
         // The numbers for this request replace the rule's own.
         all.extend(describe::allowance(rule.limit.allowance(counted.allowance), &rule.limit, 1));

@@ -28,27 +28,18 @@ struct Attribute {
     values: CallerSet,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CallerAttributes {
-    pub(super) attributes: Vec<Box<str>>,
-}
+/// The attributes that identify a caller together.
+pub(super) type CallerAttributes = Vec<Box<str>>;
 
-impl CallerAttributes {
-    /// Returns a fingerprint of the caller; `None` if the request lacks an attribute of the key.
-    pub(super) fn of(&self, descriptors: &Descriptors<'_>) -> Option<u64> {
-        let mut hasher = DefaultHasher::new();
-        for name in &self.attributes {
-            // As in rules: the first value of a name counts, and an empty value is absent.
-            let found = descriptors.attributes.iter().find(|(attribute, _)| *attribute == &**name);
-            found.map(|(_, value)| *value).filter(|value| !value.is_empty())?.hash(&mut hasher);
-        }
-        Some(hasher.finish())
+/// Returns a fingerprint of the caller; `None` if the request lacks an attribute of the key.
+pub(super) fn caller_of(key: &CallerAttributes, descriptors: &Descriptors<'_>) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    for name in key {
+        // As in rules: the first value of a name counts, and an empty value is absent.
+        let found = descriptors.attributes.iter().find(|(attribute, _)| *attribute == &**name);
+        found.map(|(_, value)| *value).filter(|value| !value.is_empty())?.hash(&mut hasher);
     }
-
-    /// Returns a text such as `user` or `user,ip`.
-    pub(super) fn text(&self) -> String {
-        self.attributes.join(",")
-    }
+    Some(hasher.finish())
 }
 
 impl EventConsumer for Census {
@@ -146,10 +137,15 @@ impl Census {
         let mut keys: Vec<CallerAttributes> = Vec::new();
         let mut even = Vec::new();
         for text in named {
-            match domain.key(text)? {
-                Ok(key) if keys.contains(&key) => {}
-                Ok(key) => keys.push(key),
-                Err(no_spread) => even.push(no_spread),
+            let key = domain.key(text)?;
+            if key.iter().all(|name| domain.attributes.get(name).map_or(0, Attribute::distinct) < 2) {
+                even.push(format!(
+                    "every request has the same {}: one caller has no spread to choose a limit from; count by another \
+                     attribute, or write `key: []` with what stands behind in mind",
+                    shown(text)
+                ));
+            } else if !keys.contains(&key) {
+                keys.push(key);
             }
         }
         if keys.is_empty() {
@@ -161,27 +157,19 @@ impl Census {
 }
 
 impl DomainCensus {
-    /// Reads a key. The outer error is a name that no request has, the inner one that all its values are the same.
-    fn key(&self, text: &str) -> Result<Result<CallerAttributes, String>, String> {
-        let names: Vec<&str> = text.split(',').map(str::trim).collect();
-        for name in &names {
-            if !self.attributes.contains_key(*name) {
-                let there: Vec<_> = self.attributes.keys().map(|name| shown(name)).collect();
-                return Err(match there.as_slice() {
-                    [] => "no request names any attribute: its callers cannot be distinguished".to_owned(),
-                    there => format!("no request names {}: there is {}", shown(name), there.join(", ")),
-                });
+    /// Reads a key, of which each name is in a request.
+    fn key(&self, text: &str) -> Result<CallerAttributes, String> {
+        let name = |name: &str| match self.attributes.contains_key(name) {
+            true => Ok(name.into()),
+            false if self.attributes.is_empty() => {
+                Err("no request names any attribute: its callers cannot be distinguished".to_owned())
             }
-        }
-        let of = |name: &&str| self.attributes.get(*name).map_or(0, Attribute::distinct);
-        if names.iter().all(|name| of(name) < 2) {
-            return Ok(Err(format!(
-                "every request has the same {}: one caller has no spread to choose a limit from; count by another \
-                 attribute, or write `key: []` with what stands behind in mind",
-                shown(text)
-            )));
-        }
-        Ok(Ok(CallerAttributes { attributes: names.into_iter().map(Into::into).collect() }))
+            false => {
+                let there: Vec<_> = self.attributes.keys().map(|name| shown(name)).collect();
+                Err(format!("no request names {}: there is {}", shown(name), there.join(", ")))
+            }
+        };
+        text.split(',').map(str::trim).map(name).collect()
     }
 
     /// Returns every attribute that looks like a caller. Reports the omitted ones as remarks.
@@ -190,7 +178,7 @@ impl DomainCensus {
         let mut keys = Vec::new();
         for (name, attribute) in &self.attributes {
             match attribute.is_no_caller(name, self.requests) {
-                None => keys.push(CallerAttributes { attributes: vec![name.clone()] }),
+                None => keys.push(vec![name.clone()]),
                 Some(why) => {
                     let apart = if left_out.is_empty() { "" } else { ", " };
                     let _ = write!(left_out, "{apart}{} ({}; {why})", shown(name), attribute.describe());

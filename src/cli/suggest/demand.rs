@@ -1,8 +1,10 @@
-//! The highest demand of each caller in any window, and the rates that follow from it.
+//! The highest demand of each caller in any window, and the rates and bursts that follow from it.
 
-use super::census::CallerAttributes;
-use super::proposal::Proposal;
-use super::{EventConsumer, TraceEvent, TraceFailure, WholeSecondsWindow, charged_request, quantile};
+use std::time::Duration;
+
+use super::census::{CallerAttributes, caller_of};
+use super::proposal::{CallerShare, Proposal};
+use super::{EventConsumer, TraceEvent, TraceFailure, charged_request, quantile};
 use crate::clock::Timestamp;
 use crate::terms::count;
 use crate::trace::spread::{DemandByCaller, KEPT_MAX, SampledCallers};
@@ -10,49 +12,31 @@ use crate::trace::spread::{DemandByCaller, KEPT_MAX, SampledCallers};
 /// The callers of each key in each window.
 pub(super) struct Demand<'k> {
     domain: &'k str,
-    keys: &'k [CallerAttributes],
-    windows: &'k [WholeSecondsWindow],
-    /// By key, then by window.
-    callers: Vec<Vec<DemandByCaller>>,
+    by_key: Vec<(&'k CallerAttributes, Vec<(Duration, DemandByCaller)>)>,
     kept: usize,
 }
 
-pub(super) type CallerShare = (&'static str, f64);
-
-/// A rate of `count` per window that suffices for a share of a key's callers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct SufficientRate {
-    pub(super) key: usize,
-    pub(super) window: WholeSecondsWindow,
-    pub(super) share: CallerShare,
-    pub(super) count: u64,
-    /// One caller in this number was sampled.
-    pub(super) one_in: u64,
-}
-
 impl<'k> Demand<'k> {
-    pub(super) fn new(
-        domain: &'k str,
-        keys: &'k [CallerAttributes],
-        windows: &'k [WholeSecondsWindow],
-    ) -> Demand<'k> {
-        let of_windows = || windows.iter().map(|window| DemandByCaller::new(window.nanos())).collect();
-        let callers = keys.iter().map(|_| of_windows()).collect();
-        Demand { domain, keys, windows, callers, kept: 0 }
+    pub(super) fn new(domain: &'k str, keys: &'k [CallerAttributes], windows: &[Duration]) -> Demand<'k> {
+        let of_window = |window: &Duration| (*window, DemandByCaller::new(nanos(*window)));
+        let by_key = keys.iter().map(|key| (key, windows.iter().map(of_window).collect())).collect();
+        Demand { domain, by_key, kept: 0 }
     }
 
     /// Returns, for each key, window and share, a rate that this share of the callers never exceeds.
-    pub(super) fn rates(&self, shares: &[CallerShare]) -> Vec<SufficientRate> {
+    pub(super) fn rates(&self, shares: &[CallerShare]) -> Vec<BurstsAtRate<'k>> {
         let mut rates = Vec::new();
-        for (key, callers) in self.callers.iter().enumerate() {
-            for (window, callers) in self.windows.iter().zip(callers) {
+        for (key, windows) in &self.by_key {
+            for (window, callers) in windows {
                 let Some(shape) = callers.shape() else { continue };
-                rates.extend(shares.iter().map(|share| SufficientRate {
-                    key,
-                    window: *window,
-                    share: *share,
-                    count: round_up(quantile(&shape.busiest, share.1)),
-                    one_in: shape.one_in,
+                rates.extend(shares.iter().map(|share| BurstsAtRate {
+                    proposal: Proposal::new(
+                        key,
+                        *window,
+                        *share,
+                        round_up(quantile(&shape.busiest, share.1)),
+                    ),
+                    callers: SampledCallers::one_in(shape.one_in),
                 }));
             }
         }
@@ -63,15 +47,16 @@ impl<'k> Demand<'k> {
 impl EventConsumer for Demand<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         let Some((request, cost)) = charged_request(event, self.domain) else { return Ok(()) };
-        for (key, callers) in self.keys.iter().zip(&mut self.callers) {
-            let Some(caller) = key.of(&request.descriptors) else { continue };
-            for callers in callers {
+        for (key, windows) in &mut self.by_key {
+            let Some(caller) = caller_of(key, &request.descriptors) else { continue };
+            for (_, callers) in windows {
                 self.kept += usize::from(callers.note(caller, cost, event.at));
             }
         }
         if self.kept > KEPT_MAX {
-            let most = self.callers.iter_mut().flatten().max_by_key(|callers| callers.len());
-            self.kept -= most.map_or(0, DemandByCaller::halve);
+            let all = self.by_key.iter_mut().flat_map(|(_, windows)| windows);
+            let most = all.map(|(_, demand)| &mut demand.callers).max_by_key(|callers| callers.len());
+            self.kept -= most.map_or(0, SampledCallers::halve);
         }
         Ok(())
     }
@@ -80,13 +65,13 @@ impl EventConsumer for Demand<'_> {
 /// The bursts that the callers of each key need at each rate.
 pub(super) struct BurstNeeds<'k> {
     domain: &'k str,
-    keys: &'k [CallerAttributes],
-    at_rates: Vec<BurstsAtRate>,
+    at_rates: Vec<BurstsAtRate<'k>>,
     kept: usize,
 }
 
-struct BurstsAtRate {
-    rate: SufficientRate,
+/// A proposal without its burst, and the callers that need one.
+pub(super) struct BurstsAtRate<'k> {
+    proposal: Proposal<'k>,
     callers: SampledCallers<CallerBucket>,
 }
 
@@ -98,32 +83,20 @@ struct CallerBucket {
 }
 
 impl<'k> BurstNeeds<'k> {
-    pub(super) fn new(
-        domain: &'k str,
-        keys: &'k [CallerAttributes],
-        rates: Vec<SufficientRate>,
-    ) -> BurstNeeds<'k> {
-        let at_rates = rates.into_iter().map(|rate| {
-            let callers = SampledCallers::one_in(rate.one_in);
-            BurstsAtRate { rate, callers }
-        });
-        BurstNeeds { domain, keys, at_rates: at_rates.collect(), kept: 0 }
+    pub(super) fn new(domain: &'k str, at_rates: Vec<BurstsAtRate<'k>>) -> BurstNeeds<'k> {
+        BurstNeeds { domain, at_rates, kept: 0 }
     }
 
     /// Returns the burst for each rate. Of equal proposals, the one for the largest share of callers stays.
-    pub(super) fn proposals(&self) -> Vec<Proposal> {
-        let mut proposals: Vec<Proposal> = Vec::new();
-        for at_rate in &self.at_rates {
-            let BurstsAtRate { rate, callers } = at_rate;
-            let window = u128::from(rate.window.nanos());
-            let needs = callers
-                .iter()
-                .map(|caller| u64::try_from(caller.highest.div_ceil(window)).unwrap_or(u64::MAX));
-            let mut needs: Vec<u64> = needs.collect();
+    pub(super) fn proposals(self) -> Vec<Proposal<'k>> {
+        let mut proposals: Vec<Proposal<'k>> = Vec::new();
+        for BurstsAtRate { mut proposal, callers } in self.at_rates {
+            let window = u128::from(nanos(proposal.window));
+            let need =
+                |caller: &CallerBucket| u64::try_from(caller.highest.div_ceil(window)).unwrap_or(u64::MAX);
+            let mut needs: Vec<u64> = callers.iter().map(need).collect();
             needs.sort_unstable();
-            let burst = round_up(quantile(&needs, rate.share.1));
-            let Some(key) = self.keys.get(rate.key) else { continue };
-            let proposal = Proposal::new(key, rate, burst);
+            proposal.burst = round_up(quantile(&needs, proposal.share.1));
             match proposals.iter_mut().find(|known| known.is_equal(&proposal)) {
                 Some(known) => *known = proposal,
                 None => proposals.push(proposal),
@@ -133,7 +106,7 @@ impl<'k> BurstNeeds<'k> {
     }
 
     /// Returns a remark if only a sample of the callers fitted.
-    pub(super) fn remarks(&self) -> Option<String> {
+    pub(super) fn remark(&self) -> Option<String> {
         let one_in = self.at_rates.iter().map(|at_rate| at_rate.callers.share()).max().unwrap_or(1);
         (one_in > 1).then(|| {
             let one_in = count(one_in);
@@ -147,33 +120,40 @@ impl<'k> BurstNeeds<'k> {
 impl EventConsumer for BurstNeeds<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         let Some((request, cost)) = charged_request(event, self.domain) else { return Ok(()) };
-        for (index, key) in self.keys.iter().enumerate() {
-            let Some(caller) = key.of(&request.descriptors) else { continue };
-            for at_rate in self.at_rates.iter_mut().filter(|at_rate| at_rate.rate.key == index) {
+        // The rates of one key follow each other.
+        for of_key in
+            self.at_rates.chunk_by_mut(|one, next| std::ptr::eq(one.proposal.key, next.proposal.key))
+        {
+            let key = of_key.first().map(|at_rate| at_rate.proposal.key);
+            let Some(caller) = key.and_then(|key| caller_of(key, &request.descriptors)) else { continue };
+            for at_rate in of_key {
                 self.kept += usize::from(at_rate.note(caller, cost, event.at));
             }
         }
-        if self.kept > BUCKETS_MAX
-            && let Some(most) = self.at_rates.iter_mut().max_by_key(|at_rate| at_rate.callers.len())
-        {
-            self.kept -= most.callers.halve();
+        if self.kept > BUCKETS_MAX {
+            let most = self.at_rates.iter_mut().max_by_key(|at_rate| at_rate.callers.len());
+            self.kept -= most.map_or(0, |most| most.callers.halve());
         }
         Ok(())
     }
 }
 
-impl BurstsAtRate {
+impl BurstsAtRate<'_> {
     /// Counts a request. Returns whether its caller was stored as a new one.
     fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
-        let more = u128::from(cost) * u128::from(self.rate.window.nanos());
+        let more = u128::from(cost) * u128::from(nanos(self.proposal.window));
         let first = || CallerBucket { at, level: more, highest: more };
         self.callers.note(key, first, |caller| {
-            let run_out = at.since(caller.at).as_nanos().saturating_mul(u128::from(self.rate.count));
+            let run_out = at.since(caller.at).as_nanos().saturating_mul(u128::from(self.proposal.count));
             caller.level = caller.level.saturating_sub(run_out).saturating_add(more);
             caller.highest = caller.highest.max(caller.level);
             caller.at = at;
         })
     }
+}
+
+fn nanos(window: Duration) -> u64 {
+    u64::try_from(window.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Buckets of all rates together: 49 bytes each, in tables that are half empty at worst.

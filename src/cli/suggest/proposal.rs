@@ -6,59 +6,76 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::census::CallerAttributes;
-use super::demand::{CallerShare, SufficientRate};
-use super::{Args, CliError, WholeSecondsWindow, failed, play};
+use super::{Args, CliError, failed, play};
 use crate::clock::Micros;
+use crate::engine::RuleTotals;
 use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::terms::{count, counted};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
 use crate::trace::stage::ReplayStage;
-use crate::trace::summary::{TextTable, passed};
+use crate::trace::summary::TextTable;
 
-/// A token bucket for each caller of a key.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Proposal {
-    pub(super) name: String,
-    pub(super) key: CallerAttributes,
-    pub(super) window: WholeSecondsWindow,
+/// A token bucket for each caller of a key, and its refusals in the trace.
+#[derive(Clone, Debug)]
+pub(super) struct Proposal<'k> {
+    name: String,
+    pub(super) key: &'k CallerAttributes,
+    pub(super) window: Duration,
     /// The share of callers that it suffices for.
     pub(super) share: CallerShare,
+    /// Requests per window.
     pub(super) count: u64,
     pub(super) burst: u64,
+    /// Requests that it counted, and those that it would have refused.
+    requests: u64,
+    refused: u64,
+    /// Callers, likewise; the numbers are too high if callers could not be distinguished.
+    callers: u64,
+    callers_refused: u64,
 }
 
-impl Proposal {
-    pub(super) fn new(key: &CallerAttributes, rate: &SufficientRate, burst: u64) -> Proposal {
-        let SufficientRate { window, share, count, .. } = *rate;
-        let of_key = key.attributes.join("-");
+pub(super) type CallerShare = (&'static str, f64);
+
+impl<'k> Proposal<'k> {
+    pub(super) fn new(
+        key: &'k CallerAttributes,
+        window: Duration,
+        share: CallerShare,
+        count: u64,
+    ) -> Proposal<'k> {
+        let of_key = key.join("-");
         // A name has at most 64 bytes; the other parts take at most 20.
         let of_key = of_key.get(..of_key.floor_char_boundary(NAME_BYTES_OF_KEY)).unwrap_or_default();
-        let name = format!("{of_key}-per-{window}-{}", share.0);
-        Proposal { name, key: key.clone(), window, share, count, burst }
+        let name = format!("{of_key}-per-{}-{}", unit(window), share.0);
+        let (burst, requests, refused, callers, callers_refused) = Default::default();
+        Proposal { name, key, window, share, count, burst, requests, refused, callers, callers_refused }
     }
 
     /// Returns a rate such as `20/min`.
-    pub(super) fn rate(&self) -> String {
-        format!("{}/{}", self.count, self.window)
+    fn rate(&self) -> String {
+        format!("{}/{}", self.count, unit(self.window))
     }
 
     /// Whether key, window, rate and burst are equal.
-    pub(super) fn is_equal(&self, other: &Proposal) -> bool {
+    pub(super) fn is_equal(&self, other: &Proposal<'_>) -> bool {
         self.is_like(other) && self.count == other.count && self.burst == other.burst
     }
 
-    pub(super) fn is_like(&self, other: &Proposal) -> bool {
+    pub(super) fn is_like(&self, other: &Proposal<'_>) -> bool {
         self.key == other.key && self.window == other.window
     }
 
+    pub(super) fn share_refused(&self) -> f64 {
+        share(self.refused, self.requests)
+    }
+
     /// Returns the rule, in shadow. A JSON string is valid YAML.
-    pub(super) fn yaml(&self) -> String {
-        let quoted = |text: &str| serde_json::Value::from(text).to_string();
-        let key: Vec<String> = self.key.attributes.iter().map(|name| quoted(name)).collect();
+    fn yaml(&self) -> String {
+        let key: Vec<String> = self.key.iter().map(|name| json!(name).to_string()).collect();
         format!(
             "  - {{name: {}, key: [{}], rate: {}, burst: {}, mode: shadow}}\n",
-            quoted(&self.name),
+            json!(self.name),
             key.join(", "),
             self.rate(),
             self.burst
@@ -66,8 +83,21 @@ impl Proposal {
     }
 }
 
-pub(super) fn file(domain: &str, rules: &str) -> String {
-    format!("domain: {}\nlimits:\n{rules}", serde_json::Value::from(domain))
+/// Formats a window as in a rate: `s`, `15min`.
+fn unit(window: Duration) -> String {
+    let unit = UNITS.into_iter().find(|(seconds, _)| window.as_secs().is_multiple_of(*seconds));
+    let (seconds, name) = unit.unwrap_or((1, "s"));
+    match window.as_secs() / seconds {
+        1 => name.to_owned(),
+        times => format!("{times}{name}"),
+    }
+}
+
+/// Units of rates, longest first.
+const UNITS: [(u64, &str); 4] = [(86_400, "day"), (3_600, "h"), (60, "min"), (1, "s")];
+
+fn file(domain: &str, rules: &str) -> String {
+    format!("domain: {}\nlimits:\n{rules}", json!(domain))
 }
 
 /// Shares of callers that are never refused, from the strictest limit to the loosest.
@@ -89,81 +119,69 @@ pub(super) const SHARES_FINER: &[CallerShare] = &[
 const NAME_BYTES_OF_KEY: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Suggestions {
-    pub(super) domain: String,
+pub(super) struct Suggestions<'s> {
+    pub(super) domain: &'s str,
     pub(super) lines: u64,
     pub(super) span: Duration,
-    pub(super) keys: Vec<CallerAttributes>,
-    pub(super) shown: Vec<TrialResult>,
-    pub(super) remarks: Vec<String>,
+    pub(super) keys: &'s [CallerAttributes],
+    pub(super) proposals: &'s [Proposal<'s>],
+    pub(super) remarks: &'s [String],
 }
 
-impl Suggestions {
+impl Suggestions<'_> {
     pub(super) fn text(&self) -> String {
-        let span = Micros::from(self.span);
-        let keys: Vec<String> = self.keys.iter().map(|key| shown(&key.text())).collect();
+        let keys: Vec<String> = self.keys.iter().map(|key| shown(&key.join(","))).collect();
         let mut text = format!(
-            "{} over {span}, the domain {}, counted by {}\n",
+            "{} over {}, the domain {}, counted by {}\n",
             counted(self.lines, "line"),
-            shown(&self.domain),
+            Micros::from(self.span),
+            shown(self.domain),
             keys.join(" and by ")
         );
-        for remark in &self.remarks {
+        for remark in self.remarks {
             text += &format!("{remark}\n");
         }
-        if self.shown.is_empty() {
-            return text + "no limit refuses so little";
-        }
-        let mut table = TextTable::new(&[
-            "rule",
-            "rate",
-            "burst",
-            "refused",
-            "of requests",
-            "callers refused",
-            "of callers",
-        ]);
-        for judged in &self.shown {
-            let TrialResult { proposal, requests, refused, callers, callers_refused } = judged;
-            table.push(vec![
+        let rows = self.proposals.iter().map(|proposal| {
+            let Proposal { requests, refused, callers, callers_refused, .. } = *proposal;
+            vec![
                 proposal.name.clone(),
                 proposal.rate(),
                 proposal.burst.to_string(),
-                count(*refused),
-                percent(*refused, *requests),
-                count(*callers_refused),
-                percent(*callers_refused, *callers),
-            ]);
-        }
-        text + &table.to_string()
+                count(refused),
+                percent(refused, requests),
+                count(callers_refused),
+                percent(callers_refused, callers),
+            ]
+        });
+        let headings = ["rule", "rate", "burst", "refused", "of requests", "callers refused", "of callers"];
+        let table = TextTable::new(&headings, rows).shown();
+        text + &table.unwrap_or_else(|| "no limit refuses so little".to_owned())
     }
 
     pub(super) fn json(&self) -> Value {
-        let proposals = self.shown.iter().map(|judged| {
-            let TrialResult { proposal, requests, refused, callers, callers_refused } = judged;
+        let proposals = self.proposals.iter().map(|proposal| {
+            let Proposal { name, key, window, share, burst, requests, refused, .. } = proposal;
             json!({
-                "rule": proposal.name, "key": proposal.key.attributes, "window_s": proposal.window.seconds(),
-                "enough_for": proposal.share.0, "rate": proposal.rate(), "burst": proposal.burst,
-                "requests": requests, "refused": refused, "callers": callers, "callers_refused": callers_refused,
+                "rule": name, "key": key, "window_s": window.as_secs(), "enough_for": share.0,
+                "rate": proposal.rate(), "burst": burst, "requests": requests, "refused": refused,
+                "callers": proposal.callers, "callers_refused": proposal.callers_refused,
             })
         });
         json!({
-            "domain": self.domain, "lines": self.lines, "span_s": self.span.as_secs_f64(),
-            "keys": self.keys.iter().map(|key| &key.attributes).collect::<Vec<_>>(),
+            "domain": self.domain, "lines": self.lines, "span_s": self.span.as_secs_f64(), "keys": self.keys,
             "proposals": proposals.collect::<Vec<_>>(), "remarks": self.remarks,
         })
     }
 
     /// Returns a rules file; the comment above each rule contains its refusals in this trace.
     pub(super) fn yaml(&self, trace: &Path) -> String {
-        let rules = self.shown.iter().map(|judged| {
-            let TrialResult { proposal, requests, refused, callers, callers_refused } = judged;
+        let rules = self.proposals.iter().map(|proposal| {
             format!(
                 "  # would have refused {} of {} and {} of {}\n{}",
-                count(*refused),
-                counted(*requests, "request"),
-                count(*callers_refused),
-                counted(*callers, "caller"),
+                count(proposal.refused),
+                counted(proposal.requests, "request"),
+                count(proposal.callers_refused),
+                counted(proposal.callers, "caller"),
                 proposal.yaml()
             )
         });
@@ -173,7 +191,7 @@ impl Suggestions {
             "# By `tidegate suggest` from {:?}. All are in shadow and refuse no request: keep one for\n# each key, look at it \
              for a while, then take its `mode` away.\n{}",
             trace.display().to_string(),
-            file(&self.domain, if rules.is_empty() { "  []\n" } else { &rules })
+            file(self.domain, if rules.is_empty() { "  []\n" } else { &rules })
         )
     }
 }
@@ -188,50 +206,28 @@ fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct TrialResult {
-    pub(super) proposal: Proposal,
-    /// Requests that it counted, and those that it would have refused.
-    requests: u64,
-    refused: u64,
-    /// Callers, likewise; the numbers are too high if callers could not be distinguished.
-    callers: u64,
-    callers_refused: u64,
-}
-
-impl TrialResult {
-    pub(super) fn share(&self) -> f64 {
-        share(self.refused, self.requests)
-    }
-}
-
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
 /// Returns the proposals that are valid rules. Reports the others as remarks.
-pub(super) fn readable(proposals: Vec<Proposal>, remarks: &mut Vec<String>) -> Vec<Proposal> {
-    let (readable, others): (Vec<Proposal>, Vec<Proposal>) = proposals
-        .into_iter()
-        .partition(|proposal| !read_text(FILE, &file("any", &proposal.yaml())).has_errors());
-    let left_out = |proposal: Proposal| {
-        let (rate, burst) = (proposal.rate(), proposal.burst);
-        remarks.push(format!(
-            "left out, for no rule can say it: {rate}, burst {burst} ({})",
-            shown(&proposal.name)
-        ));
-    };
-    others.into_iter().for_each(left_out);
+pub(super) fn readable<'k>(proposals: Vec<Proposal<'k>>, remarks: &mut Vec<String>) -> Vec<Proposal<'k>> {
+    let is_readable = |proposal: &Proposal<'_>| !read_text(FILE, &file("any", &proposal.yaml())).has_errors();
+    let (readable, others): (Vec<_>, Vec<_>) = proposals.into_iter().partition(is_readable);
+    remarks.extend(others.iter().map(|proposal| {
+        let (rate, burst, name) = (proposal.rate(), proposal.burst, shown(&proposal.name));
+        format!("left out, for no rule can say it: {rate}, burst {burst} ({name})")
+    }));
     readable
 }
 
 /// Plays the trace with all proposals in shadow, beside the rules that stay in force.
-pub(super) fn judge(
+pub(super) fn judge<'k>(
     args: &Args,
     domain: &str,
-    mut proposals: Vec<Proposal>,
+    mut proposals: Vec<Proposal<'k>>,
     remarks: &mut Vec<String>,
-) -> Result<Vec<TrialResult>, CliError> {
+) -> Result<Vec<Proposal<'k>>, CliError> {
     if let Some(path) = &args.rules {
         let known = crate::rules::read(path);
         let known = known.domains.iter().find(|known| known.name() == domain);
@@ -261,16 +257,17 @@ pub(super) fn judge(
             "{dropped} dropped for lack of memory: more would have been refused, look at fewer keys"
         ));
     }
-    let judged = proposals.into_iter().map(|proposal| {
+    for proposal in &mut proposals {
         let name = proposal.name.as_str();
         let totals = totals.rules.iter().find(|rule| *rule.domain == *domain && *rule.rule == *name);
-        let (passed, refused) = totals.map_or((0, 0), |totals| (passed(totals), totals.would_refuse));
-        let record = stage.player.records.find(domain, name);
-        let counts = record.map(|record| (record.callers.count().0, record.refused.count().0));
-        let (callers, callers_refused) = counts.unwrap_or_default();
-        TrialResult { requests: passed + refused, refused, callers, callers_refused, proposal }
-    });
-    Ok(judged.collect())
+        let [passed, _, refused] = totals.map(RuleTotals::outcomes).unwrap_or_default();
+        (proposal.requests, proposal.refused) = (passed + refused, refused);
+        if let Some(record) = stage.player.records.find(domain, name) {
+            proposal.callers = record.callers.count().0;
+            proposal.callers_refused = record.refused.count().0;
+        }
+    }
+    Ok(proposals)
 }
 
 /// The file name of the proposals in error messages.

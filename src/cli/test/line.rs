@@ -1,10 +1,9 @@
 //! Parses one line of a test: its times, its step and the expected decision. It plays nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::expected::{ExpectedDecision, NEVER, NOTHING, is_note, verdict};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{Op, UNIT_REQUESTS, Verdict, WorkOutcome};
+use crate::engine::{NoteKind, Op, UNIT_REQUESTS, Verdict, WorkOutcome};
 use crate::protocol::is_name;
 use crate::rules::{ValueProblem, shown};
 use crate::trace::json_line::{JsonLine, Quantity};
@@ -41,7 +40,19 @@ pub(super) struct RequestLine {
     pub(super) line: JsonLine<'static>,
     /// Name of its lease.
     pub(super) name: Option<String>,
-    pub(super) expected: ExpectedDecision,
+    pub(super) verdict: Verdict,
+    /// Further fields of the decision, as [`super::play`] formats them; other fields may have any value.
+    pub(super) expected: BTreeMap<DecisionField, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub(super) enum DecisionField {
+    Retry,
+    Left,
+    Rule,
+    Priority,
+    Notes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,10 +70,12 @@ impl TestLine {
         let next =
             |words: &mut VecDeque<TestWord>| words.pop_front().map(|word| word.text).unwrap_or_default();
         let first_nanos = time(&next(&mut words))?;
-        let times = match words.pop_front_if(|word| is_times(&word.text)) {
-            Some(word) => times(&word.text)?,
-            None => 1,
-        };
+        let count = words.pop_front_if(|word| word.text.strip_prefix('x').and_then(digits).is_some());
+        let times = count.map_or(Ok(1), |word| whole(word.text.trim_start_matches('x')))?;
+        if times == 0 {
+            let help = "write x1, or put `#` before the line";
+            return Err(ValueProblem::new("no request on the line: x0", help));
+        }
         let apart_nanos = match words.pop_front_if(|word| word.text == "every") {
             Some(_) => nanos(&next(&mut words))?,
             None => 0,
@@ -117,11 +130,13 @@ fn incomplete(op: &str, what: &str) -> ValueProblem {
     ValueProblem::new(format!("nothing behind {op}"), format!("write {op} {what}"))
 }
 
+fn unknown(word: &TestWord, help: &str) -> ValueProblem {
+    ValueProblem::new(format!("{} is not known here", shown(&word.text)), help)
+}
+
 fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, ValueProblem> {
     let Some(name) = text else { return Ok(WorkOutcome::Error) };
-    name.parse().map_err(|_| {
-        ValueProblem::new(format!("{} is no end of work", shown(name)), "write ok, error or dropped")
-    })
+    name.parse().map_err(|_| is_no("end of work", name, "write ok, error or dropped"))
 }
 
 fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
@@ -133,7 +148,7 @@ fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
             Some(("slots", number)) => slots = whole(number)?,
             _ => {
                 let help = "behind hello SESSION stand pool:NAME and slots:N";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
+                return Err(unknown(&word, help));
             }
         }
     }
@@ -156,7 +171,7 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
             _ => {
                 let help = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
                             idem:NAME and, before another descriptor, +";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
+                return Err(unknown(&word, help));
             }
         }
     }
@@ -185,16 +200,16 @@ fn take_subject(line: &mut JsonLine<'static>, word: &TestWord) -> Result<bool, V
 
 impl RequestLine {
     fn read(op: Op, words: &mut VecDeque<TestWord>) -> Result<RequestLine, ValueProblem> {
-        let expected = ExpectedDecision::new(Verdict::Allow);
-        let mut ask = RequestLine { op, line: JsonLine::of_subject(), name: None, expected };
-        ask.expected.verdict = loop {
+        let (line, verdict) = (JsonLine::of_subject(), Verdict::Allow);
+        let mut ask = RequestLine { op, line, name: None, verdict, expected: BTreeMap::new() };
+        ask.verdict = loop {
             let Some(word) = words.pop_front() else {
                 let help = "end it with allow, limit, shed, wait or deny";
                 return Err(ValueProblem::new("no verdict on the line", help));
             };
-            match verdict(&word.text).filter(|_| !word.is_quoted) {
-                Some(verdict) => break verdict,
-                None => ask.take(&word)?,
+            match word.text.parse() {
+                Ok(verdict) if !word.is_quoted => break verdict,
+                _ => ask.take(&word)?,
             }
         };
         words.drain(..).try_for_each(|word| ask.expect(&word.text))?;
@@ -222,7 +237,7 @@ impl RequestLine {
                 let help = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN, \
                             queued:SPAN, session:NAME, idem:NAME, of an acquire id:NAME and, before another \
                             descriptor, +; a verdict is allow, limit, shed, wait or deny";
-                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), help));
+                return Err(unknown(word, help));
             }
         }
         Ok(())
@@ -230,29 +245,36 @@ impl RequestLine {
 
     /// Parses a word after the verdict: a further expectation.
     fn expect(&mut self, word: &str) -> Result<(), ValueProblem> {
-        let there = |name: &str| (name != NOTHING).then(|| name.to_owned());
-        match word.split_once('=') {
-            Some(("retry", NEVER)) => self.expected.retry = Some(None),
-            Some(("retry", span)) => self.expected.retry = Some(Some(micros(span)?)),
-            Some(("left", number)) => self.expected.left = Some(u64::from(whole(number)?)),
-            Some(("rule", name)) => self.expected.rule = Some(there(name)),
-            Some(("priority", name)) => self.expected.priority = Some(there(name)),
-            Some(("notes", NOTHING)) => self.expected.notes = Some(Vec::new()),
-            Some(("notes", notes)) => {
-                self.expected.notes = Some(notes.split(',').map(note).collect::<Result<_, _>>()?);
+        let known = word.split_once('=').and_then(|(field, text)| Some((field.parse().ok()?, text)));
+        let Some((field, text)) = known else {
+            let help = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
+                        notes=KIND:RULE; attributes stand before it";
+            return Err(ValueProblem::new(format!("{} is not known behind the verdict", shown(word)), help));
+        };
+        let expected = match field {
+            DecisionField::Retry if text != NEVER => without_spaces(micros(text)?),
+            DecisionField::Left => whole(text)?.to_string(),
+            DecisionField::Notes if text != NOTHING => {
+                text.split(',').try_for_each(check_note)?;
+                text.to_owned()
             }
-            _ => {
-                let help = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
-                            notes=KIND:RULE; attributes stand before it";
-                return Err(ValueProblem::new(
-                    format!("{} is not known behind the verdict", shown(word)),
-                    help,
-                ));
-            }
-        }
+            _ => text.to_owned(),
+        };
+        self.expected.insert(field, expected);
         Ok(())
     }
 }
+
+/// Formats a span as in a line of a test.
+pub(super) fn without_spaces(span: Micros) -> String {
+    span.to_string().replace(' ', "")
+}
+
+/// An absent value in a test.
+pub(super) const NOTHING: &str = "-";
+
+/// An infinite retry-after in a test.
+pub(super) const NEVER: &str = "never";
 
 const OPS: [&str; 9] = ["hit", "peek", "acquire", "release", "renew", "charge", "hello", "bye", "reload"];
 
@@ -294,7 +316,7 @@ fn time(text: &str) -> Result<u64, ValueProblem> {
     let read = read.or_else(|| nanos(text).ok());
     let help = "write H:MM:SS.FRACTION, 2d9:00 for the second day after 1970-01-01, a span from there such as 90s, or \
                 2026-03-29T01:00:00Z";
-    read.ok_or_else(|| ValueProblem::new(format!("{} is no time", shown(text)), help))
+    read.ok_or_else(|| is_no("time", text, help))
 }
 
 fn date(text: &str) -> Option<u64> {
@@ -323,37 +345,32 @@ fn digits(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| is_number)
 }
 
+/// Reports a text that is no value of a kind.
+fn is_no(kind: &str, text: &str, help: impl Into<String>) -> ValueProblem {
+    ValueProblem::new(format!("{} is no {kind}", shown(text)), help)
+}
+
 fn nanos(span: &str) -> Result<u64, ValueProblem> {
     let read = humantime::parse_duration(span).ok().and_then(|span| u64::try_from(span.as_nanos()).ok());
-    read.ok_or_else(|| {
-        ValueProblem::new(
-            format!("{} is no span of time", shown(span)),
-            "write one such as 200ms, 90s or 1h30m",
-        )
-    })
+    read.ok_or_else(|| is_no("span of time", span, "write one such as 200ms, 90s or 1h30m"))
 }
 
 fn micros(span: &str) -> Result<Micros, ValueProblem> {
     match nanos(span)? {
         nanos if nanos % 1_000 == 0 => Ok(Micros(nanos / 1_000)),
-        _ => Err(ValueProblem::new(
-            format!("{} is no whole number of microseconds", shown(span)),
-            "write one such as 5s1us",
-        )),
+        _ => Err(is_no("whole number of microseconds", span, "write one such as 5s1us")),
     }
 }
 
 fn whole(number: &str) -> Result<u32, ValueProblem> {
     let read = digits(number).and_then(|number| u32::try_from(number).ok());
-    let help = format!("write a whole number, at most {}", u32::MAX);
-    read.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), help))
+    read.ok_or_else(|| is_no("number", number, format!("write a whole number, at most {}", u32::MAX)))
 }
 
 /// Parses a cost, which may exceed the costs that rules can count: those above 63 bits are clamped.
 fn cost(number: &str) -> Result<i64, ValueProblem> {
-    let help = format!("write a whole number, at most {}", u64::MAX);
     let cost = digits(number).map(|cost| i64::try_from(cost).unwrap_or(i64::MAX));
-    cost.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), help))
+    cost.ok_or_else(|| is_no("number", number, format!("write a whole number, at most {}", u64::MAX)))
 }
 
 fn signed(number: &str) -> Result<i64, ValueProblem> {
@@ -367,27 +384,13 @@ fn name(text: &str) -> Result<String, ValueProblem> {
         return Ok(text.to_owned());
     }
     let help = "write 1 to 64 bytes without control characters, `:` or `/`";
-    Err(ValueProblem::new(format!("{} is no name", shown(text)), help))
+    Err(is_no("name", text, help))
 }
 
-/// Whether a word is a count such as `x5`.
-fn is_times(word: &str) -> bool {
-    word.strip_prefix('x').and_then(digits).is_some()
-}
-
-fn times(word: &str) -> Result<u32, ValueProblem> {
-    match whole(word.trim_start_matches('x'))? {
-        0 => Err(ValueProblem::new("no request on the line: x0", "write x1, or put `#` before the line")),
-        times => Ok(times),
+fn check_note(text: &str) -> Result<(), ValueProblem> {
+    if text.split_once(':').is_some_and(|(kind, _)| kind.parse::<NoteKind>().is_ok()) {
+        return Ok(());
     }
-}
-
-fn note(text: &str) -> Result<(String, String), ValueProblem> {
-    match text.split_once(':').filter(|(kind, _)| is_note(kind)) {
-        Some((kind, rule)) => Ok((kind.to_owned(), rule.to_owned())),
-        None => {
-            let help = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
-            Err(ValueProblem::new(format!("{} is no note", shown(text)), help))
-        }
-    }
+    let help = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
+    Err(is_no("note", text, help))
 }

@@ -1,44 +1,47 @@
 //! Plays each test on a fresh engine, in virtual time. Nothing sleeps.
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::line::{RequestLine, Step};
-use super::suite::Test;
-use crate::engine::WorkOutcome;
+use serde::Serialize;
+
+use super::line::{DecisionField, NEVER, NOTHING, RequestLine, Step, without_spaces};
+use super::suite::{Test, TestRules};
+use crate::engine::{Decision, Verdict, WorkOutcome};
 use crate::rules::{self, Domain, Problem, shown};
 use crate::trace::event::{Action, IdDigest, LeaseOwner, TraceLineError};
 use crate::trace::json_line::JsonLine;
 use crate::trace::jsonl;
 use crate::trace::player::Player;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(super) struct TestFailure {
+    pub(super) file: String,
     pub(super) line: u32,
+    pub(super) test: String,
     pub(super) what: String,
 }
 
-/// Rules by path, read once for all tests.
-#[derive(Debug, Default)]
-pub(super) struct RulesByPath(HashMap<PathBuf, Option<Vec<Arc<Domain>>>>);
+/// The domains of rules, read once for all tests; `None` if they have errors.
+pub(super) type KnownRules = HashMap<TestRules, Option<Vec<Arc<Domain>>>>;
 
-impl RulesByPath {
-    /// Returns the domains of a test's rules. The problems of a path are returned the first time only.
-    fn of(&mut self, test: &Test) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
-        let Some(path) = test.rules_path() else { return test.read_rules() };
-        if let Some(known) = self.0.get(path) {
-            return known.clone().ok_or_else(Vec::new);
-        }
-        let read = test.read_rules();
-        self.0.insert(path.to_owned(), read.as_ref().ok().cloned());
-        read
+/// Returns the domains of a test's rules. Their problems are returned the first time only.
+fn domains(test: &Test, known: &mut KnownRules) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
+    if let Some(domains) = known.get(&test.rules) {
+        return domains.clone().ok_or_else(Vec::new);
     }
+    let loaded = match &test.rules {
+        TestRules::Path(path) => rules::read(path),
+        TestRules::Text(text) => rules::read_text(&test.file, text),
+    };
+    let domains = (!loaded.has_errors()).then_some(loaded.domains);
+    known.insert(test.rules.clone(), domains.clone());
+    domains.ok_or(loaded.problems)
 }
 
 /// Plays a test. Returns, for each line, the failures of its first failing occurrence.
-pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailure>, Vec<Problem>> {
-    let domains = rules.of(test)?;
+pub(super) fn play(test: &Test, known: &mut KnownRules) -> Result<Vec<TestFailure>, Vec<Problem>> {
+    let domains = domains(test, known)?;
     let domain = test.domain(&domains)?;
     let mut stage =
         TestStage { player: Player::new(domains, 0, false), domain, test, held: HashMap::new(), begun: 0 };
@@ -54,9 +57,12 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailu
             1 => String::new(),
             times => format!(" (request {} of {times})", moment.nth),
         };
-        failures.extend(
-            wrong.into_iter().map(|what| TestFailure { line: line.number, what: format!("{what}{nth}") }),
-        );
+        failures.extend(wrong.into_iter().map(|what| TestFailure {
+            file: test.file.to_string(),
+            line: line.number,
+            test: test.name.clone(),
+            what: format!("{what}{nth}"),
+        }));
     }
     failures.sort_by_key(|failure| failure.line);
     Ok(failures)
@@ -102,7 +108,7 @@ impl<'t> TestStage<'t> {
             });
             let by = LeaseOwner { session: ask.line.session.as_deref(), id };
             match player.judge(&request, &by) {
-                Ok(Some(decision)) => ask.expected.differences(&decision),
+                Ok(Some(decision)) => differences(ask, &decision),
                 Ok(None) => vec!["not decided: its session holds too many leases".to_owned()],
                 Err(wrong) => vec![wrong.to_string()],
             }
@@ -166,4 +172,46 @@ fn describe_invalid(wrong: &TraceLineError) -> String {
         TraceLineError::Descriptors => "at most 8 descriptors, and at most 16 attributes in each".to_owned(),
         wrong => format!("could not be asked: {wrong}"),
     }
+}
+
+/// Describes the differences of a decision. A wrong verdict is reported alone, as it causes the others.
+fn differences(ask: &RequestLine, decision: &Decision<'_>) -> Vec<String> {
+    if decision.verdict != ask.verdict {
+        return vec![format!("expected {}, got {}", ask.verdict.name(), describe_decision(decision))];
+    }
+    let differing = ask.expected.iter().filter_map(|(field, expected)| {
+        let got = field_of(decision, *field);
+        let field: &str = field.into();
+        (got != *expected).then(|| format!("expected {field}={expected}, got {got}"))
+    });
+    differing.collect()
+}
+
+fn describe_decision(decision: &Decision<'_>) -> String {
+    let mut text = decision.verdict.name().to_owned();
+    if let Some(rule) = decision.rule_name() {
+        text.push_str(&format!(" by {}", shown(rule)));
+    }
+    if decision.binding.is_some() {
+        text.push_str(&format!(", left={}", field_of(decision, DecisionField::Left)));
+    }
+    if matches!(decision.verdict, Verdict::Limit | Verdict::Wait | Verdict::Shed) {
+        text.push_str(&format!(", retry={}", field_of(decision, DecisionField::Retry)));
+    }
+    text
+}
+
+/// Formats a field as in a line of a test.
+fn field_of(decision: &Decision<'_>, field: DecisionField) -> String {
+    let text = match field {
+        DecisionField::Retry => Some(decision.retry_after.map_or_else(|| NEVER.to_owned(), without_spaces)),
+        DecisionField::Left => decision.binding.map(|view| view.level.remaining.to_string()),
+        DecisionField::Rule => decision.rule_name().map(str::to_owned),
+        DecisionField::Priority => decision.priority.map(str::to_owned),
+        DecisionField::Notes => {
+            let notes = decision.notes().map(|(kind, rule)| format!("{}:{rule}", kind.name()));
+            Some(notes.collect::<Vec<_>>().join(",")).filter(|notes| !notes.is_empty())
+        }
+    };
+    text.unwrap_or_else(|| NOTHING.to_owned())
 }

@@ -10,13 +10,7 @@ use crate::rules::de::{self, Deferred, Mapping};
 use crate::rules::source::{Report, Source, Span};
 use crate::rules::values::Text;
 use crate::rules::yaml::{self, Value, YamlNode};
-use crate::rules::{self, Domain, Problem, Severity, ValueProblem, shown};
-
-#[derive(Debug)]
-pub(super) struct Suite {
-    /// In file order.
-    pub(super) tests: Vec<Test>,
-}
+use crate::rules::{Domain, Problem, Severity, ValueProblem, shown};
 
 #[derive(Debug)]
 pub(super) struct Test {
@@ -26,29 +20,26 @@ pub(super) struct Test {
     pub(super) directory: PathBuf,
     /// The position for problems with the domain: its name, else the start of the test.
     wrong_domain: Problem,
-    rules: Rules,
+    pub(super) rules: TestRules,
     domain: Option<String>,
     /// In file order.
     pub(super) lines: Vec<TestLine>,
 }
 
-#[derive(Clone, Debug)]
-enum Rules {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum TestRules {
     Path(PathBuf),
     /// A text in the test file, padded so that its line numbers are those of the file.
     Text(Arc<str>),
 }
 
-impl Suite {
-    /// Reads a file of tests: a list, or a mapping with `tests`. `rules` replaces the rules named there.
-    pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Suite, Vec<Problem>> {
-        let root = yaml::read(source).map_err(|problem| vec![*problem])?;
-        let mut report = Report::new(source);
-        let tests = suite(&root, rules, &mut report);
-        match tests {
-            Some(tests) if report.errors() == 0 => Ok(Suite { tests }),
-            _ => Err(report.into_problems()),
-        }
+/// Reads a file of tests: a list, or a mapping with `tests`. `rules` replaces the rules named there.
+pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Vec<Test>, Vec<Problem>> {
+    let root = yaml::read(source).map_err(|problem| vec![*problem])?;
+    let mut report = Report::new(source);
+    match suite(&root, rules, &mut report) {
+        Some(tests) if report.errors() == 0 => Ok(tests),
+        _ => Err(report.into_problems()),
     }
 }
 
@@ -59,22 +50,6 @@ impl Test {
         let mut moments: Vec<LineTime> = self.lines.iter().enumerate().flat_map(of_line).collect();
         moments.sort_by_key(|moment| moment.at);
         moments
-    }
-
-    /// Returns the path of its rules; `None` if the test contains their text.
-    pub(super) fn rules_path(&self) -> Option<&Path> {
-        match &self.rules {
-            Rules::Path(path) => Some(path),
-            Rules::Text(_) => None,
-        }
-    }
-
-    pub(super) fn read_rules(&self) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
-        let loaded = match &self.rules {
-            Rules::Path(path) => rules::read(path),
-            Rules::Text(text) => rules::read_text(&self.file, text),
-        };
-        if loaded.has_errors() { Err(loaded.problems) } else { Ok(loaded.domains) }
     }
 
     /// Returns the domain of its requests: the one it names, else the only one of its rules.
@@ -121,12 +96,12 @@ struct TestFields<'n> {
 }
 
 struct Defaults {
-    rules: Option<Rules>,
+    rules: Option<TestRules>,
     domain: Option<String>,
 }
 
 fn suite(root: &YamlNode, given: Option<&Path>, report: &mut Report<'_>) -> Option<Vec<Test>> {
-    let given = given.map(|path| Rules::Path(path.to_owned()));
+    let given = given.map(|path| TestRules::Path(path.to_owned()));
     if let Value::List(tests) = &root.value {
         let defaults = Defaults { rules: given, domain: None };
         return Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect());
@@ -164,17 +139,17 @@ fn test(node: &YamlNode, defaults: &Defaults, report: &mut Report<'_>) -> Option
 }
 
 /// Reads a path relative to the file, or a text of several lines.
-fn rules_of(node: &YamlNode, written: &str, report: &Report<'_>) -> Rules {
+fn rules_of(node: &YamlNode, written: &str, report: &Report<'_>) -> TestRules {
     if !written.trim_end().contains('\n') {
         let directory = report.source().directory().unwrap_or(Path::new(""));
-        return Rules::Path(directory.join(written.trim_end()));
+        return TestRules::Path(directory.join(written.trim_end()));
     }
     let block = Block::of(node, written, report.source());
     let above = "\n".repeat(block.first_line.saturating_sub(1) as usize);
     let indent = " ".repeat(block.indent);
     let indented =
         |line: &str| if line.trim().is_empty() { "\n".to_owned() } else { format!("{indent}{line}\n") };
-    Rules::Text(format!("{above}{}", written.lines().map(indented).collect::<String>()).into())
+    TestRules::Text(format!("{above}{}", written.lines().map(indented).collect::<String>()).into())
 }
 
 /// Reads the lines of a test, from a text or a list of texts.

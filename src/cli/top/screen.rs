@@ -5,8 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 
-use super::view::{OpenPanel, TopView};
-use super::{TopRates, TopTable};
+use super::{OpenPanel, TopRates, TopTable, TopView};
 use crate::trace::summary::GAP;
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &TopView, rates: Option<&TopRates<'_>>) {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -290,11 +291,15 @@ fn allows_one_recording_until_its_client_exits() {
     let (code, _, err) = record("1h");
     assert!(code == Some(1) && err.contains("another recording is running"), "{err}");
     assert!(!second.exists(), "nothing is left behind");
+    // A device is there already, and is written to.
+    let err = daemon.fail("record --for 1h --out /dev/null", 1);
+    assert!(err.contains("another recording is running"), "{err}");
     first.process.signal(libc::SIGKILL);
     eventually("the daemon notices", || (!is_recorded(&daemon)).then_some(()));
     daemon.await_log(&["recorded 0 lines", "its reader went"]);
     let (code, _, err) = record("1s");
     assert_eq!((code, &*err), (Some(0), &*format!("recorded 0 lines to {}\n", second.display())));
+    assert_eq!(fs::metadata(&second).unwrap().permissions().mode() & 0o777, 0o600);
     daemon.await_log(&["its time is over"]);
     let (code, _, err) = record("1s");
     assert!(code == Some(1) && err.contains("it is there already"), "{err}");

@@ -2,7 +2,12 @@
 
 use super::support::{Files, RULES, decisions_of, hit, output_text};
 
-const TIGHT: &str = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/min, burst: 1}\n";
+const TIGHT: &str = "\
+domain: api
+limits:
+  - {name: per-plan, key: [plan], rate: 1/s}
+  - {name: per-user, key: [user], rate: 1/min, burst: 1}
+";
 
 fn reload(t: &str, rules: &str) -> String {
     format!(r#"{{"t": {t}, "op": "reload", "rules": "{rules}"}}"#) + "\n"
@@ -28,12 +33,13 @@ fn reload_applies_to_later_lines_with_paths_relative_to_trace() {
     let verdicts: Vec<_> =
         decisions_of(&output).iter().map(|decision| decision["verdict"].to_string()).collect();
     assert_eq!(verdicts, ["\"allow\"", "\"allow\"", "\"allow\"", "\"limit\"", "\"allow\""]);
-    // Counts and callers continue under the same name, and a removed rule keeps its row.
+    // Counts and callers continue under the same name with another number, and a removed rule keeps its row.
     let expected = "\
 7 lines over 1 s: 4 allowed, 1 limited
 rule             passed  refused  would refuse  callers
 api/per-user          4        1             0        2
 api/per-address       0        0             0        0
+api/per-plan          0        0             0        0
 ";
     assert_eq!(output_text(&output), expected);
 }

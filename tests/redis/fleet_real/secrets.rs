@@ -101,6 +101,8 @@ fn different_secrets_separate_budgets_until_last_restart() {
         eventually("it counts the other host", || (others(host) == 1).then_some(()));
         assert!(host.run("fleet").contains("another one, or an older version, on 1 host"));
         assert!(host.run("status").contains("another fleet secret than this one"));
+        let doctor = String::from_utf8(host.doctor(&[]).stdout).unwrap();
+        assert!(doctor.contains("WRONG  fleet secret: another fleet secret, or an older version, on 1 host"));
         assert_eq!(metric(host, "tidegate_fleet_other_secret_hosts"), 1.0);
         assert_eq!(metric(host, "tidegate_fleet_admitted_max_ratio"), 2.0);
     }
