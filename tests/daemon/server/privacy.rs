@@ -77,7 +77,7 @@ fn never_reveals_client_values_or_secrets() {
     }
     drop(bystander);
     // Refused before a read, closed within a frame, and at the daemon's stop.
-    let wires: Vec<_> = (0..4).map(|_| daemon.greeted()).collect();
+    let wires: Vec<_> = (0..4).map(|_| greeted_at_last(&daemon)).collect();
     let mut refused = daemon.connect();
     refused.hear();
     drop(wires);
