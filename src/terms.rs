@@ -149,6 +149,15 @@ impl Mode {
     }
 }
 
+/// Whether a character hides on a screen: it ends a line, or turns the direction of the text around it, so that a name
+/// with it looks like another one or like two lines.
+#[must_use]
+pub fn is_deceptive(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(character, '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
 /// Formats a count in groups of three digits: `12 345`.
 #[must_use]
 pub fn count(number: u64) -> String {

@@ -36,7 +36,7 @@ pub use status::log_status;
 pub(crate) use status::{DaemonStatus, MissedStatus, NamedCounts, RuleStatus};
 pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
-pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
+pub(crate) use verbs::{FOR_S_MAX, FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
 
 use crate::adapters::AdapterCounters;
 use crate::clock::{Clock, Timestamp};

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, retry_unread};
 use super::completions::domains;
-use super::explain::cost;
+use super::explain::{cost, one_cost_a_unit};
 use super::{CliError, CliResult, FormatArgs, span, usage};
 use crate::adapters::shorten_value;
 use crate::clock::Micros;
@@ -77,6 +77,7 @@ Examples:
   tidegate peek api user=u1 --all
   if tidegate hit mail to=\"$TO\"; then sendmail \"$TO\"; fi
 
+Of a rule with a queue, `hit` returns when the request may start; with --json at once, and `retry_us` says when.
 Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse;
 2 wrong usage. Without an answer the work is allowed, and standard error says so.";
 
@@ -86,7 +87,11 @@ impl RequestArgs {
     }
 
     /// Returns the attributes in as many descriptors as needed.
+    ///
+    /// # Errors
+    /// Too many, or a cost given twice: what clap accepts and the protocol does not.
     pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
+        one_cost_a_unit(self.cost.iter().map(|(unit, _)| *unit))?;
         let attributes: Vec<(&str, &str)> =
             self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let mut descriptors = DescriptorList::new();
@@ -121,10 +126,12 @@ impl RequestArgs {
 }
 
 impl Args {
-    /// Asks one request, which `op` makes of a check.
+    /// Asks one request, which `op` makes of a check, and prints the decision. With `waits` it returns when a paced request
+    /// may start, but for JSON, whose reader learns when.
     pub(super) fn run<'r>(
         &'r self,
         op: fn(CheckRequest<'r>) -> RequestFrame<'r>,
+        waits: bool,
         out: &mut dyn Write,
     ) -> CliResult {
         let descriptors = self.request.descriptors()?;
@@ -136,10 +143,16 @@ impl Args {
             let mut client = Client::connect(&socket, self.request.timeout)?;
             let options = RequestOptions { all: self.all, ..RequestOptions::default() };
             let judge = CheckRequest { options, ..self.request.check(client.next_id()) };
-            client.ask(&op(judge), &descriptors, |reply| self.print(reply, out))
+            client.ask(&op(judge), &descriptors, |reply| (self.print(reply, out), paced_wait(reply)))
         });
         match answered {
-            Ok(printed) => printed,
+            Ok((printed, wait)) => {
+                if waits && !self.format.is_json() {
+                    out.flush()?;
+                    std::thread::sleep(wait);
+                }
+                printed
+            }
             Err(failure) => self.print_undecided(&self.request.undecided(failure)?, out),
         }
     }
@@ -164,6 +177,16 @@ impl Args {
             log::plainly(&undecided.to_string());
         }
         Ok(ExitCode::from(undecided.code))
+    }
+}
+
+/// How long a request must wait before it starts.
+fn paced_wait(reply: &WireReply<'_>) -> Duration {
+    match reply {
+        WireReply::Decision(DecisionReply { verdict: Verdict::Wait, retry_us: Some(wait), .. }) => {
+            Duration::from_micros(*wait)
+        }
+        _ => Duration::ZERO,
     }
 }
 
@@ -267,10 +290,8 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
 pub(super) fn not_limited(decision: &DecisionReply<'_>) -> Option<&'static str> {
     let (_, reason) = decision.notes.iter().find(|(kind, _)| *kind == NoteKind::Unmatched)?;
     Some(match *reason {
-        "domain" => {
-            "NOT LIMITED: no domain of this name has rules; `tidegate why DOMAIN` names those that have"
-        }
-        _ => "not limited: no rule matches; `tidegate why DOMAIN KEY=VALUE` says why not",
+        "domain" => "NOT LIMITED: no domain of this name has rules in force; `tidegate why DOMAIN` says why",
+        _ => "not limited: no rule limits it; `tidegate why DOMAIN KEY=VALUE` says why not",
     })
 }
 

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::running::RunningDaemon;
 use super::{CliResult, FormatArgs};
-use crate::daemon::settings::{SETTINGS_FILE, Settings};
+use crate::daemon::settings::{Environment, SETTINGS_FILE, Settings};
 
 /// Reports faults of this host with help for each
 #[derive(Clone, Debug, clap::Args)]
@@ -96,6 +96,8 @@ fn examine(args: &Args) -> Vec<Finding> {
         settings.rules = daemon.rules.clone().unwrap_or(settings.rules);
     }
     settings.admin_socket = args.admin.clone().or(settings.admin_socket);
+    let environment = running.as_ref().and_then(|daemon| Environment::of_process(daemon.pid));
+    settings.state = settings.state.or_else(|| environment.as_ref()?.default_state());
     // Without settings and a daemon, nothing says that rules should be there.
     if named.is_some() || running.is_some() || settings.rules.exists() {
         findings.push(files::rules(&settings.rules, &settings.scopes()));
@@ -115,7 +117,7 @@ fn examine(args: &Args) -> Vec<Finding> {
     }
     findings.extend(daemon::all(&settings, running.as_ref()));
     findings.extend(redis::all(&settings, of_daemon.as_ref()));
-    findings.extend(files::state(&settings, of_daemon.as_ref()));
+    findings.extend(files::state(&settings, of_daemon.as_ref(), running.is_none() || environment.is_some()));
     findings.extend(machine::all());
     findings.extend(machine::units(Path::new("/")));
     findings

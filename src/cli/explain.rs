@@ -2,7 +2,7 @@
 
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,7 +73,11 @@ pub(super) struct SubjectArgs {
 
 impl SubjectArgs {
     /// Returns the attributes in as many descriptors as needed, then the others.
+    ///
+    /// # Errors
+    /// Too many, or a cost given twice: what clap accepts and the protocol does not.
     pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
+        one_cost_a_unit(self.cost.iter().map(|(unit, _)| unit.as_str()))?;
         let mut descriptors = DescriptorList::new();
         let first = self.attributes.chunks(PAIRS_MAX);
         for list in first.chain(self.descriptor.iter().map(|list| &**list)) {
@@ -147,6 +151,17 @@ fn descriptor(text: &str) -> Result<Arc<[(String, String)]>, String> {
         return Ok(Arc::default());
     }
     text.split(',').map(attribute).collect()
+}
+
+/// Fails if two costs are in the same unit.
+pub(super) fn one_cost_a_unit<'a>(units: impl Iterator<Item = &'a str>) -> Result<(), CliError> {
+    let mut seen = BTreeSet::new();
+    for unit in units {
+        if !seen.insert(unit) {
+            return Err(usage(format!("--cost is given twice in {unit}: give one cost for each unit")));
+        }
+    }
+    Ok(())
 }
 
 /// Parses `3` or `tokens=3`.

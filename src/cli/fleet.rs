@@ -124,7 +124,7 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
 
 fn page(fleet: &FleetPage) -> String {
     let FleetSummary { host, secret, .. } = &fleet.summary;
-    let host = if host.is_empty() { "has no name in a fleet" } else { host };
+    let host = if host.is_empty() { String::new() } else { format!("this host    {host}\n") };
     let secret = secret.uses.as_ref().map(|uses| match secret.other_hosts {
         0 => format!("\nsecret       {uses}"),
         others => {
@@ -132,7 +132,7 @@ fn page(fleet: &FleetPage) -> String {
         }
     });
     let secret = secret.unwrap_or_default();
-    let mut parts = vec![format!("this host    {host}\nfleet        {}{secret}", in_a_line(&fleet.summary))];
+    let mut parts = vec![format!("{host}fleet        {}{secret}", in_a_line(&fleet.summary))];
     parts.extend(partition(fleet));
     parts.extend(nodes(&fleet.nodes));
     parts.extend(rules(&fleet.rules));
@@ -264,7 +264,7 @@ fn by_name(counts: &NamedCounts) -> impl Iterator<Item = (&str, u64)> {
 }
 
 fn of_key(key: &FleetKeyStatus) -> String {
-    format!("{}  key {}\n{}\n", key.rule, key.key, here(key).join("\n"))
+    format!("{}  key {}, in Redis {}\n{}\n", key.rule, key.digest, key.key, here(key).join("\n"))
 }
 
 /// Describes this host's state of a key.

@@ -12,9 +12,11 @@ use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::completions::{rules, rules_and_modes};
 use super::status::held;
-use super::{CliResult, FormatArgs, span, usage};
-use crate::admin::SwitchesStatus;
+use super::{CliError, CliResult, FormatArgs, span, usage};
+use crate::admin::{FOR_S_MAX, SwitchesStatus};
 use crate::daemon::log;
+use crate::rules::shown;
+use crate::terms::Mode;
 
 /// Switches a rule, or everything, to another mode, which overrides the files; without a rule it lists the switches
 #[derive(Clone, Debug, clap::Args)]
@@ -170,8 +172,8 @@ impl SwitchArgs {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let mut parameters = match (words.as_slice(), self.all, self.clear) {
             ([], false, false) if self.lasts.is_none() && !self.fleet => return self.list(out),
-            ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
-            ([mode], true, false) => json!({"all": true, "mode": mode}),
+            ([rule, mode], false, false) => json!({"rule": rule, "mode": self::mode(mode)?}),
+            ([mode], true, false) => json!({"all": true, "mode": self::mode(mode)?}),
             ([rule], false, true) => json!({"rule": rule, "clear": true}),
             ([], true, true) => json!({"all": true, "clear": true}),
             _ => {
@@ -270,12 +272,17 @@ fn carry_out(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Parses a span and rounds it up to whole seconds, at least one.
+fn mode(text: &str) -> Result<Mode, CliError> {
+    text.parse().map_err(|_| usage(format!("no mode {}: write enforce, shadow or disabled", shown(text))))
+}
+
+/// Parses a span and rounds it up to whole seconds.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let span = span(text)?;
     match span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)) {
         0 => Err("--for takes at least one second".to_owned()),
-        seconds => Ok(seconds),
+        seconds @ 1..=FOR_S_MAX => Ok(seconds),
+        _ => Err("--for takes at most 366 days: write what lasts longer into the files".to_owned()),
     }
 }
 

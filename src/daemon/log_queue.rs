@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use crate::clock::read_boot_nanos;
+use crate::terms::is_deceptive;
 
 /// The queue of lines to a descriptor.
 pub(super) struct LogQueue {
@@ -110,8 +111,15 @@ impl LogQueue {
 
 /// One call is one line, as the subscriber formats a line before it writes it.
 impl Write for &LogQueue {
+    /// Queues a whole line. A name in it may be of a client, and must not look like another line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.push(line);
+        let hides = |character| is_deceptive(character) && !character.is_ascii_control();
+        match str::from_utf8(line) {
+            Ok(text) if !text.is_ascii() && text.contains(hides) => {
+                self.push(text.replace(hides, "\u{fffd}").as_bytes());
+            }
+            _ => self.push(line),
+        }
         Ok(line.len())
     }
 

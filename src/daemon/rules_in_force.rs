@@ -305,8 +305,12 @@ fn report_lines(reading: &Reading) -> Vec<String> {
 
 fn log_reading(reading: &Reading, path: &Path) {
     reading.problems.iter().take(PROBLEMS_MAX).for_each(log_problem);
-    if let Some(more) = reading.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
-        error!("and {more} more problems: `tidegate check {}` shows them all", path.display());
+    if let Some(left @ [_, ..]) = reading.problems.get(PROBLEMS_MAX..) {
+        let (more, path) = (left.len(), path.display());
+        match left.iter().any(Problem::is_error) {
+            true => error!("and {more} more problems: `tidegate check {path}` shows them all"),
+            false => warn!("and {more} more warnings: `tidegate check {path}` shows them all"),
+        }
     }
     for domain in &reading.without {
         error!(%domain, "the rules of this domain have errors: it has NO LIMITS until they are fixed");

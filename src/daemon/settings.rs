@@ -332,7 +332,7 @@ impl Environment {
     }
 
     /// Returns the first state directory that the service manager made, if any.
-    fn default_state(&self) -> Option<PathBuf> {
+    pub(crate) fn default_state(&self) -> Option<PathBuf> {
         let directories = self.state_directory.as_ref()?.as_bytes();
         let first = directories.split(|byte| *byte == b':').next().filter(|first| !first.is_empty())?;
         Some(PathBuf::from(OsStr::from_bytes(first)))

@@ -2,7 +2,7 @@
 //! Redis go in. Nothing here blocks on the network.
 
 use super::Engine;
-use super::control::{KeyError, RuleName};
+use super::control::{KeyError, NamedKey, RuleName};
 use super::digest::{Digest, HashKey, Salt};
 use super::rule_set::{permit_salt, share_tag_and_salt};
 use super::shards::{Shard, Shards};
@@ -259,14 +259,14 @@ impl Engine {
     /// This host's share of a key of a rule, unchanged. `None`: the rule has no fleet budget.
     ///
     /// # Errors
-    /// The attributes do not form a key of the rule.
-    pub fn find_share(
+    /// The attributes or the digest name no key of the rule.
+    pub fn find_share<'k>(
         &self,
         rule: &RuleName,
-        attributes: &[(&str, &str)],
+        key: impl Into<NamedKey<'k>>,
         now: Now,
     ) -> Result<Option<HostShare>, KeyError> {
-        let digest = self.find_keys(rule, attributes)?.tagged(Tag::NONE);
+        let digest = self.find_key(rule, key.into())?.tagged(Tag::NONE);
         let rule = rule.to_string();
         let budgets = self.fleet_budgets();
         let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();

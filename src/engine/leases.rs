@@ -43,6 +43,8 @@ pub(super) struct Leases {
     sessions: AtomicUsize,
     /// Lower bound, in nanoseconds, of the next end of a lease or session by time.
     next_end_min: AtomicU64,
+    /// Nothing ends by its time before this one, in nanoseconds.
+    deferred_until: AtomicU64,
     ended: [AtomicU64; LEASE_END_REASONS],
     not_held: [AtomicU64; 3],
 }
@@ -111,6 +113,7 @@ impl Leases {
             live: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             next_end_min: AtomicU64::new(u64::MAX),
+            deferred_until: AtomicU64::new(0),
             ended: Default::default(),
             not_held: Default::default(),
         }
@@ -265,9 +268,8 @@ impl Leases {
         if table.member(session.0.member, session.0.generation).is_none() {
             return false;
         }
-        // An expired lease has ended, also before `end_due` has found it.
-        let lease = table.lease(hidden, number, session.0.member);
-        let Some((index, _)) = lease.filter(|(_, lease)| lease.ends_at > now.at) else { return false };
+        // A lease past its time still counts until `end_due` ends it, so that it can be renewed.
+        let Some((index, _)) = table.lease(hidden, number, session.0.member) else { return false };
         let ends_at = table.renew(index, now.at);
         drop(table);
         self.lower_next_end(ends_at);
@@ -327,9 +329,17 @@ impl Leases {
         numbers
     }
 
+    /// Lets no lease or session end by its time before this one.
+    pub(super) fn defer_ends(&self, until: Timestamp) {
+        self.deferred_until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
     /// Ends expired leases and sessions past their grace period, each as of its own time, in batches.
     pub(super) fn end_due(&self, now: Now, release_ties: ReleaseTies<'_>) {
-        if now.at.as_nanos() < self.next_end_min.load(Ordering::Acquire) {
+        let now_nanos = now.at.as_nanos();
+        if now_nanos < self.next_end_min.load(Ordering::Acquire)
+            || now_nanos < self.deferred_until.load(Ordering::Relaxed)
+        {
             return;
         }
         self.next_end_min.store(u64::MAX, Ordering::Release);

@@ -1,7 +1,7 @@
 //! Concurrency permits shared between hosts, as the sync task sees them.
 
 use super::Engine;
-use super::control::{KeyError, RuleName};
+use super::control::{KeyError, NamedKey, RuleName};
 use super::digest::Digest;
 use super::fleet::{FleetConcurrencyLimit, SharedKey};
 use super::rule_set::permit_salt;
@@ -187,14 +187,14 @@ impl Engine {
     /// concurrency limit.
     ///
     /// # Errors
-    /// The attributes name no key of the rule.
-    pub fn find_permits(
+    /// The attributes or the digest name no key of the rule.
+    pub fn find_permits<'k>(
         &self,
         rule: &RuleName,
-        attributes: &[(&str, &str)],
+        key: impl Into<NamedKey<'k>>,
         now: Now,
     ) -> Result<Option<HostPermits>, KeyError> {
-        let digest = self.find_keys(rule, attributes)?;
+        let digest = self.find_key(rule, key.into())?;
         let rule = rule.to_string();
         let budgets = self.fleet_concurrency_limits();
         let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();

@@ -472,6 +472,12 @@ impl InForce {
         let with = if names.is_empty() { "without attributes" } else { &format!("with {}", listed(&names)) };
         let text = format!("no rule of {} matches a request {with}", shown(domain));
         let of = self.0.find_or_unlimited(domain);
+        let counts_work = |rule: &Rule| matches!(rule.limit.quota(), Some(Quota::Concurrency(_)));
+        let mut of_work = of.domain.rules().iter().zip(0..).filter(|(rule, _)| counts_work(rule));
+        if let Some((rule, _)) = of_work.find(|(_, number)| of.domain.why_not(*number, attributes).is_none())
+        {
+            return format!("{text} but {}, of work in progress: use ACQUIRE in place of HIT", rule.name);
+        }
         let (unused, used) = (of.domain.unused(attributes), of.domain.attribute_names());
         let near = unused.iter().find_map(|name| nearest(name, used.iter().copied(), TYPO));
         match (unused.as_slice(), near) {

@@ -9,7 +9,7 @@ use super::leases::{
 use super::memory::Memory;
 use super::pool::{OtherHostsSums, PoolReserve};
 use super::shards::Shard;
-use crate::clock::Now;
+use crate::clock::{Now, Timestamp};
 use crate::rules::OverTreatment;
 use crate::rules::shed::SignalSource;
 use crate::terms::WorkOutcome;
@@ -188,6 +188,12 @@ impl Engine {
     /// Ends expired leases and sessions past their grace period, each as of its own time.
     pub fn end_expired_leases(&self, now: Now) {
         self.leases.end_due(now, &mut self.tie_releaser(false, now));
+    }
+
+    /// Ends no lease and no session by its time before this one, as renewals may wait unread: leases of work in progress
+    /// must not end because the daemon stood still.
+    pub fn defer_lease_ends(&self, until: Timestamp) {
+        self.leases.defer_ends(until);
     }
 
     /// Grants a lease that the pool counts already.

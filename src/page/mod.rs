@@ -8,6 +8,8 @@ use std::time::Duration;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::terms::is_deceptive;
+
 pub(crate) use chart::{ChartLine, bar_edges, draw_bars, draw_lines, frame, largest, legend};
 
 /// Returns a document with its style: light and dark, narrow and wide, screen and paper. Control characters, which
@@ -27,7 +29,7 @@ pub(crate) fn document(title: &str, nonce: &str, head: &Markup, own_style: &str,
             (body)
         }
     };
-    let is_bad = |character: char| character.is_control() && character != '\n';
+    let is_bad = |character: char| is_deceptive(character) && character != '\n';
     document.into_string().replace(is_bad, "\u{fffd}") + "\n"
 }
 

@@ -6,6 +6,7 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 
 use super::Position;
 use super::source::Span;
+use crate::terms::is_deceptive;
 
 /// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,11 +163,11 @@ pub(crate) fn shown(text: &str) -> String {
     }
 }
 
-/// Escapes control characters, for terminals and logs.
+/// Escapes characters that hide, for terminals and logs.
 pub(super) fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
-        match character.is_control() {
+        match is_deceptive(character) {
             true => line.extend(character.escape_default()),
             false => line.push(character),
         }

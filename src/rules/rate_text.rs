@@ -128,7 +128,7 @@ fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u3
 pub(super) fn impossible(text: impl fmt::Display, error: LimitError) -> ValueProblem {
     let help = match error {
         LimitError::Zero => {
-            "write `mode: disabled` to switch the rule off; there is no rate that refuses everything"
+            "to refuse such requests, use `deny` with the same `match`; to count nothing, write `mode: disabled`"
         }
         LimitError::Period => "write a period of at most 366 days",
         LimitError::TooFast => {
@@ -336,7 +336,7 @@ mod tests {
             ("1.5/s", "`1.5` is not a whole number", "write 3/2s"),
             ("0.25/min", "`0.25` is not a whole number", "write 1/4min"),
             ("-5/s", "`-5` is negative", "at least 1"),
-            ("0/s", "a rate of 0 refuses everything", "mode: disabled"),
+            ("0/s", "a rate of 0 refuses everything", "use `deny`"),
             ("5/0s", "a period of 0", "write 5/s"),
             ("5/1.5h", "`1.5` is not a whole number", "before `h`"),
             ("5/-1h", "`-1` is negative", "at least 1"),

@@ -237,8 +237,24 @@ fn problem(source: &Source, error: &Error) -> Problem {
         // It may quote the file.
         _ => on_one_line(&UserMessageFormatter.format_message(cause)),
     };
+    if message.contains("found a tab") {
+        at = tab_from(source.text(), at);
+    }
     let help = HELPS.iter().find(|(part, _)| message.contains(part)).map_or(HELP_OTHERWISE, |(_, help)| help);
     source.problem(Severity::Error, at, message, Some(help.to_owned()))
+}
+
+/// Returns the place of the first tab from a place on: the parser names the start of the text that it ends.
+fn tab_from(text: &str, at: Span) -> Span {
+    let after = text.get(at.byte as usize..).and_then(|rest| rest.split_once('\t'));
+    let Some((between, _)) = after else { return at };
+    let (lines, last) = between.rsplit_once('\n').map_or((0, between), |(lines, last)| {
+        (u32::try_from(lines.matches('\n').count()).unwrap_or(0) + 1, last)
+    });
+    let before = if lines == 0 { at.column - 1 } else { 0 };
+    let column = before + u32::try_from(last.chars().count()).unwrap_or(0) + 1;
+    let byte = at.byte + u32::try_from(between.len()).unwrap_or(0);
+    Span { line: at.line + lines, column, width: 1, byte }
 }
 
 /// Help by a part of the message.

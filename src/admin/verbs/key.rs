@@ -181,7 +181,11 @@ fn mode_of(admin: &AdminState, rule: &RuleName) -> String {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FleetKeyStatus {
     pub(crate) rule: String,
+    /// Its name in Redis.
     pub(crate) key: String,
+    /// Its digest, as refusals show it.
+    #[serde(default)]
+    pub(crate) digest: String,
     pub(crate) limit: u64,
     pub(crate) known: bool,
     pub(crate) in_touch: bool,
@@ -209,14 +213,17 @@ pub(crate) struct RedisLevelStatus {
 }
 
 pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, body: &Value) -> VerbResult {
-    let body = RequestFields::of(body, &["rule", "key"])?;
-    let (rule, key) = rule_and_key(admin, &body)?;
+    let body = RequestFields::of(body, &["rule", "key", "digest"])?;
+    let (rule, key) = rule_and_named_key(admin, &body)?;
     let now = admin.clock.now();
     let fleet = FleetReading::take(admin, now.at);
-    if let Some(here) = admin.engine.find_permits(&rule, &key, now)? {
+    let shown = admin.engine.shown_digest(&rule, key.named())?;
+    let (key, digest) = (NamedKey::Digest(shown), shown.to_hex().to_string());
+    if let Some(here) = admin.engine.find_permits(&rule, key, now)? {
         return Ok(answer::done(json!(FleetKeyStatus {
             rule: rule.to_string(),
             key: hex(&here.name),
+            digest,
             limit: here.max.into(),
             known: here.is_tracked || here.in_use > 0,
             in_touch: here.is_tracked,
@@ -224,7 +231,7 @@ pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, body: &Va
             kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.view.hosts.into() },
         })));
     }
-    let here = admin.engine.find_share(&rule, &key, now)?;
+    let here = admin.engine.find_share(&rule, key, now)?;
     let here = here.ok_or_else(|| {
         let why = match fleet.is_set {
             true => "it has no `scope: fleet`",
@@ -241,6 +248,7 @@ pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, body: &Va
     Ok(answer::done(json!(FleetKeyStatus {
         rule: rule.to_string(),
         key: hex(&here.name),
+        digest,
         limit: here.limit.into(),
         known: here.report.is_some(),
         in_touch: here.is_tracked,

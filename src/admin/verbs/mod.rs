@@ -15,6 +15,7 @@ use super::fleet::FleetReading;
 use crate::adapters::shorten_value;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
+use crate::terms::is_deceptive;
 pub(crate) use key::{FleetKeyKind, FleetKeyStatus};
 pub(crate) use why::{UnusedAttribute, WhyCheck, WhyStatus};
 
@@ -177,11 +178,11 @@ fn rule(admin: &AdminState, name: &str) -> Result<RuleName, VerbRefusal> {
 }
 
 fn shown(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(SHOWN_MAX).collect()
+    text.chars().filter(|letter| !is_deceptive(*letter)).take(SHOWN_MAX).collect()
 }
 
 /// Changes that last longer belong in the files.
-const FOR_S_MAX: u64 = 366 * 86_400;
+pub(crate) const FOR_S_MAX: u64 = 366 * 86_400;
 
 /// A domain's 64 bytes, a node's 255, and the separators.
 const NAME_BYTES_MAX: usize = 512;

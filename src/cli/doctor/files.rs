@@ -53,11 +53,17 @@ pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     }
 }
 
-/// Checks the state directory and the files that were set aside there.
-pub(super) fn state(settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding> {
-    // systemd passes the directory to the daemon, but not to this command.
+/// Checks the state directory and the files that were set aside there. systemd names the directory in the environment of
+/// the daemon, which this user may not see (`is_seen`).
+pub(super) fn state(settings: &Settings, of_daemon: Option<&User>, is_seen: bool) -> Vec<Finding> {
     let packaged = Path::new(STATE_DIRECTORY);
-    let Some(path) = settings.state.as_deref().or_else(|| packaged.exists().then_some(packaged)) else {
+    let is_packaged = of_daemon.is_none() || !is_seen;
+    let packaged = (is_packaged && packaged.exists()).then_some(packaged);
+    let Some(path) = settings.state.as_deref().or(packaged) else {
+        if !is_seen {
+            let message = "the settings name no directory, and the daemon's environment cannot be read";
+            return vec![Finding::unseen(STATE, message, "run this as root")];
+        }
         let help = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
         return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", help)];
     };

@@ -168,19 +168,25 @@ impl Engine {
     /// Whether a key of a rule of this host is over its limit now: the next request of cost one is refused.
     #[must_use]
     pub fn is_over_limit<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>, now: Now) -> bool {
-        let found = FoundKeys::find(self, &self.control.lock(), rule, key.into());
-        found.is_ok_and(|found| {
-            let key = ShownDigest::new(&found.key, &rule.domain, &rule.rule);
+        self.shown_digest(rule, key).is_ok_and(|key| {
             self.inspect_key(&rule.domain, key, now, |checks| checks.iter().any(|check| check.refuses))
         })
     }
 
-    pub(in crate::engine) fn find_keys(
+    /// The digest of a key, as refusals show it.
+    ///
+    /// # Errors
+    /// The attributes or the digest name no key of the rule.
+    pub fn shown_digest<'k>(
         &self,
         rule: &RuleName,
-        attributes: &[(&str, &str)],
-    ) -> Result<Digest, KeyError> {
-        Ok(FoundKeys::find(self, &self.control.lock(), rule, attributes.into())?.key)
+        key: impl Into<NamedKey<'k>>,
+    ) -> Result<ShownDigest, KeyError> {
+        Ok(ShownDigest::new(&self.find_key(rule, key.into())?, &rule.domain, &rule.rule))
+    }
+
+    pub(in crate::engine) fn find_key(&self, rule: &RuleName, key: NamedKey<'_>) -> Result<Digest, KeyError> {
+        Ok(FoundKeys::find(self, &self.control.lock(), rule, key)?.key)
     }
 
     /// All keys blocked on this host, oldest block first.

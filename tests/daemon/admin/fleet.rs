@@ -143,6 +143,10 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
 
     let out = one.run("fleet show per-tenant tenant=canary-t1");
     assert!(out.contains(key) && out.contains(" borrowed, ") && out.contains(" left for all, "), "{out}");
+    let by_digest = one.run(&format!("fleet show per-tenant --digest {}", here["digest"].as_str().unwrap()));
+    assert!(by_digest.contains(key) && by_digest.contains(" borrowed, "), "{by_digest}");
+    let why: Value = serde_json::from_str(&one.run("why api tenant=canary-t1 --json")).unwrap();
+    assert_eq!(why["checks"][0]["digest"], here["digest"], "one digest everywhere");
     let out = other.run("fleet show api/per-tenant tenant=canary-t1");
     assert!(out.contains("no recent request"), "{out}");
     let files = one.plan.path("rules");

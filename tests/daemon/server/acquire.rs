@@ -89,6 +89,11 @@ fn paced_command_waits_until_interrupted() {
         assert_eq!(run(&daemon.socket(), &soon).status.code(), Some(0));
     }
     assert!(tidegate::clock::read_boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
+    let begin = tidegate::clock::read_boot_nanos();
+    for _ in 0..3 {
+        assert_eq!(run(&daemon.socket(), &["hit", "paced", "at=soon"]).status.code(), Some(0));
+    }
+    assert!(tidegate::clock::read_boot_nanos() - begin >= 500_000_000, "as `hit` does");
     // A signal ends the wait, which would take a minute.
     let mut watcher = daemon.greeted();
     assert_eq!(run(&daemon.socket(), &["acquire", "work", "job=mail", "--", "true"]).status.code(), Some(0));
@@ -161,7 +166,7 @@ fn says_that_work_is_not_limited() {
     let daemon = daemon();
     for (domain, attribute, said) in [
         ("wrk", "login=mary", "NOT LIMITED: no domain"),
-        ("work", "lgin=mary", "not limited: no rule matches"),
+        ("work", "lgin=mary", "not limited: no rule limits it"),
     ] {
         let output = run(&daemon.socket(), &["acquire", domain, attribute, "--", "true"]);
         assert_eq!(output.status.code(), Some(0));

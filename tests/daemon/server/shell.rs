@@ -50,6 +50,16 @@ fn hit_exits_with_0_until_limit_then_75() {
 }
 
 #[test]
+fn refuses_a_cost_given_twice() {
+    let daemon = daemon();
+    for verb in ["hit", "peek", "explain", "why"] {
+        let output = run(&daemon.socket(), &[verb, "api", "user=u1", "--cost", "5", "--cost", "requests=3"]);
+        assert_eq!(output.status.code(), Some(2), "{verb}: {output:?}");
+        assert!(text(&output.stderr).contains("--cost is given twice in requests"), "{verb}: {output:?}");
+    }
+}
+
+#[test]
 fn peek_charges_nothing_and_prints_json() {
     let daemon = daemon();
     let socket = daemon.socket();

@@ -68,7 +68,7 @@ impl WorkHost {
         let rule = host.engine.find_rule_name("api/exports").unwrap();
         let tenants: Vec<_> = (0..plan.base.tenants).map(|tenant| format!("t{tenant}")).collect();
         let key = |tenant: &String| {
-            host.engine.find_permits(&rule, &[("tenant", tenant)], now).unwrap().unwrap().name
+            host.engine.find_permits(&rule, &[("tenant", tenant.as_str())], now).unwrap().unwrap().name
         };
         let keys = tenants.iter().map(key).collect();
         let (waiting, counted) = (Waiting::new(), HashMap::new());
@@ -89,7 +89,8 @@ impl WorkHost {
     /// Returns whether the key has more leases than permits here.
     fn is_beyond_hand(&self, tenant: u32, us: u64) -> bool {
         let tenant = &self.tenants[tenant as usize];
-        let here = self.host.engine.find_permits(&self.rule, &[("tenant", tenant)], self.host.now(us));
+        let here =
+            self.host.engine.find_permits(&self.rule, &[("tenant", tenant.as_str())], self.host.now(us));
         let here = here.unwrap().unwrap();
         here.in_use > here.held
     }
