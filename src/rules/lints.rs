@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::de::{TYPO, nearest};
 use super::draft::Draft;
+use super::meaning::REQUESTS;
 use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
 use super::suspect::{suspect_name, suspect_value};
@@ -103,15 +105,28 @@ impl Lints<'_> {
         }
     }
 
-    /// Warns of key attributes that `match` restricts to one value.
+    /// Warns of key attributes that `match` restricts to one value, or to none, and of a unit that is hardly meant.
     fn key(&mut self, rule: &Rule, at: Span) {
         for condition in &rule.conditions {
-            let [Pattern::Exact(value)] = condition.any_of.as_slice() else { continue };
-            if !value.is_empty() && rule.key.iter().any(|part| part.attribute == condition.attribute) {
-                let (name, value) = (shown(&condition.attribute), shown(value));
-                let message = format!("{name} is always {value} here: counting by it counts once");
-                self.warn(&rule.position.file, at, message, "leave it out of `key`, or out of `match`");
+            if !rule.key.iter().any(|part| part.attribute == condition.attribute) {
+                continue;
             }
+            let name = shown(&condition.attribute);
+            let message = match (condition.any_of.as_slice(), condition.or_absent) {
+                ([], true) => {
+                    format!("{name} must be absent, and the rule counts by it: it judges no request")
+                }
+                ([Pattern::Exact(value)], _) if !value.is_empty() => {
+                    format!("{name} is always {} here: counting by it counts once", shown(value))
+                }
+                _ => continue,
+            };
+            self.warn(&rule.position.file, at, message, "leave it out of `key`, or out of `match`");
+        }
+        if let Some(unit) = rule.unit.as_deref().filter(|unit| nearest(unit, [REQUESTS], TYPO).is_some()) {
+            let why = "a request costs 1 of `requests`, and of another unit only when it says so";
+            let message = format!("the unit {} is probably misspelled: {why}", shown(unit));
+            self.warn(&rule.position.file, at, message, "leave `unit` out, if requests are meant");
         }
     }
 

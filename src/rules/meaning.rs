@@ -119,7 +119,7 @@ fn rule<'n>(
         key,
         mode: common.mode.unwrap_or_default(),
         help: common.help.map(|help| help.0.into()),
-        unit: own.unit.filter(|unit| unit.0 != "requests").map(|unit| unit.0.into()),
+        unit: own.unit.filter(|unit| unit.0 != REQUESTS).map(|unit| unit.0.into()),
         advertise: common.advertise.unwrap_or(true),
         warn_at: common.warn_at.map(|share| share.0),
         refund_on: own.refund_on,
@@ -235,3 +235,6 @@ const IPV6_BITS: u8 = 128;
 
 /// The shortest prefix usually allocated to a provider, in bits.
 const PROVIDER_BITS: u32 = 32;
+
+/// The unit of a rule that names none.
+pub(super) const REQUESTS: &str = "requests";

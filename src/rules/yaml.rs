@@ -258,7 +258,8 @@ fn tab_from(text: &str, at: Span) -> Span {
 }
 
 /// Help by a part of the message.
-const HELPS: [(&str, &str); 8] = [
+const HELPS: [(&str, &str); 9] = [
+    ("expected ':'", "write a colon and a space after the name of a field, and its value"),
     ("did not find expected key", "check the indentation of this line and of the line above it"),
     ("second document", "remove the `---`, or put the rest into another file"),
     ("too much", "split the file: several files may add to one domain; write less with aliases"),

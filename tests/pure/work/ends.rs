@@ -11,9 +11,24 @@ fn release_after_expiry_is_late_before_sweep() {
     let mut fixture = Fixture::new(TWO);
     let session = fixture.session(1, 0, s(0));
     let lease = fixture.acquire(&session, s(0), "a=b").lease;
-    assert!(!fixture.engine.renew_lease(&session, lease.unwrap(), s(60)));
     assert!(!fixture.release(&session, lease, s(60)));
     fixture.holds(0);
+}
+
+#[test]
+fn lease_past_its_time_can_be_renewed_until_it_is_ended() {
+    let mut fixture = Fixture::new(TWO);
+    let session = fixture.session(1, 0, s(0));
+    let lease = fixture.acquire(&session, s(0), "a=b").lease;
+    // The daemon stood still until 100 s.
+    fixture.engine.defer_lease_ends(s(120).at);
+    fixture.engine.end_expired_leases(s(100));
+    assert!(fixture.engine.renew_lease(&session, lease.unwrap(), s(101)));
+    for (seconds, held) in [(120, 1), (160, 1), (161, 0)] {
+        fixture.engine.end_expired_leases(s(seconds));
+        fixture.holds(held);
+    }
+    assert!(!fixture.engine.renew_lease(&session, lease.unwrap(), s(161)));
 }
 
 #[test]
