@@ -422,14 +422,11 @@ impl StageCheck {
     /// Returns the remaining block of the key. An expired block has no effect until it is swept.
     fn block_remaining(&self, now: Now, shard: &Shard) -> Micros {
         let ends = shard.blocks.find(&self.digest).map_or(now.at, |BlockedUntil(ends)| *ends);
-        round_up_to_micros(ends.since(now.at))
+        Micros::from_nanos(ends.nanos_since(now.at))
     }
 
     pub(super) fn operator_block_remaining(&self, now: Now) -> Micros {
-        if self.blocked_until <= now.at {
-            return Micros::ZERO;
-        }
-        round_up_to_micros(self.blocked_until.since(now.at))
+        Micros::from_nanos(self.blocked_until.nanos_since(now.at))
     }
 
     /// Without a limit only an operator's block refuses a key, which then has a level of 0.
@@ -483,8 +480,4 @@ impl StageCheck {
             is_elastic: self.beyond == Some(OverQuota::Elastic),
         }
     }
-}
-
-fn round_up_to_micros(span: std::time::Duration) -> Micros {
-    Micros(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
 }

@@ -214,7 +214,7 @@ impl Sweeper {
     pub(super) fn advance(&mut self, shards: &Shards, now: Now, window_min: Micros) -> bool {
         let last = self.last.replace(now.at).unwrap_or(now.at);
         let round_nanos = (window_min.0.saturating_mul(750)).clamp(ROUND_NANOS_MIN, ROUND_NANOS_MAX);
-        let elapsed_nanos = now.at.as_nanos().saturating_sub(last.as_nanos());
+        let elapsed_nanos = now.at.nanos_since(last);
         // At most one round: a second one would find nothing.
         self.owed_nanos = self.owed_nanos.saturating_add(elapsed_nanos).min(round_nanos);
         let shard_nanos = round_nanos / SHARDS as u64;

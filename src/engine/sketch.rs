@@ -13,6 +13,8 @@
 
 use arrayvec::ArrayVec;
 
+use crate::limit::halves;
+
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     // Parallel arrays, so that the search for a key or the smallest count reads little memory.
@@ -186,8 +188,8 @@ impl Sketches {
 }
 
 fn print([low, _]: [u64; 2]) -> u32 {
-    let [a, b, c, d, ..] = low.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
+    let [low, _] = halves(low);
+    low
 }
 
 /// Cuts a long text to its beginning and `~`.

@@ -116,7 +116,7 @@ impl FixedWindowQuota {
 
     /// The nominal length of the windows; a month is 30 days.
     pub const fn window(&self) -> Micros {
-        Micros(self.nanos.div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(self.nanos)
     }
 
     /// Describes the length and the alignment of the windows: states are comparable between equal descriptions.
@@ -205,7 +205,7 @@ impl FixedWindowQuota {
             (None, Windows::Calendar(calendar)) => calendar.window_at(reading).nanos,
             (nanos, _) => nanos.unwrap_or(self.nanos),
         };
-        Micros(nanos.div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(nanos)
     }
 }
 
@@ -242,7 +242,7 @@ impl FixedWindowState {
         }
         // The cost is at most N, so the difference is not below zero.
         match self.counted(quota, now) {
-            Some((used, left)) if used > quota.count - cost => Outcome::Later(micros_up(left)),
+            Some((used, left)) if used > quota.count - cost => Outcome::Later(Micros::from_nanos(left)),
             _ => Outcome::Pass,
         }
     }
@@ -273,7 +273,7 @@ impl FixedWindowState {
             limit: u64::from(quota.count),
             window: quota.window_at(quota.reading(Now { at: inside, ..now })),
             remaining: u64::from(remaining),
-            reset: micros_up(left),
+            reset: Micros::from_nanos(left),
         }
     }
 
@@ -337,14 +337,7 @@ fn calendar_step(period: WindowPeriod) -> Result<CalendarStep, LimitError> {
     }
 }
 
-#[inline]
-const fn micros_up(nanos: u64) -> Micros {
-    Micros(nanos.div_ceil(NANOS_PER_MICRO))
-}
-
 const LONGEST_MONTH_DAYS: u64 = 31;
 
 /// A month that follows no calendar, in nanoseconds.
 const MONTH_NANOS: u64 = 30 * DAY_NANOS;
-
-const NANOS_PER_MICRO: u64 = 1_000;

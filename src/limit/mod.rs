@@ -141,6 +141,19 @@ impl QuotaLevel {
     }
 }
 
+/// The lower and the upper half of a word.
+#[inline]
+pub(crate) const fn halves(word: u64) -> [u32; 2] {
+    let [a, b, c, d, high @ ..] = word.to_le_bytes();
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high)]
+}
+
+/// The word of these [`halves`].
+#[inline]
+pub(crate) fn join([low, high]: [u32; 2]) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
 /// Bytes that malloc (glibc, 64 bits) allocates for a block of `payload` bytes: 8 bytes of header, rounded up to 16, at
 /// least 32, whole pages once the block is mapped on its own. Zero for zero. A block for which the heap has room is not
 /// mapped: the result is then at most a page too large.

@@ -232,7 +232,7 @@ impl Permits {
     /// removed.
     pub fn nanos_until_droppable(&self, now: Timestamp) -> u64 {
         let ends = if self.tracked { self.expires_at.after(DROPPED_AFTER) } else { now };
-        ends.as_nanos().saturating_sub(now.as_nanos())
+        ends.nanos_since(now)
     }
 
     /// The budget number of the limit of this key.

@@ -301,7 +301,7 @@ impl Derived {
     fn new(bucket: &token_bucket::TokenBucketQuota, credit: u16) -> Derived {
         let rate = bucket.rate();
         let micro = u128::from(rate.count()) * u128::from(MICRO_UNITS) * NANOS_PER_SECOND;
-        let one_unit = rate.period_nanos().div_ceil(u64::from(rate.count())).div_ceil(NANOS_PER_MICRO);
+        let one_unit = Micros::from_nanos(rate.period_nanos().div_ceil(u64::from(rate.count())));
         let part = u64::from(bucket.burst()) * u64::from(credit) / CREDIT_WHOLE;
         // ⌊interval · 1000 · hosts ÷ credit⌋ is quotient · hosts + ⌊rest · hosts ÷ credit⌋.
         let whole = u128::from(bucket.ticks_of(1)) * u128::from(CREDIT_WHOLE);
@@ -310,7 +310,7 @@ impl Derived {
         Derived {
             micro_per_second: at_most(micro / u128::from(rate.period_nanos())),
             full: i64::from(bucket.burst()) * MICRO_UNITS.cast_signed(),
-            one_unit: Micros(one_unit),
+            one_unit,
             // The credit is at most the whole burst.
             credit: u32::try_from(part).unwrap_or(u32::MAX),
             credit_ticks: at_most(whole / divisor),
@@ -345,5 +345,3 @@ const SYNCS_PER_SECOND: u64 = 10;
 const MICRO_UNITS: u64 = 1_000_000;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
-
-const NANOS_PER_MICRO: u64 = 1_000;

@@ -80,7 +80,7 @@ impl SlidingWindowQuota {
 
     /// The window W.
     pub const fn window(&self) -> Micros {
-        Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(self.window_nanos)
     }
 
     /// The number of buckets, B.
@@ -289,7 +289,7 @@ impl WindowView<'_> {
         // In 1/B nanoseconds; at most 61 windows of 366 days, so it fits.
         let ahead = (later_by + elapsed).saturating_sub(self.elapsed).saturating_add(self.before);
         // Never zero: at `u64::MAX` the clock of the buckets stands still.
-        Micros(ahead.div_ceil(u64::from(quota.buckets)).div_ceil(NANOS_PER_MICRO).max(1))
+        Micros::from_nanos(ahead.div_ceil(u64::from(quota.buckets)).max(1))
     }
 }
 
@@ -322,5 +322,3 @@ fn widen(buckets: usize) -> u128 {
 
 /// More than 60 buckets are as exact as a log and cost more to read.
 const BUCKETS: RangeInclusive<u8> = 1..=60;
-
-const NANOS_PER_MICRO: u64 = 1_000;

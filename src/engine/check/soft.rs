@@ -108,6 +108,6 @@ pub(in crate::engine) struct SoftState {
 
 impl TableState for SoftState {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
-        self.ends.as_nanos().saturating_sub(now.at.as_nanos())
+        self.ends.nanos_since(now.at)
     }
 }

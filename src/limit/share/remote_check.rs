@@ -148,7 +148,7 @@ impl ShareState {
         self.missing_tokens(quota, now, cost).is_some_and(|need| {
             // Without the demand of other hosts: what they spend is in the level of the next reply.
             let left = self.last_level().map_or(quota.derived.full, |seen| {
-                let age = now.as_nanos().saturating_sub(seen.received_at.as_nanos());
+                let age = now.nanos_since(seen.received_at);
                 match quota.window() {
                     Some(_) => self.window_rest(quota, now, seen.level),
                     None => quota.estimate(seen.level, 0, age),
