@@ -25,7 +25,8 @@ use crate::clock::Micros;
 use fixed_window::WindowPeriod::Nanos;
 
 /// The configured numbers of one limit, for any algorithm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Quota {
     /// A burst that refills at a rate.
     TokenBucket(token_bucket::TokenBucketQuota),
@@ -87,13 +88,8 @@ impl Quota {
     /// The algorithm in the notation of rules.
     pub fn algorithm(&self) -> &'static str {
         match self {
-            Quota::TokenBucket(_) => "token_bucket",
-            Quota::LeakyBucket(_) => "leaky_bucket",
-            Quota::FixedWindow(_) => "fixed_window",
-            Quota::SlidingLog(_) => "sliding_log",
-            Quota::SlidingWindow(_) => "sliding_window",
-            Quota::Concurrency(_) => "concurrency",
-            Quota::FleetBudget(quota) => quota.local_quota().algorithm(),
+            Quota::FleetBudget(quota) => quota.local_quota().into(),
+            quota => quota.into(),
         }
     }
 }

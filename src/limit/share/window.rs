@@ -33,17 +33,14 @@ pub enum WindowSchedule {
 
 /// The reason why hosts cannot share a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SharedWindowError {
-    /// The windows begin with the first request of a key, which other hosts do not know.
     #[error("its windows begin with the first request of a key")]
     PerKey,
-    /// The windows end before hosts have exchanged their counts.
     #[error("its windows are shorter than a second")]
     TooShort,
-    /// The algorithm has no window.
     #[error("it has no window")]
     NoWindow,
-    /// The rate or window is invalid.
     #[error(transparent)]
     Rate(#[from] LimitError),
 }
