@@ -38,7 +38,7 @@ pub(super) struct StageCheck {
     pub(super) level: Option<QuotaLevel>,
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
-    digest: Digest,
+    pub(super) digest: Digest,
     /// The state's index in its table, if found.
     table_index: Option<usize>,
     pub(super) allowance: u32,
@@ -251,15 +251,15 @@ impl StageCheck {
             let bucket = match quota {
                 Quota::TokenBucket(bucket) => bucket,
                 Quota::LeakyBucket(leaky) => leaky.bucket(),
-                Quota::FixedWindow(_)
-                | Quota::SlidingLog(_)
-                | Quota::SlidingWindow(_)
-                | Quota::Concurrency(_)
-                | Quota::FleetBudget(_) => return,
+                _ => return,
             };
-            shard.buckets.adopt(digest, |state, tag| {
+            let Some(mut found) = shard.buckets.entry(&digest) else { return };
+            let tag = found.tag();
+            if tag != digest.tag() {
+                let state = found.state_mut();
                 *state = state.rescale(tag.scale(), bucket.scale(), now.at).clamp_to(bucket, now.at);
-            });
+                found.set_tag(digest.tag());
+            }
         };
         adopt(self.digest, &limited_by.allowance.quota);
         if let OverTreatment::Elastic(second) = &limited_by.allowance.over {
@@ -464,10 +464,6 @@ impl StageCheck {
         }
         self.look_up(context, shard);
         self.judge(context, shard);
-    }
-
-    pub(super) fn state(&self) -> Digest {
-        self.digest
     }
 
     pub(super) fn refund(&self, compiled_rule: &CompiledRule) -> LeaseCharge {
