@@ -33,7 +33,13 @@ impl Timestamp {
     /// Returns the time from `earlier` to `self`; zero if `earlier` is the later one.
     #[must_use]
     pub const fn since(self, earlier: Timestamp) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// Returns the nanoseconds from `earlier` to `self`; zero if `earlier` is the later one.
+    #[must_use]
+    pub const fn nanos_since(self, earlier: Timestamp) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 
     /// Returns the timestamp `span` later, saturating at 584 years.
@@ -79,6 +85,18 @@ pub struct Micros(pub u64);
 impl Micros {
     /// No time at all.
     pub const ZERO: Micros = Micros(0);
+
+    /// Converts nanoseconds, rounded up.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Micros {
+        Micros(nanos.div_ceil(NANOS_PER_MICRO))
+    }
+
+    /// Converts to nanoseconds, saturated at `u64::MAX`.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0.saturating_mul(NANOS_PER_MICRO)
+    }
 }
 
 impl From<Duration> for Micros {
@@ -239,3 +257,6 @@ const STEP_NANOS: u64 = 5_000_000;
 const SAMPLES_MAX: usize = 4;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Nanoseconds in a microsecond.
+pub const NANOS_PER_MICRO: u64 = 1_000;

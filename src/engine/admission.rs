@@ -45,10 +45,10 @@ pub(super) fn admit(
     let mut locked = LockedShards::new();
     locked.lock(context.shards, wanted_shards(context.shards, checks));
     for check in &mut *checks {
-        check.look_up(context, locked.shard(check.shard(context.shards)));
+        check.look_up(context, locked.of(check, context.shards));
     }
     for check in &mut *checks {
-        check.judge(context, locked.shard(check.shard(context.shards)));
+        check.judge(context, locked.of(check, context.shards));
     }
     let mut refusing = checks.iter().filter(|check| check.refuses()).count();
     if refusing > 0 && intent != Intent::Admit && !context.oversized {
@@ -73,7 +73,7 @@ pub(super) fn admit(
         }
     }
     for check in &mut *checks {
-        check.read_level(context, locked.shard(check.shard(context.shards)));
+        check.read_level(context, locked.of(check, context.shards));
     }
     match shed {
         Some(refusal) => Admission::Shed(refusal),
@@ -94,11 +94,8 @@ fn count_definite_refusals(
 ) -> usize {
     let mut definite = 0;
     for check in checks.iter_mut().filter(|check| check.refuses()) {
-        check.missing_units = check.missing_fleet_units(
-            intent == Intent::Peek,
-            context,
-            locked.shard(check.shard(context.shards)),
-        );
+        let shard = locked.of(check, context.shards);
+        check.missing_units = check.missing_fleet_units(intent == Intent::Peek, context, shard);
         definite += usize::from(check.missing_units == 0);
     }
     definite
@@ -117,7 +114,7 @@ fn commit(
     // A share that lacks units has nothing to charge.
     let counts_all = || check.missing_units == 0 && check.counts_refused(context);
     let is_charged = check.passes() && may_charge || counts_all();
-    let shard = locked.shard(check.shard(context.shards));
+    let shard = locked.of(check, context.shards);
     if is_charged {
         check.charge(granted, wait, context, shard);
     }
@@ -133,7 +130,7 @@ pub(super) fn settle_up(context: &CheckContext<'_>, checks: &mut [StageCheck], a
     let mut locked = LockedShards::new();
     locked.lock(context.shards, wanted_shards(context.shards, checks));
     for (check, amount) in checks.iter_mut().zip(amounts) {
-        check.charge_amount(*amount, context, locked.shard(check.shard(context.shards)));
+        check.charge_amount(*amount, context, locked.of(check, context.shards));
     }
 }
 
@@ -171,6 +168,11 @@ impl<'e> LockedShards<'e> {
             }
             left &= left - 1;
         }
+    }
+
+    /// Returns the shard of a check, which is locked.
+    fn of(&mut self, check: &StageCheck, shards: &Shards) -> &mut Shard {
+        self.shard(check.shard(shards))
     }
 
     /// Returns a shard that is locked.

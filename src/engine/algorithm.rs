@@ -353,43 +353,28 @@ impl TableState for GcraState {
     }
 }
 
-impl TableState for FixedWindowState {
-    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
-        self.nanos_until_fresh(tag.span_nanos(), now)
-    }
+/// Implements the state of a window algorithm; its span and its fill level are in the tag.
+macro_rules! window_state {
+    ($state:ty, $heap_bytes:expr) => {
+        impl TableState for $state {
+            fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+                self.nanos_until_fresh(tag.span_nanos(), now)
+            }
 
-    fn weight(&self, tag: Tag) -> u16 {
-        tag.fill()
-    }
+            fn weight(&self, tag: Tag) -> u16 {
+                tag.fill()
+            }
+
+            fn heap_bytes(&self) -> usize {
+                $heap_bytes(self)
+            }
+        }
+    };
 }
 
-impl TableState for SlidingLogState {
-    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
-        self.nanos_until_fresh(tag.span_nanos(), now)
-    }
-
-    fn weight(&self, tag: Tag) -> u16 {
-        tag.fill()
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.heap_bytes()
-    }
-}
-
-impl TableState for SlidingWindowState {
-    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
-        self.nanos_until_fresh(tag.span_nanos(), now)
-    }
-
-    fn weight(&self, tag: Tag) -> u16 {
-        tag.fill()
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.heap_bytes()
-    }
-}
+window_state!(FixedWindowState, |_| 0);
+window_state!(SlidingLogState, SlidingLogState::heap_bytes);
+window_state!(SlidingWindowState, SlidingWindowState::heap_bytes);
 
 impl TableState for CompactShare {
     /// Never for a tracked state: evicted, it would lose its borrowed tokens.

@@ -155,18 +155,3 @@ fn stand_out(callers: impl Iterator<Item = Caller>) -> Vec<Caller> {
 const DIGEST_SHOWN: usize = 16;
 
 const HALF_LIFE: std::time::Duration = std::time::Duration::from_secs(600);
-
-#[cfg(test)]
-mod tests {
-    use super::{Caller, stand_out};
-
-    #[test]
-    fn ranks_by_guaranteed_count() {
-        let caller = |count, error| Caller { digest: format!("{count}"), count, error, ..Caller::default() };
-        // The first caller may have requested more than all others, but surely less than two of them.
-        let callers =
-            [caller(50, 49), caller(80, 0), caller(60, 10), caller(0, 0), caller(5, 6), caller(60, 0)];
-        let ranked = stand_out(callers.into_iter()).into_iter().map(|caller| (caller.count, caller.error));
-        assert_eq!(ranked.collect::<Vec<_>>(), [(80, 0), (60, 0), (60, 10), (50, 49)]);
-    }
-}

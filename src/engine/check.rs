@@ -38,7 +38,7 @@ pub(super) struct StageCheck {
     pub(super) level: Option<QuotaLevel>,
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
-    digest: Digest,
+    pub(super) digest: Digest,
     /// The state's index in its table, if found.
     table_index: Option<usize>,
     pub(super) allowance: u32,
@@ -251,15 +251,15 @@ impl StageCheck {
             let bucket = match quota {
                 Quota::TokenBucket(bucket) => bucket,
                 Quota::LeakyBucket(leaky) => leaky.bucket(),
-                Quota::FixedWindow(_)
-                | Quota::SlidingLog(_)
-                | Quota::SlidingWindow(_)
-                | Quota::Concurrency(_)
-                | Quota::FleetBudget(_) => return,
+                _ => return,
             };
-            shard.buckets.adopt(digest, |state, tag| {
+            let Some(mut found) = shard.buckets.entry(&digest) else { return };
+            let tag = found.tag();
+            if tag != digest.tag() {
+                let state = found.state_mut();
                 *state = state.rescale(tag.scale(), bucket.scale(), now.at).clamp_to(bucket, now.at);
-            });
+                found.set_tag(digest.tag());
+            }
         };
         adopt(self.digest, &limited_by.allowance.quota);
         if let OverTreatment::Elastic(second) = &limited_by.allowance.over {
@@ -422,14 +422,11 @@ impl StageCheck {
     /// Returns the remaining block of the key. An expired block has no effect until it is swept.
     fn block_remaining(&self, now: Now, shard: &Shard) -> Micros {
         let ends = shard.blocks.find(&self.digest).map_or(now.at, |BlockedUntil(ends)| *ends);
-        round_up_to_micros(ends.since(now.at))
+        Micros::from_nanos(ends.nanos_since(now.at))
     }
 
     pub(super) fn operator_block_remaining(&self, now: Now) -> Micros {
-        if self.blocked_until <= now.at {
-            return Micros::ZERO;
-        }
-        round_up_to_micros(self.blocked_until.since(now.at))
+        Micros::from_nanos(self.blocked_until.nanos_since(now.at))
     }
 
     /// Without a limit only an operator's block refuses a key, which then has a level of 0.
@@ -469,10 +466,6 @@ impl StageCheck {
         self.judge(context, shard);
     }
 
-    pub(super) fn state(&self) -> Digest {
-        self.digest
-    }
-
     pub(super) fn refund(&self, compiled_rule: &CompiledRule) -> LeaseCharge {
         LeaseCharge {
             rule: compiled_rule.identity,
@@ -483,8 +476,4 @@ impl StageCheck {
             is_elastic: self.beyond == Some(OverQuota::Elastic),
         }
     }
-}
-
-fn round_up_to_micros(span: std::time::Duration) -> Micros {
-    Micros(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
 }

@@ -23,9 +23,9 @@ pub use fleet_overrides::{FleetChange, FleetOverrides};
 pub use guard::Alarm;
 pub(super) use guard::CallerSample;
 use guard::Guards;
-pub(super) use key_blocks::BlockedKeys;
 use key_blocks::blocked_keys;
 pub use key_blocks::{BlockedKey, KeyError, NamedKey};
+pub(super) use key_blocks::{BlockedKeys, digest_words};
 pub use names::{RuleName, RuleNameError};
 pub use switch::{Switch, SwitchError, SwitchOrigin, SwitchView, Target};
 
@@ -38,8 +38,7 @@ pub(super) struct OperatorControl {
     /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
     is_off: bool,
-    switches: Vec<Switch>,
-    blocks: Vec<BlockedKey>,
+    own: HostOverrides,
     fleet: FleetOverrides,
     pub(super) guards: Guards,
     /// Spontaneous events that were not fetched yet.
@@ -104,9 +103,9 @@ impl OperatorControl {
     }
 
     fn is_at_rest(&self) -> bool {
-        let mut switches = self.switches.iter().chain(&self.fleet.switches);
+        let mut switches = self.own.switches.iter().chain(&self.fleet.switches);
         switches.all(|switch| switch.until.is_none())
-            && self.blocks.is_empty()
+            && self.own.blocks.is_empty()
             && self.fleet.blocks.is_empty()
             && self.guards.is_empty()
     }
@@ -114,10 +113,10 @@ impl OperatorControl {
     /// Ends expired switches and blocks. Returns whether any expired.
     fn end_expired(&mut self, at: Timestamp) -> bool {
         let has_ended = |until: Option<Timestamp>| until.is_some_and(|until| until <= at);
-        let own = self.switches.extract_if(.., |switch| has_ended(switch.until));
+        let own = self.own.switches.extract_if(.., |switch| has_ended(switch.until));
         let everywhere = self.fleet.switches.extract_if(.., |switch| has_ended(switch.until));
         let ended: Vec<Switch> = own.chain(everywhere).collect();
-        let own = self.blocks.extract_if(.., |block| has_ended(Some(block.until)));
+        let own = self.own.blocks.extract_if(.., |block| has_ended(Some(block.until)));
         let everywhere = self.fleet.blocks.extract_if(.., |block| has_ended(Some(block.until)));
         let freed: Vec<BlockedKey> = own.chain(everywhere).collect();
         let some = !ended.is_empty() || !freed.is_empty();
@@ -162,17 +161,15 @@ impl Engine {
     /// The overrides of this host.
     #[must_use]
     pub fn operator_overrides(&self) -> HostOverrides {
-        let control = self.control.lock();
-        HostOverrides { switches: control.switches.clone(), blocks: control.blocks.clone() }
+        self.control.lock().own.clone()
     }
 
     /// Restores overrides from a snapshot, also those of rules that are not installed yet.
     pub fn restore_operator_overrides(&self, overrides: HostOverrides) {
         let mut control = self.control.lock();
-        control.switches = overrides.switches;
-        control.switches.truncate(switch::SWITCHES_MAX);
-        control.blocks = overrides.blocks;
-        control.blocks.truncate(key_blocks::BLOCKS_MAX);
+        control.own = overrides;
+        control.own.switches.truncate(switch::SWITCHES_MAX);
+        control.own.blocks.truncate(key_blocks::BLOCKS_MAX);
         self.recompile_rules(&mut control);
     }
 
@@ -233,7 +230,7 @@ impl Engine {
             engine: self,
             control,
             mode,
-            blocks: [blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks)],
+            blocks: [blocked_keys(&control.own.blocks), blocked_keys(&control.fleet.blocks)],
             before: &before,
             previous_quotas: &previous_quotas,
             slots: &mut slots,
@@ -264,7 +261,7 @@ impl Engine {
             threads.iter().for_each(|thread| thread.clear(given.slot));
             self.callers.forget(given.slot);
         }
-        slots.add_removed_counts(&removed);
+        slots.removed.add(&removed);
     }
 }
 

@@ -9,6 +9,7 @@ use strum::EnumCount;
 use super::control::RuleName;
 use super::decision::Unmatched;
 use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, Slot, Slots};
+use crate::clock::NANOS_PER_MICRO;
 use crate::terms::Verdict;
 
 /// The counters of one decision thread. Only that thread writes, except to slots that no rule set in use has.
@@ -27,7 +28,7 @@ pub(super) struct ThreadCounters {
 pub(super) struct RuleCounts {
     pub(super) verdicts: Verdicts,
     /// Indexed by [`CheckResult`].
-    checks: [Count; CHECKS],
+    checks: [Count; CheckResult::COUNT],
 }
 
 #[derive(Debug, Default)]
@@ -35,12 +36,12 @@ pub(super) struct Verdicts([Count; Verdict::COUNT]);
 
 #[derive(Debug, Default)]
 pub(super) struct DurationHistogram {
-    /// Indexed by the first bound of [`SPANS_NANOS`] that is not exceeded; the last counter is beyond all.
-    pub(super) counts: [Count; SPANS_NANOS.len() + 1],
+    /// Indexed by the first bound of [`SPANS_MICROS`] that is not exceeded; the last counter is beyond all.
+    pub(super) counts: [Count; SPANS_MICROS.len() + 1],
     pub(super) nanos: Count,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, strum::EnumCount)]
 pub(super) enum CheckResult {
     Pass,
     /// Past the warning threshold.
@@ -147,7 +148,7 @@ impl ThreadCounters {
 
     /// Counts `decisions` that took `nanos` each.
     pub(super) fn record_duration(&self, nanos: u64, decisions: u64) {
-        let index = SPANS_NANOS.iter().position(|most| nanos <= *most).unwrap_or(SPANS_NANOS.len());
+        let index = SPANS_MICROS.partition_point(|most| nanos > most * NANOS_PER_MICRO);
         if let Some(count) = self.spans.counts.get(index) {
             count.add(decisions);
         }
@@ -247,7 +248,7 @@ impl Totals {
         });
         let mut rules: Vec<RuleTotals> = rules.collect();
         if let Some(others) = rules.last_mut() {
-            others.add(slots.removed_totals());
+            others.add(&slots.removed);
         }
         for (name, count) in guarded {
             let is = |rule: &RuleTotals| *rule.domain == *name.domain && *rule.rule == *name.rule;
@@ -331,7 +332,7 @@ impl RuleTotals {
 
 impl SpanTotals {
     fn sum(threads: &[Arc<ThreadCounters>]) -> SpanTotals {
-        let bounds = SPANS_NANOS.iter().copied().map(Some).chain([None]);
+        let bounds = SPANS_MICROS.iter().map(|most| Some(most * NANOS_PER_MICRO)).chain([None]);
         let count = |index: usize| {
             threads.iter().filter_map(|thread| thread.spans.counts.get(index)).map(Count::get).sum()
         };
@@ -362,24 +363,6 @@ fn sum_verdicts(
     }
 }
 
-const CHECKS: usize = CheckResult::WouldRefuse as usize + 1;
-
 /// Histogram bounds: 1, 2, 5 microseconds and so on to 0.1 s.
-const SPANS_NANOS: [u64; 16] = [
-    1_000,
-    2_000,
-    5_000,
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    200_000,
-    500_000,
-    1_000_000,
-    2_000_000,
-    5_000_000,
-    10_000_000,
-    20_000_000,
-    50_000_000,
-    100_000_000,
-];
+const SPANS_MICROS: [u64; 16] =
+    [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];

@@ -276,23 +276,13 @@ impl LimitView<'_> {
 }
 
 /// Why no rule was evaluated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Unmatched {
     /// The domain does not exist.
     Domain,
     /// The domain has no matching rule.
     Rule,
-}
-
-impl Unmatched {
-    /// Returns the name in notes and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unmatched::Domain => "domain",
-            Unmatched::Rule => "rule",
-        }
-    }
 }
 
 /// Why a charge is rejected. Nothing changes.

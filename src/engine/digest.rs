@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::siphash::SipHash;
 use super::tag::{ROLE_SHIFT, Tag};
+use crate::limit::{halves, join};
 
 /// A secret that makes digests unguessable, so that no caller can target the counter of another.
 #[derive(Clone, Copy)]
@@ -113,8 +114,8 @@ impl Digest {
     #[inline]
     fn new([low, high]: [u64; 2], tag: Tag, salt: Salt) -> Digest {
         let high = high & !TAG_BITS ^ salt.0 | u64::from(tag.bits());
-        let (halves_low, halves_high) = (halves(low), halves(high));
-        Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
+        let ([a, b], [c, d]) = (halves(low), halves(high));
+        Digest([a, b, c, d])
     }
 
     /// The digest of another state of the same key, with the same hash in its table.
@@ -135,13 +136,13 @@ impl Digest {
     #[inline]
     pub(super) fn hash(&self) -> u64 {
         let [low, high, ..] = self.0;
-        u64::from(low) | u64::from(high) << 32
+        join([low, high])
     }
 
     #[inline]
     pub(super) fn high(&self) -> u64 {
         let [.., low, high] = self.0;
-        u64::from(low) | u64::from(high) << 32
+        join([low, high])
     }
 
     /// The shard, of a power of two. Uses bits that neither the table, the tag nor a salt uses, so that all
@@ -234,12 +235,6 @@ impl From<u128> for Digest {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bits.to_le_bytes();
         Digest([[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]].map(u32::from_le_bytes))
     }
-}
-
-#[inline]
-fn halves(word: u64) -> [u32; 2] {
-    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
-    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
 }
 
 const TAG_BITS: u64 = 0xffff;

@@ -5,7 +5,7 @@ use super::Engine;
 use super::control::{KeyError, NamedKey, RuleName};
 use super::digest::{Digest, HashKey, Salt};
 use super::rule_set::{permit_salt, share_tag_and_salt};
-use super::shards::{Shard, Shards};
+use super::shards::{DueShards, Shard};
 use super::sync::Mutex;
 use super::tag::Tag;
 use crate::clock::Now;
@@ -16,13 +16,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 pub use crate::limit::share::{
-    FleetStatus, HOLD, NextIncrease, RedisLevel, ShareReply, ShareReport, WindowSchedule as WindowTurns,
+    FleetStatus, HOLD, KeyCheckReply, NextIncrease, RedisLevel, ShareReply, ShareReport,
+    WindowSchedule as WindowTurns,
 };
 
 /// A key of a fleet budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedKey {
-    digest: Digest,
+    /// The digest from which those of its states on this host derive.
+    pub(super) digest: Digest,
     budget: u64,
 }
 
@@ -37,11 +39,6 @@ impl SharedKey {
     #[must_use]
     pub fn name(&self) -> [u8; 16] {
         u128::from(self.digest).to_le_bytes()
-    }
-
-    /// The digest from which those of its states on this host derive.
-    pub(super) fn digest(&self) -> Digest {
-        self.digest
     }
 
     /// The digest of its state under a limit.
@@ -160,7 +157,7 @@ fn budget_number(key: &HashKey, rule: &str, allowance: usize) -> u64 {
 
 /// Keys of one shard that wait for a sync.
 #[derive(Debug, Default)]
-pub(super) struct SyncQueue(Vec<SharedKey>);
+pub(super) struct SyncQueue(pub(super) Vec<SharedKey>);
 
 impl SyncQueue {
     /// Whether another key fits. Otherwise the key is added at its next request.
@@ -168,20 +165,12 @@ impl SyncQueue {
         self.0.len() < SYNC_QUEUE_MAX
     }
 
-    pub(super) fn push_share_key(&mut self, key: Digest, budget: Option<u64>, shards: &Shards) {
+    /// Adds a key and marks its shard; not without the number of a budget, as outside of a fleet.
+    pub(super) fn push(&mut self, key: Digest, budget: Option<u64>, due: &DueShards) {
         if let Some(budget) = budget {
             self.0.push(SharedKey::new(key, budget));
-            shards.mark_shares_due(&key);
+            due.mark(&key);
         }
-    }
-
-    pub(super) fn push_permit_key(&mut self, key: Digest, budget: u64, shards: &Shards) {
-        self.0.push(SharedKey::new(key, budget));
-        shards.mark_permits_due(&key);
-    }
-
-    pub(super) fn drain_into(&mut self, calls: &mut Vec<SharedKey>) {
-        calls.append(&mut self.0);
     }
 }
 
@@ -201,7 +190,7 @@ impl Engine {
 
     /// Takes the keys that requested a sync since the last call.
     pub fn take_due_share_keys(&self, calls: &mut Vec<SharedKey>) {
-        for shard in self.shards.take_shards_with_due_shares() {
+        for shard in self.shards.shares_due.take() {
             calls.append(&mut self.shards.lock(shard).share_sync_queue.0);
         }
     }
@@ -222,12 +211,8 @@ impl Engine {
         back: u32,
         now: Now,
     ) -> Option<(ShareReport, u32)> {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
-        let digest = key.state(budget);
-        let result = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
-            share.report(&budget.quota, now.at, back)
-        });
-        let (mut reported, back) = result?;
+        let report = |share: &mut share::ShareState| share.report(&budget.quota, now.at, back);
+        let (mut reported, back) = self.change_existing_share(key, budget, now, report)?;
         if reported.refund > 0 && budget.quota.window().is_some() {
             reported.paid_us = self.fleet.refund_times.take_refund_time(key);
         }
@@ -237,7 +222,7 @@ impl Engine {
     /// Reads the state of a key without a change.
     #[must_use]
     pub fn peek_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<ShareReport> {
-        let shard = self.shards.lock(self.shards.index_for(&key.digest));
+        let shard = self.shards.lock_for(&key.digest);
         Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at).peek_report(now.at))
     }
 
@@ -249,7 +234,7 @@ impl Engine {
         let (Some(number), budgets) = (quota.budget(), self.fleet_budgets()) else { return false };
         let Some(budget) = budgets.get(&number) else { return false };
         let key = SharedKey::new(key, number);
-        let shard = self.shards.lock(self.shards.index_for(&key.digest));
+        let shard = self.shards.lock_for(&key.digest);
         let share = shard.shares.find(&key.state(budget)).map(|share| share.unfold(&budget.quota, now.at));
         share
             .and_then(|share| share.last_level())
@@ -274,7 +259,7 @@ impl Engine {
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.bucket().burst()));
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey { digest, budget: *number };
-            let shard = self.shards.lock(self.shards.index_for(&digest));
+            let shard = self.shards.lock_for(&digest);
             let state = shard.shares.find(&key.state(budget));
             let state = state.map(|state| state.unfold(&budget.quota, now.at));
             HostShare {
@@ -298,28 +283,25 @@ impl Engine {
         settled: &ShareReply,
         now: Now,
     ) -> u32 {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
-        let digest = key.state(budget);
-        let expired = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
-            share.apply_reply(&budget.quota, settled, now.at)
-        });
-        self.queue_share_sync(&mut shard, key, &digest);
+        let apply = |share: &mut share::ShareState| share.apply_reply(&budget.quota, settled, now.at);
+        let expired = self.change_existing_share(key, budget, now, apply);
         // Without a state nothing can spend the granted tokens.
         expired.unwrap_or(settled.granted)
     }
 
     fn change_existing_share<T>(
         &self,
-        shard: &mut Shard,
-        digest: &Digest,
+        key: &SharedKey,
         budget: &FleetBudget,
         now: Now,
         change: impl FnOnce(&mut share::ShareState) -> T,
     ) -> Option<T> {
-        let memory = self.shards.memory();
-        let mut found = shard.shares.entry(digest)?;
+        let (mut shard, digest, memory) =
+            (self.shards.lock_for(&key.digest), key.state(budget), self.shards.memory());
+        let mut found = shard.shares.entry(&digest)?;
         let (changed, grown) = found.change(|state| state.update(&budget.quota, now.at, change), memory);
         self.shards.count_evictions(shard.shares.evict_bytes(memory, grown, now));
+        self.queue_share_sync(&mut shard, key, &digest);
         Some(changed)
     }
 
@@ -327,7 +309,7 @@ impl Engine {
         if shard.share_sync_queue.has_room()
             && shard.shares.find_mut(digest).is_some_and(share::CompactShare::take_sync_due)
         {
-            shard.share_sync_queue.push_share_key(key.digest, Some(key.budget), &self.shards);
+            shard.share_sync_queue.push(key.digest, Some(key.budget), &self.shards.shares_due);
         }
     }
 
@@ -339,7 +321,7 @@ impl Engine {
         now: Now,
         change: impl FnOnce(&mut share::ShareState, &share::ShareQuota) -> T,
     ) -> T {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
+        let mut shard = self.shards.lock_for(&key.digest);
         let digest = key.state(budget);
         let quota = &budget.quota;
         let fresh = || share::CompactShare::fresh(quota, now.at);
@@ -354,10 +336,7 @@ impl Engine {
     /// Stops tracking a key until it requests a sync again. Returns whether that is possible: no tokens are
     /// borrowed or owed.
     pub fn remove_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> bool {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
-        let digest = key.state(budget);
-        self.change_existing_share(&mut shard, &digest, budget, now, |share| share.stop_tracking(now.at))
-            .unwrap_or(true)
+        self.change_existing_share(key, budget, now, |share| share.stop_tracking(now.at)).unwrap_or(true)
     }
 }
 

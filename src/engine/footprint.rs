@@ -12,7 +12,7 @@ use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;
 use crate::limit::token_bucket::GcraState;
-use crate::rules::{Allowance, Limit, OverTreatment, Rule};
+use crate::rules::{Allowance, OverTreatment, Rule};
 
 /// Resident bytes of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +24,7 @@ pub struct KeyFootprint {
 }
 
 /// The bytes of a key under one quota: its table entry and its heap block, if any.
-#[must_use]
-pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
+fn bytes_per_key(quota: &Quota) -> KeyFootprint {
     match quota {
         Quota::TokenBucket(_) | Quota::LeakyBucket(_) => entry::<GcraState>((0, 0)),
         Quota::FixedWindow(_) => entry::<FixedWindowState>((0, 0)),
@@ -44,18 +43,7 @@ pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
 /// The bytes of a key of a rule under any override: at least its own state; at most also its soft, elastic
 /// and block states. Zero if the rule keeps no state.
 #[must_use]
-pub fn bytes_per_rule_key(rule: &Rule) -> KeyFootprint {
-    limit_footprint(&rule.limit)
-}
-
-/// The number of keys of `bytes_per_key` that fit a memory limit, without the reserve for table rebuilds;
-/// `None` for zero bytes.
-#[must_use]
-pub fn keys_within(memory_bytes_max: usize, bytes_per_key: u64) -> Option<u64> {
-    u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX).checked_div(bytes_per_key)
-}
-
-fn limit_footprint(limit: &Limit) -> KeyFootprint {
+pub fn bytes_per_rule_key(Rule { limit, .. }: &Rule) -> KeyFootprint {
     let all = || limit.allowances.iter().flatten();
     let least = all().map(|allowance| bytes_per_key(&allowance.quota).least).min();
     let most = all().map(max_entries).max();
@@ -64,6 +52,13 @@ fn limit_footprint(limit: &Limit) -> KeyFootprint {
         least: least.unwrap_or_default(),
         most: most.unwrap_or_default() + block.unwrap_or_default(),
     }
+}
+
+/// The number of keys of `bytes_per_key` that fit a memory limit, without the reserve for table rebuilds;
+/// `None` for zero bytes.
+#[must_use]
+pub fn keys_within(memory_bytes_max: usize, bytes_per_key: u64) -> Option<u64> {
+    u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX).checked_div(bytes_per_key)
 }
 
 fn max_entries(allowance: &Allowance) -> u64 {
@@ -84,47 +79,5 @@ fn entry<S: TableState>((heap_least, heap_most): (usize, usize)) -> KeyFootprint
         // A table doubles when 7 of 8 buckets are taken.
         least: bytes((bucket * 8).div_ceil(7) + heap_least),
         most: bytes((bucket * 16).div_ceil(7) + heap_most),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
-    use crate::limit::{Quota, Rate, fixed_window, share, token_bucket};
-    use crate::rules::{Limit, Position, Rule};
-
-    const HOUR: u64 = 3_600_000_000_000;
-
-    fn bucket() -> Quota {
-        Quota::TokenBucket(
-            token_bucket::TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap(),
-        )
-    }
-
-    #[test]
-    fn key_footprint_within_design_bounds() {
-        assert_eq!(bytes_per_key(&bucket()), KeyFootprint { least: 29, most: 58 });
-        let window = fixed_window::FixedWindowQuota::new(
-            5,
-            fixed_window::WindowPeriod::Nanos(HOUR),
-            fixed_window::WindowAlign::Utc,
-        );
-        assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyFootprint { least: 34, most: 67 });
-        let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
-        let share = Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, share::Fallback::Share)));
-        assert_eq!(bytes_per_key(&share), KeyFootprint { least: 56, most: 240 });
-    }
-
-    #[test]
-    fn counts_blocks_and_allowances_of_a_key() {
-        let place = Position { file: "x".into(), line: 1, column: 1 };
-        let mut rule = Rule::new("x", place, Limit::new(bucket()));
-        assert_eq!(bytes_per_rule_key(&rule), KeyFootprint { least: 29, most: 58 });
-        rule.limit.block = Some(std::time::Duration::from_secs(1));
-        assert_eq!(bytes_per_rule_key(&rule), KeyFootprint { least: 29, most: 116 });
-        rule.limit.allowances = vec![None];
-        assert_eq!(bytes_per_rule_key(&rule), KeyFootprint::default());
-        assert_eq!(keys_within(64 << 20, 0), None);
-        assert_eq!(keys_within(64 << 20, 30), Some(2_097_152));
     }
 }

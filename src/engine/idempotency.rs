@@ -257,8 +257,7 @@ impl Grant {
 
 impl TableState for NamedGrant {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
-        let ends = self.grant.at.after(REMEMBERED);
-        ends.as_nanos().saturating_sub(now.at.as_nanos())
+        self.grant.at.after(REMEMBERED).nanos_since(now.at)
     }
 
     fn heap_bytes(&self) -> usize {

@@ -13,7 +13,7 @@ use super::decider::under_locks;
 use super::decision::{CheckedKeys, Conflict, Decision, EngineAnswer, LimitView};
 use super::gate::{Gate, GateRefusal, GateRequest};
 use super::idempotency::{Grant, NamedRequest};
-use super::leases::{LeaseCost, LeaseResource, NewLease, Reservation, Session};
+use super::leases::{NewLease, Reservation, Session};
 use super::remote_check::Shortfalls;
 use super::request::{Op, Request};
 use super::rule_set::{CompiledDomain, CompiledRuleSet};
@@ -134,8 +134,12 @@ impl<'d> Judgement<'d> {
         if let Some(entry) = entry.as_ref().filter(|entry| entry.decides) {
             workspace.clear();
             let mut decision = self.decide_by_list(entry, priority);
-            if decision.verdict == Verdict::Allow {
-                decision.lease = self.grant_exempt(reserved, request.id, priority);
+            if let Some(reserved) = reserved.filter(|_| decision.verdict == Verdict::Allow) {
+                // An exempt request is never shed, and enters its pool's work by its priority as usual.
+                let gate = self.find_gate(reserved.session);
+                let is_noncritical = gate.is_none_or(|gate| gate.shedding.is_noncritical(priority));
+                reserved.session.pool().add_lease(is_noncritical, None);
+                decision.lease = self.grant_lease(reserved, request, Some(is_noncritical), workspace);
             }
             return EngineAnswer::Decided(decision);
         }
@@ -203,30 +207,6 @@ impl<'d> Judgement<'d> {
             would = would.or(Some(entry));
         }
         would
-    }
-
-    /// Grants the lease of an exempt request. It is never refused, and enters its pool's work by its priority
-    /// as usual.
-    #[inline(never)]
-    fn grant_exempt(
-        &self,
-        reserved: Option<Reservation<'_>>,
-        request: u64,
-        priority: Option<usize>,
-    ) -> Option<u64> {
-        let reserved = reserved?;
-        let (gate, pool) = (self.find_gate(reserved.session()), reserved.session().pool());
-        let is_other = gate.is_none_or(|gate| gate.shedding.is_noncritical(priority));
-        pool.add_lease(is_other, None);
-        let name = reserved.name().map(LeaseResource::IdempotencyKey);
-        let lease = NewLease {
-            ttl: LEASE_TTL_DEFAULT,
-            request,
-            ties: name.as_slice(),
-            is_noncritical: is_other,
-            cost: LeaseCost::default(),
-        };
-        self.engine.grant_lease(reserved, &lease, self.now)
     }
 
     fn decide_by_list(&self, entry: &ListEntry<'d>, priority: Option<usize>) -> Decision<'d> {
@@ -327,7 +307,9 @@ impl<'d> Judgement<'d> {
         })
     }
 
-    /// Grants the lease of an admitted request, with everything that ends with it.
+    /// Grants the lease of an admitted request, with everything that ends with it. `is_noncritical`: as the pool counts it
+    /// already; `None`: it does not yet.
+    #[inline(never)]
     fn grant_lease(
         &self,
         reserved: Reservation<'_>,
@@ -335,10 +317,9 @@ impl<'d> Judgement<'d> {
         is_noncritical: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
-        workspace.add_ties(self.compiled, reserved.name());
+        workspace.add_ties(self.compiled, reserved.name);
         let cost = self.engine.tie_cost(request, workspace);
-        let is_noncritical =
-            is_noncritical.unwrap_or_else(|| reserved.session().pool().add_lease(true, None));
+        let is_noncritical = is_noncritical.unwrap_or_else(|| reserved.session.pool().add_lease(true, None));
         let (lasts, ties) = (workspace.lease_ttl.unwrap_or(LEASE_TTL_DEFAULT), &workspace.ties);
         let lease = NewLease { ttl: lasts, request: request.id, ties, is_noncritical, cost };
         self.engine.grant_lease(reserved, &lease, self.now)
@@ -417,13 +398,7 @@ fn longest_wait(checks: &[StageCheck], stage: CheckStage, now: Now) -> (Option<&
             }
             CheckStage::Concurrency => Some(hint::with_jitter(CONCURRENCY_RETRY_AFTER, check.key.high())),
         };
-        let is_longer = match (longest, wait) {
-            (None, _) => true,
-            (Some((_, None)), _) => false,
-            (Some((_, Some(_))), None) => true,
-            (Some((_, Some(longest))), Some(wait)) => wait > longest,
-        };
-        if is_longer {
+        if longest.is_none_or(|(_, longest)| (wait.is_none(), wait) > (longest.is_none(), longest)) {
             longest = Some((check, wait));
         }
     }

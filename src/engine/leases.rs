@@ -17,15 +17,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use strum::EnumCount;
 
 use super::digest::{Digest, HashKey};
-use super::ledger::{AccountUse, LEASE_BYTES, MemoryLedger, SESSION_BYTES};
+use super::ledger::{AccountUse, LEASE_BYTES, MemoryLedger, SESSION_BYTES, add_one};
 use super::pool::{Pool, PoolTable};
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use lease_table::{LeaseTable, MemberEndProgress};
 use numbers::LeaseNumbers;
-use session::{HeldLeases, SessionHandle};
+use session::{HeldLeases, SessionHandle, SessionId};
 
 pub(super) use lease::{Covers, NewLease, Ties};
 pub use lease::{Lease, LeaseCharge, LeaseCost, LeaseResource};
@@ -35,21 +36,21 @@ pub use session::{ConnectionEnd, ConnectionParams, OpenSession, Session, Session
 #[derive(Debug)]
 pub(super) struct Leases {
     tables: Box<[Mutex<LeaseTable>]>,
-    ledger: MemoryLedger,
+    pub(super) ledger: MemoryLedger,
     /// Index of the table whose old reports are forgotten next.
     swept: AtomicUsize,
-    numbers: LeaseNumbers,
+    pub(super) numbers: LeaseNumbers,
     live: AtomicUsize,
     sessions: AtomicUsize,
     /// Lower bound, in nanoseconds, of the next end of a lease or session by time.
     next_end_min: AtomicU64,
     /// Nothing ends by its time before this one, in nanoseconds.
     deferred_until: AtomicU64,
-    ended: [AtomicU64; LEASE_END_REASONS],
-    not_held: [AtomicU64; 3],
+    ended: [AtomicU64; LeaseEndReason::COUNT],
+    not_held: [AtomicU64; NotHeld::COUNT],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumCount)]
 pub(super) enum LeaseEndReason {
     Released,
     Expired,
@@ -80,7 +81,7 @@ pub struct LeaseTotals {
 }
 
 /// Why a session does not hold a lease that it named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumCount)]
 enum NotHeld {
     Ended,
     Foreign,
@@ -135,23 +136,19 @@ impl Leases {
         };
         let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<HeldLeases>| {
             let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
-            let connection = opening.connection;
-            Session(Arc::new(SessionHandle { table, member, generation, connection, pool, holdings }))
+            let id = SessionId { table, member, generation };
+            Session(Arc::new(SessionHandle { id, connection: opening.connection, pool, holdings }))
         };
         let mut table = self.lock_table(table);
-        if let Some(joined) = opening.name.as_ref().and_then(|name| table.join(name, opening)) {
+        if let Some(joined) = table.join(opening) {
             let (number, member) = joined?;
             return Ok(attached(number, member.generation, &member.pool, &member.holdings));
         }
-        if self.sessions.fetch_add(1, Ordering::Relaxed) >= SESSIONS_MAX {
-            self.sessions.fetch_sub(1, Ordering::Relaxed);
+        if !add_one(&self.sessions, SESSIONS_MAX) {
             return Err(SessionError::TooMany);
         }
         let of_user = self.ledger.account(opening.user);
-        if of_user.sessions.fetch_add(1, Ordering::Relaxed) >= USER_SESSIONS_MAX
-            || !of_user.has_room(AccountUse::Sessions)
-        {
-            of_user.sessions.fetch_sub(1, Ordering::Relaxed);
+        if !of_user.add_one(&of_user.sessions, USER_SESSIONS_MAX, AccountUse::Sessions) {
             self.sessions.fetch_sub(1, Ordering::Relaxed);
             return Err(SessionError::TooMany);
         }
@@ -170,8 +167,8 @@ impl Leases {
         now: Now,
         release_ties: ReleaseTies<'_>,
     ) -> ConnectionEnd {
-        let SessionHandle { table, member, generation, .. } = *session.0;
-        let end = self.lock_table(table).leave(member, generation, now.at);
+        let id = session.0.id;
+        let end = self.lock_table(id.table).leave(id, now.at);
         match end {
             ConnectionEnd::Ends => self.end_session(session, now.at, release_ties),
             ConnectionEnd::EndsAt(at) => self.lower_next_end(at),
@@ -181,28 +178,20 @@ impl Leases {
     }
 
     pub(super) fn has_session(&self, session: &Session) -> bool {
-        let SessionHandle { table, member, generation, .. } = *session.0;
-        self.lock_table(table).member(member, generation).is_some()
+        let id = session.0.id;
+        self.lock_table(id.table).member(id).is_some()
     }
 
     pub(super) fn end_session(&self, session: &Session, at: Timestamp, release_ties: ReleaseTies<'_>) {
-        let SessionHandle { table, member, generation, .. } = *session.0;
-        self.end_member(table, member, generation, at, release_ties);
+        self.end_member(session.0.id, at, release_ties);
     }
 
-    fn end_member(
-        &self,
-        table: usize,
-        member: u32,
-        generation: u64,
-        at: Timestamp,
-        release_ties: ReleaseTies<'_>,
-    ) {
+    fn end_member(&self, id: SessionId, at: Timestamp, release_ties: ReleaseTies<'_>) {
         let mut ended = Vec::new();
         // In batches, so that no other thread waits for all of them.
         loop {
             let mut count = 0;
-            let left = self.lock_table(table).end_member(member, generation, at, &mut ended, &mut count);
+            let left = self.lock_table(id.table).end_member(id, at, &mut ended, &mut count);
             self.count_ended(LeaseEndReason::Session, count);
             ended.drain(..).for_each(|ties| release_ties(&ties));
             match left {
@@ -223,8 +212,7 @@ impl Leases {
         session: &'l Session,
         name: Option<Digest>,
     ) -> Option<Reservation<'l>> {
-        if self.live.fetch_add(1, Ordering::Relaxed) >= LEASES_MAX {
-            self.live.fetch_sub(1, Ordering::Relaxed);
+        if !add_one(&self.live, LEASES_MAX) {
             return None;
         }
         if !session.0.holdings.reserve(SESSION_LEASES_MAX, USER_LEASES_MAX) {
@@ -245,9 +233,10 @@ impl Leases {
         release_ties: ReleaseTies<'_>,
     ) -> Option<Ties> {
         let hidden = self.numbers.decode_index(number);
-        let mut table = self.lock_table(session.0.table);
-        table.member(session.0.member, session.0.generation)?;
-        let (index, lease) = table.lease(hidden, number, session.0.member)?;
+        let id = session.0.id;
+        let mut table = self.lock_table(id.table);
+        table.member(id)?;
+        let (index, lease) = table.lease(hidden, number, id.member)?;
         let ends_at = lease.ends_at;
         // The outcome must not depend on whether `end_due` has run in between.
         let has_expired = ends_at <= now.at;
@@ -264,12 +253,13 @@ impl Leases {
     /// Restarts the time to live of a lease. False: the session holds no such live lease.
     pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
         let hidden = self.numbers.decode_index(number);
-        let mut table = self.lock_table(session.0.table);
-        if table.member(session.0.member, session.0.generation).is_none() {
+        let id = session.0.id;
+        let mut table = self.lock_table(id.table);
+        if table.member(id).is_none() {
             return false;
         }
         // A lease past its time still counts until `end_due` ends it, so that it can be renewed.
-        let Some((index, _)) = table.lease(hidden, number, session.0.member) else { return false };
+        let Some((index, _)) = table.lease(hidden, number, id.member) else { return false };
         let ends_at = table.renew(index, now.at);
         drop(table);
         self.lower_next_end(ends_at);
@@ -293,8 +283,9 @@ impl Leases {
 
     /// Returns whether the session still holds a live lease of this number.
     pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
-        let table = self.lock_table(session.0.table);
-        let lease = table.lease(self.numbers.decode_index(number), number, session.0.member);
+        let id = session.0.id;
+        let table = self.lock_table(id.table);
+        let lease = table.lease(self.numbers.decode_index(number), number, id.member);
         lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
@@ -312,13 +303,14 @@ impl Leases {
             return Vec::new();
         }
         let mut ended = Vec::new();
-        let mut table = self.lock_table(session.0.table);
-        if table.member(session.0.member, session.0.generation).is_none() {
+        let id = session.0.id;
+        let mut table = self.lock_table(id.table);
+        if table.member(id).is_none() {
             return Vec::new();
         }
         let is_one = |connection, request| given_up.remove(&(connection, request));
-        let numbers = table.end_of_requests(session.0.member, now.at, is_one, &mut ended);
-        if let Some(member) = table.member(session.0.member, session.0.generation) {
+        let numbers = table.end_of_requests(id.member, now.at, is_one, &mut ended);
+        if let Some(member) = table.member(id) {
             given_up
                 .iter()
                 .for_each(|(connection, request)| member.reports.remember(*connection, *request, now.at));
@@ -355,8 +347,8 @@ impl Leases {
             }
             loop {
                 let left = self.lock_table(number).pop_expired_session(now.at);
-                let Some((member, generation, at)) = left else { break };
-                self.end_member(number, member, generation, at, release_ties);
+                let Some((id, at)) = left else { break };
+                self.end_member(id, at, release_ties);
             }
             let none_before = self.lock_table(number).next_end_min();
             self.lower_next_end(none_before);
@@ -367,13 +359,13 @@ impl Leases {
     /// acceptable for a client error: each lock is held no longer than to end a lease.
     #[cold]
     pub(super) fn count_not_held(&self, session: &Session, number: u64) {
-        let hidden = self.numbers.decode_index(number);
+        let (id, hidden) = (session.0.id, self.numbers.decode_index(number));
         let mut why = NotHeld::Unknown;
         for table_number in 0..TABLES {
             let table = self.lock_table(table_number);
             match table.find(hidden, number).map(|(_, lease)| lease.member) {
                 // The session is ending, and the lease with it.
-                Some(member) if (table_number, member) == (session.0.table, session.0.member) => {
+                Some(member) if (table_number, member) == (id.table, id.member) => {
                     why = NotHeld::Ended;
                 }
                 Some(_) => {
@@ -415,14 +407,6 @@ impl Leases {
                 unknown: not_held(NotHeld::Unknown),
             },
         }
-    }
-
-    pub(super) fn set_first_number(&self, random: u64) {
-        self.numbers.begin_at(random);
-    }
-
-    pub(super) fn ledger(&self) -> &MemoryLedger {
-        &self.ledger
     }
 
     fn lock_table(&self, number: usize) -> MutexGuard<'_, LeaseTable> {
@@ -470,5 +454,3 @@ const USER_SESSIONS_MAX: usize = 4_096;
 
 /// Maximum reports taken from one frame: as many as a session remembers.
 const REPORTS_AT_ONCE: usize = 1_024;
-
-const LEASE_END_REASONS: usize = 4;

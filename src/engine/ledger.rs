@@ -101,8 +101,7 @@ impl Account {
     }
 
     /// Returns whether a small item may be added, which the caller then charges or counts.
-    #[must_use]
-    pub(super) fn has_room(&self, what: AccountUse) -> bool {
+    fn has_room(&self, what: AccountUse) -> bool {
         let total = self.all.bytes.load(Ordering::Relaxed);
         let most = what.bytes_max().min(BYTES_MAX.saturating_sub(total));
         let fits = self.bytes.load(Ordering::Relaxed) <= most;
@@ -112,7 +111,19 @@ impl Account {
         fits
     }
 
-    /// Charges bytes without a check, after [`Account::has_room`].
+    /// Adds one to a count of items of this account below `max`, if a small item may be added.
+    pub(super) fn add_one(&self, count: &AtomicUsize, max: usize, what: AccountUse) -> bool {
+        if !add_one(count, max) {
+            return false;
+        }
+        let fits = self.has_room(what);
+        if !fits {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Charges bytes without a check, after [`Account::add_one`].
     pub(super) fn charge(&self, bytes: usize) {
         if bytes == 0 {
             return;
@@ -165,6 +176,15 @@ impl AccountUse {
             AccountUse::Buffers | AccountUse::Sessions | AccountUse::Leases => USER_BYTES_MAX,
         }
     }
+}
+
+/// Adds one to a count below `max`; otherwise returns false.
+pub(super) fn add_one(count: &AtomicUsize, max: usize) -> bool {
+    let fits = count.fetch_add(1, Ordering::Relaxed) < max;
+    if !fits {
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+    fits
 }
 
 /// Maximum bytes of one user: enough for 200 unread replies or 1 000 frames of the largest size.

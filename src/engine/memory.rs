@@ -1,5 +1,7 @@
 //! One memory budget for all tables.
 
+use strum::EnumCount;
+
 use super::sync::{AtomicUsize, Mutex, Ordering};
 
 /// Counts the bytes that tables have allocated, including those of a table being grown. Each kind that the
@@ -9,12 +11,12 @@ pub(super) struct Memory {
     bytes_max: usize,
     /// `bytes_max` plus the reserve for rebuilds.
     budget: usize,
-    by_kind: [KindUsage; KINDS],
+    by_kind: [KindUsage; MemoryKind::COUNT],
     /// Serializes claims: two of different kinds could otherwise both take the last bytes.
     claiming: Mutex<()>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount)]
 pub(super) enum MemoryKind {
     Buckets,
     Windows,
@@ -106,8 +108,6 @@ impl KindUsage {
 pub(super) const fn usable(bytes_max: usize) -> usize {
     bytes_max - bytes_max / REBUILD_SHARE
 }
-
-const KINDS: usize = MemoryKind::IdempotencyKeys as usize + 1;
 
 /// 1/16 of the budget is reserved for rebuilds.
 const REBUILD_SHARE: usize = 16;

@@ -57,10 +57,10 @@ pub use decision::{
 };
 pub use digest::{Digest, DigestError, HashKey, ShownDigest};
 pub use fleet::{
-    FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, NextIncrease, RedisLevel,
-    ShareReply, ShareReport, SharedKey, WindowTurns,
+    FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, KeyCheckReply,
+    NextIncrease, RedisLevel, ShareReply, ShareReport, SharedKey, WindowTurns,
 };
-pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
+pub use footprint::{KeyFootprint, bytes_per_rule_key, keys_within};
 pub use leases::{
     ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
     WrongPool,
@@ -254,13 +254,13 @@ impl Engine {
     /// Returns the account of a user: its bytes outside the tables.
     #[must_use]
     pub fn account(&self, user: u32) -> Arc<Account> {
-        self.leases.ledger().account(user)
+        self.leases.ledger.account(user)
     }
 
     /// Returns the bytes held for all users outside the tables.
     #[must_use]
     pub fn held_bytes(&self) -> HeldBytes {
-        self.leases.ledger().held()
+        self.leases.ledger.held()
     }
 
     /// The maximum bytes that clients can make the engine and its server hold: tables, user accounts, leases,
@@ -283,7 +283,7 @@ impl Engine {
     /// MiB more for some minutes after a change.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.shards.memory_bytes() + self.callers.heap_bytes() + self.control.lock().guards.heap_bytes()
+        self.shards.memory().bytes() + self.callers.heap_bytes() + self.control.lock().guards.heap_bytes()
     }
 
     /// Maximum bytes of the tables.
@@ -305,7 +305,7 @@ impl Engine {
     pub fn totals(&self) -> Totals {
         let control = self.control.lock();
         let slots = self.slots.lock();
-        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions(), control.guards.alarm_counts())
+        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions(), &control.guards.alarms_by_rule)
     }
 }
 

@@ -33,7 +33,6 @@ pub struct HostPermits {
 /// A permit reserved for a pending request.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimedPermit {
-    key: SharedKey,
     state: Digest,
 }
 
@@ -56,8 +55,8 @@ impl Engine {
 
     /// Moves the keys whose sync became due since the last call into `calls`.
     pub fn take_due_permit_keys(&self, calls: &mut Vec<SharedKey>) {
-        for shard in self.shards.take_shards_with_due_permits() {
-            self.shards.lock(shard).permit_sync_queue.drain_into(calls);
+        for shard in self.shards.permits_due.take() {
+            calls.append(&mut self.shards.lock(shard).permit_sync_queue.0);
         }
     }
 
@@ -70,25 +69,31 @@ impl Engine {
         budget: &FleetConcurrencyLimit,
         now: Now,
     ) -> Option<(u32, SharedKey)> {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = key.state(budget);
-        let in_use = shard.in_use(&digest);
-        let permits = shard.permits.find_mut(&digest)?;
-        Some((permits.report(in_use, now.at), SharedKey::new(key.digest(), permits.budget())))
+        self.change_permits(&key.state(budget), |permits, in_use| {
+            (permits.report(in_use, now.at), SharedKey::new(key.digest, permits.budget()))
+        })
     }
 
     /// Creates the state of a key that a request waits for, or moves it to the key's budget.
     pub fn create_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let state = key.state(budget);
-        match shard.permits.find_mut(&state) {
-            Some(permits) => permits.set_budget(key.budget()),
-            None => {
-                let fresh = Permits::none_of(key.budget());
-                let evicted = shard.permits.insert(state, fresh, self.shards.memory(), now);
-                self.shards.count_evictions(evicted);
-            }
-        }
+        self.create_and_change_permits(key, budget, now, |_| ());
+    }
+
+    fn create_and_change_permits(
+        &self,
+        key: &SharedKey,
+        budget: &FleetConcurrencyLimit,
+        now: Now,
+        change: impl FnOnce(&mut Permits),
+    ) {
+        let mut shard = self.shards.lock_for(&key.digest);
+        let change = |permits: &mut Permits| {
+            permits.set_budget(key.budget());
+            change(permits);
+        };
+        let (memory, fresh) = (self.shards.memory(), || Permits::none_of(key.budget()));
+        let ((), evicted) = shard.permits.change(key.state(budget), memory, now, fresh, change);
+        self.shards.count_evictions(evicted);
     }
 
     /// Reserves an idle permit of a key for a pending request, if there is one.
@@ -99,63 +104,37 @@ impl Engine {
         budget: &FleetConcurrencyLimit,
         now: Now,
     ) -> Option<ClaimedPermit> {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let state = key.state(budget);
-        let in_use = shard.in_use(&state);
-        let permits = shard.permits.find_mut(&state).filter(|permits| permits.budget() == key.budget())?;
-        permits.reserve(in_use, now.at).then_some(ClaimedPermit { key: *key, state })
+        let is_reserved = self.change_permits(&state, |permits, in_use| {
+            permits.budget() == key.budget() && permits.reserve(in_use, now.at)
+        });
+        is_reserved?.then_some(ClaimedPermit { state })
     }
 
     pub(super) fn unclaim_permit(&self, claimed: &ClaimedPermit, now: Now) {
-        self.change_claim(claimed, |permits, in_use| permits.release_reservation(in_use, now.at));
+        self.change_permits(&claimed.state, |permits, in_use| permits.release_reservation(in_use, now.at));
     }
 
     /// Lets the request be judged for which the permit is reserved, until the offer is [ended](Engine::end_permit_offer).
     pub(super) fn offer_permit(&self, claimed: &ClaimedPermit) {
-        self.change_claim(claimed, |permits, _| permits.offer());
+        self.change_permits(&claimed.state, |permits, _| permits.offer());
     }
 
     /// Ends the offer of a permit, which is idle unless a request has taken it.
     pub(super) fn end_permit_offer(&self, claimed: &ClaimedPermit, now: Now) {
-        self.change_claim(claimed, |permits, in_use| permits.end_offer(in_use, now.at));
-    }
-
-    fn change_claim(&self, claimed: &ClaimedPermit, change: impl FnOnce(&mut Permits, u32)) {
-        let ClaimedPermit { key, state } = claimed;
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let in_use = shard.in_use(state);
-        if let Some(permits) = shard.permits.find_mut(state) {
-            change(permits, in_use);
-            self.queue_permit_sync(&mut shard, key, state);
-        }
+        self.change_permits(&claimed.state, |permits, in_use| permits.end_offer(in_use, now.at));
     }
 
     /// Ends a lease of a key: its permit is idle, if this host holds one.
     pub(super) fn release_permit(&self, state: &Digest, now: Now) {
-        let mut shard = self.shards.lock(self.shards.index_for(state));
-        let in_use = shard.end_progress(state, self.shards.memory());
-        let Some(permits) = shard.permits.find_mut(state) else { return };
-        permits.record_end(in_use, now.at);
-        let salt = permit_salt(&self.options.hash_key);
-        let key = SharedKey::new(state.with_tag_and_salt(Tag::NONE, salt), permits.budget());
-        self.queue_permit_sync(&mut shard, &key, state);
-    }
-
-    fn queue_permit_sync(&self, shard: &mut Shard, key: &SharedKey, state: &Digest) {
-        if shard.permit_sync_queue.has_room()
-            && shard.permits.find_mut(state).is_some_and(Permits::take_sync_due)
-        {
-            shard.permit_sync_queue.push_permit_key(key.digest(), key.budget(), &self.shards);
-        }
+        let mut shard = self.shards.lock_for(state);
+        shard.end_progress(state, self.shards.memory());
+        self.change_permits_in(&mut shard, state, |permits, in_use| permits.record_end(in_use, now.at));
     }
 
     /// Has the request that is judged at this moment judged by the fallback of the key's limit.
     pub(super) fn record_unanswered_permit(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) {
-        self.create_permits(key, budget, now);
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        if let Some(permits) = shard.permits.find_mut(&key.state(budget)) {
-            permits.record_unanswered(now.at);
-        }
+        self.create_and_change_permits(key, budget, now, |permits| permits.record_unanswered(now.at));
     }
 
     /// Applies the reply of a sync to a key.
@@ -166,21 +145,38 @@ impl Engine {
         reply: &PermitReply,
         now: Now,
     ) {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = key.state(budget);
-        let in_use = shard.in_use(&digest);
-        let Some(permits) = shard.permits.find_mut(&digest) else { return };
-        permits.apply_reply(reply, in_use, now.at);
-        self.queue_permit_sync(&mut shard, key, &digest);
+        let state = key.state(budget);
+        self.change_permits(&state, |permits, in_use| permits.apply_reply(reply, in_use, now.at));
     }
 
     /// Stops tracking a key until it requests a sync. Returns whether that is possible: no permit is held and
     /// no lease is in progress.
     pub fn remove_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) -> bool {
-        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = key.state(budget);
-        let in_use = shard.in_use(&digest);
-        shard.permits.find_mut(&digest).is_none_or(|permits| permits.stop_tracking(in_use, now.at))
+        let stop = |permits: &mut Permits, in_use| permits.stop_tracking(in_use, now.at);
+        self.change_permits(&key.state(budget), stop).unwrap_or(true)
+    }
+
+    /// Changes the permits of a state, if there are any, by the number of leases in progress.
+    fn change_permits<T>(&self, state: &Digest, change: impl FnOnce(&mut Permits, u32) -> T) -> Option<T> {
+        self.change_permits_in(&mut self.shards.lock_for(state), state, change)
+    }
+
+    fn change_permits_in<T>(
+        &self,
+        shard: &mut Shard,
+        state: &Digest,
+        change: impl FnOnce(&mut Permits, u32) -> T,
+    ) -> Option<T> {
+        let Shard { permits, in_progress, permit_sync_queue, .. } = shard;
+        let permits = permits.find_mut(state)?;
+        let in_use = in_progress.find(state).map_or(0, |leases| leases.count());
+        let changed = change(permits, in_use);
+        if permit_sync_queue.has_room() && permits.take_sync_due() {
+            // The salt, mixed in twice, cancels.
+            let key = state.with_tag_and_salt(Tag::NONE, permit_salt(&self.options.hash_key));
+            permit_sync_queue.push(key, Some(permits.budget()), &self.shards.permits_due);
+        }
+        Some(changed)
     }
 
     /// Returns this host's part of a rule's key without changing it. `None`: the rule has no shared
@@ -200,7 +196,7 @@ impl Engine {
         let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();
         // The limit of a key without state is not known: assume the rule's largest.
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.max()));
-        let shard = self.shards.lock(self.shards.index_for(&digest));
+        let shard = self.shards.lock_for(&digest);
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey::new(digest, *number);
             let state = key.state(budget);

@@ -144,10 +144,8 @@ impl Pool {
 
     /// Applies the pool's configuration. A controller with the same parameters keeps its state.
     pub(super) fn configure(&self, watch: Option<Arc<PoolShedding>>) {
-        let slots = watch.as_ref().and_then(|watch| watch.shed.slots);
         self.watch.store(watch);
-        let live = self.work.lock().slots;
-        self.publish_slots(live, slots);
+        self.change_sessions(|_| ());
     }
 
     pub(super) fn is_configured(&self) -> bool {
@@ -167,27 +165,29 @@ impl Pool {
     }
 
     pub(super) fn add_session(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
-        let mut work = self.work.lock();
-        work.sessions += 1;
-        work.slots = work.slots.saturating_add(slots);
-        work.slots_offset += i128::from(slots) * nanos(at);
-        work.pid = pid.or(work.pid);
-        let live = work.slots;
-        drop(work);
-        self.publish_slots(live, self.configured_slots());
+        self.change_sessions(|work| {
+            work.sessions += 1;
+            work.slots = work.slots.saturating_add(slots);
+            work.slots_offset += i128::from(slots) * nanos(at);
+            work.pid = pid.or(work.pid);
+        });
     }
 
     pub(super) fn remove_session(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
+        self.change_sessions(|work| {
+            work.sessions = work.sessions.saturating_sub(1);
+            work.slots = work.slots.saturating_sub(slots);
+            work.slots_offset -= i128::from(slots) * nanos(at);
+            work.pid = work.pid.filter(|_| work.pid != pid);
+        });
+    }
+
+    fn change_sessions(&self, change: impl FnOnce(&mut WorkIntegral)) {
         let mut work = self.work.lock();
-        work.sessions = work.sessions.saturating_sub(1);
-        work.slots = work.slots.saturating_sub(slots);
-        work.slots_offset -= i128::from(slots) * nanos(at);
-        if work.pid == pid {
-            work.pid = None;
-        }
+        change(&mut work);
         let live = work.slots;
         drop(work);
-        self.publish_slots(live, self.configured_slots());
+        self.publish_slots(live, self.watch.load().as_ref().and_then(|watch| watch.shed.slots));
     }
 
     pub(super) fn take_slot(&self, at: Timestamp) {
@@ -273,7 +273,8 @@ impl Pool {
         }
         let (busy_nanos, live_nanos, live) = {
             let work = self.work.lock();
-            (work.busy_nanos(at), work.live_nanos(at), work.slots)
+            let live_nanos = integral(work.slots, work.slots_offset, at);
+            (integral(work.busy, work.busy_offset, at), live_nanos, work.slots)
         };
         let configured = watch.as_ref().and_then(|watch| watch.shed.slots);
         controller.add_slot_time(at, live_nanos, live, configured);
@@ -372,10 +373,6 @@ impl Pool {
         })
     }
 
-    fn configured_slots(&self) -> Option<u32> {
-        self.watch.load().as_ref().and_then(|watch| watch.shed.slots)
-    }
-
     fn publish_slots(&self, live: u32, configured: Option<u32>) {
         let slots = if live > 0 { live } else { configured.unwrap_or(0) };
         self.slots.store(slots, Ordering::Relaxed);
@@ -391,23 +388,13 @@ const BUSY_NOW: Duration = Duration::from_secs(1);
 /// Session and lease counts with their integrals over time. The sum of `n · t` over all begins at t, less
 /// that over all ends, turns the current counts into integrals, in any order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct WorkIntegral {
-    pub(super) sessions: u32,
-    pub(super) slots: u32,
-    pub(super) slots_offset: i128,
-    pub(super) busy: u32,
-    pub(super) busy_offset: i128,
-    pub(super) pid: Option<u32>,
-}
-
-impl WorkIntegral {
-    pub(super) fn busy_nanos(&self, at: Timestamp) -> u128 {
-        integral(self.busy, self.busy_offset, at)
-    }
-
-    pub(super) fn live_nanos(&self, at: Timestamp) -> u128 {
-        integral(self.slots, self.slots_offset, at)
-    }
+struct WorkIntegral {
+    sessions: u32,
+    slots: u32,
+    slots_offset: i128,
+    busy: u32,
+    busy_offset: i128,
+    pid: Option<u32>,
 }
 
 /// Computes n · now − `began`, the integral of a count over time.
@@ -416,7 +403,7 @@ fn integral(count: u32, began: i128, at: Timestamp) -> u128 {
     u128::try_from(i128::from(count) * nanos(at) - began).unwrap_or_default()
 }
 
-pub(super) fn nanos(at: Timestamp) -> i128 {
+fn nanos(at: Timestamp) -> i128 {
     i128::from(at.as_nanos())
 }
 

@@ -18,7 +18,7 @@ use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
 use super::{Engine, idempotency};
 use crate::clock::{Now, Timestamp};
-use crate::limit::malloc_block_bytes;
+use crate::limit::{halves, malloc_block_bytes};
 use crate::terms::RefundReference;
 
 #[derive(Debug)]
@@ -279,7 +279,7 @@ impl RefundRequest {
 
 impl TableState for RefundableCost {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
-        self.at.after(REMEMBERED).as_nanos().saturating_sub(now.at.as_nanos())
+        self.at.after(REMEMBERED).nanos_since(now.at)
     }
 
     fn heap_bytes(&self) -> usize {
@@ -295,11 +295,6 @@ pub(super) fn is_negative(amount: &Amount<'_>) -> bool {
     let mut is_negative = false;
     amount.each(&mut |_, amount| is_negative |= amount < 0);
     is_negative
-}
-
-fn halves(hash: u64) -> [u32; 2] {
-    let [a, b, c, d, high @ ..] = hash.to_le_bytes();
-    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high)]
 }
 
 /// How long a named grant or charge can be refunded: as long as its name is remembered.

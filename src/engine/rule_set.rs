@@ -10,7 +10,7 @@ use comparable::{describe_key, memory_kind, state_tag_and_salt};
 pub(super) use comparable::{is_shared, permit_salt, share_tag_and_salt};
 
 use super::Engine;
-use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorControl, RuleName};
+use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorControl, RuleName, digest_words};
 use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::{Gate, PoolShedding};
@@ -251,7 +251,7 @@ impl CompiledRule {
 
     /// Returns the end of an operator's block of a key; the origin of time if there is none.
     pub(super) fn blocked_until(&self, key: &Digest) -> Timestamp {
-        let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&[key.hash(), key.high()]));
+        let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&digest_words(key)));
         until.copied().unwrap_or(Timestamp::ORIGIN)
     }
 
@@ -261,10 +261,10 @@ impl CompiledRule {
         &self,
         values: impl Fn() -> V,
     ) -> Timestamp {
-        match &self.fleet_blocks {
-            Some(everywhere) if everywhere.has_blocked_keys() => everywhere.blocked_until(values),
-            _ => Timestamp::ORIGIN,
-        }
+        let Some(FleetBlockedKeys { hash, blocked: Some(blocked) }) = &self.fleet_blocks else {
+            return Timestamp::ORIGIN;
+        };
+        blocked.get(&digest_words(&hash.digest(values()))).copied().unwrap_or(Timestamp::ORIGIN)
     }
 
     /// Returns the tag and the salt of states under an allowance.
@@ -343,8 +343,10 @@ impl Compiler<'_> {
         let key_hash = of_rule(fleet.hash_key(is_shared(rule), hash_key));
         let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
         let [blocked, everywhere] = self.blocks.each_ref().map(|blocks| blocks.get(&name).cloned());
-        let everywhere = FleetBlockedKeys::for_rule(fleet, hash_key, of_rule, everywhere);
-        let is_blocked = blocked.is_some() || everywhere.as_ref().is_some_and(|it| it.blocked.is_some());
+        let fleet_blocks = fleet
+            .is_joined()
+            .then(|| FleetBlockedKeys { hash: of_rule(fleet.hash_key(true, hash_key)), blocked: everywhere });
+        let is_blocked = blocked.is_some() || fleet_blocks.as_ref().is_some_and(|it| it.blocked.is_some());
         let guarding = self.control.guards.find_sample(domain.name(), &rule.name).cloned();
         let slot = self.slots.rule_slot(domain.name(), &rule.name);
         let mode = self.mode_of(domain, &rule.name, rule.mode);
@@ -373,7 +375,7 @@ impl Compiler<'_> {
             mode,
             simple: simple_rule(rule, &states).filter(|_| is_simple),
             blocked,
-            fleet_blocks: everywhere,
+            fleet_blocks,
             caller_sample: guarding,
             is_concurrency: rule.expires.is_some(),
             unit: 0,

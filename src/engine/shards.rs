@@ -26,10 +26,14 @@ pub(super) struct Shards {
     shards: Box<[PaddedShard]>,
     memory: Memory,
     evictions: AtomicU64,
-    /// One bit for each shard with shares whose sync is due.
-    shares_due: AtomicU64,
-    permits_due: AtomicU64,
+    /// The shards with shares, and with permits, whose sync is due.
+    pub(super) shares_due: DueShards,
+    pub(super) permits_due: DueShards,
 }
+
+/// Shards with keys whose sync is due, one bit for each.
+#[derive(Debug, Default)]
+pub(super) struct DueShards(AtomicU64);
 
 /// A shard on its own cache lines, against false sharing.
 #[derive(Debug)]
@@ -80,17 +84,14 @@ impl Shard {
         shards.count_evictions(evicted);
     }
 
-    /// Ends one lease of a key. Returns how many are left; the last one removes the state.
-    pub(super) fn end_progress(&mut self, digest: &Digest, memory: &Memory) -> u32 {
+    /// Ends one lease of a key; the last one removes the state.
+    pub(super) fn end_progress(&mut self, digest: &Digest, memory: &Memory) {
         // Only a lease ends a count, and each is counted before its grant.
         let state = self.in_progress.find_mut(digest);
         debug_assert!(state.is_some(), "a lease is counted from before its grant to its end");
-        let Some(state) = state else { return 0 };
-        let left = state.remove_lease();
-        if left == 0 {
+        if state.is_some_and(|state| state.remove_lease() == 0) {
             self.in_progress.remove(digest, memory);
         }
-        left
     }
 
     pub(super) fn in_use(&self, digest: &Digest) -> u32 {
@@ -119,13 +120,12 @@ impl Shard {
 impl Shards {
     pub(super) fn new(memory: Memory) -> Shards {
         let shards = (0..SHARDS).map(|_| PaddedShard(Mutex::new(Shard::new())));
-        let [evictions, calling, places_calling] = [(); 3].map(|()| AtomicU64::new(0));
         Shards {
             shards: shards.collect(),
             memory,
-            evictions,
-            shares_due: calling,
-            permits_due: places_calling,
+            evictions: AtomicU64::new(0),
+            shares_due: DueShards::default(),
+            permits_due: DueShards::default(),
         }
     }
 
@@ -141,6 +141,12 @@ impl Shards {
         self.shards[shard % SHARDS].0.lock()
     }
 
+    /// Locks the shard of a key.
+    #[inline]
+    pub(super) fn lock_for(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
+        self.lock(self.index_for(digest))
+    }
+
     /// Counts evicted keys whose state was not fresh.
     pub(super) fn count_evictions(&self, evicted: u64) {
         if evicted > 0 {
@@ -148,27 +154,9 @@ impl Shards {
         }
     }
 
-    /// Marks the shard of a share's key for a sync.
-    pub(super) fn mark_shares_due(&self, key: &Digest) {
-        self.shares_due.fetch_or(1 << self.index_for(key), Ordering::Relaxed);
-    }
-
-    /// Returns and clears the marked shards of shares.
-    pub(super) fn take_shards_with_due_shares(&self) -> impl Iterator<Item = usize> + use<> {
-        take_set_bits(&self.shares_due)
-    }
-
     /// Whether a shard is marked for a sync.
     pub(super) fn has_due_keys(&self) -> bool {
-        self.shares_due.load(Ordering::Relaxed) | self.permits_due.load(Ordering::Relaxed) != 0
-    }
-
-    pub(super) fn mark_permits_due(&self, key: &Digest) {
-        self.permits_due.fetch_or(1 << self.index_for(key), Ordering::Relaxed);
-    }
-
-    pub(super) fn take_shards_with_due_permits(&self) -> impl Iterator<Item = usize> + use<> {
-        take_set_bits(&self.permits_due)
+        [&self.shares_due, &self.permits_due].iter().any(|due| due.0.load(Ordering::Relaxed) != 0)
     }
 
     /// Sums the lease counts of all keys, locking one shard at a time.
@@ -186,10 +174,6 @@ impl Shards {
 
     pub(super) fn keys(&self) -> usize {
         (0..SHARDS).map(|shard| self.lock(shard).keys()).sum()
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.memory.bytes()
     }
 
     /// Counts evicted keys whose state was not fresh.
@@ -214,7 +198,7 @@ impl Sweeper {
     pub(super) fn advance(&mut self, shards: &Shards, now: Now, window_min: Micros) -> bool {
         let last = self.last.replace(now.at).unwrap_or(now.at);
         let round_nanos = (window_min.0.saturating_mul(750)).clamp(ROUND_NANOS_MIN, ROUND_NANOS_MAX);
-        let elapsed_nanos = now.at.as_nanos().saturating_sub(last.as_nanos());
+        let elapsed_nanos = now.at.nanos_since(last);
         // At most one round: a second one would find nothing.
         self.owed_nanos = self.owed_nanos.saturating_add(elapsed_nanos).min(round_nanos);
         let shard_nanos = round_nanos / SHARDS as u64;
@@ -240,14 +224,23 @@ impl Sweeper {
     }
 }
 
-fn take_set_bits(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
-    // The common case, no bit set, must not write.
-    let mut bits = if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Relaxed) };
-    std::iter::from_fn(move || {
-        let index = bits.trailing_zeros() as usize;
-        bits = if bits == 0 { return None } else { bits & (bits - 1) };
-        Some(index)
-    })
+impl DueShards {
+    /// Marks the shard of a key.
+    pub(super) fn mark(&self, key: &Digest) {
+        self.0.fetch_or(1 << key.shard(SHARDS), Ordering::Relaxed);
+    }
+
+    /// Returns and clears the marked shards.
+    pub(super) fn take(&self) -> impl Iterator<Item = usize> + use<> {
+        // The common case, no bit set, must not write.
+        let is_none = self.0.load(Ordering::Relaxed) == 0;
+        let mut bits = if is_none { 0 } else { self.0.swap(0, Ordering::Relaxed) };
+        std::iter::from_fn(move || {
+            let index = bits.trailing_zeros() as usize;
+            bits = if bits == 0 { return None } else { bits & (bits - 1) };
+            Some(index)
+        })
+    }
 }
 
 /// A table of what is remembered of a name for a time, in shards of its own.

@@ -5,67 +5,54 @@ use std::time::Duration;
 use super::gate::PoolShedding;
 use super::pool::SignalView;
 use crate::clock::Timestamp;
-use crate::rules::shed::SignalRule;
+use crate::rules::shed::{SignalRule, SignalSource};
 use crate::shed::mapping;
 
 #[derive(Debug, Default)]
 pub(super) struct SignalReadings {
-    read: Vec<HostSignalReading>,
-    pushed: Vec<PushedSignal>,
+    readings: Vec<SignalReading>,
 }
 
-/// A signal that the host reads; without a value if it cannot be read.
 #[derive(Debug)]
-struct HostSignalReading {
+struct SignalReading {
     name: Box<str>,
+    /// The session that pushed it; `None`: the host reads it.
+    session: Option<u64>,
+    /// `None`: the host cannot read it.
     value: Option<u32>,
     at: Timestamp,
 }
 
-#[derive(Debug)]
-struct PushedSignal {
-    name: Box<str>,
-    session: u64,
-    permille: u16,
-    at: Timestamp,
-}
-
 impl SignalReadings {
-    /// Records a reading of the host; `None`: the reading failed.
-    pub(super) fn observe(&mut self, name: &str, value: Option<u32>, at: Timestamp) {
-        if let Some(read) = self.read.iter_mut().find(|read| *read.name == *name) {
-            (read.value, read.at) = (value, at);
-        } else if self.read.len() < READ_MAX {
-            self.read.push(HostSignalReading { name: name.into(), value, at });
-        }
-    }
-
-    /// Records a pushed signal; drops a new one beyond the bounds.
-    pub(super) fn push(&mut self, name: &str, session: u64, permille: u16, at: Timestamp) {
-        let is_it = |pushed: &&mut PushedSignal| pushed.session == session && *pushed.name == *name;
-        if let Some(pushed) = self.pushed.iter_mut().find(is_it) {
-            (pushed.permille, pushed.at) = (permille, at);
+    /// Records a reading of the host, or of a session in thousandths; drops a new one beyond the bounds.
+    pub(super) fn record(&mut self, name: &str, session: Option<u64>, value: Option<u32>, at: Timestamp) {
+        let is_it = |known: &&mut SignalReading| known.session == session && *known.name == *name;
+        if let Some(known) = self.readings.iter_mut().find(is_it) {
+            (known.value, known.at) = (value, at);
             return;
         }
-        self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
-        let of_session = self.pushed.iter().filter(|pushed| pushed.session == session).count();
-        if self.pushed.len() < PUSHED_MAX && of_session < SESSION_PUSHED_MAX {
-            self.pushed.push(PushedSignal { name: name.into(), session, permille, at });
+        self.forget_old(at);
+        let of_source = self.readings.iter().filter(|known| known.session == session).count();
+        let has_room = match session {
+            None => of_source < READ_MAX,
+            Some(_) => of_source < SESSION_PUSHED_MAX && self.readings.len() < PUSHED_MAX,
+        };
+        if has_room {
+            self.readings.push(SignalReading { name: name.into(), session, value, at });
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.read.is_empty() && self.pushed.is_empty()
+        self.readings.is_empty()
     }
 
     pub(super) fn forget_old(&mut self, at: Timestamp) {
-        self.read.retain(|read| at.since(read.at) < FRESH);
-        self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
+        self.readings.retain(|reading| at.since(reading.at) < FRESH);
     }
 
     /// The length of the accept queue, in connections.
     pub(super) fn queue(&self, at: Timestamp) -> Option<u32> {
-        self.read(ACCEPT_QUEUE, at)
+        self.read(ACCEPT_QUEUE, false, at)
     }
 
     /// The highest utilization among the signals that count.
@@ -83,23 +70,18 @@ impl SignalReadings {
     }
 
     fn utilization(&self, signal: &SignalRule, at: Timestamp) -> Option<f64> {
-        let reading = match signal.source {
-            crate::rules::shed::SignalSource::Pushed => self.pushed(&signal.name, at),
-            _ => self.read(&signal.name, at),
-        };
+        let reading = self.read(&signal.name, signal.source == SignalSource::Pushed, at);
         reading.map(|reading| mapping::utilization(&signal.map, reading))
     }
 
-    fn read(&self, name: &str, at: Timestamp) -> Option<u32> {
-        let read = self.read.iter().find(|read| *read.name == *name)?;
-        read.value.filter(|_| at.since(read.at) < FRESH)
-    }
-
-    /// The mean over the sessions that push it, so that one hanging process does not stand for the pool.
-    fn pushed(&self, name: &str, at: Timestamp) -> Option<u32> {
-        let fresh = self.pushed.iter().filter(|pushed| *pushed.name == *name && at.since(pushed.at) < FRESH);
-        let (count, sum) =
-            fresh.fold((0, 0), |(count, sum), pushed| (count + 1, sum + u32::from(pushed.permille)));
+    /// A reading of the host, or the mean over the sessions that push a signal, so that one hanging process does not stand
+    /// for the pool.
+    fn read(&self, name: &str, is_pushed: bool, at: Timestamp) -> Option<u32> {
+        let is_it = |reading: &&SignalReading| {
+            reading.session.is_some() == is_pushed && *reading.name == *name && at.since(reading.at) < FRESH
+        };
+        let values = self.readings.iter().filter(is_it).filter_map(|reading| reading.value);
+        let (count, sum) = values.fold((0, 0), |(count, sum), value| (count + 1, sum + value));
         sum.checked_div(count)
     }
 }
@@ -127,10 +109,14 @@ mod tests {
     fn bounds_names_pushed_by_one_session() {
         let mut signals = SignalReadings::default();
         for name in 0..1_000 {
-            signals.push(&format!("s{name}"), 1, 500, Timestamp::ORIGIN);
+            signals.record(&format!("s{name}"), Some(1), Some(500), Timestamp::ORIGIN);
         }
-        assert_eq!(signals.pushed.len(), SESSION_PUSHED_MAX);
-        signals.push("lag", 2, 500, Timestamp::ORIGIN);
-        assert_eq!(signals.pushed("lag", Timestamp::ORIGIN), Some(500), "another session has its own names");
+        assert_eq!(signals.readings.len(), SESSION_PUSHED_MAX);
+        signals.record("lag", Some(2), Some(500), Timestamp::ORIGIN);
+        assert_eq!(
+            signals.read("lag", true, Timestamp::ORIGIN),
+            Some(500),
+            "another session has its own names"
+        );
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Slots {
     free: Vec<usize>,
     given: Vec<NewSlot>,
     /// The counts of rules whose slots were reused.
-    removed: RuleTotals,
+    pub(super) removed: RuleTotals,
     domains: Vec<Box<str>>,
     priorities: Vec<Box<str>>,
 }
@@ -78,14 +78,6 @@ impl Slots {
     pub(super) fn finish_rule_set(&mut self, rule_set: &Arc<CompiledRuleSet>) -> Vec<NewSlot> {
         self.in_use.push((self.rule_set_number, Arc::downgrade(rule_set)));
         std::mem::take(&mut self.given)
-    }
-
-    pub(super) fn add_removed_counts(&mut self, counted: &RuleTotals) {
-        self.removed.add(counted);
-    }
-
-    pub(super) fn removed_totals(&self) -> &RuleTotals {
-        &self.removed
     }
 
     pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {

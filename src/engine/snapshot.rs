@@ -19,7 +19,7 @@ pub use restore::{InvalidEntry, Restore};
 
 pub use super::digest::{Digest, Salt};
 pub use super::idempotency::{Grant, NamedGrant};
-pub use super::leases::{Lease, LeaseCharge, LeaseCost, LeaseResource};
+pub use super::leases::{Lease, LeaseCharge, LeaseCost, LeaseResource, OpenSession};
 pub use super::refundable_costs::RefundableCost;
 pub use crate::limit::QuotaLevel;
 
@@ -52,7 +52,7 @@ pub enum SnapshotEntry {
     /// The cost of a named grant or charge, until it is refunded.
     Spent(Digest, RefundableCost),
     /// A session.
-    Session(Box<StoredSession>),
+    Session(Box<OpenSession>),
     /// A lease of the preceding session.
     Lease(Box<Lease>),
 }
@@ -92,19 +92,4 @@ pub struct StoredPool {
     pub silent_nanos: u64,
     /// The time of its last step.
     pub stepped: Timestamp,
-}
-
-/// A session with a name. Others end with their connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredSession {
-    /// Its name.
-    pub name: [u8; 16],
-    /// Its user (uid).
-    pub user: u32,
-    /// Its process, if known.
-    pub pid: Option<u32>,
-    /// Its pool.
-    pub pool: Box<str>,
-    /// The number of requests that it processes in parallel; 0: unknown.
-    pub slots: u32,
 }

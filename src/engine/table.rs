@@ -78,15 +78,6 @@ impl<S: TableState> StateTable<S> {
         self.entries.find_mut(digest.hash(), is).map(|entry| TableSlot { entry, kind })
     }
 
-    /// Replaces the tag of a key that has another one, after `adopt` has converted the state in its bucket.
-    pub(super) fn adopt(&mut self, digest: Digest, adopt: impl FnOnce(&mut S, Tag)) {
-        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_same_state(&digest));
-        if let Some(entry) = entry.filter(|entry| entry.digest != digest) {
-            adopt(&mut entry.state, entry.digest.tag());
-            entry.digest = digest;
-        }
-    }
-
     /// Changes the state of a key, or a new one. Returns the result and the number of non-fresh evictions.
     pub(super) fn change<T>(
         &mut self,
@@ -133,10 +124,6 @@ impl<S: TableState> StateTable<S> {
         if heap > 0 {
             memory.settle(self.kind, 0, heap);
         }
-        self.insert_entry(digest, state, memory, now) + self.evict_bytes(memory, heap, now)
-    }
-
-    fn insert_entry(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
         let before = self.bytes();
@@ -145,7 +132,7 @@ impl<S: TableState> StateTable<S> {
             // A table too small to evict from grows beyond the budget rather than refuse requests.
             memory.settle(self.kind, before, self.bytes());
         }
-        evicted
+        evicted + self.evict_bytes(memory, heap, now)
     }
 
     /// Adds an absent key unless that requires an eviction. Returns whether it was added.

@@ -98,7 +98,7 @@ pub(super) struct BlockedUntil(pub(super) Timestamp);
 
 impl TableState for BlockedUntil {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
-        self.0.as_nanos().saturating_sub(now.at.as_nanos())
+        self.0.nanos_since(now.at)
     }
 }
 

@@ -44,9 +44,7 @@ impl Engine {
     /// Returns every named session.
     #[must_use]
     pub fn open_sessions(&self) -> Vec<OpenSession> {
-        let mut open = Vec::new();
-        self.leases.each_session(&mut |session| open.push(session));
-        open
+        self.leases.open_sessions()
     }
 
     /// Returns whether a session has not ended.
@@ -135,14 +133,14 @@ impl Engine {
         if session.pool().name() != pool {
             return Err(WrongPool);
         }
-        session.pool().signals.lock().push(name, session.number(), permille, now.at);
+        session.pool().signals.lock().record(name, Some(session.number()), Some(permille.into()), now.at);
         Ok(())
     }
 
     /// Records the host's reading: connections for `accept_queue`, otherwise thousandths; `None`: failed.
     pub fn record_host_signal(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
         if let Some(pool) = self.pools.find(pool) {
-            pool.signals.lock().observe(signal, reading, now.at);
+            pool.signals.lock().record(signal, None, reading, now.at);
         }
     }
 
@@ -198,7 +196,7 @@ impl Engine {
 
     /// Grants a lease that the pool counts already.
     pub(super) fn grant_lease(&self, reserved: Reservation<'_>, new: &NewLease<'_>, now: Now) -> Option<u64> {
-        let pool = reserved.session().pool();
+        let pool = reserved.session.pool();
         let lease = reserved.grant(new, now);
         if lease.is_none() {
             pool.remove_lease(new.is_noncritical);
@@ -253,7 +251,7 @@ impl Engine {
             (_, true) => return,
             (_, false) => &allowance.quota,
         };
-        let mut shard = self.shards.lock(self.shards.index_for(&refund.digest));
+        let mut shard = self.shards.lock_for(&refund.digest);
         each_algorithm!(
             quota,
             quota => refund_state(quota, refund, &mut shard, self.shards.memory(), now),

@@ -122,13 +122,8 @@ impl Workspace {
         charge.amount.read_into(&compiled.units, &mut self.unit_amounts);
         for at in 0..self.matching.len() {
             let Some((number, rule, compiled_rule)) = self.rule_at(at, compiled) else { continue };
-            let amount = self
-                .unit_amounts
-                .get(compiled_rule.unit)
-                .copied()
-                .flatten()
-                .filter(|_| rule.expires.is_none());
-            let Some(amount) = amount else { continue };
+            let amount = self.unit_amounts.get(compiled_rule.unit).copied().flatten();
+            let Some(amount) = amount.filter(|_| rule.expires.is_none()) else { continue };
             self.add(&compiled.domain, number, compiled_rule, selection, 0);
             self.amounts.resize(self.checks.len(), amount);
         }
@@ -245,7 +240,7 @@ impl Workspace {
         self.ties.extend(name.map(LeaseResource::IdempotencyKey));
         for check in self.checks.iter().filter(|check| check.charged) {
             if check.is_concurrency {
-                self.ties.push(LeaseResource::Permit(check.state()));
+                self.ties.push(LeaseResource::Permit(check.digest));
                 continue;
             }
             let number = check.rule as usize;

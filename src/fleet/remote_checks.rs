@@ -19,8 +19,8 @@ use super::rng::Rng;
 use super::window::RedisClock;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, OnCheckReply, RemoteChecker, SharedKey, Shortfall,
-    Shortfalls,
+    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, SharedKey,
+    Shortfall, Shortfalls,
 };
 use breaker::Breaker;
 use permits::PermitQueue;
@@ -268,15 +268,15 @@ impl PendingChecks {
         assert_eq!(paid.len(), needs.len(), "a reply has one result for each key");
         let is_paid = paid.iter().all(|paid| paid.wait == CostCover::No);
         for (need, paid) in needs.iter().zip(paid) {
-            match paid.wait {
-                CostCover::No if is_paid => reply.add_granted(need, paid.level, sent_at),
-                CostCover::No => reply.add_uncharged(need, paid.level, sent_at),
-                CostCover::Until(us) => reply.add_refused(need, Some(Micros(us)), paid.level, sent_at),
-                CostCover::Never => reply.add_refused(need, None, paid.level, sent_at),
-            }
-            if let Some(window) = &paid.window {
-                reply.set_window_refill(window.next_increase(now.at), paid_us);
-            }
+            let refused = match paid.wait {
+                CostCover::No => None,
+                CostCover::Until(us) => Some((need.missing_units, Some(Micros(us)))),
+                CostCover::Never => Some((need.missing_units, None)),
+            };
+            let (granted, level) = (if is_paid { need.missing_units } else { 0 }, paid.level);
+            let next_increase = paid.window.as_ref().and_then(|window| window.next_increase(now.at));
+            let paid_us = if paid.window.is_some() { paid_us } else { 0 };
+            reply.add(need, KeyCheckReply { granted, level, refused, sent_at, next_increase, paid_us });
         }
         if is_late {
             return;

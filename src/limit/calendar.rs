@@ -52,23 +52,17 @@ impl Calendar {
         Calendar { zone, step, last_range: LastRange::default() }
     }
 
-    /// The length of every window, in nanoseconds, if all windows have the same length.
-    pub(super) fn uniform_nanos(&self) -> Option<u64> {
-        match (&self.zone, self.step) {
-            (None, CalendarStep::Within(nanos)) => DAY_NANOS.is_multiple_of(nanos).then_some(nanos),
-            (None, CalendarStep::Days(days)) => Some(u64::from(days) * DAY_NANOS),
-            _ => None,
-        }
-    }
-
     /// The length of every window and the start of one of them, in nanoseconds of Unix time, if all have the same
     /// length.
     pub(super) fn uniform_period(&self) -> Option<(u64, u64)> {
-        let origin = match self.step {
-            CalendarStep::Days(days) if days % 7 == 0 => FIRST_MONDAY.unsigned_abs() * DAY_NANOS,
-            _ => 0,
-        };
-        self.uniform_nanos().map(|nanos| (nanos, origin))
+        match (&self.zone, self.step) {
+            (None, CalendarStep::Within(nanos)) => DAY_NANOS.is_multiple_of(nanos).then_some((nanos, 0)),
+            (None, CalendarStep::Days(days)) => {
+                let origin = if days % 7 == 0 { FIRST_MONDAY.unsigned_abs() * DAY_NANOS } else { 0 };
+                Some((u64::from(days) * DAY_NANOS, origin))
+            }
+            _ => None,
+        }
     }
 
     /// The window that contains an instant of Unix time, in nanoseconds.

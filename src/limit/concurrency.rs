@@ -6,14 +6,14 @@
 
 use std::num::NonZeroU32;
 
-use super::permits::FleetPermits;
+use super::share::FleetTerms;
 
 /// The configured limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConcurrencyQuota {
     pub(super) max: u32,
     /// Set if all hosts together share the limit.
-    pub(super) fleet: Option<FleetPermits>,
+    pub(super) fleet: Option<FleetTerms>,
 }
 
 impl ConcurrencyQuota {

@@ -11,7 +11,7 @@
 //! before the oldest, which stays in its slot, or from zero at the front of the block. Dropped entries stay in their
 //! slots until the block is full; then the rest moves to the front at once.
 
-use super::malloc_block_bytes;
+use super::{halves, join, malloc_block_bytes};
 
 /// The block of entries; empty entries allocate nothing.
 #[derive(Clone, Debug, Default)]
@@ -221,13 +221,13 @@ impl<'a> EntryRun<'a> {
 type LogEntry = [u32; SLOT_WORDS];
 
 fn entry(nanos: u64, sum: u32) -> LogEntry {
-    let [a, b, c, d, e, f, g, h] = nanos.to_le_bytes();
-    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]), sum]
+    let [low, high] = halves(nanos);
+    [low, high, sum]
 }
 
 #[inline]
 fn nanos([low, high, _]: &LogEntry) -> u64 {
-    u64::from(*high) << 32 | u64::from(*low)
+    join([*low, *high])
 }
 
 #[inline]

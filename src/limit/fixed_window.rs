@@ -63,8 +63,9 @@ pub struct FixedWindowQuota {
     /// The nominal length: a month is 30 days.
     nanos: u64,
     windows: Windows,
-    /// The length of every window, if all have the same; cached because each reply needs it.
-    uniform_nanos: Option<u64>,
+    /// The length of every window and the start of one of them, in nanoseconds, if all have the same length; cached
+    /// because each reply needs it.
+    uniform: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,11 +91,11 @@ impl FixedWindowQuota {
             WindowAlign::Utc => Windows::Calendar(Calendar::new(None, calendar_step(period)?)),
             WindowAlign::Zone(zone) => Windows::Calendar(Calendar::new(Some(zone), calendar_step(period)?)),
         };
-        let uniform_nanos = match &windows {
-            Windows::First | Windows::Epoch => Some(nanos),
-            Windows::Calendar(calendar) => calendar.uniform_nanos(),
+        let uniform = match &windows {
+            Windows::First | Windows::Epoch => Some((nanos, 0)),
+            Windows::Calendar(calendar) => calendar.uniform_period(),
         };
-        Ok(FixedWindowQuota { count, period, nanos, windows, uniform_nanos })
+        Ok(FixedWindowQuota { count, period, nanos, windows, uniform })
     }
 
     /// Returns the same windows with another count: states of the two are comparable.
@@ -116,7 +117,7 @@ impl FixedWindowQuota {
 
     /// The nominal length of the windows; a month is 30 days.
     pub const fn window(&self) -> Micros {
-        Micros(self.nanos.div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(self.nanos)
     }
 
     /// Describes the length and the alignment of the windows: states are comparable between equal descriptions.
@@ -146,14 +147,9 @@ impl FixedWindowQuota {
         reading.min(u64::MAX - 1)
     }
 
-    /// The length of every window and the start of one of them, in nanoseconds of Unix time. `None`: the windows begin
-    /// with a request, or their lengths differ.
+    /// The length of every window and the start of one of them, in nanoseconds of Unix time. `None`: their lengths differ.
     pub(super) fn uniform_period(&self) -> Option<(u64, u64)> {
-        match &self.windows {
-            Windows::First => None,
-            Windows::Epoch => Some((self.nanos, 0)),
-            Windows::Calendar(calendar) => calendar.uniform_period(),
-        }
+        self.uniform.filter(|_| !self.is_per_key())
     }
 
     /// Whether each key has its own windows, which begin with its first request.
@@ -201,11 +197,11 @@ impl FixedWindowQuota {
     /// For months and time zones this asks the calendar, mostly its cached range: about 20 ns. A lookup in a time zone
     /// takes 200 ns, and 500 ns past the year 2037, where the tables of most zones end.
     fn window_at(&self, reading: u64) -> Micros {
-        let nanos = match (self.uniform_nanos, &self.windows) {
+        let nanos = match (self.uniform, &self.windows) {
             (None, Windows::Calendar(calendar)) => calendar.window_at(reading).nanos,
-            (nanos, _) => nanos.unwrap_or(self.nanos),
+            (uniform, _) => uniform.map_or(self.nanos, |(nanos, _)| nanos),
         };
-        Micros(nanos.div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(nanos)
     }
 }
 
@@ -242,7 +238,7 @@ impl FixedWindowState {
         }
         // The cost is at most N, so the difference is not below zero.
         match self.counted(quota, now) {
-            Some((used, left)) if used > quota.count - cost => Outcome::Later(micros_up(left)),
+            Some((used, left)) if used > quota.count - cost => Outcome::Later(Micros::from_nanos(left)),
             _ => Outcome::Pass,
         }
     }
@@ -273,7 +269,7 @@ impl FixedWindowState {
             limit: u64::from(quota.count),
             window: quota.window_at(quota.reading(Now { at: inside, ..now })),
             remaining: u64::from(remaining),
-            reset: micros_up(left),
+            reset: Micros::from_nanos(left),
         }
     }
 
@@ -337,14 +333,7 @@ fn calendar_step(period: WindowPeriod) -> Result<CalendarStep, LimitError> {
     }
 }
 
-#[inline]
-const fn micros_up(nanos: u64) -> Micros {
-    Micros(nanos.div_ceil(NANOS_PER_MICRO))
-}
-
 const LONGEST_MONTH_DAYS: u64 = 31;
 
 /// A month that follows no calendar, in nanoseconds.
 const MONTH_NANOS: u64 = 30 * DAY_NANOS;
-
-const NANOS_PER_MICRO: u64 = 1_000;

@@ -25,7 +25,8 @@ use crate::clock::Micros;
 use fixed_window::WindowPeriod::Nanos;
 
 /// The configured numbers of one limit, for any algorithm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Quota {
     /// A burst that refills at a rate.
     TokenBucket(token_bucket::TokenBucketQuota),
@@ -87,13 +88,8 @@ impl Quota {
     /// The algorithm in the notation of rules.
     pub fn algorithm(&self) -> &'static str {
         match self {
-            Quota::TokenBucket(_) => "token_bucket",
-            Quota::LeakyBucket(_) => "leaky_bucket",
-            Quota::FixedWindow(_) => "fixed_window",
-            Quota::SlidingLog(_) => "sliding_log",
-            Quota::SlidingWindow(_) => "sliding_window",
-            Quota::Concurrency(_) => "concurrency",
-            Quota::FleetBudget(quota) => quota.local_quota().algorithm(),
+            Quota::FleetBudget(quota) => quota.local_quota().into(),
+            quota => quota.into(),
         }
     }
 }
@@ -139,6 +135,19 @@ impl QuotaLevel {
     pub fn for_refusal(self, cost: u32) -> QuotaLevel {
         QuotaLevel { remaining: self.remaining.min(u64::from(cost.saturating_sub(1))), ..self }
     }
+}
+
+/// The lower and the upper half of a word.
+#[inline]
+pub(crate) const fn halves(word: u64) -> [u32; 2] {
+    let [a, b, c, d, high @ ..] = word.to_le_bytes();
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high)]
+}
+
+/// The word of these [`halves`].
+#[inline]
+pub(crate) fn join([low, high]: [u32; 2]) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
 }
 
 /// Bytes that malloc (glibc, 64 bits) allocates for a block of `payload` bytes: 8 bytes of header, rounded up to 16, at

@@ -6,49 +6,37 @@
 //!
 //! [`LeaseCount`](super::concurrency::LeaseCount) counts the leases themselves, on every host.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::concurrency::ConcurrencyQuota;
-use super::share::{Fallback, FleetMember, FleetStatus, HOLD, REMOTE_CHECK_WAIT_DEFAULT};
+use super::share::{Fallback, FleetMember, FleetStatus, FleetTerms, HOLD, RemoteCheckWait};
 use super::{Outcome, QuotaLevel};
 use crate::clock::{Micros, Timestamp};
-
-/// How hosts share a limit.
-#[derive(Clone, Debug)]
-pub(super) struct FleetPermits {
-    when_down: Fallback,
-    /// Whether a request without a permit waits for one.
-    asks: bool,
-    /// The longest wait of a request for a remote check.
-    wait_max: Duration,
-    joined: Arc<OnceLock<FleetMember>>,
-}
 
 impl ConcurrencyQuota {
     /// Returns the limit as one of all hosts together.
     #[must_use]
     pub fn shared(self, when_down: Fallback) -> ConcurrencyQuota {
-        let wait_max = REMOTE_CHECK_WAIT_DEFAULT;
-        let fleet = FleetPermits { when_down, asks: true, wait_max, joined: Arc::default() };
-        ConcurrencyQuota { fleet: Some(fleet), ..self }
+        ConcurrencyQuota { fleet: Some(FleetTerms::new(when_down, RemoteCheckWait::OnMiss)), ..self }
     }
 
     /// Returns the shared limit with each host's part of it in place of remote checks.
     #[must_use]
     pub fn without_remote_checks(self) -> ConcurrencyQuota {
-        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetPermits { asks: false, ..fleet }), ..self }
+        let asks = RemoteCheckWait::Never;
+        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetTerms { asks, ..fleet }), ..self }
     }
 
     /// Returns the shared limit with this longest wait for a remote check.
     #[must_use]
     pub fn with_wait_max(self, wait_max: Duration) -> ConcurrencyQuota {
-        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetPermits { wait_max, ..fleet }), ..self }
+        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetTerms { wait_max, ..fleet }), ..self }
     }
 
     /// Whether a request without a permit waits for one.
     pub fn may_wait(&self) -> bool {
-        self.fleet.as_ref().is_some_and(|fleet| fleet.asks)
+        self.fleet.as_ref().is_some_and(FleetTerms::may_wait)
     }
 
     /// Whether all hosts together share the limit.
@@ -70,11 +58,11 @@ impl ConcurrencyQuota {
         self.fleet.as_ref().map(|fleet| fleet.when_down)
     }
 
-    /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
-    /// a shared limit is judged as if there were no other host. Joining again has no effect.
+    /// Joins the fleet under its own budget number. Before that a shared limit is judged as if there were no other host.
+    /// Joining again has no effect.
     pub fn join(&self, fleet_status: &Arc<FleetStatus>, budget: u64) {
         if let Some(fleet) = &self.fleet {
-            fleet.joined.get_or_init(|| FleetMember { fleet_status: Arc::clone(fleet_status), budget });
+            fleet.join(fleet_status, budget);
         }
     }
 
@@ -98,7 +86,7 @@ impl ConcurrencyQuota {
         let is_unanswered =
             !status.answers_in_time() || permits.is_some_and(|permits| permits.unanswered_at == now);
         if !is_unanswered {
-            return if fleet.asks { 0 } else { part };
+            return if fleet.may_wait() { 0 } else { part };
         }
         let is_none_free = || known_free(permits, now).is_some_and(|free| free <= 0);
         match fleet.when_down {
@@ -156,15 +144,6 @@ impl ConcurrencyQuota {
         known_free(permits, now).is_none_or(|free| i64::from(new) < free) && self.may_obtain(permits, now)
     }
 }
-
-/// Fleet membership is not part of the numbers of a limit.
-impl PartialEq for FleetPermits {
-    fn eq(&self, other: &FleetPermits) -> bool {
-        (self.when_down, self.asks, self.wait_max) == (other.when_down, other.asks, other.wait_max)
-    }
-}
-
-impl Eq for FleetPermits {}
 
 /// This host's permits of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,7 +211,7 @@ impl Permits {
     /// removed.
     pub fn nanos_until_droppable(&self, now: Timestamp) -> u64 {
         let ends = if self.tracked { self.expires_at.after(DROPPED_AFTER) } else { now };
-        ends.as_nanos().saturating_sub(now.as_nanos())
+        ends.nanos_since(now)
     }
 
     /// The budget number of the limit of this key.

@@ -132,38 +132,30 @@ impl TickScale {
 
 /// The reason why a rate or a limit is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum LimitError {
-    /// The count is zero and would refuse everything.
     #[error("a rate of 0 refuses everything")]
     Zero,
-    /// The period is zero or longer than 366 days.
     #[error("a period is at least a nanosecond and at most 366 days")]
     Period,
-    /// The units are closer together than the ticks can represent.
     #[error("a rate this fast cannot be kept to within one part in 100000")]
     TooFast,
-    /// burst × interval does not fit.
     #[error(
         "a burst this large takes too long to fill: at most 73 years, 208 days at a rate that is not exact"
     )]
     BurstTooLarge,
-    /// The window is shorter than a millisecond or longer than 366 days.
     #[error("a window is at least a millisecond and at most 366 days")]
     Window,
-    /// The log would keep more than [`COUNT_MAX`](super::sliding_log::COUNT_MAX) requests per key.
     #[error(
         "a sliding log counts to at most 10000, since it keeps every request; a sliding window counts further"
     )]
     LogTooLarge,
-    /// The number of buckets is zero or above 60.
     #[error("a sliding window has 1 to 60 buckets")]
     Buckets,
-    /// (queue + 1) × interval does not fit.
     #[error(
         "a queue this long takes too long to drain: at most 73 years, 208 days at a rate that is not exact"
     )]
     QueueTooLong,
-    /// A window longer than a day could not begin and end at midnight.
     #[error(
         "a window of more than a day that begins at midnight is a whole number of days; one that opens with the first request (`align: first`) may have any length"
     )]

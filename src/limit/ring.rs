@@ -9,7 +9,7 @@
 //! A new bucket replaces the oldest one, and the total is updated incrementally: of sixty buckets a check reads two,
 //! which are adjacent, in one block outside the table.
 
-use super::malloc_block_bytes;
+use super::{halves, join, malloc_block_bytes};
 use crate::clock::Timestamp;
 
 /// The ring. Two counters are stored inline; more buckets use a block of memory while something is counted.
@@ -192,13 +192,12 @@ fn newest([newest, ..]: &RingHead) -> usize {
 
 #[inline]
 fn total([_, low, high]: &RingHead) -> u64 {
-    u64::from(*high) << 32 | u64::from(*low)
+    join([*low, *high])
 }
 
 #[inline]
 fn set_total([_, low, high]: &mut RingHead, total: u64) {
-    let [a, b, c, d, e, f, g, h] = total.to_le_bytes();
-    (*low, *high) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+    [*low, *high] = halves(total);
 }
 
 /// The index of the bucket `back` places before the newest, of `len`.

@@ -38,23 +38,29 @@ use serde::Deserialize;
 use strum::{Display, IntoStaticStr};
 
 /// The configured numbers of one budget.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareQuota {
     bucket: token_bucket::TokenBucketQuota,
     credit: u16,
     /// Gives no credit where a host's part of it is less than a unit.
     in_whole_units: bool,
-    when_down: Fallback,
     derived: Derived,
-    asks: RemoteCheckWait,
-    /// The longest wait of a request for a remote check.
-    wait_max: Duration,
-    joined: Arc<OnceLock<FleetMember>>,
+    terms: FleetTerms,
     window: Option<Arc<BudgetWindow>>,
 }
 
+/// How hosts share a budget or a concurrency limit.
+#[derive(Clone, Debug)]
+pub(super) struct FleetTerms {
+    pub(super) when_down: Fallback,
+    pub(super) asks: RemoteCheckWait,
+    /// The longest wait of a request for a remote check.
+    pub(super) wait_max: Duration,
+    pub(super) joined: Arc<OnceLock<FleetMember>>,
+}
+
 /// Values derived once from the numbers, to avoid divisions per request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Derived {
     /// The rate in millionths of a unit per second.
     micro_per_second: u64,
@@ -205,11 +211,8 @@ impl ShareQuota {
             bucket,
             credit,
             in_whole_units: false,
-            when_down,
             derived: Derived::new(&bucket, credit),
-            asks: RemoteCheckWait::Never,
-            wait_max: REMOTE_CHECK_WAIT_DEFAULT,
-            joined: Arc::default(),
+            terms: FleetTerms::new(when_down, RemoteCheckWait::Never),
             window: None,
         }
     }
@@ -241,22 +244,22 @@ impl ShareQuota {
 
     /// The fallback while Redis is unreachable.
     pub const fn fallback(&self) -> Fallback {
-        self.when_down
+        self.terms.when_down
     }
 
-    /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
-    /// the budget is judged as if there were no other host. Joining again has no effect.
+    /// Joins the fleet under its own budget number. Before that the budget is judged as if there were no other host.
+    /// Joining again has no effect.
     pub fn join(&self, fleet_status: &Arc<FleetStatus>, budget: u64) {
-        self.joined.get_or_init(|| FleetMember { fleet_status: Arc::clone(fleet_status), budget });
+        self.terms.join(fleet_status, budget);
     }
 
     /// The budget number under which it has joined the fleet.
     pub fn budget(&self) -> Option<u64> {
-        self.joined.get().map(|joined| joined.budget)
+        self.terms.joined.get().map(|joined| joined.budget)
     }
 
     fn fleet_status(&self) -> Option<&FleetStatus> {
-        self.joined.get().map(|joined| &*joined.fleet_status)
+        self.terms.joined.get().map(|joined| &*joined.fleet_status)
     }
 
     /// Units that one of `hosts` hosts may admit before they are charged; zero means less than one.
@@ -301,7 +304,7 @@ impl Derived {
     fn new(bucket: &token_bucket::TokenBucketQuota, credit: u16) -> Derived {
         let rate = bucket.rate();
         let micro = u128::from(rate.count()) * u128::from(MICRO_UNITS) * NANOS_PER_SECOND;
-        let one_unit = rate.period_nanos().div_ceil(u64::from(rate.count())).div_ceil(NANOS_PER_MICRO);
+        let one_unit = Micros::from_nanos(rate.period_nanos().div_ceil(u64::from(rate.count())));
         let part = u64::from(bucket.burst()) * u64::from(credit) / CREDIT_WHOLE;
         // ⌊interval · 1000 · hosts ÷ credit⌋ is quotient · hosts + ⌊rest · hosts ÷ credit⌋.
         let whole = u128::from(bucket.ticks_of(1)) * u128::from(CREDIT_WHOLE);
@@ -310,7 +313,7 @@ impl Derived {
         Derived {
             micro_per_second: at_most(micro / u128::from(rate.period_nanos())),
             full: i64::from(bucket.burst()) * MICRO_UNITS.cast_signed(),
-            one_unit: Micros(one_unit),
+            one_unit,
             // The credit is at most the whole burst.
             credit: u32::try_from(part).unwrap_or(u32::MAX),
             credit_ticks: at_most(whole / divisor),
@@ -319,17 +322,29 @@ impl Derived {
     }
 }
 
-/// Fleet membership is not part of the numbers of a budget.
-impl PartialEq for ShareQuota {
-    fn eq(&self, other: &ShareQuota) -> bool {
-        let numbers = |quota: &ShareQuota| {
-            (quota.bucket, quota.credit, quota.in_whole_units, quota.when_down, quota.asks, quota.wait_max)
-        };
-        numbers(self) == numbers(other) && self.window == other.window
+impl FleetTerms {
+    pub(super) fn new(when_down: Fallback, asks: RemoteCheckWait) -> FleetTerms {
+        FleetTerms { when_down, asks, wait_max: REMOTE_CHECK_WAIT_DEFAULT, joined: Arc::default() }
+    }
+
+    pub(super) fn join(&self, fleet_status: &Arc<FleetStatus>, budget: u64) {
+        self.joined.get_or_init(|| FleetMember { fleet_status: Arc::clone(fleet_status), budget });
+    }
+
+    /// Whether requests may wait for a remote check.
+    pub(super) fn may_wait(&self) -> bool {
+        self.asks != RemoteCheckWait::Never
     }
 }
 
-impl Eq for ShareQuota {}
+/// Fleet membership is not part of the numbers of a limit.
+impl PartialEq for FleetTerms {
+    fn eq(&self, other: &FleetTerms) -> bool {
+        (self.when_down, self.asks, self.wait_max) == (other.when_down, other.asks, other.wait_max)
+    }
+}
+
+impl Eq for FleetTerms {}
 
 /// The initial outage counter: an outage until Redis is reached.
 const OUTAGES_AT_START: u32 = 1;
@@ -345,5 +360,3 @@ const SYNCS_PER_SECOND: u64 = 10;
 const MICRO_UNITS: u64 = 1_000_000;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
-
-const NANOS_PER_MICRO: u64 = 1_000;

@@ -73,7 +73,7 @@ impl SlidingLogQuota {
 
     /// The window W.
     pub const fn window(&self) -> Micros {
-        Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(self.window_nanos)
     }
 
     /// Heap bytes of a key: with one entry, and the most that a key ever has.
@@ -249,7 +249,5 @@ fn wait(counted: EntryRun<'_>, quota: &SlidingLogQuota, now: Now, most: u32) -> 
     let last_to_leave = counted.count_while(|sum| sum < too_many);
     // The log contains the entry that leaves last. Times saturate at `u64::MAX`.
     let leaves = counted.nanos(last_to_leave).unwrap_or(0).saturating_add(quota.window_nanos);
-    Micros(leaves.saturating_sub(now.at.as_nanos()).div_ceil(NANOS_PER_MICRO).max(1))
+    Micros::from_nanos(leaves.saturating_sub(now.at.as_nanos()).max(1))
 }
-
-const NANOS_PER_MICRO: u64 = 1_000;

@@ -80,7 +80,7 @@ impl SlidingWindowQuota {
 
     /// The window W.
     pub const fn window(&self) -> Micros {
-        Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(self.window_nanos)
     }
 
     /// The number of buckets, B.
@@ -152,8 +152,7 @@ impl SlidingWindowState {
         if cost == 0 {
             return;
         }
-        let BucketPosition { passed, .. } = self.position(quota, now);
-        self.0.advance(passed, now.at, quota.counters());
+        self.0.advance(self.position(quota, now).passed, now.at, quota.counters());
         self.0.add(cost);
     }
 
@@ -202,13 +201,12 @@ impl SlidingWindowState {
 
     #[inline]
     fn view(&self, quota: &SlidingWindowQuota, now: Now) -> WindowView<'_> {
-        let BucketPosition { elapsed, passed, before } = self.position(quota, now);
-        let oldest = usize::from(quota.buckets).checked_sub(passed);
+        let position = self.position(quota, now);
+        let oldest = usize::from(quota.buckets).checked_sub(position.passed);
         // Counters of buckets that have left the window, or are leaving it, are behind the others.
         let leaving = (oldest.unwrap_or(0)..self.0.len()).map(|back| u64::from(self.0.count(back)));
         WindowView {
-            elapsed,
-            before,
+            position,
             ring: &self.0,
             whole: self.0.total() - leaving.sum::<u64>(),
             whole_buckets: oldest.unwrap_or(0),
@@ -247,10 +245,7 @@ struct BucketPosition {
 
 #[derive(Clone, Copy, Debug)]
 struct WindowView<'a> {
-    /// The time since the start of the instant's bucket, out of W.
-    elapsed: u64,
-    /// The time from the instant to that bucket if it is earlier, in 1/B nanoseconds.
-    before: u64,
+    position: BucketPosition,
     ring: &'a Ring,
     /// The total of the buckets that are wholly in the window.
     whole: u64,
@@ -263,7 +258,8 @@ impl WindowView<'_> {
     #[inline]
     fn estimate(&self, quota: &SlidingWindowQuota) -> u64 {
         // At most `oldest`, because the rest of a bucket is at most the whole.
-        self.whole + mul_div(u64::from(self.oldest), quota.window_nanos - self.elapsed, quota.window_nanos)
+        self.whole
+            + mul_div(u64::from(self.oldest), quota.window_nanos - self.position.elapsed, quota.window_nanos)
     }
 
     /// The wait until the estimate is at most `most`; it is more now.
@@ -287,9 +283,10 @@ impl WindowView<'_> {
             None => 0,
         };
         // In 1/B nanoseconds; at most 61 windows of 366 days, so it fits.
-        let ahead = (later_by + elapsed).saturating_sub(self.elapsed).saturating_add(self.before);
+        let BucketPosition { elapsed: now, before, .. } = self.position;
+        let ahead = (later_by + elapsed).saturating_sub(now).saturating_add(before);
         // Never zero: at `u64::MAX` the clock of the buckets stands still.
-        Micros(ahead.div_ceil(u64::from(quota.buckets)).div_ceil(NANOS_PER_MICRO).max(1))
+        Micros::from_nanos(ahead.div_ceil(u64::from(quota.buckets)).max(1))
     }
 }
 
@@ -322,5 +319,3 @@ fn widen(buckets: usize) -> u128 {
 
 /// More than 60 buckets are as exact as a log and cost more to read.
 const BUCKETS: RangeInclusive<u8> = 1..=60;
-
-const NANOS_PER_MICRO: u64 = 1_000;

@@ -13,7 +13,7 @@
 //! more.
 
 use super::{LimitError, Outcome, QuotaLevel, Rate, TickScale};
-use crate::clock::{Micros, Timestamp};
+use crate::clock::{Micros, NANOS_PER_MICRO, Timestamp};
 
 /// The configured limit, in ticks of its scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,8 +232,6 @@ fn ticks(at: Timestamp, scale: TickScale) -> u64 {
 pub(super) fn micros_up(ticks: u64, scale: TickScale) -> Micros {
     Micros(ticks.div_ceil(u64::from(scale.ticks_per_nano()) * NANOS_PER_MICRO))
 }
-
-const NANOS_PER_MICRO: u64 = 1_000;
 
 /// An eighth of the range of ticks: 73 years at one tick per nanosecond, 208 days at 128.
 const CAPACITY_TICKS_MAX: u64 = 1 << 61;

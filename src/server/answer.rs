@@ -126,7 +126,7 @@ impl FrameHandler {
             }
         };
         if timed && answered > 0 {
-            let took = self.shared.clock.now().at.as_nanos().saturating_sub(now.at.as_nanos());
+            let took = self.shared.clock.now().at.nanos_since(now.at);
             decider.record_duration(took, answered);
         }
         BatchResult { consumed, next, at: now.at }

@@ -292,7 +292,7 @@ const STALL_ATTRIBUTE: &str = "debug-stall";
 
 fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
     let mut notes: Vec<_> = decision.notes().collect();
-    notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.name())));
+    notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.into())));
     let all: Option<Vec<_>> =
         frame.options.all.then(|| decision.matching_limits().map(limit_entry).collect());
     let mut reply = DecisionReply {

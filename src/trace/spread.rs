@@ -166,7 +166,7 @@ fn is_drawn(key: u64, halvings: u32) -> bool {
 
 /// The time in which a rule grants its limit once; zero if it has none.
 pub(super) fn window_nanos(rule: &Rule) -> u64 {
-    rule.limit.quota().map_or(0, |quota| quota.window().0.saturating_mul(NANOS_PER_MICRO))
+    rule.limit.quota().map_or(0, |quota| quota.window().as_nanos())
 }
 
 /// Precise to 1 %, and exact up to 255; grows to about 30 KB.
@@ -186,8 +186,6 @@ pub(crate) const KEPT_MAX: usize = 500_000;
 
 /// A share is seldom an exact float: 99.9 % of 1 000 is 999, not 1 000.
 const SLACK: f64 = 1e-6;
-
-const NANOS_PER_MICRO: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {

@@ -112,7 +112,7 @@ impl StageCheck {
             A::table_mut(shard).change_at(index, digest, memory, context.now, fresh, change);
         context.shards.count_evictions(evicted);
         if A::IS_SHARED && calls {
-            shard.share_sync_queue.push_share_key(self.key, quota.budget(), context.shards);
+            shard.share_sync_queue.push(self.key, quota.budget(), &context.shards.shares_due);
         }
         level
     }

@@ -55,7 +55,7 @@ impl StageCheck {
         let (calls, evicted) = shard.permits.change(self.digest, memory, context.now, fresh, change);
         context.shards.count_evictions(evicted);
         if calls {
-            shard.permit_sync_queue.push_permit_key(self.key, budget, context.shards);
+            shard.permit_sync_queue.push(self.key, Some(budget), &context.shards.permits_due);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::algorithm::AlgorithmTable;
 use crate::engine::shards::Shard;
 use crate::engine::table::AnyTable;
-use crate::engine::tag::{BlockedUntil, TableState, Tag};
+use crate::engine::tag::{TableState, Tag};
 use crate::limit::Outcome;
 
 impl StageCheck {
@@ -51,10 +51,10 @@ impl StageCheck {
         quota: &A,
         context: &CheckContext<'_>,
         shard: &Shard,
-    ) -> Option<BlockedUntil> {
+    ) -> Option<Timestamp> {
         let state = A::table(shard).find(&self.digest)?;
         let wait = wait_for_one(quota, state, context.now);
-        (wait > Micros::ZERO).then(|| BlockedUntil(context.now.at.after(wait.into())))
+        (wait > Micros::ZERO).then(|| context.now.at.after(wait.into()))
     }
 
     /// Records since when the key uses its soft part, or removes the record. `had_some`: some of the quota
@@ -75,7 +75,7 @@ impl StageCheck {
             (None, _) => None,
         };
         match since.zip(ends) {
-            Some((since, BlockedUntil(ends))) => {
+            Some((since, ends)) => {
                 let soft = SoftState { since, ends };
                 let (_, evicted) =
                     shard.soft_states.change(self.digest, memory, context.now, || soft, |kept| *kept = soft);
@@ -108,6 +108,6 @@ pub(in crate::engine) struct SoftState {
 
 impl TableState for SoftState {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
-        self.ends.as_nanos().saturating_sub(now.at.as_nanos())
+        self.ends.nanos_since(now.at)
     }
 }

@@ -10,10 +10,8 @@ use super::key_blocks::{BlockedKeys, FoundKeys, digest_words};
 use super::{
     BlockedKey, ControlEvent, KeyError, OperatorControl, RuleName, Switch, SwitchOrigin, SwitchView, Target,
 };
-use crate::clock::Timestamp;
 use crate::engine::Engine;
-use crate::engine::digest::{HashKey, KeyHash};
-use crate::engine::fleet::FleetMembership;
+use crate::engine::digest::KeyHash;
 
 /// The current fleet overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,7 +112,7 @@ impl Engine {
 impl OperatorControl {
     /// Returns the later switch of a target, of this host's and the fleet's.
     pub(super) fn find_latest_switch(&self, is_it: impl Fn(&Target) -> bool) -> Option<&Switch> {
-        let own = self.switches.iter().find(|switch| is_it(&switch.target));
+        let own = self.own.switches.iter().find(|switch| is_it(&switch.target));
         let everywhere = self.fleet.switches.iter().find(|switch| is_it(&switch.target));
         match (own, everywhere) {
             (Some(own), Some(everywhere)) => {
@@ -138,30 +136,4 @@ impl SwitchOrigin {
 pub(in crate::engine) struct FleetBlockedKeys {
     pub(in crate::engine) hash: KeyHash,
     pub(in crate::engine) blocked: Option<Arc<BlockedKeys>>,
-}
-
-impl FleetBlockedKeys {
-    /// Makes it for a rule that counts by key; `None` without a fleet.
-    pub(in crate::engine) fn for_rule(
-        fleet: &FleetMembership,
-        own: &HashKey,
-        of_rule: impl Fn(&HashKey) -> KeyHash,
-        blocked: Option<Arc<BlockedKeys>>,
-    ) -> Option<FleetBlockedKeys> {
-        fleet.is_joined().then(|| FleetBlockedKeys { hash: of_rule(fleet.hash_key(true, own)), blocked })
-    }
-
-    #[inline]
-    pub(in crate::engine) fn has_blocked_keys(&self) -> bool {
-        self.blocked.is_some()
-    }
-
-    /// The end of a key's block; the origin of time if it is not blocked.
-    pub(in crate::engine) fn blocked_until<'v, V: ExactSizeIterator<Item = &'v str>>(
-        &self,
-        values: impl Fn() -> V,
-    ) -> Timestamp {
-        let until = |blocked: &BlockedKeys| blocked.get(&digest_words(&self.hash.digest(values()))).copied();
-        self.blocked.as_deref().and_then(until).unwrap_or(Timestamp::ORIGIN)
-    }
 }

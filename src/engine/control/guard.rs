@@ -72,7 +72,8 @@ impl CallerSample {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Guards {
     watched: Vec<GuardedRule>,
-    alarms_by_rule: Vec<(RuleName, u64)>,
+    /// The number of alarms per rule, in the order of the first alarm.
+    pub(in crate::engine) alarms_by_rule: Vec<(RuleName, u64)>,
     /// Rules that raised an alarm and have not changed since.
     alarmed: Vec<RuleName>,
 }
@@ -98,11 +99,6 @@ impl Guards {
 
     pub(in crate::engine) fn heap_bytes(&self) -> usize {
         self.watched.iter().map(|watched| watched.guarding.callers.lock().allocation_size()).sum()
-    }
-
-    /// The number of alarms per rule, in the order of the first alarm.
-    pub(in crate::engine) fn alarm_counts(&self) -> &[(RuleName, u64)] {
-        &self.alarms_by_rule
     }
 
     /// Takes the number of alarms of a rule whose slot changes; the total is stored elsewhere.

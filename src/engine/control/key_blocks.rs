@@ -117,12 +117,12 @@ impl Engine {
         }
         let key = digest_words(&found.key);
         let is_known = |block: &BlockedKey| block.rule == *rule && block.key == key;
-        if control.blocks.len() >= BLOCKS_MAX && !control.blocks.iter().any(is_known) {
+        if control.own.blocks.len() >= BLOCKS_MAX && !control.own.blocks.iter().any(is_known) {
             return Err(KeyError::TooMany);
         }
-        control.blocks.retain(|block| !is_known(block));
+        control.own.blocks.retain(|block| !is_known(block));
         let block = BlockedKey { rule: rule.clone(), key, text: found.text(named), until, by };
-        control.blocks.push(block.clone());
+        control.own.blocks.push(block.clone());
         self.recompile_rules(&mut control);
         Ok(block)
     }
@@ -192,14 +192,14 @@ impl Engine {
     /// All keys blocked on this host, oldest block first.
     #[must_use]
     pub fn blocked_keys(&self) -> Vec<BlockedKey> {
-        self.control.lock().blocks.clone()
+        self.control.lock().own.blocks.clone()
     }
 
     fn remove_block(&self, control: &mut OperatorControl, rule: &RuleName, found: &FoundKeys) -> bool {
-        let before = control.blocks.len();
+        let before = control.own.blocks.len();
         let key = digest_words(&found.key);
-        control.blocks.retain(|block| block.rule != *rule || block.key != key);
-        let some = control.blocks.len() < before;
+        control.own.blocks.retain(|block| block.rule != *rule || block.key != key);
+        let some = control.own.blocks.len() < before;
         if some {
             self.recompile_rules(control);
         }
@@ -256,7 +256,7 @@ impl FoundKeys {
 
     fn each_state(&self, engine: &Engine, mut visit: impl FnMut(&mut Shard, &Digest)) {
         for digest in &self.states {
-            visit(&mut engine.shards.lock(engine.shards.index_for(digest)), digest);
+            visit(&mut engine.shards.lock_for(digest), digest);
         }
     }
 
@@ -291,7 +291,7 @@ fn state_digests(compiled_rule: &CompiledRule, key: &Digest) -> Vec<Digest> {
     states
 }
 
-pub(super) fn digest_words(key: &Digest) -> [u64; 2] {
+pub(in crate::engine) fn digest_words(key: &Digest) -> [u64; 2] {
     [key.hash(), key.high()]
 }
 

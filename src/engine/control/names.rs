@@ -104,7 +104,7 @@ impl OperatorControl {
             domain.named().map(|named| RuleName::from_item(domain, &named)).collect::<Vec<_>>()
         });
         let switched =
-            self.switches.iter().chain(&self.fleet.switches).filter_map(|switch| match &switch.target {
+            self.own.switches.iter().chain(&self.fleet.switches).filter_map(|switch| match &switch.target {
                 Target::Rule(rule) => Some(rule.clone()),
                 Target::Daemon => None,
             });

@@ -137,14 +137,14 @@ impl Engine {
     pub fn set_switch(&self, switch: &Switch) -> Result<SwitchView, SwitchError> {
         let mut control = self.control.lock();
         control.validate_switch(switch)?;
-        let is_known = control.switches.iter().any(|known| known.target == switch.target);
-        if !is_known && control.switches.len() >= SWITCHES_MAX {
+        let is_known = control.own.switches.iter().any(|known| known.target == switch.target);
+        if !is_known && control.own.switches.len() >= SWITCHES_MAX {
             return Err(SwitchError::TooMany);
         }
         // On this host, only a later switch overrides a fleet-wide one, so it cannot be cleared.
         let is_back = control.fleet.switches.iter().all(|known| known.target != Target::Daemon);
         if switch.target == Target::Daemon && switch.mode == Mode::Enforce && is_back {
-            control.switches.retain(|known| known.target != Target::Daemon);
+            control.own.switches.retain(|known| known.target != Target::Daemon);
         } else {
             control.set_switch(switch.clone());
         }
@@ -165,9 +165,9 @@ impl Engine {
     /// Clears a switch. Returns whether there was one.
     pub fn clear_switch(&self, target: &Target) -> bool {
         let mut control = self.control.lock();
-        let before = control.switches.len();
-        control.switches.retain(|known| known.target != *target);
-        let some = control.switches.len() < before;
+        let before = control.own.switches.len();
+        control.own.switches.retain(|known| known.target != *target);
+        let some = control.own.switches.len() < before;
         if some {
             self.recompile_rules(&mut control);
         }
@@ -186,14 +186,14 @@ impl Engine {
     #[must_use]
     pub fn switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
-        control.switches.iter().map(|switch| control.view_switch(switch)).collect()
+        control.own.switches.iter().map(|switch| control.view_switch(switch)).collect()
     }
 }
 
 impl OperatorControl {
     pub(super) fn set_switch(&mut self, switch: Switch) {
-        self.switches.retain(|known| known.target != switch.target);
-        self.switches.push(switch);
+        self.own.switches.retain(|known| known.target != switch.target);
+        self.own.switches.push(switch);
     }
 
     fn validate_switch(&self, switch: &Switch) -> Result<(), SwitchError> {

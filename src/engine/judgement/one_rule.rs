@@ -4,7 +4,7 @@
 use super::noting::is_sampled;
 use super::{Judgement, retry_after};
 use crate::clock::Micros;
-use crate::engine::algorithm::AlgorithmTable;
+use crate::engine::algorithm::{AlgorithmTable, each_algorithm};
 use crate::engine::callers::SeenRequest;
 use crate::engine::counters::{CheckResult, ThreadCounters};
 use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
@@ -68,23 +68,16 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
     ) -> EngineAnswer<'d> {
         match &one.plain.quota {
-            Quota::LeakyBucket(quota) => self.decide_by_one_quota(quota, one, selection, request, workspace),
-            Quota::FixedWindow(quota) => self.decide_by_one_quota(quota, one, selection, request, workspace),
-            Quota::SlidingLog(quota) => self.decide_by_one_quota(quota, one, selection, request, workspace),
-            Quota::SlidingWindow(quota) => {
-                self.decide_by_one_quota(quota, one, selection, request, workspace)
-            }
             // A rule with remote checks takes the general path.
             Quota::FleetBudget(quota) if quota.checks_remotely_now() => {
                 self.decide_by_all_rules(selection, request, workspace, None)
             }
-            Quota::FleetBudget(quota) => {
-                self.decide_by_one_quota(&**quota, one, selection, request, workspace)
-            }
-            // Unreachable: token buckets are judged above, and concurrency rules are never simple.
-            Quota::TokenBucket(_) | Quota::Concurrency(_) => {
-                self.decide_by_all_rules(selection, request, workspace, None)
-            }
+            quota => each_algorithm!(
+                quota,
+                quota => self.decide_by_one_quota(quota, one, selection, request, workspace),
+                // Concurrency rules are never simple.
+                _ => self.decide_by_all_rules(selection, request, workspace, None)
+            ),
         }
     }
 
@@ -167,7 +160,7 @@ impl<'d> Judgement<'d> {
         let shards = &self.engine.shards;
         let now = self.now;
         // A shadow wait delays nothing.
-        let mut shard = shards.lock(shards.index_for(&digest));
+        let mut shard = shards.lock_for(&digest);
         let may_call = A::IS_SHARED && shard.share_sync_queue.has_room();
         let mut calls = false;
         let mut admit = |state: &mut A::State| {
@@ -191,11 +184,8 @@ impl<'d> Judgement<'d> {
                 shards.count_evictions(evicted);
             }
             if A::IS_SHARED && calls {
-                shard.share_sync_queue.push_share_key(
-                    digest.with_tag_and_salt(Tag::NONE, one.plain.salt),
-                    quota.budget(),
-                    shards,
-                );
+                let key = digest.with_tag_and_salt(Tag::NONE, one.plain.salt);
+                shard.share_sync_queue.push(key, quota.budget(), &shards.shares_due);
             }
             return Some((outcome, level));
         };
@@ -213,11 +203,8 @@ impl<'d> Judgement<'d> {
             shards.count_evictions(table.evict_bytes(shards.memory(), grown, now));
         }
         if A::IS_SHARED && calls {
-            shard.share_sync_queue.push_share_key(
-                digest.with_tag_and_salt(Tag::NONE, one.plain.salt),
-                quota.budget(),
-                shards,
-            );
+            let key = digest.with_tag_and_salt(Tag::NONE, one.plain.salt);
+            shard.share_sync_queue.push(key, quota.budget(), &shards.shares_due);
         }
         Some((outcome, level))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::lease::{Covers, Lease, LeaseCost, LeaseLink, LeaseResource, NONE, NewLease, Ties};
 use super::reports::Reports;
-use super::session::{ConnectionEnd, ConnectionParams, HeldLeases, SessionError, SessionMember};
+use super::session::{ConnectionEnd, ConnectionParams, HeldLeases, SessionError, SessionId, SessionMember};
 use super::wheel::{ExpiryBatch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
@@ -25,7 +25,7 @@ pub(super) struct LeaseTable {
     pub(super) restored_indices: HashMap<u64, u32>,
     wheel: Wheel,
     /// Sessions without a connection, by expiry. The entry of a resumed session stays until its time.
-    graces: VecDeque<(Timestamp, u32, u64)>,
+    graces: VecDeque<(Timestamp, SessionId)>,
     generation: u64,
 }
 
@@ -33,10 +33,9 @@ impl LeaseTable {
     /// Adds a connection to an existing session. `None`: there is no session of this name.
     pub(super) fn join(
         &mut self,
-        name: &[u8; 16],
         opening: &ConnectionParams<'_>,
     ) -> Option<Result<(u32, &SessionMember), SessionError>> {
-        let number = *self.by_name.get(name)?;
+        let number = *self.by_name.get(&opening.name?)?;
         let member = self.members.get_mut(number as usize)?;
         if member.user != opening.user {
             return Some(Err(SessionError::OtherUser));
@@ -80,12 +79,12 @@ impl LeaseTable {
         Some((number, self.generation))
     }
 
-    pub(super) fn member(&mut self, number: u32, generation: u64) -> Option<&mut SessionMember> {
-        self.members.get_mut(number as usize).filter(|member| member.generation == generation)
+    pub(super) fn member(&mut self, id: SessionId) -> Option<&mut SessionMember> {
+        self.members.get_mut(id.member as usize).filter(|member| member.generation == id.generation)
     }
 
-    pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> ConnectionEnd {
-        let Some(member) = self.member(number, generation) else { return ConnectionEnd::Stays };
+    pub(super) fn leave(&mut self, id: SessionId, at: Timestamp) -> ConnectionEnd {
+        let Some(member) = self.member(id) else { return ConnectionEnd::Stays };
         member.connections = member.connections.saturating_sub(1);
         if member.connections > 0 {
             return ConnectionEnd::Stays;
@@ -95,20 +94,18 @@ impl LeaseTable {
         }
         let ends_at = at.after(GRACE);
         member.ends_at = Some(ends_at);
-        self.graces.push_back((ends_at, number, generation));
+        self.graces.push_back((ends_at, id));
         ConnectionEnd::EndsAt(ends_at)
     }
 
     /// Removes and returns the next session whose grace period has passed, with the time at which it passed.
-    pub(super) fn pop_expired_session(&mut self, now: Timestamp) -> Option<(u32, u64, Timestamp)> {
-        loop {
-            let (ends_at, number, generation) =
-                *self.graces.front().filter(|(ends_at, ..)| *ends_at <= now)?;
-            self.graces.pop_front();
-            if self.member(number, generation).is_some_and(|member| member.ends_at == Some(ends_at)) {
-                return Some((number, generation, ends_at));
+    pub(super) fn pop_expired_session(&mut self, now: Timestamp) -> Option<(SessionId, Timestamp)> {
+        while let Some((ends_at, id)) = self.graces.pop_front_if(|(ends_at, _)| *ends_at <= now) {
+            if self.member(id).is_some_and(|member| member.ends_at == Some(ends_at)) {
+                return Some((id, ends_at));
             }
         }
+        None
     }
 
     /// Returns a time before which nothing here ends, once everything due has been ended.
@@ -278,13 +275,13 @@ impl LeaseTable {
     /// Ends a batch of a session's leases, and the session with the last. No connection can join meanwhile.
     pub(super) fn end_member(
         &mut self,
-        number: u32,
-        generation: u64,
+        id: SessionId,
         at: Timestamp,
         ended: &mut Vec<Ties>,
         count: &mut u64,
     ) -> MemberEndProgress {
-        let Some(name) = self.member(number, generation).map(|member| member.name.take()) else {
+        let number = id.member;
+        let Some(name) = self.member(id).map(|member| member.name.take()) else {
             return MemberEndProgress::Nothing;
         };
         if let Some(name) = name {

@@ -4,7 +4,7 @@ use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::sync::{AtomicU64, Ordering};
 
 #[derive(Debug)]
-pub(super) struct LeaseNumbers {
+pub(in crate::engine) struct LeaseNumbers {
     secret: KeyHash,
     counter: AtomicU64,
 }
@@ -14,7 +14,7 @@ impl LeaseNumbers {
         LeaseNumbers { secret: hash_key.for_purpose("leases"), counter: AtomicU64::new(0) }
     }
 
-    pub(super) fn begin_at(&self, number: u64) {
+    pub(in crate::engine) fn begin_at(&self, number: u64) {
         self.counter.store(number, Ordering::Relaxed);
     }
 

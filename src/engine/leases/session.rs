@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::Leases;
 use super::lease::NewLease;
 use super::reports::Reports;
 use crate::clock::{Now, Timestamp};
 use crate::engine::digest::Digest;
-use crate::engine::ledger::{Account, AccountUse};
+use crate::engine::ledger::{Account, AccountUse, add_one};
 use crate::engine::pool::Pool;
 use crate::engine::sync::{AtomicUsize, Ordering};
 
@@ -17,14 +19,21 @@ pub struct Session(pub(super) Arc<SessionHandle>);
 
 #[derive(Debug)]
 pub(super) struct SessionHandle {
-    /// The index of its table, and its number there.
-    pub(super) table: usize,
-    pub(super) member: u32,
-    pub(super) generation: u64,
+    pub(super) id: SessionId,
     /// The client's own number of the connection.
     pub(super) connection: u64,
     pub(super) pool: Arc<Pool>,
     pub(super) holdings: Arc<HeldLeases>,
+}
+
+/// Identifies a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionId {
+    /// The index of its table, and its number there.
+    pub(super) table: usize,
+    pub(super) member: u32,
+    /// Distinguishes it from earlier sessions of the same number.
+    pub(super) generation: u64,
 }
 
 /// The parameters of a new connection.
@@ -55,18 +64,21 @@ pub enum ConnectionEnd {
     Ends,
 }
 
-/// The current state of a named session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A named session, also in a snapshot. Others end with their connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenSession {
     /// Its name.
     pub name: [u8; 16],
     /// The user (uid) that it belongs to.
     pub user: u32,
+    /// Its process, if known.
+    pub pid: Option<u32>,
     /// The pool that its requests count in.
     pub pool: Box<str>,
     /// The concurrency of the process in requests; 0: unknown.
     pub slots: u32,
     /// When it ends unless it reconnects; `None`: it is connected.
+    #[serde(skip)]
     pub ends_at: Option<Timestamp>,
 }
 
@@ -97,7 +109,7 @@ impl Session {
     /// Returns a number that is unique among the live sessions of a pool.
     pub(in crate::engine) fn number(&self) -> u64 {
         // Generations are unique within a table.
-        self.0.generation << 8 | self.0.table as u64
+        self.0.id.generation << 8 | self.0.id.table as u64
     }
 
     pub(in crate::engine) fn pool(&self) -> &Arc<Pool> {
@@ -108,7 +120,6 @@ impl Session {
 #[derive(Debug)]
 pub(super) struct SessionMember {
     pub(super) name: Option<[u8; 16]>,
-    /// Distinguishes it from earlier sessions of the same number.
     pub(super) generation: u64,
     pub(super) user: u32,
     pub(super) pid: Option<u32>,
@@ -132,6 +143,12 @@ pub(super) struct HeldLeases {
 }
 
 impl SessionMember {
+    /// Returns the session, if it has a name.
+    pub(super) fn open(&self) -> Option<OpenSession> {
+        let SessionMember { user, pid, slots, ends_at, .. } = *self;
+        self.name.map(|name| OpenSession { name, user, pid, pool: self.pool.name().into(), slots, ends_at })
+    }
+
     /// Returns whether one more lease occupies another of its slots.
     pub(super) fn takes_slot(&self) -> bool {
         self.slots == 0 || self.leases < self.slots
@@ -149,17 +166,14 @@ impl HeldLeases {
     }
 
     pub(super) fn reserve(&self, session_max: usize, user_max: usize) -> bool {
-        if self.of_session.fetch_add(1, Ordering::Relaxed) >= session_max {
+        if !add_one(&self.of_session, session_max) {
+            return false;
+        }
+        let fits = self.of_user.add_one(&self.of_user.leases, user_max, AccountUse::Leases);
+        if !fits {
             self.of_session.fetch_sub(1, Ordering::Relaxed);
-            return false;
         }
-        if self.of_user.leases.fetch_add(1, Ordering::Relaxed) >= user_max
-            || !self.of_user.has_room(AccountUse::Leases)
-        {
-            self.release();
-            return false;
-        }
-        true
+        fits
     }
 
     pub(super) fn release(&self) {
@@ -172,30 +186,22 @@ impl HeldLeases {
 #[derive(Debug)]
 pub(in crate::engine) struct Reservation<'l> {
     pub(super) leases: &'l Leases,
-    pub(super) session: &'l Session,
-    pub(super) name: Option<Digest>,
+    pub(in crate::engine) session: &'l Session,
+    pub(in crate::engine) name: Option<Digest>,
 }
 
-impl<'l> Reservation<'l> {
-    pub(in crate::engine) fn session(&self) -> &'l Session {
-        self.session
-    }
-
-    pub(in crate::engine) fn name(&self) -> Option<Digest> {
-        self.name
-    }
-
+impl Reservation<'_> {
     /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned.
     pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let (leases, session) = (self.leases, self.session);
-        let SessionHandle { table, member, generation, connection, .. } = *session.0;
-        let mut table = leases.lock_table(table);
-        let owner = table.member(member, generation)?;
+        let SessionHandle { id, connection, .. } = *session.0;
+        let mut table = leases.lock_table(id.table);
+        let owner = table.member(id)?;
         if owner.reports.take(connection, new.request, now.at) {
             return None;
         }
         let number =
-            table.grant(member, connection, new, now.at, |index| leases.numbers.encode_number(index))?;
+            table.grant(id.member, connection, new, now.at, |index| leases.numbers.encode_number(index))?;
         drop(table);
         leases.lower_next_end(now.at.after(new.ttl));
         self.keep();

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::lease::Lease;
 use super::lease_table::LeaseTable;
-use super::session::{OpenSession, Session, SessionHandle, SessionMember};
+use super::session::{OpenSession, Session, SessionId, SessionMember};
 use super::{Leases, TABLES};
 use crate::clock::{Now, Timestamp};
-use crate::engine::snapshot::{SnapshotEntry, StoredSession};
+use crate::engine::snapshot::SnapshotEntry;
 
 impl Leases {
     /// Copies every named session with its leases.
@@ -16,17 +16,10 @@ impl Leases {
         self.walk(LeaseTable::copy_session, visit);
     }
 
-    pub(in crate::engine) fn each_session(&self, visit: &mut dyn FnMut(OpenSession)) {
-        let read = |_: &LeaseTable, member: &SessionMember, open: &mut Vec<OpenSession>| {
-            open.extend(member.name.map(|name| OpenSession {
-                name,
-                user: member.user,
-                pool: member.pool.name().into(),
-                slots: member.slots,
-                ends_at: member.ends_at,
-            }));
-        };
-        self.walk(read, visit);
+    pub(in crate::engine) fn open_sessions(&self) -> Vec<OpenSession> {
+        let mut all = Vec::new();
+        self.walk(|_, member, open| open.extend(member.open()), &mut |session| all.push(session));
+        all
     }
 
     /// Reads every session, one per lock, and visits the results without a lock.
@@ -53,7 +46,7 @@ impl Leases {
             return None;
         }
         let reserved = self.reserve(session, None)?;
-        let SessionHandle { table, member, .. } = *session.0;
+        let SessionId { table, member, .. } = session.0.id;
         let ends_at = self.lock_table(table).restore(member, stored, now.at)?;
         reserved.keep();
         self.lower_next_end(ends_at);
@@ -63,14 +56,8 @@ impl Leases {
 
 impl LeaseTable {
     fn copy_session(&self, member: &SessionMember, copies: &mut Vec<SnapshotEntry>) {
-        let Some(name) = member.name else { return };
-        copies.push(SnapshotEntry::Session(Box::new(StoredSession {
-            name,
-            user: member.user,
-            pid: member.pid,
-            pool: member.pool.name().into(),
-            slots: member.slots,
-        })));
+        let Some(open) = member.open() else { return };
+        copies.push(SnapshotEntry::Session(Box::new(open)));
         let mut next = member.first;
         while let Some(lease) = self.leases.get(next as usize) {
             copies.push(SnapshotEntry::Lease(Box::new(lease.clone())));

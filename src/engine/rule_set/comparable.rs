@@ -8,7 +8,7 @@ use crate::rules::Rule;
 
 /// Returns the tag and the salt that separate states under a quota from incomparable ones.
 pub(super) fn state_tag_and_salt(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
-    let span = || Tag::span(quota.window().0.saturating_mul(NANOS_PER_MICRO));
+    let span = || Tag::span(quota.window().as_nanos());
     match quota {
         Quota::TokenBucket(bucket) => (Tag::bucket(bucket.scale(), generation), Salt::NONE),
         Quota::LeakyBucket(leaky) => {
@@ -72,5 +72,3 @@ pub(in crate::engine) fn is_shared(rule: &Rule) -> bool {
 pub(super) fn describe_key(rule: &Rule) -> String {
     format!("{:?} {:?}", rule.unit, rule.key)
 }
-
-const NANOS_PER_MICRO: u64 = 1_000;

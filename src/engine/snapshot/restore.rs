@@ -2,7 +2,7 @@
 //!
 //! Permit counts are not stored: every restored lease takes its own permits, so that both always agree.
 
-use super::{SnapshotEntry, StoredPool, StoredSession};
+use super::{OpenSession, SnapshotEntry, StoredPool};
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::check::SoftState;
@@ -56,7 +56,7 @@ impl Engine {
     /// Sets the first lease number: a random one, so that lease numbers differ from those of earlier
     /// processes.
     pub fn number_leases_from(&self, random: u64) {
-        self.leases.set_first_number(random);
+        self.leases.numbers.begin_at(random);
     }
 }
 
@@ -116,8 +116,7 @@ impl Restore<'_> {
         if state.nanos_until_fresh(digest.tag(), self.now) == 0 {
             return;
         }
-        let evicted =
-            table(&mut shards.lock(shards.index_for(&digest))).restore_entry(digest, state, memory, self.now);
+        let evicted = table(&mut shards.lock_for(&digest)).restore_entry(digest, state, memory, self.now);
         shards.count_evictions(evicted);
     }
 
@@ -127,9 +126,9 @@ impl Restore<'_> {
         let (state, shards) = (key, &self.engine.shards);
         // The salt, mixed in twice, cancels.
         let key = state.with_tag_and_salt(Tag::NONE, permit_salt(&self.engine.options.hash_key));
-        let mut shard = shards.lock(shards.index_for(&state));
+        let mut shard = shards.lock_for(&state);
         if shard.permit_sync_queue.has_room() {
-            shard.permit_sync_queue.push_permit_key(key, budget, shards);
+            shard.permit_sync_queue.push(key, Some(budget), &shards.permits_due);
         }
     }
 
@@ -144,7 +143,7 @@ impl Restore<'_> {
 
     /// Sessions that ended and began during the copy may exceed the maximum: excess sessions and their leases
     /// are skipped.
-    fn session(&mut self, stored: &StoredSession) {
+    fn session(&mut self, stored: &OpenSession) {
         self.end_session();
         let opening = ConnectionParams {
             name: Some(stored.name),
@@ -175,7 +174,7 @@ impl Restore<'_> {
         let shards = &engine.shards;
         for tie in ties.iter() {
             if let LeaseResource::Permit(digest) = tie {
-                shards.lock(shards.index_for(&digest)).begin_progress(digest, shards, self.now);
+                shards.lock_for(&digest).begin_progress(digest, shards, self.now);
             }
         }
         Ok(())

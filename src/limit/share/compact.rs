@@ -10,9 +10,8 @@ use super::credit::UntrackedCredit;
 use super::state::{SEEN_SHIFT, SyncRequest};
 use super::{ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
-use crate::limit::malloc_block_bytes;
 use crate::limit::token_bucket::GcraState;
-use crate::limit::{QuotaLevel, TickScale};
+use crate::limit::{QuotaLevel, TickScale, halves, malloc_block_bytes};
 
 /// A share in compact form.
 #[derive(Debug)]
@@ -75,8 +74,8 @@ impl Int48 {
     /// Packs a number; `None` if it needs more than 48 bits.
     fn new(number: i64) -> Option<Int48> {
         let high = i16::try_from(number >> 32).ok()?;
-        let [a, b, c, d, ..] = number.to_le_bytes();
-        Some(Int48 { low: u32::from_le_bytes([a, b, c, d]), high })
+        let [low, _] = halves(number.cast_unsigned());
+        Some(Int48 { low, high })
     }
 
     #[inline]
@@ -284,8 +283,7 @@ impl FastPath {
             // The demand counter must not overflow before the tokens run out.
             && share.requested.checked_add(share.tokens).is_some();
         let seen = share.last_level().filter(|_| may)?;
-        let nanos =
-            share.expires_at.as_nanos().saturating_sub(seen.received_at.as_nanos()).min(LASTS_NANOS_MAX);
+        let nanos = share.expires_at.nanos_since(seen.received_at).min(LASTS_NANOS_MAX);
         // The last token is not taken so: the level of its reply depends on more than the last known level.
         let floor = if share.sync_request == SyncRequest::Idle { share.low.max(1) } else { 1 };
         let [outages, ..] = share.outages.to_le_bytes();

@@ -71,7 +71,7 @@ impl ShareState {
     /// The estimated level in Redis, in millionths of a unit; `None` without a reply since the last outage.
     pub(super) fn estimate(&self, quota: &ShareQuota, now: Timestamp) -> Option<i64> {
         let seen = self.last_level()?;
-        let age = now.as_nanos().saturating_sub(seen.received_at.as_nanos());
+        let age = now.nanos_since(seen.received_at);
         if quota.window().is_some() {
             let spent = signed(seen.demand.saturating_mul((age / NANOS_PER_MILLI).min(DEMAND_LASTS_MS)));
             return Some(self.window_rest(quota, now, seen.level.saturating_sub(spent)));

@@ -2,7 +2,9 @@
 //! granted.
 
 use super::state::{HOLD, RedisLevel};
-use super::{Fallback, FleetStatus, MICRO_UNITS, NextIncrease, ShareQuota, ShareState, is_linked};
+use super::{
+    Fallback, FleetStatus, FleetTerms, MICRO_UNITS, NextIncrease, ShareQuota, ShareState, is_linked,
+};
 use crate::clock::{Micros, Timestamp};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,23 +44,23 @@ impl ShareQuota {
     /// Returns the budget with this mode of remote checks.
     #[must_use]
     pub fn with_remote_checks(self, asks: RemoteCheckWait) -> ShareQuota {
-        ShareQuota { asks, ..self }
+        ShareQuota { terms: FleetTerms { asks, ..self.terms }, ..self }
     }
 
     /// Returns the budget with this longest wait for a remote check.
     #[must_use]
-    pub fn with_wait_max(self, patience: Duration) -> ShareQuota {
-        ShareQuota { wait_max: patience, ..self }
+    pub fn with_wait_max(self, wait_max: Duration) -> ShareQuota {
+        ShareQuota { terms: FleetTerms { wait_max, ..self.terms }, ..self }
     }
 
     /// The longest wait of a request for a remote check.
     pub const fn patience(&self) -> Duration {
-        self.wait_max
+        self.terms.wait_max
     }
 
     /// Whether requests may wait for a remote check at any number of hosts.
     pub fn has_remote_checks(&self) -> bool {
-        self.asks != RemoteCheckWait::Never
+        self.terms.may_wait()
     }
 
     /// Whether requests may wait for a remote check at the current number of hosts.
@@ -69,7 +71,7 @@ impl ShareQuota {
 
     /// Whether requests may wait for a remote check at `hosts` hosts.
     pub fn may_check_remotely(&self, hosts: u32) -> bool {
-        match self.asks {
+        match self.terms.asks {
             RemoteCheckWait::Never => false,
             RemoteCheckWait::BelowUnitCredit => self.credit_units(hosts) == 0,
             RemoteCheckWait::OnMiss | RemoteCheckWait::Always => true,
@@ -83,12 +85,12 @@ impl ShareQuota {
 
     /// Whether nothing is borrowed ahead.
     pub(super) fn always_checks_remotely(&self) -> bool {
-        self.asks == RemoteCheckWait::Always
+        self.terms.asks == RemoteCheckWait::Always
     }
 
     /// Whether tokens are borrowed ahead of demand. A tiny budget would be spread over hosts that do not need it.
     pub fn borrows(&self, hosts: u32) -> bool {
-        match self.asks {
+        match self.terms.asks {
             RemoteCheckWait::Always => false,
             RemoteCheckWait::Never => true,
             RemoteCheckWait::BelowUnitCredit | RemoteCheckWait::OnMiss => {
@@ -148,7 +150,7 @@ impl ShareState {
         self.missing_tokens(quota, now, cost).is_some_and(|need| {
             // Without the demand of other hosts: what they spend is in the level of the next reply.
             let left = self.last_level().map_or(quota.derived.full, |seen| {
-                let age = now.as_nanos().saturating_sub(seen.received_at.as_nanos());
+                let age = now.nanos_since(seen.received_at);
                 match quota.window() {
                     Some(_) => self.window_rest(quota, now, seen.level),
                     None => quota.estimate(seen.level, 0, age),

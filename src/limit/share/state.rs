@@ -1,8 +1,8 @@
 //! This host's state of one key, and the judgement of requests by it.
 
 use super::fallback::fallback_parts;
-use super::{Fallback, FleetStatus, MICRO_UNITS, NANOS_PER_MICRO, ShareQuota, is_linked};
-use crate::clock::{Micros, Timestamp};
+use super::{Fallback, FleetStatus, MICRO_UNITS, ShareQuota, is_linked};
+use crate::clock::{Micros, NANOS_PER_MICRO, Timestamp};
 use crate::limit::Outcome;
 use crate::limit::token_bucket::GcraState;
 use std::time::Duration;
@@ -150,8 +150,7 @@ impl ShareState {
             return Outcome::Pass;
         }
         if self.is_refused(now, need) {
-            let nanos = self.refused_until.since(now).as_nanos();
-            return Outcome::Later(Micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)));
+            return Outcome::Later(Micros::from_nanos(self.refused_until.nanos_since(now)));
         }
         if self.has_credit(quota, fleet_status.hosts(), now, need)
             || self.passes_on_part(quota, fleet_status, now, need)
@@ -309,7 +308,7 @@ impl ShareState {
         let full =
             ticks(self.untracked).max(ticks(self.fallback)).div_ceil(u64::from(quota_scale.ticks_per_nano()));
         let refused = if self.refused_cost < u32::MAX { self.refused_until } else { Timestamp::ORIGIN };
-        full.max(refused.as_nanos().saturating_sub(now.as_nanos()))
+        full.max(refused.nanos_since(now))
     }
 
     /// Borrowed tokens that have not expired.

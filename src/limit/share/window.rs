@@ -2,7 +2,7 @@
 //! continuous, but all units, or those that leave the window, at an instant that Redis reports.
 
 use super::{ShareQuota, ShareState};
-use crate::clock::{Micros, Now, Timestamp};
+use crate::clock::{Micros, NANOS_PER_MICRO, Now, Timestamp};
 use crate::limit::{self, LimitError, Rate, TickScale, fixed_window, sliding_window, token_bucket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,17 +33,14 @@ pub enum WindowSchedule {
 
 /// The reason why hosts cannot share a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SharedWindowError {
-    /// The windows begin with the first request of a key, which other hosts do not know.
     #[error("its windows begin with the first request of a key")]
     PerKey,
-    /// The windows end before hosts have exchanged their counts.
     #[error("its windows are shorter than a second")]
     TooShort,
-    /// The algorithm has no window.
     #[error("it has no window")]
     NoWindow,
-    /// The rate or window is invalid.
     #[error(transparent)]
     Rate(#[from] LimitError),
 }
@@ -59,7 +56,7 @@ impl ShareQuota {
     ) -> Result<ShareQuota, SharedWindowError> {
         let (count, nanos, turns) = match &like {
             limit::Quota::FixedWindow(window) => {
-                (window.count(), window.window().0.saturating_mul(NANOS_PER_MICRO), fixed_turns(window)?)
+                (window.count(), window.window().as_nanos(), fixed_turns(window)?)
             }
             limit::Quota::SlidingWindow(window) => {
                 (window.count(), window.window_nanos(), sliding_turns(window))
@@ -138,7 +135,7 @@ impl BudgetWindow {
             }
             _ => unix_nanos,
         };
-        Micros(edge.saturating_sub(unix_nanos).div_ceil(NANOS_PER_MICRO))
+        Micros::from_nanos(edge.saturating_sub(unix_nanos))
     }
 
     /// The start and the end of the window that contains an instant, and the end of the next window, in microseconds of
@@ -188,8 +185,7 @@ impl ShareState {
 
     /// The time until the next increase of a window, if it is known.
     pub(super) fn until_more(&self, now: Timestamp) -> Option<Micros> {
-        let nanos = self.refused_until.as_nanos().checked_sub(now.as_nanos()).filter(|nanos| *nanos > 0)?;
-        Some(Micros(nanos.div_ceil(NANOS_PER_MICRO)))
+        Some(Micros::from_nanos(self.refused_until.nanos_since(now))).filter(|left| *left > Micros::ZERO)
     }
 }
 
@@ -204,5 +200,3 @@ const PARTS_MIN: u32 = 10;
 
 /// The largest error of an instant by the clock of Redis on a host that has just received it.
 const EARLY_US: u64 = 5_000_000;
-
-const NANOS_PER_MICRO: u64 = 1_000;

@@ -48,7 +48,7 @@ pub(super) fn region(
         }
         Some(Quota::Concurrency(quota)) => Some(WholeNumbers::Permits(quota.max())),
         Some(window) if is_window(window) => {
-            let nanos = window.window().0.saturating_mul(NANOS_PER_MICRO);
+            let nanos = window.window().as_nanos();
             let rate = Rate::new(window.limit(), nanos).ok();
             rate.map(|rate| WholeNumbers::Tokens { rate, burst: window.limit() })
         }
@@ -129,8 +129,6 @@ fn part_of_rate(rate: Rate, weight: u16) -> Rate {
     });
     rates.next().unwrap_or_else(|| unreachable!("hosts can share one unit in 366 days"))
 }
-
-const NANOS_PER_MICRO: u64 = 1_000;
 
 const WHOLE: u64 = 1_000;
 

@@ -137,7 +137,7 @@ fn leases_expire_on_time_after_reboot() {
 
 #[test]
 fn restores_sessions_up_to_maximum_per_user() {
-    use tidegate::engine::snapshot::{SnapshotEntry, StoredSession};
+    use tidegate::engine::snapshot::{OpenSession, SnapshotEntry};
     let fixture = busy_for(1);
     let other = engine();
     let mut putting = other.putting_back(s(2));
@@ -147,7 +147,7 @@ fn restores_sessions_up_to_maximum_per_user() {
     for number in 0..5_000_u16 {
         let mut name = [9; 16];
         name[..2].copy_from_slice(&number.to_le_bytes());
-        let session = StoredSession { name, user: 2, pid: None, pool: "web".into(), slots: 1 };
+        let session = OpenSession { name, user: 2, pid: None, pool: "web".into(), slots: 1, ends_at: None };
         putting.put(SnapshotEntry::Session(Box::new(session))).unwrap();
     }
     copied.into_iter().for_each(|kept| putting.put(kept).unwrap());

@@ -67,6 +67,7 @@ fn lists_named_sessions_and_when_they_end() {
     let of = |number: u8, slots: u32, ends_at: Option<u64>| OpenSession {
         name: [number; 16],
         user: 1,
+        pid: None,
         pool: "web".into(),
         slots,
         ends_at: ends_at.map(|seconds| s(seconds).at),
