@@ -195,4 +195,3 @@ const RANDOM_MAX: u32 = 999_999;
 /// How long a full cell is kept after its last access, µs. The scripts add 1 ms.
 const KEPT_FULL_US: u64 = 10_000_000;
 pub(super) const ASK_BYTES: usize = 108;
-pub(super) const SAID_BYTES: usize = 45;

@@ -331,7 +331,7 @@ impl PermitSync {
     pub(super) fn answered(
         &mut self,
         command: &PermitCommand,
-        reply: CommandReply<Vec<KeyPermitReply>>,
+        reply: CommandReply<KeyPermitReply>,
         engine: &Engine,
         now: Now,
     ) {
@@ -464,6 +464,3 @@ const CLOSED_FOR: Duration = Duration::from_secs(2);
 
 /// The number of added members if Redis has lost the set.
 const LOST: u32 = u32::MAX;
-
-/// The bytes of a result.
-pub(super) const RESULT_BYTES: usize = 8;

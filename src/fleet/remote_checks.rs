@@ -176,7 +176,7 @@ impl PendingChecks {
     }
 
     /// Handles the reply to a payment.
-    pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<Vec<PaymentResult>>, now: Now) {
+    pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<PaymentResult>, now: Now) {
         // A reply after its deadline is late even if no tick has ended the check yet.
         self.expire(now.at);
         payment.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);

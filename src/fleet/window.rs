@@ -157,4 +157,3 @@ impl RedisClock {
 pub const SLOTS_MAX: u32 = 61;
 /// The longest window: 366 days.
 pub const STEP_MAX: u64 = 366 * 86_400 * 1_000_000;
-pub(super) const SAID_BYTES: usize = 9;

@@ -13,7 +13,7 @@ impl Sync {
     pub fn answered(
         &mut self,
         batch: &SyncBatch,
-        answer: &CommandReply<Vec<CellReply>>,
+        answer: &CommandReply<CellReply>,
         engine: &Engine,
         now: Now,
     ) {
