@@ -16,7 +16,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 pub use crate::limit::share::{
-    FleetStatus, HOLD, NextIncrease, RedisLevel, ShareReply, ShareReport, WindowSchedule as WindowTurns,
+    FleetStatus, HOLD, KeyCheckReply, NextIncrease, RedisLevel, ShareReply, ShareReport,
+    WindowSchedule as WindowTurns,
 };
 
 /// A key of a fleet budget.

@@ -7,8 +7,8 @@ use super::decision::EngineAnswer;
 use super::fleet::SharedKey;
 use super::permits::ClaimedPermit;
 use super::request::Request;
-use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::share;
+use crate::clock::{Now, Timestamp};
+use crate::limit::share::{self, KeyCheckReply};
 use arrayvec::ArrayVec;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -41,15 +41,9 @@ pub struct Shortfall {
 #[derive(Debug)]
 pub struct CheckReply {
     engine: Arc<Engine>,
-    outcomes: Vec<CheckOutcome>,
+    outcomes: Vec<(SharedKey, KeyCheckReply)>,
     permits: Vec<ClaimedPermit>,
     at: Now,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct CheckOutcome {
-    key: SharedKey,
-    reply: share::KeyCheckReply,
 }
 
 /// The result of a remote check.
@@ -86,40 +80,9 @@ impl CheckReply {
         self.permits.push(place);
     }
 
-    /// Adds a granted need: `level` units are left, in millionths; the command was sent at `sent`.
-    pub fn add_granted(&mut self, need: &Shortfall, level: i64, sent: Timestamp) {
-        self.add(need, need.missing_units, None, level, sent);
-    }
-
-    /// Adds a refused need, with the time until it may be granted; `None`: never.
-    pub fn add_refused(&mut self, need: &Shortfall, wait: Option<Micros>, level: i64, sent: Timestamp) {
-        self.add(need, 0, Some((need.missing_units, wait)), level, sent);
-    }
-
-    /// Adds a need that was not charged because another one was refused.
-    pub fn add_uncharged(&mut self, need: &Shortfall, level: i64, sent: Timestamp) {
-        self.add(need, 0, None, level, sent);
-    }
-
-    fn add(
-        &mut self,
-        need: &Shortfall,
-        granted: u32,
-        refused: Option<(u32, Option<Micros>)>,
-        level: i64,
-        sent_at: Timestamp,
-    ) {
-        let reply =
-            share::KeyCheckReply { granted, level, refused, sent_at, next_increase: None, paid_us: 0 };
-        self.outcomes.push(CheckOutcome { key: need.key, reply });
-    }
-
-    /// Extends the last entry for a window: when more tokens become available, and the time of the reply by
-    /// the clock of Redis, in microseconds.
-    pub fn set_window_refill(&mut self, more: Option<share::NextIncrease>, now_us: u64) {
-        if let Some(CheckOutcome { reply, .. }) = self.outcomes.last_mut() {
-            (reply.next_increase, reply.paid_us) = (more, now_us);
-        }
+    /// Adds the reply about one key.
+    pub fn add(&mut self, key: SharedKey, reply: KeyCheckReply) {
+        self.outcomes.push((key, reply));
     }
 
     /// Sets the time of the reply.
@@ -132,11 +95,11 @@ impl CheckReply {
     /// Applies all entries to the shares of this host and returns them.
     fn apply_outcomes(
         &mut self,
-        how: impl Fn(&mut share::ShareState, &share::ShareQuota, &share::KeyCheckReply),
-    ) -> Vec<CheckOutcome> {
+        how: impl Fn(&mut share::ShareState, &share::ShareQuota, &KeyCheckReply),
+    ) -> Vec<(SharedKey, KeyCheckReply)> {
         let applied = std::mem::take(&mut self.outcomes);
         let (budgets, now) = (self.engine.fleet_budgets(), self.at);
-        for CheckOutcome { key, reply } in &applied {
+        for (key, reply) in &applied {
             // A removed rule has no share.
             let Some(budget) = budgets.get(&key.budget()) else { continue };
             self.engine.change_share(key, budget, now, |share, quota| how(share, quota, reply));
@@ -149,7 +112,7 @@ impl Drop for CheckReply {
     fn drop(&mut self) {
         let now = self.at.at;
         let applied = self.apply_outcomes(|share, quota, reply| share.refund_remote_reply(quota, now, reply));
-        for CheckOutcome { key, reply } in applied.iter().filter(|applied| applied.reply.granted > 0) {
+        for (key, reply) in applied.iter().filter(|(_, reply)| reply.granted > 0) {
             self.engine.fleet.refund_times.record_refund(key, reply.paid_us);
         }
         self.permits.drain(..).for_each(|permit| self.engine.unclaim_permit(&permit, self.at));
@@ -157,10 +120,9 @@ impl Drop for CheckReply {
 }
 
 /// Returns granted tokens that the judged request left unused.
-fn return_unused_tokens(engine: &Engine, applied: &[CheckOutcome], now: Now) {
-    let paid = applied.iter().filter(|applied| applied.reply.granted > 0);
+fn return_unused_tokens(engine: &Engine, applied: &[(SharedKey, KeyCheckReply)], now: Now) {
     let budgets = engine.fleet_budgets();
-    for CheckOutcome { key, reply } in paid {
+    for (key, reply) in applied.iter().filter(|(_, reply)| reply.granted > 0) {
         let Some(budget) = budgets.get(&key.budget()) else { continue };
         let goes_back = engine.change_share(key, budget, now, |share, _| {
             let before = share.peek_report(now.at).refund;

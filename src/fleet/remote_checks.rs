@@ -19,7 +19,7 @@ use super::rng::Rng;
 use super::window::RedisClock;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, OnCheckReply, RemoteChecker, SharedKey, Shortfall,
+    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, SharedKey, Shortfall,
     Shortfalls,
 };
 use breaker::Breaker;
@@ -258,9 +258,7 @@ impl PendingChecks {
         let (number, needs) = &payment.check;
         let sent_at = payment.head.sent_at;
         let mut late = None;
-        let in_time = self.checks.get_mut(number);
-        let is_late = in_time.is_none();
-        let reply = match in_time {
+        let reply = match self.checks.get_mut(number) {
             Some(open) => &mut open.reply,
             // The check has ended: tokens go into the share and are refunded from there.
             None => late.insert(CheckReply::new(&self.engine, now)),
@@ -268,20 +266,24 @@ impl PendingChecks {
         assert_eq!(paid.len(), needs.len(), "a reply has one result for each key");
         let is_paid = paid.iter().all(|paid| paid.wait == CostCover::No);
         for (need, paid) in needs.iter().zip(paid) {
-            match paid.wait {
-                CostCover::No if is_paid => reply.add_granted(need, paid.level, sent_at),
-                CostCover::No => reply.add_uncharged(need, paid.level, sent_at),
-                CostCover::Until(us) => reply.add_refused(need, Some(Micros(us)), paid.level, sent_at),
-                CostCover::Never => reply.add_refused(need, None, paid.level, sent_at),
-            }
-            if let Some(window) = &paid.window {
-                reply.set_window_refill(window.next_increase(now.at), paid_us);
-            }
+            let wait = match paid.wait {
+                CostCover::No => None,
+                CostCover::Until(us) => Some(Some(Micros(us))),
+                CostCover::Never => Some(None),
+            };
+            let of_key = KeyCheckReply {
+                granted: if is_paid { need.missing_units } else { 0 },
+                level: paid.level,
+                refused: wait.map(|wait| (need.missing_units, wait)),
+                sent_at,
+                next_increase: paid.window.and_then(|window| window.next_increase(now.at)),
+                paid_us: paid.window.map_or(0, |_| paid_us),
+            };
+            reply.add(need.key, of_key);
         }
-        if is_late {
-            return;
+        if late.is_none() {
+            self.end_part(*number, now);
         }
-        self.end_part(*number, now);
     }
 
     /// Counts one answered part of a check; the last one completes it.

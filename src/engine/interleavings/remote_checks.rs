@@ -3,7 +3,9 @@
 use super::{SECOND, check, engine_without_rules, rules, run_concurrently};
 use crate::clock::Now;
 use crate::engine::remote_check::{CheckReply, RemoteCheckResult, Shortfalls};
-use crate::engine::{Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Request, SharedKey, Verdict};
+use crate::engine::{
+    Decider, Descriptors, Engine, EngineAnswer, HashKey, KeyCheckReply, Op, Request, SharedKey, Verdict,
+};
 use std::sync::Arc;
 
 /// A fleet engine that makes a remote check for each request and borrows nothing ahead.
@@ -81,7 +83,11 @@ fn applies_reply_before_pending_request_is_judged() {
         let engine = engine("refuse");
         let reply = |engine: &Arc<Engine>, shortfalls: &Shortfalls| {
             let mut reply = CheckReply::new(engine, now());
-            shortfalls.needs.iter().for_each(|need| reply.add_granted(need, 5_000_000, now().at));
+            for need in &shortfalls.needs {
+                let (granted, level, sent_at) = (need.missing_units, 5_000_000, now().at);
+                let of_key = KeyCheckReply { granted, level, refused: None, sent_at, next_increase: None, paid_us: 0 };
+                reply.add(need.key, of_key);
+            }
             RemoteCheckResult::Borrowed(reply)
         };
         assert_eq!(judged(&engine, reply), (2, 0, 0));
