@@ -12,7 +12,7 @@ mod breaker;
 mod permits;
 
 use super::cell::{CellQuota, TOKEN};
-use super::command::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
+use super::command::{Bucket, Buckets, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
@@ -69,7 +69,7 @@ impl std::fmt::Debug for WaitingRequest {
 pub struct PendingChecks {
     engine: Arc<Engine>,
     status: Arc<FleetStatus>,
-    buckets: Vec<BucketState>,
+    buckets: Buckets,
     rng: Rng,
     checks: HashMap<u64, PendingCheck>,
     last_number: u64,
@@ -114,7 +114,7 @@ impl PendingChecks {
         PendingChecks {
             engine,
             status,
-            buckets: vec![BucketState::default(); usize::from(buckets.clamp(1, 256))],
+            buckets: Buckets::new(buckets),
             rng: Rng::new(seed),
             checks: HashMap::new(),
             last_number: 0,
@@ -147,7 +147,7 @@ impl PendingChecks {
         let number = self.last_number;
         let left = costs.len() + self.queue_for_permits(shortfalls, number);
         for (bucket, costs) in costs {
-            let head = bucket.of_each(&mut self.buckets).send(bucket, now.at);
+            let head = self.buckets.send(bucket, now.at);
             let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
             out.push(ScriptCommand::Exact(Payment { head, costs, check: (number, needs) }));
         }
@@ -172,14 +172,14 @@ impl PendingChecks {
     /// Whether any payment is unanswered.
     #[must_use]
     pub fn has_commands(&self) -> bool {
-        self.buckets.iter().any(BucketState::has_commands)
+        self.buckets.has_commands()
     }
 
     /// Handles the reply to a payment.
     pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<PaymentResult>, now: Now) {
         // A reply after its deadline is late even if no tick has ended the check yet.
         self.expire(now.at);
-        payment.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
+        self.buckets.answered(&payment.head, answer.born_us);
         self.clock.record_reply(answer.now_us, now.at);
         self.record_last_replies(payment, &answer.results, now.at);
         self.settle(payment, &answer.results, answer.now_us, now);
@@ -187,7 +187,7 @@ impl PendingChecks {
 
     /// Handles a payment that may or may not have run: its check ends without a reply.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
-        payment.head.bucket.of_each(&mut self.buckets).failed();
+        self.buckets.failed(&payment.head);
         self.end_unanswered(payment.check.0, now);
     }
 
@@ -202,7 +202,7 @@ impl PendingChecks {
 
     /// Forgets the payments without a reply: their connections were closed.
     pub fn forget_commands(&mut self) {
-        self.buckets.iter_mut().for_each(BucketState::forget_commands);
+        self.buckets.forget_commands();
         self.dismiss();
     }
 
@@ -220,7 +220,6 @@ impl PendingChecks {
         now: Now,
     ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
-        let buckets = u16::try_from(self.buckets.len()).unwrap_or(u16::MAX);
         let mut costs: HashMap<Bucket, Vec<(Shortfall, KeyPayment)>> = HashMap::new();
         for need in &shortfalls.needs {
             if need.is_permit {
@@ -244,13 +243,9 @@ impl PendingChecks {
             let payment =
                 KeyPayment { key, cell_quota, cost: u64::from(units) * TOKEN, known_age_us, window };
             let need = Shortfall { missing_units: units, ..*need };
-            costs.entry(Bucket::of(&key, buckets)).or_default().push((need, payment));
+            costs.entry(self.buckets.of(&key)).or_default().push((need, payment));
         }
-        let has_room = |bucket: &Bucket| {
-            let state = self.buckets.get(usize::from(bucket.number()));
-            state.is_some_and(|state| state.has_room(IN_FLIGHT_MAX))
-        };
-        costs.keys().all(has_room).then_some(costs)
+        costs.keys().all(|bucket| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(costs)
     }
 
     /// Passes a payment's outcome to its check.
