@@ -3,7 +3,7 @@
 mod demand;
 
 use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, TOKEN};
-use super::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
+use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
@@ -26,12 +26,10 @@ pub(super) fn cell_quota(budget: &FleetBudget, version: u64) -> Option<CellQuota
 pub(super) fn cell_window(budget: &FleetBudget, unix_us: u64) -> Option<CellWindow> {
     let window = budget.quota.window()?;
     Some(match window.turns() {
-        WindowTurns::Every { slots, step, origin } => {
-            CellWindow { slots, turns: FleetWindowAlign::Every { step, origin } }
-        }
+        WindowTurns::Every { slots, step, origin } => CellWindow { slots, step, origin, ends: None },
         WindowTurns::Calendar => {
-            let (start, turn, finish) = window.edges(unix_us);
-            CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start, turn, finish } }
+            let (origin, turn, finish) = window.edges(unix_us);
+            CellWindow { slots: 1, step: 0, origin, ends: Some((turn, finish)) }
         }
     })
 }
@@ -260,7 +258,7 @@ impl KeySync {
         let want = paced.min(self.fair(reported.debt, waited, budget, pace));
         let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
         (self.calls, self.is_lost) = (false, false);
-        let returned = WindowRefund { amount: u64::from(reported.refund) * TOKEN, paid_us: reported.paid_us };
+        let (refund, paid_us) = (u64::from(reported.refund) * TOKEN, reported.paid_us);
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
         (self.sent_at, self.in_flight) = (Some(pace.now), true);
@@ -276,7 +274,7 @@ impl KeySync {
             waited_us: Micros::from(waited.min(WAITED_MAX)).0,
             random,
             known_age_us: knew.map(|(age, _)| Micros::from(age).0),
-            window: window.map(|window| WindowRequest { window, returned }),
+            window: window.map(|window| WindowRequest { window, refund, paid_us }),
         }
     }
 
