@@ -240,9 +240,7 @@ impl PermitSync {
         let is_closed =
             self.closed_until.get(&self.buckets.of(&key.name())).is_some_and(|until| now.at < *until);
         let is_known = self.keys.contains_key(&key.name());
-        let Some(limit) =
-            limit.filter(|_| !is_closed && (is_known || self.keys.len() < KEYS_MAX))
-        else {
+        let Some(limit) = limit.filter(|_| !is_closed && (is_known || self.keys.len() < KEYS_MAX)) else {
             self.unanswered.push((key, count));
             return;
         };

@@ -19,8 +19,8 @@ use super::rng::Rng;
 use super::window::RedisClock;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, SharedKey, Shortfall,
-    Shortfalls,
+    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, SharedKey,
+    Shortfall, Shortfalls,
 };
 use breaker::Breaker;
 use permits::PermitQueue;

@@ -3,7 +3,7 @@
 use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, SyncPlan};
 use crate::clock::{Clock, Micros, Now, Timestamp};
-use crate::engine::{Engine, FleetStatus};
+use crate::engine::Engine;
 use crate::fleet::command::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::heartbeat::Heartbeat;
@@ -24,7 +24,6 @@ use tracing::{debug, info, warn};
 pub(super) struct SyncLoop {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
-    status: Arc<FleetStatus>,
     plan: SyncPlan,
     counters: Arc<FleetCounters>,
     member: HostMember,
@@ -54,7 +53,6 @@ impl SyncLoop {
     pub(super) fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        status: Arc<FleetStatus>,
         plan: SyncPlan,
         (counters, waiting): (Arc<FleetCounters>, mpsc::Receiver<WaitingRequest>),
     ) -> SyncLoop {
@@ -66,14 +64,13 @@ impl SyncLoop {
             seed: seed(),
         };
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
-        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&status), options);
+        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&plan.status), options);
         member.expect(identity.hosts, clock.now().at);
         SyncLoop {
             member,
             waiting,
             engine,
             clock,
-            status,
             plan,
             counters,
             reserves: Reserves::default(),
@@ -209,8 +206,8 @@ impl SyncLoop {
         if !self.member.set_reachable(is_reachable, now.at) {
             return;
         }
-        let hosts = self.status.hosts();
-        let is_reachable = self.status.is_redis_reachable();
+        let hosts = self.plan.status.hosts();
+        let is_reachable = self.plan.status.is_redis_reachable();
         let outage = self.outage.take();
         if !is_reachable {
             self.view.outages += 1;
@@ -244,7 +241,7 @@ impl SyncLoop {
             let now = self.clock.now();
             let mut commands = Vec::new();
             if !self.member.leave(now, &mut commands) {
-                return self.status.is_redis_reachable();
+                return self.plan.status.is_redis_reachable();
             }
             self.send(commands, now);
             tokio::select! {
@@ -301,7 +298,7 @@ impl SyncLoop {
                     );
                 }
                 self.view.unlike = unlike;
-                let hosts = self.status.counted();
+                let hosts = self.plan.status.counted();
                 let is_due =
                     !self.is_kept.load(Ordering::Relaxed) && now.at.since(self.kept_at) >= KEEP_AGAIN;
                 if self.plan.identity.hosts != hosts || is_due {
@@ -361,14 +358,14 @@ impl SyncLoop {
         view.host = sync.host();
         view.is_needed = is_needed;
         view.secret = self.plan.secret;
-        view.is_linked = self.status.is_redis_reachable();
-        view.hosts = self.status.hosts();
-        view.counted = self.status.counted();
+        view.is_linked = self.plan.status.is_redis_reachable();
+        view.hosts = self.plan.status.hosts();
+        view.counted = self.plan.status.counted();
         view.round_trip = sync.round_trip();
         view.counts = counts;
         view.overrides = *self.counters.overrides.lock();
         view.remote_checks = self.member.remote_checks.counts;
-        view.is_too_slow = view.is_linked && !self.status.answers_in_time();
+        view.is_too_slow = view.is_linked && !self.plan.status.answers_in_time();
         view.keys = sync.keys() + self.member.permits.keys();
         view.versions = self.member.versions().collect();
         view.tallies = sync.tallies(now.at).chain(self.member.permits.tallies(now.at)).collect();

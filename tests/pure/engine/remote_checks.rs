@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidegate::clock::Micros;
 use tidegate::engine::{
-    CheckReply, Cost, Descriptors, EngineAnswer, KeyCheckReply, Op, RemoteCheckResult, Request, SharedKey, Shortfall,
-    Shortfalls, Verdict,
+    CheckReply, Cost, Descriptors, EngineAnswer, KeyCheckReply, Op, RemoteCheckResult, Request, SharedKey,
+    Shortfall, Shortfalls, Verdict,
 };
 use tidegate::limit::Quota;
 use tidegate::limit::share::{Fallback, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckWait, ShareQuota};
@@ -101,8 +101,7 @@ fn granted_request_spends_all_its_tokens() {
 fn refusal_by_redis_lasts_its_retry_time() {
     let mut host = each_kind().into_iter().next().unwrap();
     let waiting = shortfalls(&mut host, 3, 0).unwrap();
-    let refused =
-        reply(&host, &waiting.needs[0], |reply| reply.refused = Some((3, Some(Micros(700_000)))));
+    let refused = reply(&host, &waiting.needs[0], |reply| reply.refused = Some((3, Some(Micros(700_000)))));
     let told = resume(&mut host, 3, RemoteCheckResult::Borrowed(refused.with_time(at_millis(1))), 1);
     assert_eq!(told, (Verdict::Limit, Some(700_000)));
     assert!(shortfalls(&mut host, 3, 700).is_none(), "no other request asks meanwhile");
