@@ -126,16 +126,15 @@ pub(super) fn fleet_rules(
     now: Timestamp,
     sums: &HashMap<u64, PermitTotals>,
 ) -> Vec<FleetRuleStatus> {
-    let (budgets, permits, synced) =
-        (engine.fleet_budgets(), engine.fleet_concurrency_limits(), fleet.budgets());
+    let (budgets, permits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
     let mut by_rule: HashMap<&str, (BudgetCounters, Option<PermitTotals>)> = HashMap::new();
     for (number, budget) in budgets.iter() {
         let (counts, _) = by_rule.entry(&*budget.rule).or_default();
-        *counts = counts.plus(&synced.get(number).copied().unwrap_or_default());
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
     }
     for (number, limit) in permits.iter() {
         let (counts, places) = by_rule.entry(&*limit.rule).or_default();
-        *counts = counts.plus(&synced.get(number).copied().unwrap_or_default());
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
         let (places, sum) = (places.get_or_insert_default(), sums.get(number).copied().unwrap_or_default());
         places.held += sum.held;
         places.in_use += sum.in_use;

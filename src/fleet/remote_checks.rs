@@ -11,7 +11,7 @@
 mod breaker;
 mod permits;
 
-use super::cell::{CellQuota, TOKEN};
+use super::cell::{LastReply, TOKEN};
 use super::command::{Bucket, Buckets, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
 use super::reply::{CommandReply, CostCover, PaymentResult};
@@ -100,13 +100,6 @@ impl PendingCheck {
     }
 }
 
-/// When Redis last reported a key, and the minimum time it keeps the key after that.
-#[derive(Clone, Copy, Debug)]
-struct LastReply {
-    at: Timestamp,
-    kept: Duration,
-}
-
 impl PendingChecks {
     /// Makes the state without pending requests. `seed` is random.
     #[must_use]
@@ -127,17 +120,16 @@ impl PendingChecks {
     }
 
     /// Makes the commands of a remote check, whose replies are of use until `due`. Without commands, `on_reply(None)`
-    /// runs at once.
+    /// runs at once. `known` has the version of a key's quota and its last level.
     pub fn start(
         &mut self,
-        (shortfalls, due): (&Shortfalls, Timestamp),
-        on_reply: OnCheckReply,
+        WaitingRequest { shortfalls, due, on_reply }: WaitingRequest,
         known: impl Fn(&SharedKey) -> (u64, i64),
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
         self.expire(now.at);
-        let costs = if due > now.at { self.costs(shortfalls, known, now) } else { None };
+        let costs = if due > now.at { self.costs(&shortfalls, known, now) } else { None };
         let Some(costs) = costs.filter(|_| self.may_start(now.at)) else {
             self.counts.declined += 1;
             on_reply(None);
@@ -145,7 +137,7 @@ impl PendingChecks {
         };
         self.last_number += 1;
         let number = self.last_number;
-        let left = costs.len() + self.queue_for_permits(shortfalls, number);
+        let left = costs.len() + self.queue_for_permits(&shortfalls, number);
         for (bucket, costs) in costs {
             let head = self.buckets.send(bucket, now.at);
             let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
@@ -211,8 +203,7 @@ impl PendingChecks {
         self.breaker = Breaker::CLOSED;
     }
 
-    /// Costs by bucket, where `known` has the version of a key's quota and its last level. `None` if a limit or its
-    /// version is unknown, or too many payments of a bucket are unanswered.
+    /// Costs by bucket. `None` if a limit or its version is unknown, or too many payments of a bucket are unanswered.
     fn costs(
         &self,
         shortfalls: &Shortfalls,
@@ -229,13 +220,9 @@ impl PendingChecks {
             let number = need.key.budget();
             let budget: &FleetBudget = budgets.get(&number)?;
             let (version, level) = known(&need.key);
-            let cell_quota: CellQuota = cell_quota(budget, version)?;
+            let cell_quota = cell_quota(budget, version)?;
             let key = need.key.name();
-            let last_reply = self
-                .last_replies
-                .get(&key)
-                .filter(|last_reply| now.at.since(last_reply.at) < last_reply.kept);
-            let known_age_us = last_reply.map(|last_reply| Micros::from(now.at.since(last_reply.at)).0);
+            let known_age_us = self.last_replies.get(&key).and_then(|last_reply| last_reply.age_us(now.at));
             let window = cell_window(budget, self.clock.unix_us(now));
             // Other requests may take the tokens of this host meanwhile: the whole cost, where there is enough.
             let is_enough = level >= i64::from(need.cost) * TOKEN.cast_signed();
@@ -305,12 +292,8 @@ impl PendingChecks {
             return;
         }
         for (cost, paid) in payment.costs.iter().zip(paid) {
-            let kept = match (cost.window, &paid.window) {
-                (Some(window), Some(reply)) => window.lasts_us(reply),
-                _ => cost.cell_quota.kept_us(paid.level),
-            };
-            let kept = Duration::from_micros(kept);
-            self.last_replies.insert(cost.key, LastReply { at: now, kept });
+            let last_reply = LastReply::new(&cost.cell_quota, paid.level, cost.window.zip(paid.window), now);
+            self.last_replies.insert(cost.key, last_reply);
         }
     }
 

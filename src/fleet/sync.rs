@@ -11,6 +11,7 @@ use super::key_table::KeyTable;
 use super::rng::Rng;
 use super::round_trip::RoundTrip;
 use super::tally::{BudgetCounters, Tallies};
+use super::version::Versions;
 use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
@@ -60,7 +61,8 @@ pub struct Sync {
     /// Keys of each bucket that wait until fewer of its commands are unanswered, oldest first.
     waiting: BTreeMap<Bucket, VecDeque<usize>>,
     budgets: Arc<HashMap<u64, FleetBudget>>,
-    versions: HashMap<u64, u64>,
+    /// The versions of the budgets' numbers.
+    pub(super) versions: Versions,
     round_trip: RoundTrip,
     clock: RedisClock,
     absence: Absence,
@@ -82,7 +84,7 @@ impl Sync {
             buckets: Buckets::new(options.buckets),
             waiting: BTreeMap::new(),
             budgets: Arc::default(),
-            versions: HashMap::new(),
+            versions: Versions::default(),
             round_trip: RoundTrip::default(),
             clock: RedisClock::default(),
             absence: Absence::default(),
@@ -136,23 +138,13 @@ impl Sync {
     /// Replaces the budgets by those of the rules in force.
     pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, FleetBudget>>) {
         self.tallies.keep(|budget| budgets.contains_key(&budget));
+        self.versions.set(&budgets);
         self.budgets = budgets;
-    }
-
-    /// The version of a budget's numbers, as far as known.
-    #[must_use]
-    pub fn version(&self, budget: u64) -> u64 {
-        self.versions.get(&budget).copied().unwrap_or(VERSION_FIRST)
     }
 
     /// The level of a key in the last reply, µtok; 0 if none came.
     pub(super) fn level(&self, key: &SharedKey) -> i64 {
         self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level)
-    }
-
-    /// Sets the version of a budget's numbers.
-    pub fn set_version(&mut self, budget: u64, version: u64) {
-        self.versions.insert(budget, version);
     }
 
     /// Emits the commands that are due now.
@@ -194,9 +186,12 @@ impl Sync {
         if self.waiting.iter().any(may_go) { Timestamp::ORIGIN } else { self.key_table.next() }
     }
 
-    /// Records the number of hosts that Redis counts as alive.
+    /// Records the number of hosts that Redis counts as alive. Asks again for versions of which cells have newer ones.
     pub fn set_alive(&mut self, alive: u32, now: Timestamp) {
         self.absence.counted(alive, now);
+        for (budget, counters) in self.tallies.each(now) {
+            self.versions.record_seen(budget, counters.version);
+        }
     }
 
     /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
@@ -309,7 +304,7 @@ impl Sync {
     fn ask_about(&mut self, engine: &Engine, number: usize, back: u32, now: Now) -> Option<CellRequest> {
         let random = self.rng.part_of_token();
         let pace = self.pace(now.at);
-        let version = self.version(self.key_table.entry(number).key.budget());
+        let version = self.versions.newest(self.key_table.entry(number).key.budget());
         let entry = self.key_table.entry_mut(number);
         let budget = self.budgets.get(&entry.key.budget())?;
         let cell_quota = key_sync::cell_quota(budget, version);
@@ -463,8 +458,6 @@ const NEXT_BATCH: Duration = Duration::from_millis(1);
 
 /// The most synced keys: about 50 MB.
 const TRACKED_MAX: usize = 1 << 18;
-
-const VERSION_FIRST: u64 = 1;
 
 #[cfg(test)]
 mod tests;

@@ -117,18 +117,18 @@ impl Versions {
         Some(VersionCommand { rule: name(*number), numbers: known.numbers.clone(), before })
     }
 
-    /// Applies a reply. Returns its budget, unless the numbers have changed since.
-    pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) -> Option<u64> {
-        let (number, known) = self.pending(command)?;
-        known.status = VersionState::Settled;
-        known.version = Some(version);
-        known.before = None;
-        Some(number)
+    /// Applies a reply, unless the numbers have changed since.
+    pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) {
+        if let Some(known) = self.pending(command) {
+            known.status = VersionState::Settled;
+            known.version = Some(version);
+            known.before = None;
+        }
     }
 
     /// Marks a request without a reply to be sent again.
     pub(super) fn failed(&mut self, command: &VersionCommand) {
-        if let Some((_, known)) = self.pending(command) {
+        if let Some(known) = self.pending(command) {
             known.status = VersionState::Due;
         }
     }
@@ -138,12 +138,21 @@ impl Versions {
         self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
     }
 
-    fn pending(&mut self, command: &VersionCommand) -> Option<(u64, &mut KnownVersion)> {
-        let number = number(&command.rule);
-        let known = self.known.get_mut(&number)?;
-        (known.numbers == command.numbers && known.status == VersionState::Asked).then_some((number, known))
+    /// The newest known version of a budget's numbers, of its present or else of its previous ones.
+    pub(super) fn newest(&self, budget: u64) -> u64 {
+        let known = self.known.get(&budget);
+        known
+            .and_then(|known| known.version.or(known.before.as_ref().map(|(_, version)| *version)))
+            .unwrap_or(FIRST)
+    }
+
+    fn pending(&mut self, command: &VersionCommand) -> Option<&mut KnownVersion> {
+        let known = self.known.get_mut(&number(&command.rule))?;
+        (known.numbers == command.numbers && known.status == VersionState::Asked).then_some(known)
     }
 }
+
+const FIRST: u64 = 1;
 
 /// The name of a budget in Redis.
 fn name(budget: u64) -> [u8; 16] {

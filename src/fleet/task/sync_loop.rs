@@ -44,9 +44,8 @@ pub(super) struct SyncLoop {
     /// When storing the identity was last tried, and whether it is stored.
     kept_at: Timestamp,
     is_kept: Arc<AtomicBool>,
-    /// When the view was last published, and the cells answered by then.
-    published: Now,
-    published_cells: u64,
+    /// When the view was last published.
+    published: Timestamp,
 }
 
 impl SyncLoop {
@@ -82,8 +81,7 @@ impl SyncLoop {
             arrivals,
             arrives,
             view: FleetView::new(),
-            published: Now::default(),
-            published_cells: 0,
+            published: Timestamp::ORIGIN,
             outage: None,
             throttle: LinkLogThrottle::default(),
             kept_at: Timestamp::ORIGIN,
@@ -163,7 +161,7 @@ impl SyncLoop {
         self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(commands.into_iter().map(|command| (None, command)));
         self.send_to(out, now);
-        if now.at.since(self.published.at) >= PUBLISH_EVERY {
+        if now.at.since(self.published) >= PUBLISH_EVERY {
             self.publish_view(now);
         }
     }
@@ -283,7 +281,6 @@ impl SyncLoop {
                 let is_own = heartbeat.host == self.member.sync.host();
                 let is_overtaken = self.reserves.apply_reply(heartbeat, &reply, &self.engine);
                 if (is_overtaken || reply.is_name_taken) && is_own {
-                    self.member.rename();
                     self.rename();
                 }
                 self.member.apply_heartbeat(&reply, now.at);
@@ -308,12 +305,8 @@ impl SyncLoop {
                 }
             }
             (command, reply) => {
-                let before = self.member.sync.host();
                 let mut commands = Vec::new();
                 self.member.answered(command, reply, now, &mut commands);
-                if self.member.sync.host() != before {
-                    self.rename();
-                }
                 self.send(commands, now);
             }
         }
@@ -348,13 +341,8 @@ impl SyncLoop {
     fn publish_view(&mut self, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
         let sync = &self.member.sync;
-        let counts = sync.counts;
         let view = &mut self.view;
-        let passed = now.at.since(self.published.at).as_millis().max(1);
-        let cells = u128::from(counts.cells - self.published_cells) * 1_000 / passed;
-        // An average over about a second: a quarter of the new value.
-        let before = u128::from(view.cells_per_second);
-        view.cells_per_second = u64::try_from((before * 3 + cells) / 4).unwrap_or(u64::MAX);
+        view.cells_per_second = sync.tallies(now.at).map(|(_, counters)| counters.cells_per_second).sum();
         view.host = sync.host();
         view.is_needed = is_needed;
         view.secret = self.plan.secret;
@@ -362,18 +350,17 @@ impl SyncLoop {
         view.hosts = self.plan.status.hosts();
         view.counted = self.plan.status.counted();
         view.round_trip = sync.round_trip();
-        view.counts = counts;
+        view.counts = sync.counts;
         view.overrides = *self.counters.overrides.lock();
         view.remote_checks = self.member.remote_checks.counts;
         view.is_too_slow = view.is_linked && !self.plan.status.answers_in_time();
         view.keys = sync.keys() + self.member.permits.keys();
-        view.versions = self.member.versions().collect();
-        view.tallies = sync.tallies(now.at).chain(self.member.permits.tallies(now.at)).collect();
+        view.budgets = self.member.counters(now.at);
         if let Some(servers) = &self.servers {
             view.nodes = servers.nodes();
             view.errors = servers.errors();
         }
-        (self.published, self.published_cells) = (now, counts.cells);
+        self.published = now.at;
         self.counters.tell(view.clone());
     }
 
@@ -382,6 +369,7 @@ impl SyncLoop {
         warn!(
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
         );
+        self.member.sync.rename();
         self.plan.identity = self.plan.identity.renamed(self.member.sync.host(), &self.plan.marks);
         self.keep();
     }
