@@ -5,7 +5,8 @@ use super::command::{Host, distinct};
 use super::link::RedisCommand;
 use super::scripts;
 use super::secrets::SecretDigest;
-use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter, hex};
+use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
+use crate::terms::hex;
 
 /// A heartbeat of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl Heartbeat {
         let mut number = ScriptWriter::default();
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
-        let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
+        let args = vec![hex(&self.host).into_bytes(), number.bytes, reports.bytes];
         Ok(RedisCommand { script: &scripts::HEARTBEAT, keys, args })
     }
 

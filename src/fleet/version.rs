@@ -5,8 +5,9 @@ use super::key_sync::{cell_quota, cell_window};
 use super::link::RedisCommand;
 use super::scripts;
 use super::window::CellWindow;
-use super::wire::{EXACT_MAX, hex};
+use super::wire::EXACT_MAX;
 use crate::engine::FleetBudget;
+use crate::terms::hex;
 use std::collections::HashMap;
 
 /// Asks for the version of a rule's numbers.
@@ -37,7 +38,7 @@ impl VersionCommand {
         let known = known.min(EXACT_MAX / 2).to_string();
         RedisCommand {
             script: &scripts::VERSION,
-            keys: vec![format!("tg:{{tm}}:v:{}", hex(self.rule)).into_bytes()],
+            keys: vec![format!("tg:{{tm}}:v:{}", hex(&self.rule)).into_bytes()],
             args: vec![self.numbers.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
         }
     }

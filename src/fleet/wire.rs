@@ -87,13 +87,6 @@ impl ScriptWriter {
     }
 }
 
-/// Encodes sixteen bytes as in key names.
-pub(super) fn hex(bytes: [u8; 16]) -> String {
-    let mut text = Vec::with_capacity(32);
-    push_hex(&mut text, &bytes);
-    text.into_iter().map(char::from).collect()
-}
-
 /// Appends bytes as in key names. Runs for each cell: `write!` took a twentieth of the task's time.
 pub(super) fn push_hex(to: &mut Vec<u8>, bytes: &[u8]) {
     let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'a' + (nibble - 10) };

@@ -76,15 +76,10 @@ pub(super) fn redirect(error: &redis::ServerError, asked: &Url) -> Option<Redire
     }
 }
 
+/// A server beside the asked one, which stands for the host of a server that does not know its own.
 fn place(host: &str, port: u16, asked: &Url) -> Option<Url> {
-    let host = match host {
-        "?" => return None,
-        "" => asked.host()?,
-        host => host.trim_start_matches('[').trim_end_matches(']'),
-    };
-    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
-    let is_host = host.len() <= 253 && host.bytes().all(is_word) && port > 0;
-    is_host.then(|| asked.beside(&host.to_ascii_lowercase(), port))
+    let host = if host.is_empty() { asked.host()? } else { host };
+    asked.beside(host.trim_start_matches('[').trim_end_matches(']'), port)
 }
 
 pub(super) const SLOTS: u16 = 16_384;
