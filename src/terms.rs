@@ -169,6 +169,12 @@ pub fn count(number: u64) -> String {
     grouped.collect()
 }
 
+/// Formats bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Formats a count with its noun, whose plural ends with `s`: `1 line`, `2 000 lines`.
 #[must_use]
 pub fn counted(number: impl TryInto<u64>, noun: &str) -> String {

@@ -166,6 +166,7 @@ impl Host {
         let marks = Vec::new();
         let identity = Identity::fresh(&marks, [number + 1; 32]);
         let plan = SyncPlan {
+            status: Arc::clone(&standing),
             link,
             identity,
             marks,
@@ -173,8 +174,7 @@ impl Host {
             overrides_key: OverridesKey::of_secret(&[9; 32]),
             keep: None,
         };
-        let (fleet, work) =
-            FleetHandle::new(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;
+        let (fleet, work) = FleetHandle::new(Arc::clone(&engine), Arc::clone(&clock), plan);
         std::thread::Builder::new().name("sync".into()).spawn(work)?;
         Ok(Host { decider: engine.decider(), clock, standing, fleet })
     }

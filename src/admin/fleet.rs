@@ -16,7 +16,7 @@ use crate::fleet::link::{FailureClass, NodeState, NodeStatus};
 use crate::fleet::overrides::BLOCK_BYTES_MAX;
 use crate::fleet::tally::BudgetCounters;
 use crate::rules::{FleetBound, NamedItem, NamedKind, REMOTE_CHECK_WAIT_MAX_MILLIS};
-use crate::terms::counted;
+use crate::terms::{counted, hex};
 
 /// The sync state of this host at one moment.
 #[derive(Clone, Debug)]
@@ -126,16 +126,15 @@ pub(super) fn fleet_rules(
     now: Timestamp,
     sums: &HashMap<u64, PermitTotals>,
 ) -> Vec<FleetRuleStatus> {
-    let (budgets, permits, synced) =
-        (engine.fleet_budgets(), engine.fleet_concurrency_limits(), fleet.budgets());
+    let (budgets, permits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
     let mut by_rule: HashMap<&str, (BudgetCounters, Option<PermitTotals>)> = HashMap::new();
     for (number, budget) in budgets.iter() {
         let (counts, _) = by_rule.entry(&*budget.rule).or_default();
-        *counts = counts.plus(&synced.get(number).copied().unwrap_or_default());
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
     }
     for (number, limit) in permits.iter() {
         let (counts, places) = by_rule.entry(&*limit.rule).or_default();
-        *counts = counts.plus(&synced.get(number).copied().unwrap_or_default());
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
         let (places, sum) = (places.get_or_insert_default(), sums.get(number).copied().unwrap_or_default());
         places.held += sum.held;
         places.in_use += sum.in_use;
@@ -327,11 +326,12 @@ impl FleetPage {
 impl From<&FleetReading> for FleetSummary {
     fn from(fleet: &FleetReading) -> FleetSummary {
         let view = &*fleet.view;
-        let host = view.host.iter().take(HOST_BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
+        // Enough to distinguish hosts by eye.
+        let [first, second, third, fourth, ..] = view.host;
         FleetSummary {
             redis: fleet.is_set,
             failure: fleet.failure.as_deref().map(str::to_owned),
-            host: if fleet.is_set { host.collect() } else { String::new() },
+            host: if fleet.is_set { hex(&[first, second, third, fourth]) } else { String::new() },
             secret: SecretStatus { uses: fleet.secret(), other_hosts: view.unlike.into() },
             needed: view.is_needed,
             linked: view.is_linked,
@@ -370,9 +370,6 @@ impl From<&NodeStatus> for RedisNodeStatus {
         }
     }
 }
-
-/// Enough to distinguish hosts by eye.
-const HOST_BYTES_SHOWN: usize = 4;
 
 /// Above this part of their room the blocks of all hosts are a warning, as in the alert.
 const BLOCKS_NEAR: f64 = 0.8;

@@ -22,6 +22,7 @@ use super::{CliResult, failed};
 use crate::admin::{HttpConnection, HttpConnections, SAFETY, head_patience, page_paths};
 use crate::daemon::log;
 use crate::sys;
+use crate::terms::hex;
 
 /// Serves the daemon's page to a browser on this host, at an unguessable address
 #[derive(Clone, Debug, clap::Args)]
@@ -53,7 +54,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     client.get("/healthz")?;
     let cannot_serve = |error: io::Error| failed(format_args!("cannot serve: {error}"));
     let random = sys::random_bytes::<16>().map_err(cannot_serve)?;
-    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = hex(&random);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(cannot_serve)?;
     let served = runtime.block_on(async {

@@ -12,7 +12,7 @@ use super::restart::RestoredState;
 use super::rules_in_force::log_problem;
 use super::settings::Settings;
 use crate::clock::Clock;
-use crate::engine::{Engine, FleetStatus, HashKey};
+use crate::engine::{Engine, HashKey};
 use crate::fleet::identity::Identity;
 use crate::fleet::overrides::OverridesDocument;
 use crate::fleet::secrets::{OverridesKey, SecretDigest};
@@ -21,18 +21,12 @@ use crate::host::read_machine_marks;
 use crate::sys;
 use crate::terms::without_number;
 
-/// An engine that shares budgets from now on, and the plan of the sync task.
-#[derive(Debug)]
-pub(super) struct FleetStart {
-    fleet_status: Arc<FleetStatus>,
-    plan: SyncPlan,
-}
-
-/// Joins the fleet of the settings, before there are rules. `None`: the settings name no Redis.
+/// Joins the fleet of the settings, before there are rules: the engine shares budgets from now on. `None`: the settings
+/// name no Redis.
 ///
 /// # Errors
 /// Why this daemon cannot join (logged): until it is started again, fleet rules limit on this host alone.
-pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Result<Option<FleetStart>, String> {
+pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Result<Option<SyncPlan>, String> {
     let Some(redis) = &settings.redis else { return Ok(None) };
     join_redis(redis, settings.hosts_at_least, taken).map(Some).inspect_err(|why| {
         error!(
@@ -45,7 +39,7 @@ fn join_redis(
     redis: &RedisSettings,
     hosts_at_least: u32,
     taken: &mut RestoredState,
-) -> Result<FleetStart, String> {
+) -> Result<SyncPlan, String> {
     let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();
     problem.iter().for_each(log_problem);
     let why = || match &problem {
@@ -57,28 +51,24 @@ fn join_redis(
     link.check().map_err(|wrong| format!("`redis` of the settings: {wrong}"))?;
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
-    let fleet_status = taken.engine.join_fleet(hash_key(&secret));
-    fleet_status.set_hosts_at_least(hosts_at_least);
+    let status = taken.engine.join_fleet(hash_key(&secret));
+    status.set_hosts_at_least(hosts_at_least);
     let overrides_key = OverridesKey::of_secret(secret.bytes());
     restore_overrides(&overrides_key, taken);
     let secret = SecretDigest::of_secret(secret.bytes());
-    Ok(FleetStart { fleet_status, plan: SyncPlan { link, identity, marks, secret, overrides_key, keep } })
+    Ok(SyncPlan { status, link, identity, marks, secret, overrides_key, keep })
 }
 
-impl FleetStart {
-    /// Starts the sync task. Redis need not be reachable.
-    pub(super) fn talk(
-        self,
-        engine: &Arc<Engine>,
-        clock: &Arc<Clock>,
-        helpers: &Helpers,
-    ) -> Option<FleetHandle> {
-        let fleet = FleetHandle::new(Arc::clone(engine), Arc::clone(clock), self.fleet_status, self.plan);
-        let fleet = fleet.inspect_err(|error| warn!(%error, "fleet rules follow `on_redis_down`"));
-        let (fleet, work) = fleet.ok()?;
-        helpers.add("sync", "fleet rules follow `on_redis_down`", work);
-        Some(fleet)
-    }
+/// Starts the sync task. Redis need not be reachable.
+pub(super) fn start_sync(
+    plan: SyncPlan,
+    engine: &Arc<Engine>,
+    clock: &Arc<Clock>,
+    helpers: &Helpers,
+) -> FleetHandle {
+    let (fleet, work) = FleetHandle::new(Arc::clone(engine), Arc::clone(clock), plan);
+    helpers.add("sync", "fleet rules follow `on_redis_down`", work);
+    fleet
 }
 
 /// Restores the fleet overrides of the previous process; they hold until Redis has newer ones.

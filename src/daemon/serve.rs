@@ -156,7 +156,8 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
-    let fleet = joined.ok().flatten().and_then(|joined| joined.talk(&engine, &clock, &helpers));
+    let plan = joined.ok().flatten();
+    let fleet = plan.map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
     let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);

@@ -41,13 +41,10 @@ pub struct Shortfall {
 #[derive(Debug)]
 pub struct CheckReply {
     engine: Arc<Engine>,
-    outcomes: Vec<CheckOutcome>,
+    outcomes: Vec<(SharedKey, KeyCheckReply)>,
     permits: Vec<ClaimedPermit>,
     at: Now,
 }
-
-/// The reply about one key.
-type CheckOutcome = (SharedKey, KeyCheckReply);
 
 /// The result of a remote check.
 #[derive(Debug)]
@@ -83,9 +80,9 @@ impl CheckReply {
         self.permits.push(place);
     }
 
-    /// Adds the reply about a need.
-    pub fn add(&mut self, need: &Shortfall, reply: KeyCheckReply) {
-        self.outcomes.push((need.key, reply));
+    /// Adds the reply about one key.
+    pub fn add(&mut self, key: SharedKey, reply: KeyCheckReply) {
+        self.outcomes.push((key, reply));
     }
 
     /// Sets the time of the reply.
@@ -99,7 +96,7 @@ impl CheckReply {
     fn apply_outcomes(
         &mut self,
         how: impl Fn(&mut share::ShareState, &share::ShareQuota, &KeyCheckReply),
-    ) -> Vec<CheckOutcome> {
+    ) -> Vec<(SharedKey, KeyCheckReply)> {
         let applied = std::mem::take(&mut self.outcomes);
         let (budgets, now) = (self.engine.fleet_budgets(), self.at);
         for (key, reply) in &applied {
@@ -123,7 +120,7 @@ impl Drop for CheckReply {
 }
 
 /// Returns granted tokens that the judged request left unused.
-fn return_unused_tokens(engine: &Engine, applied: &[CheckOutcome], now: Now) {
+fn return_unused_tokens(engine: &Engine, applied: &[(SharedKey, KeyCheckReply)], now: Now) {
     let budgets = engine.fleet_budgets();
     for (key, reply) in applied.iter().filter(|(_, reply)| reply.granted > 0) {
         let Some(budget) = budgets.get(&key.budget()) else { continue };

@@ -2,10 +2,11 @@
 //!
 //! Amounts are integers in µtok, millionths of a token. No I/O.
 
-use crate::rules::fleet_counts;
-
-use super::window::{WindowReply, WindowRequest};
+use super::window::{CellWindow, WindowReply, WindowRequest};
 use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
+use crate::clock::{Micros, Timestamp};
+use crate::rules::fleet_counts;
+use std::time::Duration;
 
 /// A refill of `num` µtok every `den` µs, in lowest terms: 1000/s is 1000/1, 10/h is 1/360.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,12 +57,37 @@ impl CellQuota {
         to.amount(self.burst, BURST_MAX);
     }
 
-    /// The minimum time in µs that Redis keeps a cell of this level after a host read it: the greatest age
-    /// that a host may send as [`known_age_us`](CellRequest::known_age_us).
+    /// The minimum time in µs that Redis keeps a cell of this level after a host read it.
     #[must_use]
     pub fn kept_us(&self, level: i64) -> u64 {
         let need = self.burst.saturating_add_signed(level.saturating_neg());
         need.div_ceil(self.rate.num()).saturating_mul(self.rate.den()).saturating_add(KEPT_FULL_US)
+    }
+}
+
+/// When Redis last replied about a cell, and the minimum time that it keeps the cell after that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastReply {
+    pub(super) at: Timestamp,
+    pub(super) kept: Duration,
+}
+
+impl LastReply {
+    /// `window`: that of the request and of the reply, if the cell is one.
+    pub(super) fn new(
+        quota: &CellQuota,
+        level: i64,
+        window: Option<(CellWindow, WindowReply)>,
+        at: Timestamp,
+    ) -> LastReply {
+        let kept_us = window.map_or_else(|| quota.kept_us(level), |(window, reply)| window.lasts_us(&reply));
+        LastReply { at, kept: Duration::from_micros(kept_us) }
+    }
+
+    /// The age in µs, as in [`CellRequest::known_age_us`]; `None` if Redis may have expired the cell.
+    pub(super) fn age_us(&self, now: Timestamp) -> Option<u64> {
+        let age = now.since(self.at);
+        (age < self.kept).then(|| Micros::from(age).0)
     }
 }
 
@@ -100,7 +126,7 @@ pub struct CellRequest {
     /// The random rounding threshold of a fractional share: 0…999 999.
     pub random: u32,
     /// The age at the request of the last report on this cell; `None`: never reported, or older than Redis
-    /// surely keeps the cell ([`CellQuota::kept_us`]).
+    /// surely keeps the cell.
     pub known_age_us: Option<u64>,
     /// The window part of the request; `None` for a bucket.
     pub window: Option<WindowRequest>,
@@ -195,4 +221,3 @@ const RANDOM_MAX: u32 = 999_999;
 /// How long a full cell is kept after its last access, µs. The scripts add 1 ms.
 const KEPT_FULL_US: u64 = 10_000_000;
 pub(super) const ASK_BYTES: usize = 108;
-pub(super) const SAID_BYTES: usize = 45;

@@ -83,15 +83,6 @@ impl Bucket {
         Bucket(u8::try_from(bucket).unwrap_or(0))
     }
 
-    /// This bucket's entry of a slice with one entry per bucket.
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "there is: what is asked of a bucket without it would be lost"
-    )]
-    pub(super) fn of_each<T>(self, all: &mut [T]) -> &mut T {
-        &mut all[usize::from(self.0)]
-    }
-
     /// Its number.
     #[must_use]
     pub fn number(self) -> u8 {
@@ -159,46 +150,66 @@ impl CommandHead {
     }
 }
 
-/// A bucket as one sender of commands knows it.
+/// The buckets as one sender of commands knows them.
+#[derive(Debug)]
+pub(super) struct Buckets(Vec<BucketState>);
+
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BucketState {
+struct BucketState {
     /// When Redis created the bucket, as of the last reply; 0: unknown.
     born_us: u64,
     /// Commands without a reply.
     in_flight: u32,
 }
 
-impl BucketState {
+impl Buckets {
+    /// Makes this many (1 to 256), of which nothing is known.
+    pub(super) fn new(count: u16) -> Buckets {
+        Buckets(vec![BucketState::default(); usize::from(count.clamp(1, 256))])
+    }
+
+    /// The bucket of a key.
+    pub(super) fn of(&self, key: &[u8; 16]) -> Bucket {
+        Bucket::of(key, u16::try_from(self.0.len()).unwrap_or(u16::MAX))
+    }
+
     /// Whether fewer than `max` commands are without a reply.
-    pub(super) fn has_room(&self, max: u32) -> bool {
-        self.in_flight < max
+    pub(super) fn has_room(&self, bucket: Bucket, max: u32) -> bool {
+        self.0.get(usize::from(bucket.0)).is_some_and(|state| state.in_flight < max)
     }
 
     pub(super) fn has_commands(&self) -> bool {
-        self.in_flight > 0
+        self.0.iter().any(|state| state.in_flight > 0)
     }
 
     /// Counts a command, and makes its head.
     pub(super) fn send(&mut self, bucket: Bucket, now: Timestamp) -> CommandHead {
-        self.in_flight += 1;
-        CommandHead { bucket, born_us: self.born_us, sent_at: now }
+        let state = self.state(bucket);
+        state.in_flight += 1;
+        CommandHead { bucket, born_us: state.born_us, sent_at: now }
     }
 
     /// Ends a command. Returns whether Redis has lost the bucket since an earlier reply.
-    pub(super) fn answered(&mut self, born_us: u64) -> bool {
-        self.failed();
-        let before = std::mem::replace(&mut self.born_us, born_us);
+    pub(super) fn answered(&mut self, head: &CommandHead, born_us: u64) -> bool {
+        self.failed(head);
+        let before = std::mem::replace(&mut self.state(head.bucket).born_us, born_us);
         before != 0 && before != born_us
     }
 
     /// Ends a command that may or may not have run.
-    pub(super) fn failed(&mut self) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+    pub(super) fn failed(&mut self, head: &CommandHead) {
+        let state = self.state(head.bucket);
+        state.in_flight = state.in_flight.saturating_sub(1);
     }
 
     /// Forgets the commands without a reply: their connections were closed.
     pub(super) fn forget_commands(&mut self) {
-        self.in_flight = 0;
+        self.0.iter_mut().for_each(|state| state.in_flight = 0);
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "buckets are those of keys, and commands have no others")]
+    fn state(&mut self, bucket: Bucket) -> &mut BucketState {
+        &mut self.0[usize::from(bucket.0)]
     }
 }
 

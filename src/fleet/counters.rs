@@ -66,10 +66,8 @@ pub struct FleetView {
     pub cells_per_second: u64,
     /// The Redis servers.
     pub nodes: Vec<NodeStatus>,
-    /// The known version of each budget's quota.
-    pub versions: Vec<(u64, u64)>,
-    /// The tally of each budget.
-    pub tallies: Vec<(u64, BudgetCounters)>,
+    /// The counters of each budget, by number.
+    pub budgets: HashMap<u64, BudgetCounters>,
 }
 
 /// The state of the fleet overrides.
@@ -136,18 +134,6 @@ impl FleetView {
     pub fn remote_checks(&self) -> [(&'static str, u64); 3] {
         let RemoteCheckCounts { answered, missed, declined, .. } = self.remote_checks;
         [("answered", answered), ("late", missed), ("declined", declined)]
-    }
-
-    /// Returns the counters of every budget that was synced or whose version is known, by its number.
-    #[must_use]
-    pub fn budgets(&self) -> HashMap<u64, BudgetCounters> {
-        let mut budgets: HashMap<u64, BudgetCounters> = self.tallies.iter().copied().collect();
-        for (budget, version) in &self.versions {
-            let counters = budgets.entry(*budget).or_default();
-            counters.is_outdated = counters.version > *version;
-            counters.version = counters.version.max(*version);
-        }
-        budgets
     }
 }
 

@@ -3,10 +3,10 @@
 use super::cell::HOSTS_MAX;
 use super::command::{Host, distinct};
 use super::link::RedisCommand;
-use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use super::secrets::SecretDigest;
-use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter, hex};
+use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
+use crate::terms::hex;
 
 /// A heartbeat of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,18 +82,16 @@ impl Heartbeat {
         let mut number = ScriptWriter::default();
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
-        let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
+        let args = vec![hex(&self.host).into_bytes(), number.bytes, reports.bytes];
         Ok(RedisCommand { script: &scripts::HEARTBEAT, keys, args })
     }
 
-    pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
-        let mut from = ReplyReader::of(bytes, HEADER_BYTES + self.pools.len() * POOL_BYTES)?;
+    pub(super) fn read(&self, from: &mut ReplyReader<'_>) -> HeartbeatReply {
         let hosts = from.small(HOSTS_MAX);
         let alike = from.small(HOSTS_MAX);
         let is_name_taken = from.byte() != 0;
-        let pools = self.pools.iter().map(|_| FleetPoolLoad::read(&mut from)).collect();
-        let reply = ScriptReply::Heartbeat(HeartbeatReply { hosts, alike, is_name_taken, pools });
-        Ok(Received { reply, clamped: from.clamped })
+        let pools = self.pools.iter().map(|_| FleetPoolLoad::read(from)).collect();
+        HeartbeatReply { hosts, alike, is_name_taken, pools }
     }
 }
 
@@ -118,5 +116,3 @@ impl FleetPoolLoad {
 pub const POOLS_MAX: usize = 64;
 /// An upper bound of any count on one host or all hosts.
 const COUNT_MAX: u64 = 1_000_000_000_000;
-const HEADER_BYTES: usize = 9;
-const POOL_BYTES: usize = 30;

@@ -18,25 +18,16 @@ pub struct Identity {
     /// The last known host count, used for shares until Redis reports a new one.
     pub hosts: u32,
     starts: u32,
-    machine: MachineDigest,
+    /// The digest of the machine's marks.
+    machine: [u8; 16],
 }
-
-/// Digest of the machine's marks, keyed with the host name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MachineDigest([u8; 16]);
 
 impl Identity {
     /// Makes a new identity.
     #[must_use]
     pub fn fresh(marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let (host, chance) = split(random);
-        Identity {
-            host,
-            epoch: epoch(1, chance),
-            hosts: 1,
-            starts: 1,
-            machine: MachineDigest::of(&host, marks),
-        }
+        Identity { host, epoch: epoch(1, chance), hosts: 1, starts: 1, machine: machine(&host, marks) }
     }
 
     /// The stored identity with the next epoch if this machine wrote it, else a new identity. `marks`
@@ -44,7 +35,7 @@ impl Identity {
     #[must_use]
     pub fn next(kept: Option<&[u8]>, marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let before = kept.and_then(Identity::read);
-        let before = before.filter(|before| before.machine == MachineDigest::of(&before.host, marks));
+        let before = before.filter(|before| before.machine == machine(&before.host, marks));
         let fresh = Identity::fresh(marks, random);
         let Some(before) = before else { return fresh };
         let starts = before.starts.saturating_add(1);
@@ -60,7 +51,7 @@ impl Identity {
     /// The same epoch under another name, for a host whose name is taken by another.
     #[must_use]
     pub fn renamed(&self, host: Host, marks: &[Vec<u8>]) -> Identity {
-        Identity { host, machine: MachineDigest::of(&host, marks), ..*self }
+        Identity { host, machine: machine(&host, marks), ..*self }
     }
 
     /// The bytes to store.
@@ -69,7 +60,7 @@ impl Identity {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&self.host);
-        bytes.extend_from_slice(&self.machine.0);
+        bytes.extend_from_slice(&self.machine);
         bytes.extend_from_slice(&self.starts.to_le_bytes());
         bytes.extend_from_slice(&self.hosts.to_le_bytes());
         bytes.extend_from_slice(&digest(&self.host, &[&bytes]));
@@ -89,16 +80,13 @@ impl Identity {
             epoch: 0,
             hosts: u32::from_le_bytes(*hosts).max(1),
             starts: u32::from_le_bytes(*starts),
-            machine: MachineDigest(*machine),
+            machine: *machine,
         })
     }
 }
 
-impl MachineDigest {
-    fn of(host: &Host, marks: &[Vec<u8>]) -> MachineDigest {
-        let marks: Vec<&[u8]> = marks.iter().map(Vec::as_slice).collect();
-        MachineDigest(digest(host, &marks))
-    }
+fn machine(host: &Host, marks: &[Vec<u8>]) -> [u8; 16] {
+    digest(host, &marks.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
 /// Keyed with the host name, which only the file has, so that the digest does not disclose the machine.

@@ -2,8 +2,8 @@
 
 mod demand;
 
-use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, TOKEN};
-use super::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
+use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, LastReply, TOKEN};
+use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
@@ -26,12 +26,10 @@ pub(super) fn cell_quota(budget: &FleetBudget, version: u64) -> Option<CellQuota
 pub(super) fn cell_window(budget: &FleetBudget, unix_us: u64) -> Option<CellWindow> {
     let window = budget.quota.window()?;
     Some(match window.turns() {
-        WindowTurns::Every { slots, step, origin } => {
-            CellWindow { slots, turns: FleetWindowAlign::Every { step, origin } }
-        }
+        WindowTurns::Every { slots, step, origin } => CellWindow { slots, step, origin, ends: None },
         WindowTurns::Calendar => {
-            let (start, turn, finish) = window.edges(unix_us);
-            CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start, turn, finish } }
+            let (origin, turn, finish) = window.edges(unix_us);
+            CellWindow { slots: 1, step: 0, origin, ends: Some((turn, finish)) }
         }
     })
 }
@@ -57,8 +55,7 @@ pub(super) struct KeySync {
     demand: u64,
     /// When the window has more tokens, and whether it is spent out until then.
     more: Option<NextIncrease>,
-    /// When the last reply came, and for how long after that Redis keeps the cell at least.
-    known: Option<(Timestamp, Duration)>,
+    last_reply: Option<LastReply>,
     /// The tokens of the fleet as of the last reply, µtok.
     pub(super) level: i64,
     fleet_demand: u64,
@@ -173,7 +170,7 @@ impl KeySync {
     /// Whether the window was spent out lately: other hosts may return tokens before it ends.
     fn is_spent_out(&self, now: Timestamp) -> bool {
         self.more.is_some_and(|more| more.is_exhausted)
-            && self.known.is_some_and(|(at, _)| now.since(at) < HOLD)
+            && self.last_reply.is_some_and(|reply| now.since(reply.at) < HOLD)
     }
 
     /// Resets the state of a window that may have turned since the last reply.
@@ -258,9 +255,8 @@ impl KeySync {
             if pace.others_are_away { needed.min(own_part(waited, random, budget, pace)) } else { needed };
         self.is_paced = paced < needed;
         let want = paced.min(self.fair(reported.debt, waited, budget, pace));
-        let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
         (self.calls, self.is_lost) = (false, false);
-        let returned = WindowRefund { amount: u64::from(reported.refund) * TOKEN, paid_us: reported.paid_us };
+        let (refund, paid_us) = (u64::from(reported.refund) * TOKEN, reported.paid_us);
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
         (self.sent_at, self.in_flight) = (Some(pace.now), true);
@@ -275,8 +271,8 @@ impl KeySync {
             demand: self.demand,
             waited_us: Micros::from(waited.min(WAITED_MAX)).0,
             random,
-            known_age_us: knew.map(|(age, _)| Micros::from(age).0),
-            window: window.map(|window| WindowRequest { window, returned }),
+            known_age_us: self.last_reply.and_then(|reply| reply.age_us(pace.now)),
+            window: window.map(|window| WindowRequest { window, refund, paid_us }),
         }
     }
 
@@ -294,12 +290,8 @@ impl KeySync {
         let report =
             CellReport { hold: ask.hold + reply.grant, demand: ask.demand, generation: reply.generation };
         (self.in_flight, self.last) = (false, Some(report));
-        let window = ask.window.zip(reply.window);
-        let kept_us = match &window {
-            Some((ask, reply)) => ask.window.lasts_us(reply),
-            None => ask.cell_quota.kept_us(reply.level),
-        };
-        self.known = Some((now, Duration::from_micros(kept_us)));
+        let window = ask.window.map(|ask| ask.window).zip(reply.window);
+        self.last_reply = Some(LastReply::new(&ask.cell_quota, reply.level, window, now));
         self.more = window.and_then(|(_, reply)| reply.next_increase(now));
         self.level = reply.level;
         self.fleet_demand = reply.demand;

@@ -4,14 +4,14 @@ use super::key_sync::KeySync;
 use crate::clock::Timestamp;
 use crate::engine::SharedKey;
 use foldhash::fast::FixedState;
+use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 /// A table of entries, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
-    entries: Vec<KeySync>,
-    free: Vec<usize>,
+    entries: Slab<KeySync>,
     /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
     by_key: HashMap<([u8; 16], u64), usize, FixedState>,
     /// Rescheduled entries occur more than once; the entry's own due time decides.
@@ -27,15 +27,15 @@ impl KeyTable {
 
     /// Ends the entry's wait. Returns whether it did wait: it may have been closed meanwhile and its number reused.
     pub(super) fn wake(&mut self, number: usize) -> bool {
-        let entry = self.entry_mut(number);
-        std::mem::take(&mut entry.waits) && !entry.in_flight
+        let entry = self.entries.get_mut(number);
+        entry.is_some_and(|entry| std::mem::take(&mut entry.waits) && !entry.in_flight)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_key.len()
+        self.entries.len()
     }
 
-    #[allow(clippy::indexing_slicing, reason = "numbers are those of entries, and none is ever removed")]
+    #[allow(clippy::indexing_slicing, reason = "numbers are those of open entries")]
     pub(super) fn entry(&self, number: usize) -> &KeySync {
         &self.entries[number]
     }
@@ -50,43 +50,33 @@ impl KeyTable {
 
     /// The entry at `number`, if it still belongs to `key`.
     pub(super) fn entry_of(&mut self, number: usize, key: &[u8; 16]) -> Option<&mut KeySync> {
-        Some(self.entry_mut(number)).filter(|entry| entry.key.name() == *key)
+        self.entries.get_mut(number).filter(|entry| entry.key.name() == *key)
     }
 
     pub(super) fn find(&self, key: &SharedKey) -> Option<usize> {
         self.by_key.get(&(key.name(), key.budget())).copied()
     }
 
-    /// The numbers of all entries, sorted, so that runs are reproducible.
+    /// The numbers of all entries, in ascending order.
     pub(super) fn numbers(&self) -> Vec<usize> {
-        let mut numbers: Vec<usize> = self.by_key.values().copied().collect();
-        numbers.sort_unstable();
-        numbers
+        self.entries.iter().map(|(number, _)| number).collect()
     }
 
-    /// All entries, in any order.
+    /// All entries.
     pub(super) fn entries(&self) -> impl Iterator<Item = &KeySync> {
-        self.by_key.values().map(|number| self.entry(*number))
+        self.entries.iter().map(|(_, entry)| entry)
     }
 
     pub(super) fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
-        let entry = KeySync::new(key, now);
-        let number = self.free.pop().unwrap_or(self.entries.len());
-        match self.entries.get_mut(number) {
-            Some(place) => *place = entry,
-            None => self.entries.push(entry),
-        }
+        let number = self.entries.insert(KeySync::new(key, now));
         self.by_key.insert((key.name(), key.budget()), number);
         number
     }
 
     /// Closes an entry. Returns its budget's number, if the entry was open.
     pub(super) fn close(&mut self, number: usize) -> Option<u64> {
-        let entry = self.entry_mut(number);
-        (entry.due, entry.waits) = (NEVER, false);
-        let key = entry.key;
-        self.by_key.remove(&(key.name(), key.budget()))?;
-        self.free.push(number);
+        let key = self.entries.try_remove(number)?.key;
+        self.by_key.remove(&(key.name(), key.budget()));
         Some(key.budget())
     }
 
@@ -99,8 +89,7 @@ impl KeyTable {
         loop {
             let Reverse((due, number)) = *self.due.peek().filter(|Reverse((due, _))| *due <= now)?;
             self.due.pop();
-            let entry = self.entry_mut(number);
-            if entry.due == due && !entry.in_flight {
+            if self.entries.get(number).is_some_and(|entry| entry.due == due && !entry.in_flight) {
                 return Some(number);
             }
         }

@@ -8,9 +8,9 @@ use super::permits::PermitSync;
 use super::remote_checks::{PendingChecks, WaitingRequest};
 use super::reply::ScriptReply;
 use super::sync::{Sync, SyncOptions};
-use super::version::Versions;
+use super::tally::BudgetCounters;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, FleetBudget, FleetConcurrencyLimit, FleetStatus};
+use crate::engine::{Engine, FleetBudget, FleetConcurrencyLimit, FleetStatus, SharedKey};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,6 @@ pub struct HostMember {
     pub permits: PermitSync,
     /// The remote checks.
     pub remote_checks: PendingChecks,
-    versions: Versions,
     host_count: HostCount,
     /// When the loss of the data of Redis was last logged.
     loss_logged: Option<Timestamp>,
@@ -52,7 +51,6 @@ impl HostMember {
             status,
             budgets: Arc::default(),
             places: Arc::default(),
-            versions: Versions::default(),
             host_count: HostCount::default(),
             loss_logged: None,
         };
@@ -72,7 +70,6 @@ impl HostMember {
         if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
             self.permits.set_limits(Arc::clone(&places));
             self.sync.set_budgets(Arc::clone(&budgets));
-            self.versions.set(&budgets);
             (self.budgets, self.places) = (budgets, places);
         }
     }
@@ -83,22 +80,25 @@ impl HostMember {
         !self.budgets.is_empty() || !self.places.is_empty()
     }
 
-    /// The known version of each budget's quota, by budget number.
-    pub fn versions(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.versions.all()
+    /// The counters of every budget and limit that was synced or whose version is known, by its number.
+    #[must_use]
+    pub fn counters(&self, now: Timestamp) -> HashMap<u64, BudgetCounters> {
+        let synced = self.sync.tallies(now).chain(self.permits.tallies(now));
+        let mut counters: HashMap<u64, BudgetCounters> = synced.collect();
+        for (budget, version) in self.sync.versions.all() {
+            let counters = counters.entry(budget).or_default();
+            counters.is_outdated = counters.version > version;
+            counters.version = counters.version.max(version);
+        }
+        counters
     }
 
     /// Asks for unknown versions of budgets.
     pub fn ask_versions(&mut self, out: &mut Vec<ScriptCommand>) {
         if self.status.is_redis_reachable() {
-            let due = std::iter::from_fn(|| self.versions.next()).take(VERSIONS_AT_ONCE);
+            let due = std::iter::from_fn(|| self.sync.versions.next()).take(VERSIONS_AT_ONCE);
             out.extend(due.map(ScriptCommand::Version));
         }
-    }
-
-    /// Changes the host name.
-    pub fn rename(&mut self) {
-        self.sync.rename();
     }
 
     /// Sets whether Redis answers. Returns whether that is a change.
@@ -111,7 +111,7 @@ impl HostMember {
             self.permits.renew_soon(now);
             self.remote_checks.linked();
             // After an outage Redis may be another server or have lost its data.
-            self.versions.resend();
+            self.sync.versions.resend();
         }
         true
     }
@@ -135,18 +135,12 @@ impl HostMember {
     /// Makes the commands of a remote check. Requests that wait for permits are [served](HostMember::tend_permits)
     /// after all waiting requests were taken.
     pub fn start_check(&mut self, request: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
-        let WaitingRequest { shortfalls, due, on_reply } = request;
-        for need in shortfalls.needs.iter().filter(|need| !need.is_permit) {
+        for need in request.shortfalls.needs.iter().filter(|need| !need.is_permit) {
             self.sync.before_check(&self.engine, need, now, out);
         }
         let sync = &self.sync;
-        self.remote_checks.start(
-            (&*shortfalls, due),
-            on_reply,
-            |key| (sync.version(key.budget()), sync.level(key)),
-            now,
-            out,
-        );
+        let known = |key: &SharedKey| (sync.versions.newest(key.budget()), sync.level(key));
+        self.remote_checks.start(request, known, now, out);
     }
 
     /// Grants permits to waiting requests, requests the missing ones from Redis, and returns idle ones.
@@ -162,7 +156,7 @@ impl HostMember {
         self.sync.forget_commands(now);
         self.permits.forget_commands(now);
         self.remote_checks.forget_commands();
-        self.versions.resend();
+        self.sync.versions.resend();
     }
 
     /// Handles the reply to a command about budgets or cells; ignores others.
@@ -190,14 +184,12 @@ impl HostMember {
                 self.remote_checks.answered(payment, &answer, now);
             }
             (ScriptCommand::Version(command), ScriptReply::Version(version)) => {
-                if let Some(budget) = self.versions.answered(command, version) {
-                    self.sync.set_version(budget, version);
-                }
+                self.sync.versions.answered(command, version);
             }
             _ => {}
         }
         if self.sync.counts.flushed > flushed {
-            self.versions.resend();
+            self.sync.versions.resend();
             if self.loss_logged.is_none_or(|logged| now.at.since(logged) >= LOSS_LOGGED_EVERY) {
                 self.loss_logged = Some(now.at);
                 warn!(
@@ -212,9 +204,6 @@ impl HostMember {
     pub fn apply_heartbeat(&mut self, reply: &HeartbeatReply, now: Timestamp) {
         self.status.set_hosts(self.host_count.update(reply.hosts, now));
         self.sync.set_alive(reply.hosts, now);
-        for (budget, counters) in self.sync.tallies(now) {
-            self.versions.record_seen(budget, counters.version);
-        }
     }
 
     /// Handles a command about budgets or cells whose outcome is unknown.
@@ -226,7 +215,7 @@ impl HostMember {
                 self.permits.failed(command, now);
             }
             ScriptCommand::Exact(payment) => self.remote_checks.failed(payment, now),
-            ScriptCommand::Version(command) => self.versions.failed(command),
+            ScriptCommand::Version(command) => self.sync.versions.failed(command),
             _ => {}
         }
     }

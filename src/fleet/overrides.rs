@@ -113,10 +113,8 @@ impl OverridesDocument {
         key: &OverridesKey,
         now: Now,
     ) -> Result<Option<OverridesDocument>, &'static str> {
-        let is_kept = |end: Timestamp| now.at < end.after(ENDED_FOR);
-        let entries = self.entries.iter().filter(|entry| entry.end(now).is_none_or(is_kept));
         let (changed, mut entries): (Vec<_>, Vec<_>) =
-            entries.cloned().partition(|entry| entry.is_about(change));
+            self.kept(now).cloned().partition(|entry| entry.is_about(change));
         let added = OverrideEntry::new(change, host, now);
         if added.is_none() && changed.is_empty() {
             return Ok(None);
@@ -134,8 +132,13 @@ impl OverridesDocument {
 
     /// The part of [`BLOCK_BYTES_MAX`] that blocks still need at `now`.
     fn blocks_ratio(&self, now: Now) -> f64 {
-        let is_kept = |entry: &&OverrideEntry| entry.end(now).is_none_or(|end| now.at < end.after(ENDED_FOR));
-        block_bytes(self.entries.iter().filter(is_kept)) as f64 / BLOCK_BYTES_MAX as f64
+        block_bytes(self.kept(now)) as f64 / BLOCK_BYTES_MAX as f64
+    }
+
+    /// The entries that the next version keeps.
+    fn kept(&self, now: Now) -> impl Iterator<Item = &OverrideEntry> {
+        let is_kept = move |end: Timestamp| now.at < end.after(ENDED_FOR);
+        self.entries.iter().filter(move |entry| entry.end(now).is_none_or(is_kept))
     }
 
     /// The order of documents: all hosts prefer the larger MAC of two documents of the same version.

@@ -10,7 +10,7 @@
 //!
 //! Commands are sent once. A member of unknown state is removed by a later command.
 
-use super::command::{Bucket, BucketState, CELLS_MAX, CommandHead, Host, ScriptCommand, distinct};
+use super::command::{Bucket, Buckets, CELLS_MAX, CommandHead, Host, ScriptCommand, distinct};
 use super::link::RedisCommand;
 use super::reply::CommandReply;
 use super::rng::Rng;
@@ -102,7 +102,9 @@ pub struct PermitSync {
     renewals: BinaryHeap<Reverse<(Timestamp, [u8; 16])>>,
     /// Keys to look at in the next tick.
     due: Vec<SharedKey>,
-    buckets: Vec<PermitBucket>,
+    buckets: Buckets,
+    /// Until then other hosts may not have renewed their members of a bucket after a loss.
+    closed_until: HashMap<Bucket, Timestamp>,
     rng: Rng,
     /// Requests for a permit of a key whose answer is unknown.
     unanswered: Vec<(SharedKey, usize)>,
@@ -129,14 +131,6 @@ struct KeyPermits {
     renew_at: Timestamp,
     /// When all members were last reported with success.
     reported_at: Timestamp,
-}
-
-/// The commands of one bucket.
-#[derive(Clone, Copy, Debug, Default)]
-struct PermitBucket {
-    state: BucketState,
-    /// Until then other hosts may not have renewed their members after a loss.
-    closed_until: Timestamp,
 }
 
 impl KeyPermits {
@@ -207,7 +201,8 @@ impl PermitSync {
             keys: HashMap::new(),
             renewals: BinaryHeap::new(),
             due: Vec::new(),
-            buckets: vec![PermitBucket::default(); usize::from(buckets.clamp(1, 256))],
+            buckets: Buckets::new(buckets),
+            closed_until: HashMap::new(),
             rng: Rng::new(seed),
             unanswered: Vec::new(),
             tallies: Tallies::default(),
@@ -242,12 +237,10 @@ impl PermitSync {
     /// unknown.
     pub(super) fn request(&mut self, key: SharedKey, count: usize, engine: &Engine, now: Now) {
         let limit = self.limits.get(&key.budget());
-        let closed_until =
-            Bucket::of(&key.name(), self.bucket_count()).of_each(&mut self.buckets).closed_until;
+        let is_closed =
+            self.closed_until.get(&self.buckets.of(&key.name())).is_some_and(|until| now.at < *until);
         let is_known = self.keys.contains_key(&key.name());
-        let Some(limit) =
-            limit.filter(|_| now.at >= closed_until && (is_known || self.keys.len() < KEYS_MAX))
-        else {
+        let Some(limit) = limit.filter(|_| !is_closed && (is_known || self.keys.len() < KEYS_MAX)) else {
             self.unanswered.push((key, count));
             return;
         };
@@ -276,7 +269,7 @@ impl PermitSync {
         }
         let mut batches: BTreeMap<Bucket, Vec<PermitRequest>> = BTreeMap::new();
         for key in std::mem::take(&mut self.due) {
-            let bucket = Bucket::of(&key.name(), self.bucket_count());
+            let bucket = self.buckets.of(&key.name());
             for request in self.look(key, engine, now) {
                 let batch = batches.entry(bucket).or_default();
                 let is_twice = batch.iter().any(|before| before.key == key.name());
@@ -323,7 +316,7 @@ impl PermitSync {
         requests: Vec<PermitRequest>,
         now: Timestamp,
     ) -> ScriptCommand {
-        let head = bucket.of_each(&mut self.buckets).state.send(bucket, now);
+        let head = self.buckets.send(bucket, now);
         ScriptCommand::Permits(PermitCommand { head, host, requests })
     }
 
@@ -331,13 +324,12 @@ impl PermitSync {
     pub(super) fn answered(
         &mut self,
         command: &PermitCommand,
-        reply: CommandReply<Vec<KeyPermitReply>>,
+        reply: CommandReply<KeyPermitReply>,
         engine: &Engine,
         now: Now,
     ) {
-        let bucket = command.head.bucket.of_each(&mut self.buckets);
-        if bucket.state.answered(reply.born_us) {
-            bucket.closed_until = now.at.after(CLOSED_FOR);
+        if self.buckets.answered(&command.head, reply.born_us) {
+            self.closed_until.insert(command.head.bucket, now.at.after(CLOSED_FOR));
             self.renew_soon(now.at);
         }
         assert_eq!(command.requests.len(), reply.results.len(), "a reply has one result for each key");
@@ -383,7 +375,7 @@ impl PermitSync {
 
     /// Handles a command that may or may not have run.
     pub(super) fn failed(&mut self, command: &PermitCommand, now: Timestamp) {
-        command.head.bucket.of_each(&mut self.buckets).state.failed();
+        self.buckets.failed(&command.head);
         for request in &command.requests {
             let renew_at = now.after(self.rng.up_to(RENEW_AFTER_FAILURE));
             let Some(permits) = self.keys.get_mut(&request.key) else { continue };
@@ -408,14 +400,14 @@ impl PermitSync {
 
     /// Forgets the commands without a reply: their connections were closed.
     pub(super) fn forget_commands(&mut self, now: Timestamp) {
-        self.buckets.iter_mut().for_each(|bucket| bucket.state.forget_commands());
+        self.buckets.forget_commands();
         self.keys.values_mut().for_each(|permits| (permits.in_flight, permits.wanted) = (0, 0));
         self.renew_soon(now);
     }
 
     /// Whether any command is unanswered.
     pub(super) fn has_commands(&self) -> bool {
-        self.buckets.iter().any(|bucket| bucket.state.has_commands())
+        self.buckets.has_commands()
     }
 
     fn open(&mut self, key: SharedKey) -> &mut KeyPermits {
@@ -437,10 +429,6 @@ impl PermitSync {
             self.tallies.closes(permits.key.budget());
             self.unanswered.push((permits.key, permits.requested + permits.wanted));
         }
-    }
-
-    fn bucket_count(&self) -> u16 {
-        u16::try_from(self.buckets.len()).unwrap_or(u16::MAX)
     }
 }
 
@@ -464,6 +452,3 @@ const CLOSED_FOR: Duration = Duration::from_secs(2);
 
 /// The number of added members if Redis has lost the set.
 const LOST: u32 = u32::MAX;
-
-/// The bytes of a result.
-pub(super) const RESULT_BYTES: usize = 8;

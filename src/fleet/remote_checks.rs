@@ -11,8 +11,8 @@
 mod breaker;
 mod permits;
 
-use super::cell::{CellQuota, TOKEN};
-use super::command::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
+use super::cell::{LastReply, TOKEN};
+use super::command::{Bucket, Buckets, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
@@ -69,7 +69,7 @@ impl std::fmt::Debug for WaitingRequest {
 pub struct PendingChecks {
     engine: Arc<Engine>,
     status: Arc<FleetStatus>,
-    buckets: Vec<BucketState>,
+    buckets: Buckets,
     rng: Rng,
     checks: HashMap<u64, PendingCheck>,
     last_number: u64,
@@ -100,13 +100,6 @@ impl PendingCheck {
     }
 }
 
-/// When Redis last reported a key, and the minimum time it keeps the key after that.
-#[derive(Clone, Copy, Debug)]
-struct LastReply {
-    at: Timestamp,
-    kept: Duration,
-}
-
 impl PendingChecks {
     /// Makes the state without pending requests. `seed` is random.
     #[must_use]
@@ -114,7 +107,7 @@ impl PendingChecks {
         PendingChecks {
             engine,
             status,
-            buckets: vec![BucketState::default(); usize::from(buckets.clamp(1, 256))],
+            buckets: Buckets::new(buckets),
             rng: Rng::new(seed),
             checks: HashMap::new(),
             last_number: 0,
@@ -127,17 +120,16 @@ impl PendingChecks {
     }
 
     /// Makes the commands of a remote check, whose replies are of use until `due`. Without commands, `on_reply(None)`
-    /// runs at once.
+    /// runs at once. `known` has the version of a key's quota and its last level.
     pub fn start(
         &mut self,
-        (shortfalls, due): (&Shortfalls, Timestamp),
-        on_reply: OnCheckReply,
+        WaitingRequest { shortfalls, due, on_reply }: WaitingRequest,
         known: impl Fn(&SharedKey) -> (u64, i64),
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
         self.expire(now.at);
-        let costs = if due > now.at { self.costs(shortfalls, known, now) } else { None };
+        let costs = if due > now.at { self.costs(&shortfalls, known, now) } else { None };
         let Some(costs) = costs.filter(|_| self.may_start(now.at)) else {
             self.counts.declined += 1;
             on_reply(None);
@@ -145,9 +137,9 @@ impl PendingChecks {
         };
         self.last_number += 1;
         let number = self.last_number;
-        let left = costs.len() + self.queue_for_permits(shortfalls, number);
+        let left = costs.len() + self.queue_for_permits(&shortfalls, number);
         for (bucket, costs) in costs {
-            let head = bucket.of_each(&mut self.buckets).send(bucket, now.at);
+            let head = self.buckets.send(bucket, now.at);
             let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
             out.push(ScriptCommand::Exact(Payment { head, costs, check: (number, needs) }));
         }
@@ -172,14 +164,14 @@ impl PendingChecks {
     /// Whether any payment is unanswered.
     #[must_use]
     pub fn has_commands(&self) -> bool {
-        self.buckets.iter().any(BucketState::has_commands)
+        self.buckets.has_commands()
     }
 
     /// Handles the reply to a payment.
-    pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<Vec<PaymentResult>>, now: Now) {
+    pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<PaymentResult>, now: Now) {
         // A reply after its deadline is late even if no tick has ended the check yet.
         self.expire(now.at);
-        payment.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
+        self.buckets.answered(&payment.head, answer.born_us);
         self.clock.record_reply(answer.now_us, now.at);
         self.record_last_replies(payment, &answer.results, now.at);
         self.settle(payment, &answer.results, answer.now_us, now);
@@ -187,7 +179,7 @@ impl PendingChecks {
 
     /// Handles a payment that may or may not have run: its check ends without a reply.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
-        payment.head.bucket.of_each(&mut self.buckets).failed();
+        self.buckets.failed(&payment.head);
         self.end_unanswered(payment.check.0, now);
     }
 
@@ -202,7 +194,7 @@ impl PendingChecks {
 
     /// Forgets the payments without a reply: their connections were closed.
     pub fn forget_commands(&mut self) {
-        self.buckets.iter_mut().for_each(BucketState::forget_commands);
+        self.buckets.forget_commands();
         self.dismiss();
     }
 
@@ -211,8 +203,7 @@ impl PendingChecks {
         self.breaker = Breaker::CLOSED;
     }
 
-    /// Costs by bucket, where `known` has the version of a key's quota and its last level. `None` if a limit or its
-    /// version is unknown, or too many payments of a bucket are unanswered.
+    /// Costs by bucket. `None` if a limit or its version is unknown, or too many payments of a bucket are unanswered.
     fn costs(
         &self,
         shortfalls: &Shortfalls,
@@ -220,7 +211,6 @@ impl PendingChecks {
         now: Now,
     ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
-        let buckets = u16::try_from(self.buckets.len()).unwrap_or(u16::MAX);
         let mut costs: HashMap<Bucket, Vec<(Shortfall, KeyPayment)>> = HashMap::new();
         for need in &shortfalls.needs {
             if need.is_permit {
@@ -230,13 +220,9 @@ impl PendingChecks {
             let number = need.key.budget();
             let budget: &FleetBudget = budgets.get(&number)?;
             let (version, level) = known(&need.key);
-            let cell_quota: CellQuota = cell_quota(budget, version)?;
+            let cell_quota = cell_quota(budget, version)?;
             let key = need.key.name();
-            let last_reply = self
-                .last_replies
-                .get(&key)
-                .filter(|last_reply| now.at.since(last_reply.at) < last_reply.kept);
-            let known_age_us = last_reply.map(|last_reply| Micros::from(now.at.since(last_reply.at)).0);
+            let known_age_us = self.last_replies.get(&key).and_then(|last_reply| last_reply.age_us(now.at));
             let window = cell_window(budget, self.clock.unix_us(now));
             // Other requests may take the tokens of this host meanwhile: the whole cost, where there is enough.
             let is_enough = level >= i64::from(need.cost) * TOKEN.cast_signed();
@@ -244,13 +230,9 @@ impl PendingChecks {
             let payment =
                 KeyPayment { key, cell_quota, cost: u64::from(units) * TOKEN, known_age_us, window };
             let need = Shortfall { missing_units: units, ..*need };
-            costs.entry(Bucket::of(&key, buckets)).or_default().push((need, payment));
+            costs.entry(self.buckets.of(&key)).or_default().push((need, payment));
         }
-        let has_room = |bucket: &Bucket| {
-            let state = self.buckets.get(usize::from(bucket.number()));
-            state.is_some_and(|state| state.has_room(IN_FLIGHT_MAX))
-        };
-        costs.keys().all(has_room).then_some(costs)
+        costs.keys().all(|bucket| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(costs)
     }
 
     /// Passes a payment's outcome to its check.
@@ -258,9 +240,7 @@ impl PendingChecks {
         let (number, needs) = &payment.check;
         let sent_at = payment.head.sent_at;
         let mut late = None;
-        let in_time = self.checks.get_mut(number);
-        let is_late = in_time.is_none();
-        let reply = match in_time {
+        let reply = match self.checks.get_mut(number) {
             Some(open) => &mut open.reply,
             // The check has ended: tokens go into the share and are refunded from there.
             None => late.insert(CheckReply::new(&self.engine, now)),
@@ -268,20 +248,24 @@ impl PendingChecks {
         assert_eq!(paid.len(), needs.len(), "a reply has one result for each key");
         let is_paid = paid.iter().all(|paid| paid.wait == CostCover::No);
         for (need, paid) in needs.iter().zip(paid) {
-            let refused = match paid.wait {
+            let wait = match paid.wait {
                 CostCover::No => None,
-                CostCover::Until(us) => Some((need.missing_units, Some(Micros(us)))),
-                CostCover::Never => Some((need.missing_units, None)),
+                CostCover::Until(us) => Some(Some(Micros(us))),
+                CostCover::Never => Some(None),
             };
-            let (granted, level) = (if is_paid { need.missing_units } else { 0 }, paid.level);
-            let next_increase = paid.window.as_ref().and_then(|window| window.next_increase(now.at));
-            let paid_us = if paid.window.is_some() { paid_us } else { 0 };
-            reply.add(need, KeyCheckReply { granted, level, refused, sent_at, next_increase, paid_us });
+            let of_key = KeyCheckReply {
+                granted: if is_paid { need.missing_units } else { 0 },
+                level: paid.level,
+                refused: wait.map(|wait| (need.missing_units, wait)),
+                sent_at,
+                next_increase: paid.window.and_then(|window| window.next_increase(now.at)),
+                paid_us: paid.window.map_or(0, |_| paid_us),
+            };
+            reply.add(need.key, of_key);
         }
-        if is_late {
-            return;
+        if late.is_none() {
+            self.end_part(*number, now);
         }
-        self.end_part(*number, now);
     }
 
     /// Counts one answered part of a check; the last one completes it.
@@ -308,12 +292,8 @@ impl PendingChecks {
             return;
         }
         for (cost, paid) in payment.costs.iter().zip(paid) {
-            let kept = match (cost.window, &paid.window) {
-                (Some(window), Some(reply)) => window.lasts_us(reply),
-                _ => cost.cell_quota.kept_us(paid.level),
-            };
-            let kept = Duration::from_micros(kept);
-            self.last_replies.insert(cost.key, LastReply { at: now, kept });
+            let last_reply = LastReply::new(&cost.cell_quota, paid.level, cost.window.zip(paid.window), now);
+            self.last_replies.insert(cost.key, last_reply);
         }
     }
 

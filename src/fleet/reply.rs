@@ -1,10 +1,10 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
-use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
+use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US};
 use super::command::ScriptCommand;
 use super::heartbeat::HeartbeatReply;
-use super::permits::{self, KeyPermitReply};
-use super::window::{self, WindowReply};
+use super::permits::KeyPermitReply;
+use super::window::WindowReply;
 use super::wire::{EXACT_MAX, ReplyReader};
 
 /// A decoded reply, and the number of clamped values.
@@ -20,11 +20,11 @@ pub struct Received {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScriptReply {
     /// To [`ScriptCommand::Sync`].
-    Sync(CommandReply<Vec<CellReply>>),
+    Sync(CommandReply<CellReply>),
     /// To [`ScriptCommand::Exact`].
-    Exact(CommandReply<Vec<PaymentResult>>),
+    Exact(CommandReply<PaymentResult>),
     /// To [`ScriptCommand::Permits`].
-    Permits(CommandReply<Vec<KeyPermitReply>>),
+    Permits(CommandReply<KeyPermitReply>),
     /// To [`ScriptCommand::Heartbeat`].
     Heartbeat(HeartbeatReply),
     /// To [`ScriptCommand::Version`].
@@ -39,7 +39,7 @@ pub struct CommandReply<T> {
     /// When the command ran, by the Redis clock, in microseconds.
     pub now_us: u64,
     /// The results, one for each key.
-    pub results: T,
+    pub results: Vec<T>,
 }
 
 /// The part of a payment's reply for one cost.
@@ -74,53 +74,40 @@ impl ScriptReply {
     /// # Errors
     /// Bytes of the wrong length.
     pub fn decode(command: &ScriptCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
-        match command {
+        let mut from = ReplyReader::of(bytes);
+        let reply = match command {
             ScriptCommand::Sync(batch) => {
-                let windows = batch.asks.iter().filter(|ask| ask.window.is_some()).count();
-                let length = batch.asks.len() * SAID_BYTES + windows * window::SAID_BYTES;
-                answer(bytes, length, ScriptReply::Sync, |from, now_us| {
-                    batch.asks.iter().map(|ask| CellReply::read(from, ask, now_us / GENERATION_US)).collect()
-                })
+                ScriptReply::Sync(CommandReply::read(&mut from, &batch.asks, |from, ask, now_us| {
+                    CellReply::read(from, ask, now_us / GENERATION_US)
+                }))
             }
             ScriptCommand::Exact(payment) => {
-                let windows = payment.costs.iter().filter(|cost| cost.window.is_some()).count();
-                let length = payment.costs.len() * PAID_BYTES + windows * window::SAID_BYTES;
-                answer(bytes, length, ScriptReply::Exact, |from, _| {
-                    payment
-                        .costs
-                        .iter()
-                        .map(|cost| PaymentResult::read(from, cost.window.is_some()))
-                        .collect()
-                })
+                ScriptReply::Exact(CommandReply::read(&mut from, &payment.costs, |from, cost, _| {
+                    PaymentResult::read(from, cost.window.is_some())
+                }))
             }
             ScriptCommand::Permits(command) => {
-                let length = command.requests.len() * permits::RESULT_BYTES;
-                answer(bytes, length, ScriptReply::Permits, |from, _| {
-                    command.requests.iter().map(|request| KeyPermitReply::read(from, request)).collect()
-                })
+                ScriptReply::Permits(CommandReply::read(&mut from, &command.requests, |from, request, _| {
+                    KeyPermitReply::read(from, request)
+                }))
             }
-            ScriptCommand::Heartbeat(heartbeat) => heartbeat.decode(bytes),
-            ScriptCommand::Version(_) => {
-                let mut from = ReplyReader::of(bytes, 8)?;
-                let reply = ScriptReply::Version(from.amount(EXACT_MAX));
-                Ok(Received { reply, clamped: from.clamped })
-            }
-        }
+            ScriptCommand::Heartbeat(heartbeat) => ScriptReply::Heartbeat(heartbeat.read(&mut from)),
+            ScriptCommand::Version(_) => ScriptReply::Version(from.amount(EXACT_MAX)),
+        };
+        from.finish(reply)
     }
 }
 
-/// Reads the common head of a reply about the cells of one bucket, and its results.
-fn answer<T>(
-    bytes: &[u8],
-    rest: usize,
-    reply: fn(CommandReply<T>) -> ScriptReply,
-    read: impl FnOnce(&mut ReplyReader<'_>, u64) -> T,
-) -> Result<Received, ReplyFault> {
-    let mut from = ReplyReader::of(bytes, HEADER_BYTES + rest)?;
-    let born_us = from.amount(EXACT_MAX);
-    let now_us = from.amount(EXACT_MAX);
-    let results = read(&mut from, now_us);
-    Ok(Received { reply: reply(CommandReply { born_us, now_us, results }), clamped: from.clamped })
+impl<T> CommandReply<T> {
+    fn read<'a, A>(
+        from: &mut ReplyReader<'a>,
+        asks: &[A],
+        read: impl Fn(&mut ReplyReader<'a>, &A, u64) -> T,
+    ) -> CommandReply<T> {
+        let [born_us, now_us] = [(); 2].map(|()| from.amount(EXACT_MAX));
+        let results = asks.iter().map(|ask| read(from, ask, now_us)).collect();
+        CommandReply { born_us, now_us, results }
+    }
 }
 
 impl PaymentResult {
@@ -146,6 +133,3 @@ pub struct ReplyFault {
     pub expected: usize,
     pub found: usize,
 }
-
-const HEADER_BYTES: usize = 16;
-const PAID_BYTES: usize = 25;

@@ -23,7 +23,8 @@ pub struct Reserves {
     seq: u64,
     /// When the last reports were made.
     reported_at: Timestamp,
-    in_flight: Option<InFlightReports>,
+    /// The last reports and their time, until they are answered: at most one heartbeat with reports is in flight.
+    in_flight: Option<(Vec<PoolReport>, Timestamp)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,13 +38,6 @@ struct ReserveUpdate {
     reported_at: Option<Timestamp>,
     /// The pool no longer exists; reported as empty until that is answered.
     is_removed: bool,
-}
-
-/// The unanswered reports: at most one heartbeat with reports is in flight.
-#[derive(Debug)]
-struct InFlightReports {
-    reports: Vec<PoolReport>,
-    sent: Timestamp,
 }
 
 impl Reserves {
@@ -69,8 +63,9 @@ impl Reserves {
 
     /// Returns the next sequence number and its reports, or the last ones while they may still be answered.
     pub fn report(&mut self, engine: &Engine, now: Timestamp) -> (u64, Vec<PoolReport>) {
-        if let Some(before) = self.in_flight.as_ref().filter(|before| now.since(before.sent) < ANSWER_MAX) {
-            return (self.seq, before.reports.clone());
+        if let Some((reports, _)) = self.in_flight.as_ref().filter(|(_, sent)| now.since(*sent) < ANSWER_MAX)
+        {
+            return (self.seq, reports.clone());
         }
         self.read_pools(engine);
         self.reported_at = now;
@@ -93,8 +88,7 @@ impl Reserves {
             removed.map(|(name, _)| PoolReport { pool: name.to_string(), load: PoolLoad::default() });
         reports.extend(removed);
         self.seq += 1;
-        self.in_flight =
-            (!reports.is_empty()).then(|| InFlightReports { reports: reports.clone(), sent: now });
+        self.in_flight = (!reports.is_empty()).then(|| (reports.clone(), now));
         (self.seq, reports)
     }
 
@@ -107,7 +101,7 @@ impl Reserves {
     /// Applies a reply. Returns whether another daemon uses this host's name; the reply is then ignored.
     #[must_use]
     pub fn apply_reply(&mut self, heartbeat: &Heartbeat, reply: &HeartbeatReply, engine: &Engine) -> bool {
-        let Some(InFlightReports { reports, sent }) = self.take_answered(heartbeat) else { return false };
+        let Some((reports, sent)) = self.take_answered(heartbeat) else { return false };
         if reply.pools.iter().any(|reply| reply.is_overtaken) {
             return true;
         }
@@ -129,7 +123,7 @@ impl Reserves {
     }
 
     /// Takes the reports of a heartbeat, if it is the last one and unanswered.
-    fn take_answered(&mut self, heartbeat: &Heartbeat) -> Option<InFlightReports> {
+    fn take_answered(&mut self, heartbeat: &Heartbeat) -> Option<(Vec<PoolReport>, Timestamp)> {
         let seq = self.seq;
         self.in_flight.take_if(|_| heartbeat.seq == seq && !heartbeat.pools.is_empty())
     }

@@ -20,10 +20,8 @@ impl Rng {
     }
 
     pub(super) fn bytes(&mut self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        let random = [self.bits(), self.bits()].map(u64::to_le_bytes);
-        bytes.iter_mut().zip(random.iter().flatten()).for_each(|(to, from)| *to = *from);
-        bytes
+        let [low, high] = [self.bits(), self.bits()].map(u128::from);
+        (low | high << 64).to_le_bytes()
     }
 
     /// A random fraction of a token, in µtok.

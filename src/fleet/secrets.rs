@@ -1,5 +1,6 @@
 //! Digests and keys derived from the fleet secret, none of which reveals a byte of it.
 
+use crate::terms::hex;
 use ring::hmac;
 
 /// A short digest that identifies a secret.
@@ -18,7 +19,7 @@ impl SecretDigest {
 
     /// The mark as a part of key names in Redis.
     pub(super) fn name(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&self.0)
     }
 }
 

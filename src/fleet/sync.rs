@@ -4,13 +4,14 @@
 mod answered;
 
 use super::cell::{CellReply, CellRequest};
-use super::command::{Bucket, BucketState, CELLS_MAX, Host, ScriptCommand, SyncBatch};
+use super::command::{Bucket, Buckets, CELLS_MAX, Host, ScriptCommand, SyncBatch};
 use super::host_count::Absence;
 use super::key_sync::{self, NextAction, Pace};
 use super::key_table::KeyTable;
 use super::rng::Rng;
 use super::round_trip::RoundTrip;
 use super::tally::{BudgetCounters, Tallies};
+use super::version::Versions;
 use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
@@ -53,14 +54,15 @@ pub struct SyncCounts {
 /// The sync state of this host.
 #[derive(Debug)]
 pub struct Sync {
-    options: SyncOptions,
+    host: Host,
     status: Arc<FleetStatus>,
     key_table: KeyTable,
-    buckets: Vec<BucketState>,
+    buckets: Buckets,
     /// Keys of each bucket that wait until fewer of its commands are unanswered, oldest first.
-    waiting: Vec<VecDeque<usize>>,
+    waiting: BTreeMap<Bucket, VecDeque<usize>>,
     budgets: Arc<HashMap<u64, FleetBudget>>,
-    versions: HashMap<u64, u64>,
+    /// The versions of the budgets' numbers.
+    pub(super) versions: Versions,
     round_trip: RoundTrip,
     clock: RedisClock,
     absence: Absence,
@@ -76,13 +78,13 @@ impl Sync {
     #[must_use]
     pub fn new(options: SyncOptions, status: Arc<FleetStatus>) -> Sync {
         Sync {
-            options,
+            host: options.host,
             status,
             key_table: KeyTable::default(),
-            buckets: vec![BucketState::default(); usize::from(options.buckets.clamp(1, 256))],
-            waiting: vec![VecDeque::new(); usize::from(options.buckets.clamp(1, 256))],
+            buckets: Buckets::new(options.buckets),
+            waiting: BTreeMap::new(),
             budgets: Arc::default(),
-            versions: HashMap::new(),
+            versions: Versions::default(),
             round_trip: RoundTrip::default(),
             clock: RedisClock::default(),
             absence: Absence::default(),
@@ -96,7 +98,7 @@ impl Sync {
     /// The identity of this host, which changes after another daemon has used its name.
     #[must_use]
     pub fn host(&self) -> Host {
-        self.options.host
+        self.host
     }
 
     /// The tally of each budget, by number.
@@ -136,23 +138,13 @@ impl Sync {
     /// Replaces the budgets by those of the rules in force.
     pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, FleetBudget>>) {
         self.tallies.keep(|budget| budgets.contains_key(&budget));
+        self.versions.set(&budgets);
         self.budgets = budgets;
-    }
-
-    /// The version of a budget's numbers, as far as known.
-    #[must_use]
-    pub fn version(&self, budget: u64) -> u64 {
-        self.versions.get(&budget).copied().unwrap_or(VERSION_FIRST)
     }
 
     /// The level of a key in the last reply, µtok; 0 if none came.
     pub(super) fn level(&self, key: &SharedKey) -> i64 {
         self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level)
-    }
-
-    /// Sets the version of a budget's numbers.
-    pub fn set_version(&mut self, budget: u64, version: u64) {
-        self.versions.insert(budget, version);
     }
 
     /// Emits the commands that are due now.
@@ -176,10 +168,9 @@ impl Sync {
     /// Takes the key that has waited longest for its bucket, if that has room.
     fn take_waiting(&mut self) -> Option<usize> {
         loop {
-            let buckets = self.buckets.iter().zip(&mut self.waiting);
-            let number = buckets
-                .filter(|(bucket, _)| bucket.has_room(IN_FLIGHT_MAX))
-                .find_map(|(_, waiting)| waiting.pop_front())?;
+            let mut with_room =
+                self.waiting.iter_mut().filter(|(bucket, _)| self.buckets.has_room(**bucket, IN_FLIGHT_MAX));
+            let number = with_room.find_map(|(_, waiting)| waiting.pop_front())?;
             if self.key_table.wake(number) {
                 return Some(number);
             }
@@ -189,17 +180,18 @@ impl Sync {
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
     #[must_use]
     pub fn next(&self) -> Timestamp {
-        let is_room_for_waiting = self
-            .buckets
-            .iter()
-            .zip(&self.waiting)
-            .any(|(bucket, waiting)| !waiting.is_empty() && bucket.has_room(IN_FLIGHT_MAX));
-        if is_room_for_waiting { Timestamp::ORIGIN } else { self.key_table.next() }
+        let may_go = |(bucket, waiting): (&Bucket, &VecDeque<usize>)| {
+            !waiting.is_empty() && self.buckets.has_room(*bucket, IN_FLIGHT_MAX)
+        };
+        if self.waiting.iter().any(may_go) { Timestamp::ORIGIN } else { self.key_table.next() }
     }
 
-    /// Records the number of hosts that Redis counts as alive.
+    /// Records the number of hosts that Redis counts as alive. Asks again for versions of which cells have newer ones.
     pub fn set_alive(&mut self, alive: u32, now: Timestamp) {
         self.absence.counted(alive, now);
+        for (budget, counters) in self.tallies.each(now) {
+            self.versions.record_seen(budget, counters.version);
+        }
     }
 
     /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
@@ -219,7 +211,7 @@ impl Sync {
 
     /// Forgets the commands without a reply: their connections were closed.
     pub fn forget_commands(&mut self, now: Timestamp) {
-        self.buckets.iter_mut().for_each(BucketState::forget_commands);
+        self.buckets.forget_commands();
         for number in self.key_table.numbers() {
             self.key_table.entry_mut(number).forget();
             let at = now.after(self.rng.up_to(key_sync::EVERY));
@@ -277,10 +269,10 @@ impl Sync {
     fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
         let pace = self.pace(now.at);
         let entry = self.key_table.entry_mut(number);
-        let bucket = Bucket::of(&entry.key.name(), self.options.buckets);
-        if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
+        let bucket = self.buckets.of(&entry.key.name());
+        if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
             self.key_table.wait(number);
-            bucket.of_each(&mut self.waiting).push_back(number);
+            self.waiting.entry(bucket).or_default().push_back(number);
             return None;
         }
         let budget = self.budgets.get(&entry.key.budget());
@@ -312,7 +304,7 @@ impl Sync {
     fn ask_about(&mut self, engine: &Engine, number: usize, back: u32, now: Now) -> Option<CellRequest> {
         let random = self.rng.part_of_token();
         let pace = self.pace(now.at);
-        let version = self.version(self.key_table.entry(number).key.budget());
+        let version = self.versions.newest(self.key_table.entry(number).key.budget());
         let entry = self.key_table.entry_mut(number);
         let budget = self.budgets.get(&entry.key.budget())?;
         let cell_quota = key_sync::cell_quota(budget, version);
@@ -339,8 +331,8 @@ impl Sync {
         out: &mut Vec<ScriptCommand>,
     ) {
         let Some(number) = self.key_table.find(key) else { return };
-        let bucket = Bucket::of(&key.name(), self.options.buckets);
-        let has_room = bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX);
+        let bucket = self.buckets.of(&key.name());
+        let has_room = self.buckets.has_room(bucket, IN_FLIGHT_MAX);
         let entry = self.key_table.entry_mut(number);
         entry.note_cost(*cost, now.at);
         let budget = self.budgets.get(&key.budget());
@@ -380,7 +372,7 @@ impl Sync {
     }
 
     fn command(&mut self, bucket: Bucket, batch: Vec<(usize, CellRequest)>, now: Timestamp) -> ScriptCommand {
-        let head = bucket.of_each(&mut self.buckets).send(bucket, now);
+        let head = self.buckets.send(bucket, now);
         let (numbers, asks) = batch.into_iter().unzip();
         ScriptCommand::Sync(SyncBatch { head, asks, numbers })
     }
@@ -388,7 +380,7 @@ impl Sync {
     /// Whether the pending batch has this cell, for another budget: a command names each cell once.
     fn is_gathered(&self, asks: &BatchParts, number: usize) -> bool {
         let key = self.key_table.entry(number).key.name();
-        let batch = asks.get(&Bucket::of(&key, self.options.buckets));
+        let batch = asks.get(&self.buckets.of(&key));
         batch.is_some_and(|batch| batch.iter().any(|(_, ask)| ask.key == key))
     }
 
@@ -428,8 +420,8 @@ impl Sync {
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return Some(FinalStep::Nothing);
         }
-        let bucket = Bucket::of(&entry.key.name(), self.options.buckets);
-        if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
+        let bucket = self.buckets.of(&entry.key.name());
+        if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
             return Some(FinalStep::Later);
         }
         let ask = self.ask_about(engine, number, there.borrowed, now)?;
@@ -466,8 +458,6 @@ const NEXT_BATCH: Duration = Duration::from_millis(1);
 
 /// The most synced keys: about 50 MB.
 const TRACKED_MAX: usize = 1 << 18;
-
-const VERSION_FIRST: u64 = 1;
 
 #[cfg(test)]
 mod tests;

@@ -18,11 +18,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use sync_loop::SyncLoop;
 use tokio::sync::{mpsc, oneshot};
-use tracing::warn;
 
 /// The parameters of the sync task.
 pub struct SyncPlan {
-    /// The servers.
+    /// The state that the rules in force share with the task.
+    pub status: Arc<FleetStatus>,
+    /// The servers, by checked options.
     pub link: LinkOptions,
     /// The identity of this host.
     pub identity: Identity,
@@ -64,16 +65,11 @@ pub(super) type OverrideChange = (FleetChange, Timestamp, SyncSender<Result<bool
 
 impl FleetHandle {
     /// Makes the handle and the work of its thread. Redis need not be reachable yet.
-    ///
-    /// # Errors
-    /// The server options are invalid.
     pub fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        status: Arc<FleetStatus>,
         plan: SyncPlan,
-    ) -> io::Result<(FleetHandle, impl FnMut() + Send + 'static)> {
-        plan.link.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    ) -> (FleetHandle, impl FnMut() + Send + 'static) {
         let (stop, mut stopped) = oneshot::channel();
         let (ends, ended) = sync_channel(1);
         let counters = Arc::new(FleetCounters::default());
@@ -82,30 +78,25 @@ impl FleetHandle {
         let overrides = OverridesHandle { to_task, clock: Arc::clone(&clock) };
         let (options, key) = (plan.link.clone(), plan.overrides_key.clone());
         let parts = (Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&counters));
-        let mut sync_loop = SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), waiting));
+        let mut sync_loop = SyncLoop::new(engine, clock, plan, (Arc::clone(&counters), waiting));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
             runtime.block_on(async {
-                match RedisLink::start(options.clone(), scripts::all().map(Script::clone).into()) {
-                    Ok(link) => {
-                        let link = Arc::new(link);
-                        tokio::select! {
-                            biased;
-                            () = sync_loop.run(Arc::clone(&link), &mut stopped) => {}
-                            () = sync_overrides(parts.clone(), key.clone(), link, &mut changes) => {}
-                        }
-                    }
-                    // The options were checked before the thread started.
-                    Err(error) => warn!(%error, "no budget is shared"),
+                let link = RedisLink::start(options.clone(), scripts::all().map(Script::clone).into());
+                let link = Arc::new(link);
+                tokio::select! {
+                    biased;
+                    () = sync_loop.run(Arc::clone(&link), &mut stopped) => {}
+                    () = sync_overrides(parts.clone(), key.clone(), link, &mut changes) => {}
                 }
             });
             // A DNS lookup or a disk write may block a thread indefinitely.
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
-        Ok((FleetHandle { stop, ended, counters, overrides, remote_checker: Arc::new(checks) }, work))
+        (FleetHandle { stop, ended, counters, overrides, remote_checker: Arc::new(checks) }, work)
     }
 
     /// Stops the task after it returns borrowed tokens, within [`LEAVE_MAX`]. Requests must have stopped.

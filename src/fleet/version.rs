@@ -5,8 +5,9 @@ use super::key_sync::{cell_quota, cell_window};
 use super::link::RedisCommand;
 use super::scripts;
 use super::window::CellWindow;
-use super::wire::{EXACT_MAX, hex};
+use super::wire::EXACT_MAX;
 use crate::engine::FleetBudget;
+use crate::terms::hex;
 use std::collections::HashMap;
 
 /// Asks for the version of a rule's numbers.
@@ -37,7 +38,7 @@ impl VersionCommand {
         let known = known.min(EXACT_MAX / 2).to_string();
         RedisCommand {
             script: &scripts::VERSION,
-            keys: vec![format!("tg:{{tm}}:v:{}", hex(self.rule)).into_bytes()],
+            keys: vec![format!("tg:{{tm}}:v:{}", hex(&self.rule)).into_bytes()],
             args: vec![self.numbers.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
         }
     }
@@ -117,18 +118,18 @@ impl Versions {
         Some(VersionCommand { rule: name(*number), numbers: known.numbers.clone(), before })
     }
 
-    /// Applies a reply. Returns its budget, unless the numbers have changed since.
-    pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) -> Option<u64> {
-        let (number, known) = self.pending(command)?;
-        known.status = VersionState::Settled;
-        known.version = Some(version);
-        known.before = None;
-        Some(number)
+    /// Applies a reply, unless the numbers have changed since.
+    pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) {
+        if let Some(known) = self.pending(command) {
+            known.status = VersionState::Settled;
+            known.version = Some(version);
+            known.before = None;
+        }
     }
 
     /// Marks a request without a reply to be sent again.
     pub(super) fn failed(&mut self, command: &VersionCommand) {
-        if let Some((_, known)) = self.pending(command) {
+        if let Some(known) = self.pending(command) {
             known.status = VersionState::Due;
         }
     }
@@ -138,12 +139,21 @@ impl Versions {
         self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
     }
 
-    fn pending(&mut self, command: &VersionCommand) -> Option<(u64, &mut KnownVersion)> {
-        let number = number(&command.rule);
-        let known = self.known.get_mut(&number)?;
-        (known.numbers == command.numbers && known.status == VersionState::Asked).then_some((number, known))
+    /// The newest known version of a budget's numbers, of its present or else of its previous ones.
+    pub(super) fn newest(&self, budget: u64) -> u64 {
+        let known = self.known.get(&budget);
+        known
+            .and_then(|known| known.version.or(known.before.as_ref().map(|(_, version)| *version)))
+            .unwrap_or(FIRST)
+    }
+
+    fn pending(&mut self, command: &VersionCommand) -> Option<&mut KnownVersion> {
+        let known = self.known.get_mut(&number(&command.rule))?;
+        (known.numbers == command.numbers && known.status == VersionState::Asked).then_some(known)
     }
 }
+
+const FIRST: u64 = 1;
 
 /// The name of a budget in Redis.
 fn name(budget: u64) -> [u8; 16] {

@@ -10,39 +10,13 @@ use std::time::Duration;
 pub struct CellWindow {
     /// Sub-buckets that count: 1 for a fixed window, k + 1 for a sliding one of k; at most [`SLOTS_MAX`].
     pub slots: u32,
-    /// When windows turn.
-    pub turns: FleetWindowAlign,
-}
-
-/// When windows turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FleetWindowAlign {
-    /// At a fixed interval in microseconds, counted from a point of Unix time.
-    Every {
-        /// The length of a sub-bucket; at least 1.
-        step: u64,
-        /// The start of any sub-bucket.
-        origin: u64,
-    },
-    /// By a calendar: the window that this host takes as present and the one after it, in microseconds of
-    /// Unix time. The Redis clock decides which of them applies, if any.
-    Calendar {
-        /// The start of the first.
-        start: u64,
-        /// The end of the first and start of the second.
-        turn: u64,
-        /// The end of the second.
-        finish: u64,
-    },
-}
-
-/// A refund of spent window tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WindowRefund {
-    /// The amount, µtok.
-    pub amount: u64,
-    /// The earliest time at which a part was spent, by the Redis clock, µs; `None`: unknown, not refunded.
-    pub paid_us: Option<u64>,
+    /// The length of a sub-bucket in microseconds, at least 1; 0 for a calendar.
+    pub step: u64,
+    /// The start of any sub-bucket, or of the window that this host takes as present, in microseconds of Unix time.
+    pub origin: u64,
+    /// For a calendar: the ends of that window and of the one after it. The Redis clock decides which of them applies,
+    /// if any.
+    pub ends: Option<(u64, u64)>,
 }
 
 /// The window's part of a command.
@@ -50,8 +24,10 @@ pub struct WindowRefund {
 pub struct WindowRequest {
     /// How it turns.
     pub window: CellWindow,
-    /// Refunds of tokens that were counted as spent.
-    pub returned: WindowRefund,
+    /// Tokens to refund that were counted as spent, µtok.
+    pub refund: u64,
+    /// The earliest time at which a part of them was spent, by the Redis clock, µs; `None`: unknown, not refunded.
+    pub paid_us: Option<u64>,
 }
 
 /// The window's part of a reply.
@@ -76,29 +52,27 @@ pub enum WindowStatus {
 
 impl CellWindow {
     pub(super) fn write(&self, to: &mut ScriptWriter) {
-        let (step, origin, ends) = match self.turns {
-            FleetWindowAlign::Every { step, origin } => (step, origin, None),
-            FleetWindowAlign::Calendar { start, turn, finish } => (0, start, Some((turn, finish))),
-        };
-        to.amount(step, STEP_MAX);
-        to.amount(origin, EXACT_MAX);
-        to.perhaps(ends.map(|(turn, _)| turn));
-        to.perhaps(ends.map(|(_, finish)| finish));
+        to.amount(self.step, STEP_MAX);
+        to.amount(self.origin, EXACT_MAX);
+        to.perhaps(self.ends.map(|(turn, _)| turn));
+        to.perhaps(self.ends.map(|(_, finish)| finish));
     }
 
     /// The text that identifies it in a fingerprint.
     pub(super) fn text(&self) -> String {
-        match self.turns {
-            FleetWindowAlign::Every { step, origin } => format!("{}x{step}+{origin}", self.slots),
-            FleetWindowAlign::Calendar { .. } => "calendar".to_owned(),
+        match self.ends {
+            None => format!("{}x{}+{}", self.slots, self.step, self.origin),
+            Some(_) => "calendar".to_owned(),
         }
     }
 
     /// How long after a reply the cell is kept at least, or until its window ends, µs.
     pub(super) fn lasts_us(&self, reply: &WindowReply) -> u64 {
-        match (self.slots, self.turns) {
+        match *self {
             // The newest sub-bucket is one of these.
-            (2.., FleetWindowAlign::Every { step, .. }) => step.saturating_mul(u64::from(self.slots) - 1),
+            CellWindow { slots: slots @ 2.., step, ends: None, .. } => {
+                step.saturating_mul(u64::from(slots) - 1)
+            }
             _ => reply.more_us,
         }
     }
@@ -107,8 +81,8 @@ impl CellWindow {
 impl WindowRequest {
     pub(super) fn write(&self, to: &mut ScriptWriter) {
         self.window.write(to);
-        to.amount(self.returned.amount, super::cell::AMOUNT_MAX);
-        to.perhaps(self.returned.paid_us);
+        to.amount(self.refund, super::cell::AMOUNT_MAX);
+        to.perhaps(self.paid_us);
     }
 }
 
@@ -157,4 +131,3 @@ impl RedisClock {
 pub const SLOTS_MAX: u32 = 61;
 /// The longest window: 366 days.
 pub const STEP_MAX: u64 = 366 * 86_400 * 1_000_000;
-pub(super) const SAID_BYTES: usize = 9;

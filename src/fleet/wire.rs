@@ -2,26 +2,32 @@
 //!
 //! Redis is not trusted: numbers out of range are clamped, and each clamp is counted.
 
-use super::reply::ReplyFault;
+use super::reply::{Received, ReplyFault, ScriptReply};
 
 /// Reads a reply from start to end.
 pub(super) struct ReplyReader<'a> {
     rest: &'a [u8],
+    found: usize,
+    /// The bytes that were asked for.
+    expected: usize,
     /// Numbers that were out of range.
     pub(super) clamped: u32,
 }
 
 impl<'a> ReplyReader<'a> {
-    /// Makes a reader; the reply must have the length that its command implies.
-    pub(super) fn of(bytes: &'a [u8], expected: usize) -> Result<ReplyReader<'a>, ReplyFault> {
-        if bytes.len() != expected {
-            return Err(ReplyFault { expected, found: bytes.len() });
-        }
-        Ok(ReplyReader { rest: bytes, clamped: 0 })
+    pub(super) fn of(bytes: &'a [u8]) -> ReplyReader<'a> {
+        ReplyReader { rest: bytes, found: bytes.len(), expected: 0, clamped: 0 }
     }
 
-    /// Takes the next bytes; zeros past the end, which [`ReplyReader::of`] rules out.
+    /// Ends the reply, which must have exactly the bytes that were read.
+    pub(super) fn finish(self, reply: ScriptReply) -> Result<Received, ReplyFault> {
+        let ReplyReader { found, expected, clamped, .. } = self;
+        if found == expected { Ok(Received { reply, clamped }) } else { Err(ReplyFault { expected, found }) }
+    }
+
+    /// Takes the next bytes; zeros past the end, which [`ReplyReader::finish`] reports.
     pub(super) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        self.expected += N;
         let Some((first, rest)) = self.rest.split_first_chunk::<N>() else { return [0; N] };
         self.rest = rest;
         *first
@@ -79,13 +85,6 @@ impl ScriptWriter {
     pub(super) fn small(&mut self, number: u32) {
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
-}
-
-/// Encodes sixteen bytes as in key names.
-pub(super) fn hex(bytes: [u8; 16]) -> String {
-    let mut text = Vec::with_capacity(32);
-    push_hex(&mut text, &bytes);
-    text.into_iter().map(char::from).collect()
 }
 
 /// Appends bytes as in key names. Runs for each cell: `write!` took a twentieth of the task's time.

@@ -284,7 +284,7 @@ impl Host {
         let now = self.now(us);
         self.known.set(None);
         let timeout = self.member.sync.timeout();
-        self.link.is_cut_off(true, timeout, now.at);
+        self.link.detect_outage(true, timeout, now.at);
         self.member.set_reachable(self.link.is_linked(), now.at);
         if self.link.accepts_heartbeat(now.at) {
             let (host, secret) = (self.name, self.secret);

@@ -179,7 +179,7 @@ impl Host {
 
     /// Returns a heartbeat if one is due.
     fn speak(&mut self, timeout: Duration, at: Timestamp) -> Option<Heartbeat> {
-        self.link.is_cut_off(true, timeout, at);
+        self.link.detect_outage(true, timeout, at);
         // As the sync task, every 10 ms.
         if (at.as_nanos() / 1_000_000).is_multiple_of(10) && self.reserves.is_urgent(&self.engine, at) {
             self.link.hasten(at);

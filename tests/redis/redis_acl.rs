@@ -74,7 +74,7 @@ fn link(redis: &Redis) -> RedisLink {
         ..LinkOptions::default()
     };
     let of_ours = scripts::all().map(Script::clone);
-    RedisLink::start(options, of_ours.into_iter().chain([Rights::script()]).collect()).unwrap()
+    RedisLink::start(options, of_ours.into_iter().chain([Rights::script()]).collect())
 }
 
 async fn settled(link: &RedisLink) {

@@ -12,6 +12,7 @@ use crate::admin::{AdminState, answer};
 use crate::engine::{
     BlockedKey, Engine, FleetChange, KeyError, NamedKey, RuleName, ShownDigest, SwitchOrigin,
 };
+use crate::terms::hex;
 
 pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
     let body = RequestFields::of(body, &["rule", "key", "digest", "for_s", "fleet"])?;
@@ -255,10 +256,6 @@ pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, body: &Va
         held: there.borrowed.into(),
         kind: FleetKeyKind::Tokens { owed: there.debt.into(), redis },
     })))
-}
-
-fn hex(name: &[u8; 16]) -> String {
-    name.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const KEY_OR_DIGEST: &str = "write `key` or `digest`, not both";

@@ -68,9 +68,9 @@ type ServerChecks = Vec<(Url, Result<Rights, LinkError>)>;
 fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
+    redis.link.check().map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let link = RedisLink::start(redis.link.clone(), vec![Rights::script()]);
-        let link = link.map_err(|error| error.to_string())?;
         let mut changes = link.changes();
         let settled = async {
             while link.nodes().iter().any(|node| node.state == NodeState::Starting) {

@@ -85,9 +85,9 @@ fn applies_reply_before_pending_request_is_judged() {
             let mut reply = CheckReply::new(engine, now());
             for need in &shortfalls.needs {
                 let (granted, level, sent_at) = (need.missing_units, 5_000_000, now().at);
-                let granted =
+                let of_key =
                     KeyCheckReply { granted, level, refused: None, sent_at, next_increase: None, paid_us: 0 };
-                reply.add(need, granted);
+                reply.add(need.key, of_key);
             }
             RemoteCheckResult::Borrowed(reply)
         };

@@ -6,7 +6,7 @@ use crate::engine::{
     self, Descriptors, Engine, FleetBudget, FleetStatus, HashKey, Mode, NextIncrease, Op, Request,
     ShareReport, SharedKey,
 };
-use crate::fleet::cell::{CellReply, CellReport, CellRequest, TOKEN};
+use crate::fleet::cell::{CellReply, CellReport, CellRequest, LastReply, TOKEN};
 use crate::rules::read_text;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Case {
             "never-asked" => sync.sent_at = None,
             "silent" => (sync.busy, sync.requests_sent, there.requested) = (ago(millis), 0, 0),
             "calls" => sync.calls = true,
-            "answered" => sync.known = Some((ago(millis), ms(10_000))),
+            "answered" => sync.last_reply = Some(LastReply { at: ago(millis), kept: ms(10_000) }),
             "lost" => sync.is_lost = true,
             "short" => sync.is_short = true,
             "unknown" => sync.last = None,

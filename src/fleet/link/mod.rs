@@ -158,13 +158,10 @@ pub struct RedisLink {
 }
 
 impl RedisLink {
-    /// Starts to connect, on the current runtime. Each connection loads the scripts.
-    ///
-    /// # Errors
-    ///
-    /// See [`OptionsError`].
-    pub fn start(options: LinkOptions, scripts: Vec<Script>) -> Result<RedisLink, OptionsError> {
-        options.check()?;
+    /// Starts to connect by [checked](LinkOptions::check) options, on the current runtime. Each connection loads the
+    /// scripts.
+    #[must_use]
+    pub fn start(options: LinkOptions, scripts: Vec<Script>) -> RedisLink {
         let changes = watch::Sender::new(0);
         let shared = Arc::new(Shared { options, scripts, counts: FailureCounts::default(), changes });
         let nodes = Arc::new(Nodes::start(Arc::clone(&shared)));
@@ -172,7 +169,7 @@ impl RedisLink {
         if shared.options.cluster {
             map_keeper.spawn(Arc::clone(&nodes).keep_map());
         }
-        Ok(RedisLink { shared, nodes, _map_keeper: map_keeper })
+        RedisLink { shared, nodes, _map_keeper: map_keeper }
     }
 
     /// The server of a hash tag. In a cluster it changes as slots move.

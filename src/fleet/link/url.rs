@@ -50,10 +50,10 @@ impl Url {
         }
     }
 
-    /// The URL of another server with the same scheme and database.
-    pub(super) fn beside(&self, host: &str, port: u16) -> Url {
-        let tls = matches!(self.place, ServerAddress::Tcp { tls: true, .. });
-        Url { place: ServerAddress::Tcp { host: host.to_owned(), port, tls }, database: self.database }
+    /// The URL of another server with the same scheme and database; `None` if its address is none.
+    pub(super) fn beside(&self, host: &str, port: u16) -> Option<Url> {
+        let (host, tls) = (checked_host(host).filter(|_| port > 0)?, self.is_tls());
+        Some(Url { place: ServerAddress::Tcp { host, port, tls }, database: self.database })
     }
 
     pub(super) fn host(&self) -> Option<&str> {
@@ -105,17 +105,19 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, UrlError> {
             None => (authority, None),
         },
     };
-    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
-    if host.is_empty() || host.len() > HOST_BYTES_MAX || !host.bytes().all(is_word) {
-        return Err(UrlError::Host);
-    }
+    let host = checked_host(host).ok_or(UrlError::Host)?;
     let port = match port {
         Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(UrlError::Port)?,
         None => PORT,
     };
-    // Names ignore case, and all hosts must map tags alike.
-    let host = host.to_ascii_lowercase();
     Ok(Url { place: ServerAddress::Tcp { host, port, tls }, database: number_of_database(database)? })
+}
+
+/// Returns a name or address in lower case: names ignore case, and all hosts must map tags alike.
+fn checked_host(host: &str) -> Option<String> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    let is_host = (1..=HOST_BYTES_MAX).contains(&host.len()) && host.bytes().all(is_word);
+    is_host.then(|| host.to_ascii_lowercase())
 }
 
 fn unix(rest: &str) -> Result<Url, UrlError> {

@@ -11,3 +11,13 @@ local function begin()
   redis.call('SET', KEYS[1], pack('<i8', born), 'PX', 2592000000)
   return now, values, { pack('<i8i8', born, now) }, read('<i8', ARGV[1]) ~= born
 end
+
+-- Whether `entries` has one entry for each key but the birth: of `length` bytes, or `more` of them for a window, whose rate is 0.
+local function fits_keys(entries, length, more)
+  local at = 1
+  for _ = 2, #KEYS do
+    if #entries < at + length - 1 then return false end
+    at = at + length + (read('<I4', entries, at + 8) == 0 and more or 0)
+  end
+  return at - 1 == #entries
+end

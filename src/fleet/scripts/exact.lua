@@ -26,16 +26,7 @@ end
 local now, values, reply, other_birth = begin()
 local costs, cells = ARGV[2], #KEYS - 1
 
-local function costs_end()
-  local at = 1
-  for _ = 1, cells do
-    if #costs < at + COST_BYTES - 1 then return -1 end
-    at = at + COST_BYTES + (read('<I4', costs, at + 8) == 0 and WINDOW_COST_BYTES or 0)
-  end
-  return at - 1
-end
-if costs_end() ~= #costs then return redis.error_reply('ERR the costs do not fit the cells') end
-
+if not fits_keys(costs, COST_BYTES, WINDOW_COST_BYTES) then return redis.error_reply('ERR the costs do not fit the cells') end
 
 local found, paid, next_cost = {}, true, 1
 for i = 1, cells do

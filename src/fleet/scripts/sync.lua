@@ -13,16 +13,7 @@ local WINDOW_ASK_BYTES = 48
 local now, values, reply, other_birth = begin()
 local asks, cells = ARGV[2], #KEYS - 1
 
--- Returns the expected end of the requests.
-local function asks_end()
-  local at = 1
-  for _ = 1, cells do
-    if #asks < at + ASK_BYTES - 1 then return -1 end
-    at = at + ASK_BYTES + (read('<I4', asks, at + 8) == 0 and WINDOW_ASK_BYTES or 0)
-  end
-  return at - 1
-end
-if asks_end() ~= #asks then return redis.error_reply('ERR the asks do not fit the cells') end
+if not fits_keys(asks, ASK_BYTES, WINDOW_ASK_BYTES) then return redis.error_reply('ERR the asks do not fit the cells') end
 
 local next_ask = 1
 

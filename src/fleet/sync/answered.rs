@@ -13,13 +13,13 @@ impl Sync {
     pub fn answered(
         &mut self,
         batch: &SyncBatch,
-        answer: &CommandReply<Vec<CellReply>>,
+        answer: &CommandReply<CellReply>,
         engine: &Engine,
         now: Now,
     ) {
         self.record_reply(now.at.since(batch.head.sent_at), now.at);
         self.clock.record_reply(answer.now_us, now.at);
-        let is_lost = batch.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
+        let is_lost = self.buckets.answered(&batch.head, answer.born_us);
         self.counts.flushed += u64::from(is_lost);
         self.counts.batches += 1;
         self.settle(batch, &answer.results, engine, now);
@@ -72,7 +72,7 @@ impl Sync {
     pub fn failed(&mut self, batch: &SyncBatch, now: Timestamp) {
         self.round_trip.missed(now);
         self.counts.unanswered += 1;
-        batch.head.bucket.of_each(&mut self.buckets).failed();
+        self.buckets.failed(&batch.head);
         for (number, ask) in batch.numbers.iter().zip(&batch.asks) {
             let at = now.after(self.rng.up_to(EVERY));
             if let Some(entry) = self.key_table.entry_of(*number, &ask.key) {
@@ -84,7 +84,7 @@ impl Sync {
 
     /// Takes a new name, as another daemon uses this one.
     pub fn rename(&mut self) {
-        self.options.host = self.rng.bytes();
+        self.host = self.rng.bytes();
     }
 }
 

@@ -71,7 +71,7 @@ impl Servers {
         for (at, state) in &mut self.states {
             // Any node of a cluster may redirect to the others.
             let is_connected = at.map_or(!self.up.is_empty(), |node| self.up.contains(&node));
-            state.is_cut_off(is_connected, timeout, now);
+            state.detect_outage(is_connected, timeout, now);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, SyncPlan};
 use crate::clock::{Clock, Micros, Now, Timestamp};
-use crate::engine::{Engine, FleetStatus};
+use crate::engine::Engine;
 use crate::fleet::command::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::heartbeat::Heartbeat;
@@ -24,7 +24,6 @@ use tracing::{debug, info, warn};
 pub(super) struct SyncLoop {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
-    status: Arc<FleetStatus>,
     plan: SyncPlan,
     counters: Arc<FleetCounters>,
     member: HostMember,
@@ -45,16 +44,14 @@ pub(super) struct SyncLoop {
     /// When storing the identity was last tried, and whether it is stored.
     kept_at: Timestamp,
     is_kept: Arc<AtomicBool>,
-    /// When the view was last published, and the cells answered by then.
-    published: Now,
-    published_cells: u64,
+    /// When the view was last published.
+    published: Timestamp,
 }
 
 impl SyncLoop {
     pub(super) fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        status: Arc<FleetStatus>,
         plan: SyncPlan,
         (counters, waiting): (Arc<FleetCounters>, mpsc::Receiver<WaitingRequest>),
     ) -> SyncLoop {
@@ -66,14 +63,13 @@ impl SyncLoop {
             seed: seed(),
         };
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
-        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&status), options);
+        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&plan.status), options);
         member.expect(identity.hosts, clock.now().at);
         SyncLoop {
             member,
             waiting,
             engine,
             clock,
-            status,
             plan,
             counters,
             reserves: Reserves::default(),
@@ -85,8 +81,7 @@ impl SyncLoop {
             arrivals,
             arrives,
             view: FleetView::new(),
-            published: Now::default(),
-            published_cells: 0,
+            published: Timestamp::ORIGIN,
             outage: None,
             throttle: LinkLogThrottle::default(),
             kept_at: Timestamp::ORIGIN,
@@ -166,7 +161,7 @@ impl SyncLoop {
         self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(commands.into_iter().map(|command| (None, command)));
         self.send_to(out, now);
-        if now.at.since(self.published.at) >= PUBLISH_EVERY {
+        if now.at.since(self.published) >= PUBLISH_EVERY {
             self.publish_view(now);
         }
     }
@@ -209,8 +204,8 @@ impl SyncLoop {
         if !self.member.set_reachable(is_reachable, now.at) {
             return;
         }
-        let hosts = self.status.hosts();
-        let is_reachable = self.status.is_redis_reachable();
+        let hosts = self.plan.status.hosts();
+        let is_reachable = self.plan.status.is_redis_reachable();
         let outage = self.outage.take();
         if !is_reachable {
             self.view.outages += 1;
@@ -244,7 +239,7 @@ impl SyncLoop {
             let now = self.clock.now();
             let mut commands = Vec::new();
             if !self.member.leave(now, &mut commands) {
-                return self.status.is_redis_reachable();
+                return self.plan.status.is_redis_reachable();
             }
             self.send(commands, now);
             tokio::select! {
@@ -286,7 +281,6 @@ impl SyncLoop {
                 let is_own = heartbeat.host == self.member.sync.host();
                 let is_overtaken = self.reserves.apply_reply(heartbeat, &reply, &self.engine);
                 if (is_overtaken || reply.is_name_taken) && is_own {
-                    self.member.rename();
                     self.rename();
                 }
                 self.member.apply_heartbeat(&reply, now.at);
@@ -301,7 +295,7 @@ impl SyncLoop {
                     );
                 }
                 self.view.unlike = unlike;
-                let hosts = self.status.counted();
+                let hosts = self.plan.status.counted();
                 let is_due =
                     !self.is_kept.load(Ordering::Relaxed) && now.at.since(self.kept_at) >= KEEP_AGAIN;
                 if self.plan.identity.hosts != hosts || is_due {
@@ -311,12 +305,8 @@ impl SyncLoop {
                 }
             }
             (command, reply) => {
-                let before = self.member.sync.host();
                 let mut commands = Vec::new();
                 self.member.answered(command, reply, now, &mut commands);
-                if self.member.sync.host() != before {
-                    self.rename();
-                }
                 self.send(commands, now);
             }
         }
@@ -351,32 +341,26 @@ impl SyncLoop {
     fn publish_view(&mut self, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
         let sync = &self.member.sync;
-        let counts = sync.counts;
         let view = &mut self.view;
-        let passed = now.at.since(self.published.at).as_millis().max(1);
-        let cells = u128::from(counts.cells - self.published_cells) * 1_000 / passed;
-        // An average over about a second: a quarter of the new value.
-        let before = u128::from(view.cells_per_second);
-        view.cells_per_second = u64::try_from((before * 3 + cells) / 4).unwrap_or(u64::MAX);
+        view.cells_per_second = sync.tallies(now.at).map(|(_, counters)| counters.cells_per_second).sum();
         view.host = sync.host();
         view.is_needed = is_needed;
         view.secret = self.plan.secret;
-        view.is_linked = self.status.is_redis_reachable();
-        view.hosts = self.status.hosts();
-        view.counted = self.status.counted();
+        view.is_linked = self.plan.status.is_redis_reachable();
+        view.hosts = self.plan.status.hosts();
+        view.counted = self.plan.status.counted();
         view.round_trip = sync.round_trip();
-        view.counts = counts;
+        view.counts = sync.counts;
         view.overrides = *self.counters.overrides.lock();
         view.remote_checks = self.member.remote_checks.counts;
-        view.is_too_slow = view.is_linked && !self.status.answers_in_time();
+        view.is_too_slow = view.is_linked && !self.plan.status.answers_in_time();
         view.keys = sync.keys() + self.member.permits.keys();
-        view.versions = self.member.versions().collect();
-        view.tallies = sync.tallies(now.at).chain(self.member.permits.tallies(now.at)).collect();
+        view.budgets = self.member.counters(now.at);
         if let Some(servers) = &self.servers {
             view.nodes = servers.nodes();
             view.errors = servers.errors();
         }
-        (self.published, self.published_cells) = (now, counts.cells);
+        self.published = now.at;
         self.counters.tell(view.clone());
     }
 
@@ -385,6 +369,7 @@ impl SyncLoop {
         warn!(
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
         );
+        self.member.sync.rename();
         self.plan.identity = self.plan.identity.renamed(self.member.sync.host(), &self.plan.marks);
         self.keep();
     }

@@ -7,7 +7,7 @@ use tidegate::fleet::cell::{
 };
 use tidegate::fleet::command::KeyPayment;
 use tidegate::fleet::reply::{CostCover, PaymentResult};
-use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowReply, WindowStatus};
+use tidegate::fleet::window::{CellWindow, WindowReply, WindowStatus};
 
 use super::share::{Reports, granted, portion};
 
@@ -39,12 +39,10 @@ impl WindowCell {
         now_us: u64,
     ) -> (Option<WindowCell>, bool, bool) {
         let now = now_us.cast_signed();
-        let (shape, is_by_calendar) = match window.turns {
-            FleetWindowAlign::Every { step, origin } => {
-                (Some((origin.cast_signed(), step.cast_signed())), false)
-            }
-            FleetWindowAlign::Calendar { start, turn, finish } => {
-                let [start, turn, finish] = [start, turn, finish].map(u64::cast_signed);
+        let (shape, is_by_calendar) = match window.ends {
+            None => (Some((window.origin.cast_signed(), window.step.cast_signed())), false),
+            Some((turn, finish)) => {
+                let [start, turn, finish] = [window.origin, turn, finish].map(u64::cast_signed);
                 let around = [(start, turn), (turn, finish)]
                     .into_iter()
                     .find(|(from, to)| (*from..*to).contains(&now));
@@ -207,12 +205,12 @@ impl WindowCell {
         }
         self.reports.replace(generation, last, ask.hold, ask.demand);
         self.spend(signed(ask.owed), self.at);
-        let returned = ask.window.unwrap().returned;
+        let returned = ask.window.unwrap();
         if let Some(paid) = returned.paid_us.map(|us| us.min((1 << 53) - 1).cast_signed())
             && paid >= self.since
             && (paid - self.origin).div_euclid(self.step) >= self.oldest()
         {
-            self.unspend(signed(returned.amount));
+            self.unspend(signed(returned.refund));
         }
         let (demand, mut level, mut grant) = (self.reports.demand(), 0, 0);
         if is_its {

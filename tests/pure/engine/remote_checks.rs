@@ -59,22 +59,20 @@ fn resume(host: &mut Host, cost: u32, result: RemoteCheckResult<'_>, millis: u64
     }
 }
 
-/// A reply about one need.
-fn reply(host: &Host, need: &Shortfall, reply: KeyCheckReply) -> CheckReply {
-    let mut replies = CheckReply::new(&host.engine, at_millis(1));
-    replies.add(need, reply);
-    replies
-}
-
-/// A reply that grants and refuses nothing.
-fn uncharged(level: i64) -> KeyCheckReply {
+/// The reply about a need, sent and computed at zero.
+fn reply(host: &Host, need: &Shortfall, change: impl FnOnce(&mut KeyCheckReply)) -> CheckReply {
     let sent_at = at_millis(0).at;
-    KeyCheckReply { granted: 0, level, refused: None, sent_at, next_increase: None, paid_us: 0 }
+    let mut of_key =
+        KeyCheckReply { granted: 0, level: 0, refused: None, sent_at, next_increase: None, paid_us: 0 };
+    change(&mut of_key);
+    let mut reply = CheckReply::new(&host.engine, at_millis(1));
+    reply.add(need.key, of_key);
+    reply
 }
 
 /// A grant at this time of Redis's clock.
 fn paid(host: &Host, need: &Shortfall, paid_us: u64) -> CheckReply {
-    reply(host, need, KeyCheckReply { granted: need.missing_units, paid_us, ..uncharged(0) })
+    reply(host, need, |reply| (reply.granted, reply.paid_us) = (need.missing_units, paid_us))
 }
 
 /// The tokens that a sync returns, and the time of the first payment among them.
@@ -104,8 +102,7 @@ fn granted_request_spends_all_its_tokens() {
 fn refusal_by_redis_lasts_its_retry_time() {
     let mut host = each_kind().into_iter().next().unwrap();
     let waiting = shortfalls(&mut host, 3, 0).unwrap();
-    let refused = KeyCheckReply { refused: Some((3, Some(Micros(700_000)))), ..uncharged(0) };
-    let refused = reply(&host, &waiting.needs[0], refused);
+    let refused = reply(&host, &waiting.needs[0], |reply| reply.refused = Some((3, Some(Micros(700_000)))));
     let told = resume(&mut host, 3, RemoteCheckResult::Borrowed(refused.with_time(at_millis(1))), 1);
     assert_eq!(told, (Verdict::Limit, Some(700_000)));
     assert!(shortfalls(&mut host, 3, 700).is_none(), "no other request asks meanwhile");
@@ -117,7 +114,7 @@ fn uncharged_check_updates_known_level() {
     for (level, verdict) in [(0, Verdict::Limit), (3_000_000, Verdict::Allow)] {
         let mut host = each_kind().into_iter().next().unwrap();
         let waiting = shortfalls(&mut host, 3, 0).unwrap();
-        let told = reply(&host, &waiting.needs[0], uncharged(level));
+        let told = reply(&host, &waiting.needs[0], |reply| reply.level = level);
         assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(told), 1).0, Verdict::Limit);
         assert!(shortfalls(&mut host, 3, 1).is_some(), "the next request may ask");
         assert_eq!(ask(&mut host.decider, Op::Peek, &USER, 3, at_millis(1)).verdict, verdict);
@@ -137,8 +134,7 @@ fn refund_carries_time_of_its_charge() {
         assert_eq!(host.calls(), [key]);
         assert_eq!(returned(&host, &key), (3, of_window.then_some(7)));
         // Replies to closed clients; a refusal among them has no tokens and no payment.
-        let refused = KeyCheckReply { refused: Some((3, None)), paid_us: 4, ..uncharged(0) };
-        drop(reply(&host, &both[0].needs[0], refused));
+        drop(reply(&host, &both[0].needs[0], |reply| (reply.refused, reply.paid_us) = (Some((3, None)), 4)));
         [9, 8].into_iter().for_each(|paid_us| drop(paid(&host, &both[0].needs[0], paid_us)));
         assert_eq!(returned(&host, &key), (6, of_window.then_some(8)));
         assert_eq!(returned(&host, &key), (0, None), "once");

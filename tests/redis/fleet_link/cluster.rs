@@ -14,7 +14,6 @@ use super::{is_up, until};
 fn link_to(three: &Three) -> RedisLink {
     let url = format!("redis://127.0.0.1:{}", three.0[0].port).parse().unwrap();
     RedisLink::start(LinkOptions { urls: vec![url], cluster: true, ..LinkOptions::default() }, vec![twice()])
-        .unwrap()
 }
 
 /// Counts two keys of one tag.

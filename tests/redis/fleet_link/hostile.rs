@@ -8,7 +8,7 @@ use super::liar::Liar;
 use super::{down, echo, is_down_for, one, options, until, up};
 
 fn link_to(liar: &Liar) -> RedisLink {
-    RedisLink::start(options(&liar.url()), Vec::new()).unwrap()
+    RedisLink::start(options(&liar.url()), Vec::new())
 }
 
 /// Returns the resident memory of this process, in bytes.

@@ -42,7 +42,7 @@ pub(crate) fn options(url: &str) -> LinkOptions {
 
 /// Starts a link to one server.
 pub(crate) fn link(url: &str) -> RedisLink {
-    RedisLink::start(options(url), vec![count(), echo()]).unwrap()
+    RedisLink::start(options(url), vec![count(), echo()])
 }
 
 pub(crate) fn one(link: &RedisLink) -> NodeStatus {

@@ -18,7 +18,7 @@ fn link_as(redis: &Redis, user: Option<&str>, password: &str) -> RedisLink {
     fs::write(&file, password).unwrap();
     let options =
         LinkOptions { user: user.map(str::to_owned), password_file: Some(file), ..options(&redis.url()) };
-    RedisLink::start(options, vec![count(), echo()]).unwrap()
+    RedisLink::start(options, vec![count(), echo()])
 }
 
 #[tokio::test]
@@ -49,13 +49,13 @@ async fn retries_wrong_password_after_delay() {
 #[tokio::test]
 async fn reports_password_faults() {
     let redis = Redis::start(&["--requirepass", PASSWORD]);
-    let none = RedisLink::start(options(&redis.url()), vec![echo()]).unwrap();
+    let none = RedisLink::start(options(&redis.url()), vec![echo()]);
     let empty = link_as(&redis, None, "\n");
     until("an empty file", || is_down_for(&empty, FailureClass::Auth)).await;
     assert!(down(&empty).unwrap().to_string().ends_with("password: it is empty"), "{:?}", down(&empty));
     until("no password", || is_down_for(&none, FailureClass::Auth)).await;
     let missing = LinkOptions { password_file: Some("/nowhere/password".into()), ..options(&redis.url()) };
-    let missing = RedisLink::start(missing, vec![echo()]).unwrap();
+    let missing = RedisLink::start(missing, vec![echo()]);
     until("no file", || is_down_for(&missing, FailureClass::Auth)).await;
     assert!(down(&missing).unwrap().to_string().contains("/nowhere/password: No such file"));
     let open = Redis::start(&[]);

@@ -13,7 +13,7 @@ fn named(urls: &[String]) -> LinkOptions {
 
 /// Returns the URL for each tag.
 fn spread(urls: &[String]) -> Vec<String> {
-    let link = RedisLink::start(named(urls), Vec::new()).unwrap();
+    let link = RedisLink::start(named(urls), Vec::new());
     let of = |id| link.nodes().into_iter().find(|node| node.id == id).unwrap().url.to_string();
     tags().iter().map(|tag| of(link.node_of(tag))).collect()
 }
@@ -77,6 +77,6 @@ async fn rejects_contradictory_options() {
         (named(&both("redis://a", "redis://A:6379/0")), OptionsError::Twice),
     ];
     for (options, expected) in table {
-        assert_eq!(RedisLink::start(options.clone(), Vec::new()).unwrap_err(), expected, "{options:?}");
+        assert_eq!(options.check(), Err(expected), "{options:?}");
     }
 }

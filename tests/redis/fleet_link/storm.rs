@@ -29,8 +29,7 @@ async fn fifty_daemons_spread_reconnects() {
     });
     let url = format!("unix://{}", path.display());
     // All at once, as after a power cut.
-    let links: Vec<RedisLink> =
-        (0..DAEMONS).map(|_| RedisLink::start(options(&url), vec![echo()]).unwrap()).collect();
+    let links: Vec<RedisLink> = (0..DAEMONS).map(|_| RedisLink::start(options(&url), vec![echo()])).collect();
     tokio::time::sleep(Duration::from_secs(90)).await;
     server.abort();
     drop(links);

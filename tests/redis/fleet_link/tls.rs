@@ -11,7 +11,7 @@ use super::{count, down, echo, options, said_back, until, up};
 fn link_to(redis: &Redis, host: &str, ca: &str) -> RedisLink {
     let ca_file = Some(redis.directory.path().join(ca));
     let options = LinkOptions { ca_file, ..options(&format!("rediss://{host}:{}", redis.port)) };
-    RedisLink::start(options, vec![count(), echo()]).unwrap()
+    RedisLink::start(options, vec![count(), echo()])
 }
 
 async fn fault(link: &RedisLink) -> String {
@@ -47,7 +47,7 @@ async fn reports_fault_of_each_bad_certificate() {
     assert!(text.contains("has expired"), "{text}");
     // The system's authorities did not sign it either.
     let by_system = options(&format!("rediss://localhost:{}", redis.port));
-    let text = fault(&RedisLink::start(by_system, Vec::new()).unwrap()).await;
+    let text = fault(&RedisLink::start(by_system, Vec::new())).await;
     assert!(
         text.contains("signed by no authority") || text.contains("this system trusts no authority"),
         "{text}"
@@ -76,10 +76,9 @@ async fn reports_faults_of_ca_file_and_port() {
         ca_file: Some(redis.directory.path().join("ours.pem")),
         ..options(&format!("rediss://localhost:{}", plain.port))
     };
-    let text = fault(&RedisLink::start(to_plain, Vec::new()).unwrap()).await;
+    let text = fault(&RedisLink::start(to_plain, Vec::new())).await;
     assert!(text.ends_with("speak TLS on this port?"), "{text}");
-    let without =
-        RedisLink::start(options(&format!("redis://localhost:{}", redis.port)), Vec::new()).unwrap();
+    let without = RedisLink::start(options(&format!("redis://localhost:{}", redis.port)), Vec::new());
     until("it is no Redis' way", || down(&without).is_some()).await;
     let error = down(&without).unwrap();
     assert!(matches!(error.class, FailureClass::Protocol | FailureClass::Down), "{error}");

@@ -11,7 +11,7 @@ use tidegate::fleet::cell::{
 use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::PoolLoad;
 use tidegate::fleet::permits::PermitRequest;
-use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
+use tidegate::fleet::window::{CellWindow, WindowRequest};
 
 /// The next action, and its delay after the last.
 #[derive(Clone, Debug)]
@@ -178,9 +178,12 @@ pub(crate) fn any_ask() -> impl Strategy<Value = CellRequest> {
     let report = (any_amount(), any_demand(), 0_u64..3);
     let last =
         option::of(report.prop_map(|(hold, demand, generation)| CellReport { hold, demand, generation }));
-    let returned = (any_amount(), any_age()).prop_map(|(amount, paid_us)| WindowRefund { amount, paid_us });
     let window = option::of(
-        (any_window(), returned).prop_map(|(window, returned)| WindowRequest { window, returned }),
+        (any_window(), any_amount(), any_age()).prop_map(|(window, refund, paid_us)| WindowRequest {
+            window,
+            refund,
+            paid_us,
+        }),
     );
     let rest = (any_demand(), any_amount(), 0_u32..1_000_000, any_age(), window);
     (0_u8..4, any_terms(), last, amounts, rest).prop_map(|(key, cell_quota, last, amounts, rest)| {
@@ -224,25 +227,20 @@ fn any_cost() -> impl Strategy<Value = KeyPayment> {
 fn any_window() -> impl Strategy<Value = CellWindow> {
     let spans = [100_000, 1_000_000, 7_000_000, 86_400_000_000, 31_622_400_000_000];
     let every = (0_usize..5, 0_u64..2_000_000, prop_oneof![3 => Just(1_u32), 2 => Just(11), 1 => 2_u32..62])
-        .prop_map(move |(span, origin, slots)| CellWindow {
-            slots,
-            turns: FleetWindowAlign::Every { step: spans[span], origin },
-        });
+        .prop_map(move |(span, origin, slots)| CellWindow { slots, step: spans[span], origin, ends: None });
     // Age of the first, its length, and that of the next.
     let calendar = (0_u64..9_000_000, 1_u64..6_000_000, 1_u64..6_000_000).prop_map(|(ago, first, next)| {
-        CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start: ago, turn: first, finish: next } }
+        CellWindow { slots: 1, step: 0, origin: ago, ends: Some((first, next)) }
     });
     prop_oneof![3 => every, 2 => calendar]
 }
 
 /// Returns the window that a host sends at this moment: calendar edges mostly agree between hosts.
 pub(crate) fn dated(window: CellWindow, now_us: u64) -> CellWindow {
-    let FleetWindowAlign::Calendar { start: ago, turn: first, finish: next } = window.turns else {
-        return window;
-    };
-    let start = now_us.saturating_sub(ago) / 3_000_000 * 3_000_000;
-    let turn = start + if first < 5_000_000 { 3_000_000 } else { first };
-    CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start, turn, finish: turn + next } }
+    let Some((first, next)) = window.ends else { return window };
+    let origin = now_us.saturating_sub(window.origin) / 3_000_000 * 3_000_000;
+    let turn = origin + if first < 5_000_000 { 3_000_000 } else { first };
+    CellWindow { slots: 1, step: 0, origin, ends: Some((turn, turn + next)) }
 }
 
 fn any_permits() -> impl Strategy<Value = PermitRequest> {

@@ -114,8 +114,7 @@ impl Twins {
                     }
                     if let Some(asked) = &mut ask.window {
                         asked.window = dated(asked.window, self.now);
-                        asked.returned.paid_us =
-                            asked.returned.paid_us.map(|ago| self.now.saturating_sub(ago));
+                        asked.paid_us = asked.paid_us.map(|ago| self.now.saturating_sub(ago));
                     }
                     ask
                 });
