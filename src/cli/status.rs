@@ -74,7 +74,7 @@ fn head(status: &DaemonStatus, text: &mut String) {
         "tidegate {}, mode {}, up {uptime}\n\
          rules        {in_force} in {domains} in force ({}){left_out}\n\
          decisions    {} allowed, {} limited, {} waited, {} denied, {} shed\n\
-         connections  {}, from {}; {}\n\
+         connections  {}, in {}; {}\n\
          memory       {} KiB of {} KiB, {}\n",
         status.version,
         status.mode,
@@ -85,7 +85,7 @@ fn head(status: &DaemonStatus, text: &mut String) {
         count(decisions.deny),
         count(decisions.shed),
         count(status.connections.now),
-        page::counted(status.sessions, "process", "processes").replace('\u{202f}', " "),
+        counted(status.sessions, "session"),
         counted(status.leases.live, "lease"),
         count(memory.bytes / 1_024),
         count(memory.max_bytes / 1_024),

@@ -466,10 +466,9 @@ impl InForce {
     /// Describes a request that no rule of the domain matches, by the names of its attributes.
     #[must_use]
     pub fn describe_unmatched(&self, domain: &str, attributes: &[(&str, &str)]) -> String {
-        let listed = |names: &[&str]| {
-            let first = names.iter().take(NAMES_SHOWN).map(|name| shown(name));
-            first.collect::<Vec<_>>().join(", ")
-        };
+        let first =
+            |names: &[&str]| names.iter().take(NAMES_SHOWN).map(|name| shown(name)).collect::<Vec<_>>();
+        let listed = |names: &[&str]| first(names).join(", ");
         let names: Vec<&str> = attributes.iter().map(|(name, _)| *name).collect();
         let with = if names.is_empty() { "without attributes" } else { &format!("with {}", listed(&names)) };
         let text = format!("no rule of {} matches a request {with}", shown(domain));

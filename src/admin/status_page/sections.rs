@@ -307,7 +307,7 @@ fn leases(status: &DaemonStatus) -> [(&'static str, String); 7] {
     let not_held = leases.not_held.ended + leases.not_held.foreign + leases.not_held.unknown;
     [
         ("held", count(leases.live)),
-        ("by processes", count(status.sessions)),
+        ("in sessions", count(status.sessions)),
         ("released", count(leases.released)),
         ("expired", count(leases.expired)),
         ("ended with their process", count(leases.session)),

@@ -87,6 +87,10 @@ impl NodeHandle {
         self.status.borrow().state == NodeState::Up
     }
 
+    pub(super) fn is_starting(&self) -> bool {
+        self.status.borrow().state == NodeState::Starting
+    }
+
     /// Waits until the server accepts commands.
     pub(super) async fn up(&self) {
         let _ = self.status.clone().wait_for(|status| status.state == NodeState::Up).await;

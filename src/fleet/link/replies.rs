@@ -30,6 +30,8 @@ impl RedisLink {
         let mut bytes = Vec::new();
         commands.iter().for_each(|command| command.write_to(&mut bytes));
         let node = self.nodes.get(node);
+        // Before the first attempt to connect has ended, nothing has failed.
+        let is_counted = node.as_ref().is_none_or(|node| !node.is_starting());
         let not_found =
             || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
         let sent = node.ok_or_else(not_found).and_then(|node| Ok((node.send(bytes, commands.len())?, node)));
@@ -37,13 +39,18 @@ impl RedisLink {
             Ok((replies, node)) => replies.into_iter().map(|reply| Ok((Arc::clone(&node), reply))).collect(),
             Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
         };
-        replies.into_iter().zip(commands).map(|(sent, command)| self.settle(sent, command)).collect()
+        replies
+            .into_iter()
+            .zip(commands)
+            .map(|(sent, command)| self.settle(sent, command, is_counted))
+            .collect()
     }
 
     async fn settle(
         &self,
         sent: Result<(Arc<NodeHandle>, ReplyReceiver), LinkError>,
         command: RedisCommand<'_>,
+        is_counted: bool,
     ) -> CommandResult {
         let settled = async {
             let (node, reply) = sent?;
@@ -52,7 +59,7 @@ impl RedisLink {
             timeout(TIMEOUT_MAX, self.follow(node, command, value)).await.unwrap_or_else(too_long)
         };
         let result = settled.await;
-        if let Err(error) = &result {
+        if let (Err(error), true) = (&result, is_counted) {
             self.shared.counts.count(error.class);
         }
         result

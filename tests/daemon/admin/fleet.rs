@@ -129,6 +129,7 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     });
     assert_ne!(both[0]["host"], both[1]["host"]);
     for page in both {
+        assert_eq!(page["errors"]["down"], 0, "a start with a healthy Redis: {page}");
         assert_eq!(page["rules"][0]["bound"]["extra"], 2, "less than a token each: one each");
     }
     ask_for(&one, "canary-t1");
