@@ -25,7 +25,9 @@ pub(super) struct Servers {
     link: Arc<RedisLink>,
     /// The state of each independent server, or one for a whole cluster, which tracks its own nodes.
     states: BTreeMap<Option<NodeId>, LinkState>,
-    arrivals: mpsc::Sender<Arrival>,
+    arrives: mpsc::Sender<Arrival>,
+    /// The replies, in any order of the servers.
+    pub(super) arrivals: mpsc::Receiver<Arrival>,
     /// Changes whenever a connection opens or closes.
     changes: watch::Receiver<u64>,
     up: HashSet<NodeId>,
@@ -34,21 +36,16 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn new(
-        link: Arc<RedisLink>,
-        is_cluster: bool,
-        arrivals: mpsc::Sender<Arrival>,
-        seed: u64,
-        now: Timestamp,
-    ) -> Servers {
+    pub(super) fn new(link: Arc<RedisLink>, is_cluster: bool, seed: u64, now: Timestamp) -> Servers {
         let ids: Vec<Option<NodeId>> = match is_cluster {
             true => vec![None],
             false => link.nodes().iter().map(|node| Some(node.id)).collect(),
         };
         let seeds = (1..).map(|number: u64| seed.wrapping_mul(number | 1));
         let states = ids.into_iter().zip(seeds).map(|(id, seed)| (id, LinkState::new(seed, now))).collect();
-        let changes = link.changes();
-        Servers { link, states, arrivals, changes, up: HashSet::new(), refusing: HashMap::new() }
+        let (changes, (arrives, arrivals)) = (link.changes(), mpsc::channel(ARRIVALS_MAX));
+        let (up, refusing) = (HashSet::new(), HashMap::new());
+        Servers { link, states, arrives, arrivals, changes, up, refusing }
     }
 
     /// Whether all servers are reachable.
@@ -120,6 +117,11 @@ impl Servers {
         }
     }
 
+    /// Sends commands to the servers of their keys.
+    pub(super) fn send_by_keys(&mut self, commands: Vec<ScriptCommand>, now: Timestamp) {
+        self.send(commands.into_iter().map(|command| (None, command)).collect(), now);
+    }
+
     /// Sends commands, one write per server: heartbeats to the named one, others to that of their keys.
     pub(super) fn send(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Timestamp) {
         let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, ScriptCommand)>> = BTreeMap::new();
@@ -132,7 +134,7 @@ impl Servers {
             by_server.entry(node).or_default().push((at, command));
         }
         for (node, commands) in by_server {
-            tokio::spawn(converse(Arc::clone(&self.link), node, commands, self.arrivals.clone()));
+            tokio::spawn(converse(Arc::clone(&self.link), node, commands, self.arrives.clone()));
         }
     }
 
@@ -194,3 +196,6 @@ async fn converse(
         }
     }
 }
+
+/// The queue of replies.
+const ARRIVALS_MAX: usize = 1_024;

@@ -32,11 +32,8 @@ pub(super) struct SyncLoop {
     /// When the rules were last checked for a reserve, and the result.
     looked: Timestamp,
     keeps_reserve: bool,
-    servers: Option<Servers>,
     pause: Duration,
     ticked: Timestamp,
-    arrivals: mpsc::Receiver<Arrival>,
-    arrives: mpsc::Sender<Arrival>,
     view: FleetView,
     /// When the last outage began, and the throttle of its lines in the log.
     outage: Option<Timestamp>,
@@ -62,7 +59,6 @@ impl SyncLoop {
             buckets: if many { BUCKETS_SPREAD } else { BUCKETS },
             seed: seed(),
         };
-        let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
         let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&plan.status), options);
         member.expect(identity.hosts, clock.now().at);
         SyncLoop {
@@ -75,11 +71,8 @@ impl SyncLoop {
             reserves: Reserves::default(),
             looked: Timestamp::ORIGIN,
             keeps_reserve: false,
-            servers: None,
             pause: PAUSE_SHORT,
             ticked: Timestamp::ORIGIN,
-            arrivals,
-            arrives,
             view: FleetView::new(),
             published: Timestamp::ORIGIN,
             outage: None,
@@ -92,8 +85,7 @@ impl SyncLoop {
     /// Runs until `stop`. May be called again after a panic, with new connections.
     pub(super) async fn run(&mut self, link: Arc<RedisLink>, stop: &mut oneshot::Receiver<()>) {
         let now = self.clock.now();
-        let arrivals = self.arrives.clone();
-        self.servers = Some(Servers::new(link, self.plan.link.cluster, arrivals, seed(), now.at));
+        let mut servers = Servers::new(link, self.plan.link.cluster, seed(), now.at);
         self.member.forget_commands(now.at);
         let mut tick = interval(PAUSE_SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,25 +94,25 @@ impl SyncLoop {
                 tokio::select! {
                     biased;
                     _ = &mut *stop => break,
-                    Some(request) = self.waiting.recv() => self.start_checks(request),
-                    Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
+                    Some(request) = self.waiting.recv() => self.start_checks(request, &mut servers),
+                    Some(arrival) = servers.arrivals.recv() => self.apply_arrival(arrival, &mut servers),
                     _ = tick.tick() => {
-                        self.tick();
+                        self.tick(&mut servers);
                         tick.reset_after(self.pause);
                     }
                 }
             } else {
-                self.publish_view(self.clock.now());
+                self.publish_view(&servers, self.clock.now());
                 tokio::select! {
                     biased;
                     _ = &mut *stop => break,
-                    Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
+                    Some(arrival) = servers.arrivals.recv() => self.apply_arrival(arrival, &mut servers),
                     () = sleep(IDLE) => {}
                 }
             }
         }
         // Tokens not returned in time expire.
-        let is_all_confirmed = timeout(LEAVE_MAX, self.leave()).await.unwrap_or(false);
+        let is_all_confirmed = timeout(LEAVE_MAX, self.leave(&mut servers)).await.unwrap_or(false);
         self.log_end(is_all_confirmed);
     }
 
@@ -134,7 +126,7 @@ impl SyncLoop {
         self.member.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, servers: &mut Servers) {
         let now = self.clock.now();
         // Most iterations have nothing to send.
         if now.at.since(self.ticked) < CHECK_EVERY && self.member.is_quiet(now.at) {
@@ -143,31 +135,30 @@ impl SyncLoop {
         self.ticked = now.at;
         let timeout = self.member.sync.timeout();
         let is_urgent = self.keeps_reserve && self.reserves.is_urgent(&self.engine, now.at);
-        let due = self.servers.as_mut().map(|servers| {
-            servers.look(timeout, now.at);
-            if is_urgent {
-                servers.hasten_reports(now.at);
-            }
-            servers.due(now.at)
-        });
-        self.relink(now);
-        let due = due.into_iter().flatten();
-        let mut out: Vec<(Option<NodeId>, ScriptCommand)> =
-            due.map(|server| (server, ScriptCommand::Heartbeat(self.heartbeat(server, now)))).collect();
+        servers.look(timeout, now.at);
+        if is_urgent {
+            servers.hasten_reports(now.at);
+        }
+        let due = servers.due(now.at);
+        self.relink(servers, now);
+        let mut out = Vec::new();
+        for server in due {
+            let heartbeat = self.heartbeat(servers.keeps_pools(server), now);
+            out.push((server, ScriptCommand::Heartbeat(heartbeat)));
+        }
         let mut commands = Vec::new();
         self.member.ask_versions(&mut commands);
         self.member.tick(now, &mut commands);
         let is_waited_for = self.member.remote_checks.has_commands();
         self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(commands.into_iter().map(|command| (None, command)));
-        self.send_to(out, now);
+        servers.send(out, now.at);
         if now.at.since(self.published) >= PUBLISH_EVERY {
-            self.publish_view(now);
+            self.publish_view(servers, now);
         }
     }
 
-    fn heartbeat(&mut self, server: Option<NodeId>, now: Now) -> Heartbeat {
-        let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
+    fn heartbeat(&mut self, keeps_pools: bool, now: Now) -> Heartbeat {
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
         let (host, epoch) = (self.member.sync.host(), self.plan.identity.epoch);
@@ -175,7 +166,7 @@ impl SyncLoop {
     }
 
     /// Sends the remote checks of all pending requests that have arrived by now, in one write.
-    fn start_checks(&mut self, first: WaitingRequest) {
+    fn start_checks(&mut self, first: WaitingRequest, servers: &mut Servers) {
         let now = self.clock.now();
         let mut commands = Vec::new();
         let mut next = Some(first);
@@ -184,28 +175,16 @@ impl SyncLoop {
             next = if commands.len() < CHECKS_AT_ONCE { self.waiting.try_recv().ok() } else { None };
         }
         self.member.tend_permits(now, &mut commands);
-        self.send(commands, now);
-    }
-
-    /// Sends commands to the servers of their keys.
-    fn send(&mut self, commands: impl IntoIterator<Item = ScriptCommand>, now: Now) {
-        self.send_to(commands.into_iter().map(|command| (None, command)).collect(), now);
-    }
-
-    fn send_to(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Now) {
-        if let Some(servers) = self.servers.as_mut().filter(|_| !commands.is_empty()) {
-            servers.send(commands, now.at);
-        }
+        servers.send_by_keys(commands, now.at);
     }
 
     /// Applies a change of whether Redis is reachable.
-    fn relink(&mut self, now: Now) {
-        let is_reachable = self.servers.as_ref().is_some_and(Servers::are_reachable);
+    fn relink(&mut self, servers: &Servers, now: Now) {
+        let is_reachable = servers.are_reachable();
         if !self.member.set_reachable(is_reachable, now.at) {
             return;
         }
         let hosts = self.plan.status.hosts();
-        let is_reachable = self.plan.status.is_redis_reachable();
         let outage = self.outage.take();
         if !is_reachable {
             self.view.outages += 1;
@@ -219,7 +198,7 @@ impl SyncLoop {
                 }
                 (true, None) => info!(hosts, suppressed, "budgets are shared with the other hosts"),
                 (false, _) => {
-                    let why = self.servers.as_ref().map(Servers::faults).unwrap_or_default();
+                    let why = servers.faults();
                     let why = if why.is_empty() { "no reply in time" } else { &why };
                     warn!(
                         hosts,
@@ -230,26 +209,26 @@ impl SyncLoop {
                 }
             }
         }
-        self.publish_view(now);
+        self.publish_view(servers, now);
     }
 
     /// Sends the final commands. Returns whether Redis has confirmed all of them.
-    async fn leave(&mut self) -> bool {
+    async fn leave(&mut self, servers: &mut Servers) -> bool {
         loop {
             let now = self.clock.now();
             let mut commands = Vec::new();
             if !self.member.leave(now, &mut commands) {
                 return self.plan.status.is_redis_reachable();
             }
-            self.send(commands, now);
+            servers.send_by_keys(commands, now.at);
             tokio::select! {
-                Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
+                Some(arrival) = servers.arrivals.recv() => self.apply_arrival(arrival, servers),
                 () = sleep(PAUSE_SHORT) => {}
             }
         }
     }
 
-    fn apply_arrival(&mut self, arrival: Arrival) {
+    fn apply_arrival(&mut self, arrival: Arrival, servers: &mut Servers) {
         let now = self.clock.now();
         let Arrival { at, node, command, reply } = arrival;
         let decoded = reply.map(|bytes| ScriptReply::decode(&command, &bytes));
@@ -257,25 +236,23 @@ impl SyncLoop {
             Ok(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
                 self.counters.record_reply(now.at);
-                self.servers.iter_mut().for_each(|servers| servers.record_reply((at, node), now.at));
-                self.answered(&command, reply, now);
-                self.relink(now);
+                servers.record_reply((at, node), now.at);
+                self.answered(&command, reply, servers, now);
+                self.relink(servers, now);
             }
             Ok(Err(fault)) => {
                 self.view.undecodable += 1;
                 debug!(%fault, "Redis sent an invalid reply: the command counts as unanswered");
-                self.failed(at, &command, now);
+                self.failed((at, &command), servers, now);
             }
             Err(error) => {
-                if let (Some(servers), Some(error)) = (&mut self.servers, error) {
-                    servers.record_error(node, error);
-                }
-                self.failed(at, &command, now);
+                error.into_iter().for_each(|error| servers.record_error(node, error));
+                self.failed((at, &command), servers, now);
             }
         }
     }
 
-    fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, now: Now) {
+    fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, servers: &mut Servers, now: Now) {
         match (command, reply) {
             (ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) => {
                 let is_own = heartbeat.host == self.member.sync.host();
@@ -307,18 +284,16 @@ impl SyncLoop {
             (command, reply) => {
                 let mut commands = Vec::new();
                 self.member.answered(command, reply, now, &mut commands);
-                self.send(commands, now);
+                servers.send_by_keys(commands, now.at);
             }
         }
     }
 
-    fn failed(&mut self, at: Option<NodeId>, command: &ScriptCommand, now: Now) {
+    fn failed(&mut self, (at, command): (Option<NodeId>, &ScriptCommand), servers: &mut Servers, now: Now) {
         match command {
             ScriptCommand::Heartbeat(heartbeat) => {
                 self.reserves.failed(heartbeat);
-                if let Some(servers) = &mut self.servers {
-                    servers.heartbeat_failed(at, now.at);
-                }
+                servers.heartbeat_failed(at, now.at);
             }
             command => self.member.failed(command, now.at),
         }
@@ -338,7 +313,7 @@ impl SyncLoop {
     }
 
     /// Publishes the view.
-    fn publish_view(&mut self, now: Now) {
+    fn publish_view(&mut self, servers: &Servers, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
         let sync = &self.member.sync;
         let view = &mut self.view;
@@ -356,10 +331,7 @@ impl SyncLoop {
         view.is_too_slow = view.is_linked && !self.plan.status.answers_in_time();
         view.keys = sync.keys() + self.member.permits.keys();
         view.budgets = self.member.counters(now.at);
-        if let Some(servers) = &self.servers {
-            view.nodes = servers.nodes();
-            view.errors = servers.errors();
-        }
+        (view.nodes, view.errors) = (servers.nodes(), servers.errors());
         self.published = now.at;
         self.counters.tell(view.clone());
     }
@@ -430,9 +402,6 @@ const BUCKETS_SPREAD: u16 = 256;
 
 /// The most remote checks in one write.
 const CHECKS_AT_ONCE: usize = 64;
-
-/// The queue of replies.
-const ARRIVALS_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
