@@ -23,7 +23,7 @@ pub type Host = [u8; 16];
 pub enum ScriptCommand {
     /// Reports, refunds and borrows tokens.
     Sync(SyncBatch),
-    /// Pays at once, all keys or none.
+    /// Pays at once for remote checks.
     Exact(Payment),
     /// Reports permits and asks for more.
     Permits(PermitCommand),
@@ -138,8 +138,8 @@ pub struct CommandHead {
 }
 
 impl CommandHead {
-    pub(super) fn keys(&self, cells: impl ExactSizeIterator<Item = (char, [u8; 16])>) -> Vec<Vec<u8>> {
-        let mut keys = Vec::with_capacity(cells.len() + 1);
+    pub(super) fn keys(&self, cells: impl Iterator<Item = (char, [u8; 16])>) -> Vec<Vec<u8>> {
+        let mut keys = Vec::with_capacity(CELLS_MAX + 1);
         keys.push(self.bucket.name("b"));
         keys.extend(cells.map(|(kind, cell)| self.bucket.cell(kind, cell)));
         keys
@@ -237,15 +237,24 @@ impl SyncBatch {
     }
 }
 
-/// An exact decision: some keys of one bucket pay, all or none.
+/// The payments of remote checks in one bucket, each of all its keys or of none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
     /// The bucket, and when it was sent.
     pub head: CommandHead,
-    /// At most [`COSTS_MAX`], with distinct keys.
+    /// Of at most [`CELLS_MAX`] keys together, all distinct.
+    pub checks: Vec<CheckPayment>,
+}
+
+/// The payment of one remote check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckPayment {
+    /// The number of the check. Not part of the bytes.
+    pub number: u64,
+    /// At most [`COSTS_MAX`].
     pub costs: Vec<KeyPayment>,
-    /// The number of the remote check and what its request lacks, in the order of the costs. Not part of its bytes.
-    pub check: (u64, Vec<Shortfall>),
+    /// What the request lacks, in the order of the costs. Not part of the bytes.
+    pub needs: Vec<Shortfall>,
 }
 
 /// The payment of one key.
@@ -264,10 +273,24 @@ pub struct KeyPayment {
 }
 
 impl Payment {
+    /// The costs of all checks.
+    pub fn costs(&self) -> impl Iterator<Item = &KeyPayment> {
+        self.checks.iter().flat_map(|check| &check.costs)
+    }
+
+    /// Whether another check fits: there is room, and no key is in both.
+    pub(super) fn has_room_for(&self, check: &CheckPayment) -> bool {
+        let is_known = |cost: &KeyPayment| self.costs().any(|known| known.key == cost.key);
+        self.costs().count() + check.costs.len() <= CELLS_MAX && !check.costs.iter().any(is_known)
+    }
+
     fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        distinct(self.costs.iter().map(|cost| cost.key), 1..=COSTS_MAX)?;
+        distinct(self.costs().map(|cost| cost.key), 1..=CELLS_MAX)?;
+        let of_check =
+            |check: &CheckPayment| u8::try_from(check.costs.len()).map_err(|wrong| wrong.to_string());
+        let counts = self.checks.iter().map(of_check).collect::<Result<_, _>>()?;
         let mut costs = ScriptWriter::default();
-        for cost in &self.costs {
+        for cost in self.costs() {
             cost.cell_quota.write(cost.window.map(|window| window.slots), &mut costs);
             costs.amount(cost.cost, AMOUNT_MAX);
             costs.perhaps(cost.known_age_us);
@@ -277,8 +300,8 @@ impl Payment {
         }
         Ok(RedisCommand {
             script: &scripts::EXACT,
-            keys: self.head.keys(self.costs.iter().map(|cost| (kind(cost.window.is_some()), cost.key))),
-            args: vec![self.head.bytes(), costs.bytes],
+            keys: self.head.keys(self.costs().map(|cost| (kind(cost.window.is_some()), cost.key))),
+            args: vec![self.head.bytes(), costs.bytes, counts],
         })
     }
 }
@@ -310,5 +333,5 @@ pub(super) fn distinct<K: Ord>(
 /// Cells of one sync: they occupy Redis for 0.25 ms. The fixed cost of a command equals about three cells: twice
 /// the cells per command would raise throughput by 4 %.
 pub const CELLS_MAX: usize = 32;
-/// The most keys of one exact decision.
+/// The most keys of one remote check in a bucket.
 pub const COSTS_MAX: usize = 8;

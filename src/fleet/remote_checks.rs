@@ -12,7 +12,7 @@ mod breaker;
 mod permits;
 
 use super::cell::{LastReply, TOKEN};
-use super::command::{Bucket, Buckets, KeyPayment, Payment, ScriptCommand};
+use super::command::{Bucket, Buckets, CheckPayment, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
@@ -72,6 +72,8 @@ pub struct PendingChecks {
     buckets: Buckets,
     rng: Rng,
     checks: HashMap<u64, PendingCheck>,
+    /// No check is due before.
+    due_min: Timestamp,
     last_number: u64,
     last_replies: HashMap<[u8; 16], LastReply>,
     queues: Vec<PermitQueue>,
@@ -110,6 +112,7 @@ impl PendingChecks {
             buckets: Buckets::new(buckets),
             rng: Rng::new(seed),
             checks: HashMap::new(),
+            due_min: NEVER,
             last_number: 0,
             last_replies: HashMap::new(),
             queues: Vec::new(),
@@ -139,12 +142,27 @@ impl PendingChecks {
         let number = self.last_number;
         let left = costs.len() + self.queue_for_permits(&shortfalls, number);
         for (bucket, costs) in costs {
-            let head = self.buckets.send(bucket, now.at);
             let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
-            out.push(ScriptCommand::Exact(Payment { head, costs, check: (number, needs) }));
+            self.pay(bucket, CheckPayment { number, costs, needs }, now.at, out);
         }
         let reply = CheckReply::new(&self.engine, now);
+        self.due_min = self.due_min.min(due);
         self.checks.insert(number, PendingCheck { begun: now.at, due, left, reply, on_reply });
+    }
+
+    /// Adds a payment to the last command of its bucket, or makes another: checks that arrive together share the fixed cost
+    /// of commands, which is three times that of a key.
+    fn pay(&mut self, bucket: Bucket, check: CheckPayment, now: Timestamp, out: &mut Vec<ScriptCommand>) {
+        let last = out.iter_mut().rev().find_map(|command| match command {
+            ScriptCommand::Exact(payment) if payment.head.bucket == bucket => Some(payment),
+            _ => None,
+        });
+        if let Some(last) = last.filter(|last| last.has_room_for(&check)) {
+            last.checks.push(check);
+            return;
+        }
+        let head = self.buckets.send(bucket, now);
+        out.push(ScriptCommand::Exact(Payment { head, checks: vec![check] }));
     }
 
     /// Ends the checks past their deadlines.
@@ -174,13 +192,19 @@ impl PendingChecks {
         self.buckets.answered(&payment.head, answer.born_us);
         self.clock.record_reply(answer.now_us, now.at);
         self.record_last_replies(payment, &answer.results, now.at);
-        self.settle(payment, &answer.results, answer.now_us, now);
+        assert_eq!(payment.costs().count(), answer.results.len(), "a reply has one result for each key");
+        let mut results = answer.results.as_slice();
+        for check in &payment.checks {
+            let (of_check, rest) = results.split_at(check.costs.len());
+            results = rest;
+            self.settle(check, payment.head.sent_at, of_check, answer.now_us, now);
+        }
     }
 
     /// Handles a payment that may or may not have run: its check ends without a reply.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
         self.buckets.failed(&payment.head);
-        self.end_unanswered(payment.check.0, now);
+        payment.checks.iter().for_each(|check| self.end_unanswered(check.number, now));
     }
 
     /// Ends a check without a reply, and counts it for the breaker.
@@ -235,19 +259,23 @@ impl PendingChecks {
         costs.keys().all(|bucket| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(costs)
     }
 
-    /// Passes a payment's outcome to its check.
-    fn settle(&mut self, payment: &Payment, paid: &[PaymentResult], paid_us: u64, now: Now) {
-        let (number, needs) = &payment.check;
-        let sent_at = payment.head.sent_at;
+    /// Passes the outcome of a payment to its check.
+    fn settle(
+        &mut self,
+        check: &CheckPayment,
+        sent_at: Timestamp,
+        paid: &[PaymentResult],
+        paid_us: u64,
+        now: Now,
+    ) {
         let mut late = None;
-        let reply = match self.checks.get_mut(number) {
+        let reply = match self.checks.get_mut(&check.number) {
             Some(open) => &mut open.reply,
             // The check has ended: tokens go into the share and are refunded from there.
             None => late.insert(CheckReply::new(&self.engine, now)),
         };
-        assert_eq!(paid.len(), needs.len(), "a reply has one result for each key");
         let is_paid = paid.iter().all(|paid| paid.wait == CostCover::No);
-        for (need, paid) in needs.iter().zip(paid) {
+        for (need, paid) in check.needs.iter().zip(paid) {
             let wait = match paid.wait {
                 CostCover::No => None,
                 CostCover::Until(us) => Some(Some(Micros(us))),
@@ -264,7 +292,7 @@ impl PendingChecks {
             reply.add(need.key, of_key);
         }
         if late.is_none() {
-            self.end_part(*number, now);
+            self.end_part(check.number, now);
         }
     }
 
@@ -291,7 +319,7 @@ impl PendingChecks {
         if self.last_replies.len() >= LAST_REPLIES_MAX {
             return;
         }
-        for (cost, paid) in payment.costs.iter().zip(paid) {
+        for (cost, paid) in payment.costs().zip(paid) {
             let last_reply = LastReply::new(&cost.cell_quota, paid.level, cost.window.zip(paid.window), now);
             self.last_replies.insert(cost.key, last_reply);
         }
@@ -299,11 +327,15 @@ impl PendingChecks {
 
     /// Ends the checks past their deadlines; payments answered later are refunded.
     fn expire(&mut self, now: Timestamp) {
+        if now < self.due_min {
+            return;
+        }
         let due: Vec<u64> =
             self.checks.iter().filter(|(_, open)| open.due <= now).map(|(number, _)| *number).collect();
         for number in due {
             self.end_unanswered(number, now);
         }
+        self.due_min = self.checks.values().map(|open| open.due).min().unwrap_or(NEVER);
     }
 
     /// Ends all checks without a reply.
@@ -325,5 +357,7 @@ const IN_FLIGHT_MAX: u32 = 192;
 
 /// Keys whose last report is remembered: about 4 MB.
 const LAST_REPLIES_MAX: usize = 1 << 16;
+
+const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 const LAST_REPLY_AGE_MAX: Duration = Duration::from_secs(60);

@@ -47,7 +47,7 @@ pub struct CommandReply<T> {
 pub struct PaymentResult {
     /// The remaining level, µtok.
     pub level: i64,
-    /// How long this cost has to wait; a payment succeeds only if none waits.
+    /// How long this cost has to wait; a check pays only if none of its costs waits.
     pub wait: CostCover,
     /// The cell expired early, and restarts empty.
     pub lost: bool,
@@ -82,7 +82,7 @@ impl ScriptReply {
                 }))
             }
             ScriptCommand::Exact(payment) => {
-                ScriptReply::Exact(CommandReply::read(&mut from, &payment.costs, |from, cost, _| {
+                ScriptReply::Exact(CommandReply::read(&mut from, payment.costs(), |from, cost, _| {
                     PaymentResult::read(from, cost.window.is_some())
                 }))
             }
@@ -99,13 +99,13 @@ impl ScriptReply {
 }
 
 impl<T> CommandReply<T> {
-    fn read<'a, A>(
+    fn read<'a, 'q, A: 'q>(
         from: &mut ReplyReader<'a>,
-        asks: &[A],
+        asks: impl IntoIterator<Item = &'q A>,
         read: impl Fn(&mut ReplyReader<'a>, &A, u64) -> T,
     ) -> CommandReply<T> {
         let [born_us, now_us] = [(); 2].map(|()| from.amount(EXACT_MAX));
-        let results = asks.iter().map(|ask| read(from, ask, now_us)).collect();
+        let results = asks.into_iter().map(|ask| read(from, ask, now_us)).collect();
         CommandReply { born_us, now_us, results }
     }
 }

@@ -91,7 +91,7 @@ fn run(plan: &Plan) -> Seen {
                 Event::There(command) => {
                     let reply = store.execute(&command, STORE_US + when);
                     if let ScriptCommand::Exact(payment) = &command {
-                        key = Some((payment.head.bucket.number(), payment.costs[0].key));
+                        key = Some((payment.head.bucket.number(), payment.checks[0].costs[0].key));
                     }
                     let drawn = if is_over { 1_000 } else { random.below(1_000) };
                     let late = if random.below(1_000) < plan.late { 20_000 } else { 0 };

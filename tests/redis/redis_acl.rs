@@ -7,7 +7,9 @@ use redis::Value;
 use redis_server::Redis;
 use tidegate::clock::Timestamp;
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
-use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::command::{
+    Bucket, CheckPayment, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch,
+};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
 use tidegate::fleet::permits::{PermitCommand, PermitRequest};
@@ -152,14 +154,17 @@ fn commands() -> [ScriptCommand; 5] {
         ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] }),
         ScriptCommand::Exact(Payment {
             head,
-            costs: vec![KeyPayment {
-                key: [0; 16],
-                cell_quota,
-                cost: 1_000_000,
-                known_age_us: None,
-                window: None,
+            checks: vec![CheckPayment {
+                number: 0,
+                costs: vec![KeyPayment {
+                    key: [0; 16],
+                    cell_quota,
+                    cost: 1_000_000,
+                    known_age_us: None,
+                    window: None,
+                }],
+                needs: Vec::new(),
             }],
-            check: (0, Vec::new()),
         }),
         ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
         ScriptCommand::Heartbeat(Heartbeat {

@@ -1,8 +1,9 @@
--- exact: a remote check. Charges the costs of up to 8 keys of one bucket, all or none.
+-- exact: remote checks. Charges the costs of up to 32 keys of one bucket, all costs of a check or none.
 --
--- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the costs of the cells.
+-- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the costs of the cells; a byte for each check, the
+-- number of its costs.
 -- Reply: birth, now; for each cell level, wait (0: enough tokens; -1: never), lost, version; for each window also the
--- microseconds until its next increase, and its status. The costs are charged if all waits are 0.
+-- microseconds until its next increase, and its status. The costs of a check are charged if all their waits are 0.
 local COST = '<i8I4I4i8i8i8'
 local COST_BYTES = 40
 -- The fields of a window, as in a sync.
@@ -24,11 +25,18 @@ local function wait_us(num, den, burst, level, rem, cost, ahead)
 end
 
 local now, values, reply, other_birth = begin()
-local costs, cells = ARGV[2], #KEYS - 1
+local costs, cells, counts = ARGV[2], #KEYS - 1, ARGV[3]
 
 if not fits_keys(costs, COST_BYTES, WINDOW_COST_BYTES) then return redis.error_reply('ERR the costs do not fit the cells') end
 
-local found, paid, next_cost = {}, true, 1
+-- The check of each cell.
+local check_of = {}
+for check = 1, #counts do
+  for _ = 1, string.byte(counts, check) do check_of[#check_of + 1] = check end
+end
+if #check_of ~= cells then return redis.error_reply('ERR the checks do not fit the cells') end
+
+local found, refused, next_cost = {}, {}, 1
 for i = 1, cells do
   local ask_version, ask_num, ask_den, ask_burst, cost, knew, after = read(COST, costs, next_cost)
   next_cost = after
@@ -46,11 +54,11 @@ for i = 1, cells do
     wait = wait_us(num, den, burst, level, rem, cost, at - now)
     found[i] = { version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, cost, wait, lost }
   end
-  paid = paid and wait == 0
+  if wait ~= 0 then refused[check_of[i]] = true end
 end
 
 for i = 1, cells do
-  local f = found[i]
+  local f, paid = found[i], not refused[check_of[i]]
   if f.is_window then
     local c, level, again, version = f.window, 0, 0, f.asked
     if c then

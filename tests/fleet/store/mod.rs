@@ -11,7 +11,7 @@ mod share;
 mod version;
 mod window;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use foldhash::HashMap;
 use tidegate::fleet::cell::{CellReply, CellRequest};
@@ -106,7 +106,7 @@ impl Store {
     fn exact(&mut self, payment: &Payment, now_us: u64) -> ScriptReply {
         let head = &payment.head;
         let (born_us, other) = self.birth(head, now_us);
-        let found = payment.costs.iter().map(|cost| {
+        let found = payment.costs().map(|cost| {
             let id = (head.bucket.number(), cost.key);
             let Some(window) = &cost.window else {
                 let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
@@ -126,9 +126,18 @@ impl Store {
             (Payer::Window(cell, lost, is_its), wait)
         });
         let found: Vec<_> = found.collect();
-        let all_pay = found.iter().all(|(_, wait)| *wait == CostCover::No);
+        let checks = payment.checks.iter().enumerate();
+        let of_check: Vec<usize> =
+            checks.flat_map(|(check, of)| of.costs.iter().map(move |_| check)).collect();
+        let refused: HashSet<usize> = found
+            .iter()
+            .zip(&of_check)
+            .filter(|((_, wait), _)| *wait != CostCover::No)
+            .map(|(_, check)| *check)
+            .collect();
         let mut all = Vec::new();
-        for ((payer, wait), cost) in found.into_iter().zip(&payment.costs) {
+        for (((payer, wait), cost), check) in found.into_iter().zip(payment.costs()).zip(of_check) {
+            let all_pay = !refused.contains(&check);
             let id = (head.bucket.number(), cost.key);
             all.push(match payer {
                 Payer::Bucket(mut cell, mut paid) => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US};
-use tidegate::fleet::command::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::command::{CheckPayment, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::link::Script;
 use tidegate::fleet::permits::PermitCommand;
@@ -138,7 +138,15 @@ impl Twins {
                     let window = cost.window.map(|window| dated(window, self.now));
                     KeyPayment { window, ..*cost }
                 });
-                let payment = Payment { head, costs: costs.collect(), check: (0, Vec::new()) };
+                let costs: Vec<_> = costs.collect();
+                // Of one, two or three keys each.
+                let of_check = costs.first().map_or(1, |cost| usize::from(cost.key[15]) % 3 + 1);
+                let checks = costs.chunks(of_check).map(|costs| CheckPayment {
+                    number: 0,
+                    costs: costs.to_vec(),
+                    needs: Vec::new(),
+                });
+                let payment = Payment { head, checks: checks.collect() };
                 self.execute(&ScriptCommand::Exact(payment)).map(drop)
             }
             Act::Permits { host, birth, requests } => {
