@@ -238,7 +238,7 @@ impl Engine {
         let rule_set = compiler.compile();
         previous_quotas.add_removed(&before, &rule_set, &self.fingerprints);
         drop(previous_quotas);
-        self.pools.shedding(&rule_set.configured_pools());
+        self.pools.configure(|pool| rule_set.gates().find(|gate| Arc::ptr_eq(&gate.pool, pool)));
         self.shards.memory().share_out(&rule_set.memory_kinds());
         rule_set.slots_with_changed_keys(&before).for_each(|slot| self.callers.forget(slot));
         drop(before);

@@ -106,7 +106,7 @@ impl From<u64> for Salt {
 /// recognizes unused states without their rule.
 ///
 /// In words of four bytes, so that states of that alignment need no padding.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "u128", into = "u128")]
 pub struct Digest([u32; 4]);
 

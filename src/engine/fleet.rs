@@ -21,7 +21,7 @@ pub use crate::limit::share::{
 };
 
 /// A key of a fleet budget.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SharedKey {
     /// The digest from which those of its states on this host derive.
     pub(super) digest: Digest,
@@ -345,7 +345,7 @@ const SYNC_QUEUE_MAX: usize = 4_096;
 
 /// By key and budget, the earliest payment time by the clock of Redis, in microseconds.
 #[derive(Debug, Default)]
-pub(super) struct RefundTimes(Mutex<HashMap<([u8; 16], u64), u64>>);
+pub(super) struct RefundTimes(Mutex<HashMap<SharedKey, u64>>);
 
 impl RefundTimes {
     /// Records the payment time of returned tokens; zero for other budgets than windows.
@@ -354,17 +354,16 @@ impl RefundTimes {
             return;
         }
         let mut returned = self.0.lock();
-        let id = (key.name(), key.budget());
-        if returned.len() >= REFUND_TIMES_MAX && !returned.contains_key(&id) {
+        if returned.len() >= REFUND_TIMES_MAX && !returned.contains_key(key) {
             return;
         }
-        let paid = returned.entry(id).or_insert(paid_us);
+        let paid = returned.entry(*key).or_insert(paid_us);
         *paid = paid_us.min(*paid);
     }
 
     /// Takes the earliest payment time of the tokens returned now.
     pub(super) fn take_refund_time(&self, key: &SharedKey) -> Option<u64> {
-        self.0.lock().remove(&(key.name(), key.budget()))
+        self.0.lock().remove(key)
     }
 }
 

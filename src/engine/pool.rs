@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use controller::PoolController;
 pub use reserve::{OtherHostsSums, PoolReserve};
 
-use super::gate::PoolShedding;
+use super::gate::{Gate, PoolShedding};
 use super::signals::SignalReadings;
 use super::snapshot::StoredPool;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
@@ -426,11 +426,10 @@ impl PoolTable {
         self.0.lock().get(name).cloned()
     }
 
-    /// Applies the rules' configuration to all pools, and removes that of pools not listed.
-    pub(super) fn shedding(&self, watches: &[(Arc<Pool>, Arc<PoolShedding>)]) {
+    /// Applies the rules' configuration to all pools, and removes that of pools without a gate.
+    pub(super) fn configure<'g>(&self, gate: impl Fn(&Arc<Pool>) -> Option<&'g Gate>) {
         for pool in self.all() {
-            let watch = watches.iter().find(|(watched, _)| Arc::ptr_eq(watched, &pool));
-            pool.configure(watch.map(|(_, watch)| Arc::clone(watch)));
+            pool.configure(gate(&pool).map(|gate| Arc::clone(&gate.shedding)));
         }
     }
 

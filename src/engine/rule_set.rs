@@ -15,7 +15,6 @@ use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::{Gate, PoolShedding};
 use super::memory::MemoryKind;
-use super::pool::Pool;
 use super::request::{Request, UNIT_REQUESTS};
 use super::slots::{Slot, Slots, find_or_assign};
 use super::snapshot::{FIRST_RULE_SET, PreviousQuotas, fingerprint, fingerprint_names};
@@ -161,9 +160,8 @@ impl CompiledRuleSet {
         request.oversized && self.mode == Mode::Enforce
     }
 
-    pub(super) fn configured_pools(&self) -> Vec<(Arc<Pool>, Arc<PoolShedding>)> {
-        let gates = self.domains.iter().flat_map(|compiled| &compiled.gates);
-        gates.map(|gate| (Arc::clone(&gate.pool), Arc::clone(&gate.shedding))).collect()
+    pub(super) fn gates(&self) -> impl Iterator<Item = &Gate> {
+        self.domains.iter().flat_map(|compiled| &compiled.gates)
     }
 
     /// Returns a rule with refunds by its identity.
