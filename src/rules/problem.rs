@@ -155,10 +155,14 @@ impl fmt::Display for ValueProblem {
 
 /// Quotes a text for messages: in backticks, on one line, shortened.
 pub(crate) fn shown(text: &str) -> String {
-    let cut = text.char_indices().nth(SHOWN_CHARACTERS).map(|(byte, _)| byte);
-    match cut.and_then(|byte| text.get(..byte)) {
-        Some(start) => format!("`{}…`", on_one_line(start)),
-        None => format!("`{}`", on_one_line(text)),
+    format!("`{}`", shortened(text, SHOWN_CHARACTERS))
+}
+
+/// Shows at most so many characters of a text, on one line.
+pub(super) fn shortened(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters).and_then(|(byte, _)| text.get(..byte)) {
+        Some(start) => format!("{}…", on_one_line(start)),
+        None => on_one_line(text),
     }
 }
 
