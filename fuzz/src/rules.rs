@@ -25,7 +25,7 @@ pub(super) fn check_problems(problems: &[Problem], text: &str) {
         let position = &problem.position;
         assert!(position.line >= 1 && position.column >= 1, "{problem}");
         assert!(position.line as usize <= text.split(['\n', '\r']).count(), "{problem}");
-        assert!(!problem.message.is_empty() && problem.help.is_some(), "{problem}");
+        assert!(!problem.message.is_empty() && !problem.help.is_empty(), "{problem}");
         assert!(!problem.to_string().contains(['\n', '\t', '\0']), "{problem}");
         assert!(!problem.render(false).is_empty() && problem.to_json().is_object(), "{problem}");
     }

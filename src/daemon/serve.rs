@@ -422,10 +422,7 @@ fn make_directory_of(socket: &Path) -> Result<(), ServeFailure> {
 }
 
 fn group_of(settings: &Settings) -> Result<Option<u32>, ServeFailure> {
-    settings
-        .socket
-        .group_number()
-        .map_err(|wrong| ServeFailure::Group(wrong.message, wrong.help.unwrap_or_default()))
+    settings.socket.group_number().map_err(|wrong| ServeFailure::Group(wrong.message, wrong.help))
 }
 
 #[derive(Debug, thiserror::Error)]

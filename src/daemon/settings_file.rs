@@ -247,7 +247,7 @@ fn set_fields(
     set(&mut settings.hosts_at_least, fields.fleet.and_then(|own| own.hosts_at_least).map(|hosts| hosts.0));
     settings.domains = named(mapping, "domains", report, |name, at, own: DomainFields, source| {
         let message = format!("no rules belong to the domain {}", shown(name));
-        let help = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
+        let help = "write it as the `domain` of a rules file, or leave it out".to_owned();
         DomainSettings {
             name: name.into(),
             uids: numbers(own.uids),
@@ -332,10 +332,7 @@ fn named<'n, F: Deserialize<'n>, T>(
         let name: Option<Name<'_>> = de::value(key, field, report);
         let fields = de::read(node, report);
         let Some(Name(name)) = name else { continue };
-        if seen.contains(&name) {
-            let message = format!("{} is written twice in `{field}`", shown(name));
-            report.error(key.at, message, "keep one of the two");
-        }
+        report.is_new(key.at, name, seen.iter().copied(), field);
         seen.push(name);
         made.extend(fields.map(|fields| make(name, key.at, fields, report.source())));
     }

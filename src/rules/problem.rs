@@ -17,7 +17,7 @@ pub struct Problem {
     /// The message, with the offending value. Lower case, no full stop.
     pub message: String,
     /// The help: the suggested repair.
-    pub help: Option<String>,
+    pub help: String,
     /// The line; `None` if the file could not be read or may not be quoted.
     pub line_text: Option<Excerpt>,
 }
@@ -76,9 +76,7 @@ impl Problem {
             }
             None => group.element(Origin::path(&*position.file)),
         };
-        if let Some(help) = &self.help {
-            group = group.element(Level::HELP.message(help.as_str()));
-        }
+        let group = group.element(Level::HELP.message(self.help.as_str()));
         let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
         renderer.render(&[group])
     }
@@ -101,11 +99,7 @@ impl Problem {
 /// One line, for logs.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.position, self.severity, self.message)?;
-        match &self.help {
-            Some(help) => write!(f, " ({help})"),
-            None => Ok(()),
-        }
+        write!(f, "{}: {}: {} ({})", self.position, self.severity, self.message, self.help)
     }
 }
 
@@ -137,19 +131,19 @@ impl Excerpt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueProblem {
     pub(crate) message: String,
-    pub(crate) help: Option<String>,
+    pub(crate) help: String,
 }
 
 impl ValueProblem {
     pub(crate) fn new(message: impl Into<String>, help: impl Into<String>) -> ValueProblem {
-        ValueProblem { message: message.into(), help: Some(help.into()) }
+        ValueProblem { message: message.into(), help: help.into() }
     }
 }
 
 /// The message, and the help on the next line: the form that the deserializer reads.
 impl fmt::Display for ValueProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}", self.message, self.help.as_deref().unwrap_or_default())
+        write!(f, "{}\n{}", self.message, self.help)
     }
 }
 

@@ -110,7 +110,7 @@ impl WrittenSpan<'_> {
     fn count(&self) -> Result<u32, ValueProblem> {
         amount::parse(self.digits).map_err(|wrong| {
             let message = format!("{} in {}", wrong.message, self.whole);
-            ValueProblem { message, help: wrong.help.map(|help| format!("{help} before `{}`", self.unit)) }
+            ValueProblem { message, help: format!("{} before `{}`", wrong.help, self.unit) }
         })
     }
 }
@@ -131,11 +131,11 @@ fn without_slash(text: &str) -> ValueProblem {
 
 fn wrong_count(whole: &str, count: &str, period: &str, wrong: ValueProblem) -> ValueProblem {
     let message = format!("{} in {whole}", wrong.message);
-    let help = match wrong.help.as_deref().and_then(|help| help.strip_prefix("write ")) {
+    let help = match wrong.help.strip_prefix("write ") {
         Some(number) if number.parse::<u32>().is_ok() => format!("write {number}/{period}"),
         _ => match fraction(count, period) {
             Some(rate) => format!("write {rate}"),
-            None => wrong.help.unwrap_or_default(),
+            None => wrong.help,
         },
     };
     ValueProblem::new(message, help)

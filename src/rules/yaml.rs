@@ -238,7 +238,7 @@ fn problem(source: &Source, error: &Error) -> Problem {
         _ => on_one_line(&UserMessageFormatter.format_message(cause)),
     };
     let help = HELPS.iter().find(|(part, _)| message.contains(part)).map_or(HELP_OTHERWISE, |(_, help)| help);
-    source.problem(Severity::Error, at, message, Some(help.to_owned()))
+    source.problem(Severity::Error, at, message, (*help).to_owned())
 }
 
 /// Help by a part of the message.

@@ -162,12 +162,10 @@ impl<'k> OverridesReader<'k> {
                 return None;
             }
             Err(unreadable) => {
-                let columns = if self.keepers.is_empty() { "`max`" } else { "`rate` and perhaps `burst`" };
-                let table = format!("write a table with a header: the attributes of `key`, {columns}");
-                let help = unreadable.problem.help.as_deref().map_or(&*table, |help| match help {
+                let help = match &*unreadable.problem.help {
                     help if help.starts_with("split") => "split it: give each part to a rule of its own",
                     help => help,
-                });
+                };
                 let message = format!("`overrides_file: {name}`: {}", unreadable.problem.message);
                 report.error(node.at, message, help);
                 return None;

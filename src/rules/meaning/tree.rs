@@ -1,6 +1,7 @@
 //! Reader of `descriptors`: nodes and their limits. Reports fields that have no effect here.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use super::fleet::{DefaultScope, of_descriptor, shared};
@@ -42,17 +43,17 @@ struct TreeEntry<'n> {
 
 impl TreeReader<'_, '_> {
     fn level(&mut self, nodes: &[YamlNode]) -> Vec<Branch> {
-        let mut known: HashMap<Box<str>, KnownKey> = HashMap::new();
+        // The first span of each text, and the key it was written with.
+        let mut known: HashMap<Cow<'_, str>, (Span, &str)> = HashMap::new();
         let mut branches = Vec::new();
         for node in nodes {
             let fields: Option<DescriptorFields<'_>> = de::read(node, self.report);
             let mapping = Mapping(node);
             let entry = fields.as_ref().and_then(|fields| self.entry(fields, mapping));
             if let Some(entry) = &entry {
-                let known_as = KnownKey { at: entry.at, key: entry.key.into() };
-                match known.get(&*entry.text()) {
-                    Some(first) => self.report_second(entry, first),
-                    None => drop(known.insert(entry.text().into(), known_as)),
+                match known.entry(entry.text()) {
+                    Entry::Occupied(first) => self.report_second(entry, *first.get()),
+                    Entry::Vacant(free) => drop(free.insert((entry.at, entry.key))),
                 }
             }
             branches.extend(self.node(entry.as_ref(), fields.as_ref(), mapping));
@@ -139,10 +140,9 @@ impl TreeReader<'_, '_> {
         Some(NodeLimit { rule, name: name.map(Into::into), replaces })
     }
 
-    fn report_second(&mut self, entry: &TreeEntry<'_>, first: &KnownKey) {
-        let line = first.at.line;
+    fn report_second(&mut self, entry: &TreeEntry<'_>, (Span { line, .. }, first): (Span, &str)) {
         let text = entry.text();
-        if *first.key == *entry.key {
+        if *first == *entry.key {
             let message = format!("a second descriptor {} on its level", shown(&text));
             self.report.error(entry.at, message, format!("keep one of the two; the first is on line {line}"));
             return;
@@ -182,7 +182,7 @@ impl TreeReader<'_, '_> {
             && keys.all(|key| check_name(key, "an entry").is_err())
         {
             let message = format!("no request has this key: {}", wrong.message);
-            self.report.warning(entry.at, message, wrong.help.unwrap_or_default());
+            self.report.warning(entry.at, message, wrong.help);
         }
     }
 
@@ -207,12 +207,6 @@ impl TreeReader<'_, '_> {
             self.report.warning(*at, format!("`{name}` has no effect{times}"), *help);
         }
     }
-}
-
-/// The first span of a text, and the key it was written with.
-struct KnownKey {
-    at: Span,
-    key: Box<str>,
 }
 
 impl<'n> TreeEntry<'n> {
