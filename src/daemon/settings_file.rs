@@ -238,8 +238,7 @@ fn set_fields(
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
     if let Some(own) = fields.adapters {
-        (settings.http, settings.resp, settings.envoy) =
-            adapter_settings::read(own, part("adapters"), directory, report);
+        settings.adapters = adapter_settings::read(own, part("adapters"), directory, report);
         check_adapter_paths(settings, part("adapters"), report);
     }
     settings.redis =
@@ -291,11 +290,9 @@ fn set_socket(
 fn check_adapter_paths(settings: &Settings, mapping: Mapping<'_>, report: &mut Report<'_>) {
     let admin = settings.admin_socket();
     let mut taken = vec![("socket", &*settings.socket.path), ("admin.socket", &*admin)];
-    let http = settings.http.as_ref().map(|http| &http.endpoint);
-    for (name, endpoint) in
-        [("http", http), ("resp", settings.resp.as_ref()), ("envoy", settings.envoy.as_ref())]
-    {
-        let Some(path) = endpoint.and_then(|endpoint| endpoint.socket.as_deref()) else { continue };
+    for (protocol, endpoint) in &settings.adapters {
+        let Some(path) = endpoint.socket.as_deref() else { continue };
+        let (_, name) = protocol.names();
         if let Some((other, _)) = taken.iter().find(|(_, other)| *other == path) {
             let message = format!("the socket of `{name}` has the path of `{other}`");
             report.error(mapping.at(name), message, "write a path of its own");
