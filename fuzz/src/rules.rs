@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::clock::Now;
 use tidegate::engine::{Descriptors, Engine, EngineOptions, HashKey, Op, Request};
-use tidegate::rules::{Domain, Mode, Problem, conditions, facts, read_text};
+use tidegate::rules::{Domain, Mode, Problem, conditions, read_text};
 
 /// Reads the bytes as a rules file.
 pub fn check(bytes: &[u8]) {
@@ -14,7 +14,7 @@ pub fn check(bytes: &[u8]) {
     assert!(loaded.domains.is_empty() || !loaded.has_errors(), "half a domain");
     assert!(loaded.has_errors() || loaded.domains.len() + loaded.failed.len() == 1, "no error and no domain");
     for rule in loaded.domains.iter().flat_map(|domain| domain.rules()) {
-        drop((facts(rule), conditions(&rule.conditions)));
+        drop((rule.fields(), conditions(&rule.conditions)));
     }
     judge_some(loaded.domains);
 }
@@ -25,7 +25,7 @@ pub(super) fn check_problems(problems: &[Problem], text: &str) {
         let position = &problem.position;
         assert!(position.line >= 1 && position.column >= 1, "{problem}");
         assert!(position.line as usize <= text.split(['\n', '\r']).count(), "{problem}");
-        assert!(!problem.message.is_empty() && problem.help.is_some(), "{problem}");
+        assert!(!problem.message.is_empty() && !problem.help.is_empty(), "{problem}");
         assert!(!problem.to_string().contains(['\n', '\t', '\0']), "{problem}");
         assert!(!problem.render(false).is_empty() && problem.to_json().is_object(), "{problem}");
     }

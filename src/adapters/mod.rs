@@ -61,15 +61,6 @@ impl Endpoint {
     }
 }
 
-/// The settings of the HTTP adapter.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HttpSettings {
-    /// Its sockets.
-    pub endpoint: Endpoint,
-    /// The requests of proxies; `None`: none are answered.
-    pub auth: Option<HttpAuth>,
-}
-
 /// The meaning of a request of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAuth {
@@ -120,7 +111,7 @@ impl AdapterCounters {
 }
 
 /// The protocol of an adapter.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdapterProtocol {
     /// HTTP, with the requests of proxies if the settings name some.
     Http(Option<HttpAuth>),

@@ -19,7 +19,7 @@ use super::verbs::{self, VerbResult};
 use super::warnings::errors_in_rules;
 use super::{AdminState, ServedSocket, metrics, recording, status_page};
 use crate::engine::{RuleName, SwitchOrigin, SwitchView, Target};
-use crate::rules::{NamedItem, NamedKind, facts};
+use crate::rules::{NamedItem, NamedKind};
 
 /// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
@@ -222,7 +222,7 @@ fn rules(admin: &AdminState) -> HttpAnswer {
 fn rule_entry(rule: &NamedItem<'_>, switches: &[SwitchView]) -> Value {
     let mut says = Map::new();
     if let NamedKind::Rule(_, limit) = rule.kind {
-        says.extend(facts(limit).into_iter().map(|(field, text)| (field.to_owned(), text.into())));
+        says.extend(limit.fields().into_iter().map(|(field, text)| (field.to_owned(), text.into())));
         // A switch replaces the written mode.
         let target = Target::Rule(RuleName { domain: rule.domain.into(), rule: rule.name.into() });
         let switch = switches.iter().find(|view| view.is_last && view.switch.target == target);

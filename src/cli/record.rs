@@ -185,8 +185,7 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    settings_file::bytes(text)
-        .map_err(|wrong| format!("{}: {}", wrong.message, wrong.help.unwrap_or_default()))
+    settings_file::bytes(text).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
 }
 
 /// The longest recording that the daemon allows.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::settings::check_socket_path;
 use super::settings_file::PathText;
-use crate::adapters::{Endpoint, HttpAuth, HttpSettings};
+use crate::adapters::{AdapterProtocol, Endpoint, HttpAuth};
 use crate::rules::de::{self, DeferredMap, FieldText, Mapping};
 use crate::rules::source::Report;
 use crate::rules::values::{Name, read_from};
@@ -71,20 +71,22 @@ read_from! {
     });
 }
 
-/// Checks the fields of each adapter; paths are relative to `directory`. `None`, after reporting it, if it cannot be served so.
+/// Checks the fields of each adapter; paths are relative to `directory`. Leaves out, after reporting it, one that cannot be served
+/// so.
 pub(super) fn read(
     fields: AdaptersFields<'_>,
     mapping: Mapping<'_>,
     directory: &Path,
     report: &mut Report<'_>,
-) -> (Option<HttpSettings>, Option<Endpoint>, Option<Endpoint>) {
+) -> Vec<(AdapterProtocol, Endpoint)> {
     let http = fields.http.zip(mapping.get("http"));
     let http = http.and_then(|(own, http)| read_http(own, Mapping(http), directory, report));
-    let mut endpoint = |name, own: Option<EndpointFields<'_>>| {
-        own.zip(mapping.get(name))
-            .and_then(|(own, written)| read_endpoint(name, own, Mapping(written), directory, report))
-    };
-    (http, endpoint("resp", fields.resp), endpoint("envoy", fields.envoy))
+    let mut adapters = Vec::from_iter(http);
+    for (protocol, own) in [(AdapterProtocol::Resp, fields.resp), (AdapterProtocol::Envoy, fields.envoy)] {
+        let Some((own, node)) = own.zip(mapping.get(protocol.names().1)) else { continue };
+        adapters.extend(read_endpoint(protocol, own, Mapping(node), directory, report));
+    }
+    adapters
 }
 
 fn read_http(
@@ -92,25 +94,26 @@ fn read_http(
     mapping: Mapping<'_>,
     directory: &Path,
     report: &mut Report<'_>,
-) -> Option<HttpSettings> {
+) -> Option<(AdapterProtocol, Endpoint)> {
     let HttpFields { socket, listen, token_file, domains, auth } = fields;
-    let endpoint = EndpointFields { socket, listen, token_file, domains };
-    let endpoint = read_endpoint("http", endpoint, mapping, directory, report);
     let errors_before = report.errors();
-    let auth = auth.and_then(|auth| {
-        let own = Mapping(mapping.get("auth")?);
-        Some(HttpAuth { domain: auth.domain.0.into(), attributes: attributes(own, report) })
+    let auth = auth.zip(mapping.get("auth")).map(|(auth, node)| HttpAuth {
+        domain: auth.domain.0.into(),
+        attributes: attributes(Mapping(node), report),
     });
-    endpoint.filter(|_| report.errors() == errors_before).map(|endpoint| HttpSettings { endpoint, auth })
+    let endpoint = EndpointFields { socket, listen, token_file, domains };
+    let http = read_endpoint(AdapterProtocol::Http(auth), endpoint, mapping, directory, report);
+    http.filter(|_| report.errors() == errors_before)
 }
 
 fn read_endpoint(
-    name: &str,
+    protocol: AdapterProtocol,
     fields: EndpointFields<'_>,
     mapping: Mapping<'_>,
     directory: &Path,
     report: &mut Report<'_>,
-) -> Option<Endpoint> {
+) -> Option<(AdapterProtocol, Endpoint)> {
+    let (_, name) = protocol.names();
     let errors_before = report.errors();
     let socket = fields.socket.map(|path| directory.join(path.0));
     if let Some(socket) = &socket {
@@ -128,13 +131,14 @@ fn read_endpoint(
         let help = "write both, or `socket` instead; make a token: (umask 077; openssl rand -hex 32 > FILE)";
         report.error(mapping.at("listen"), message, help);
     }
-    (report.errors() == errors_before).then(|| Endpoint {
+    let endpoint = Endpoint {
         socket,
         listen: fields.listen.map(|address| address.0),
         token_file: fields.token_file.map(|path| directory.join(path.0)).unwrap_or_default(),
         domains: fields.domains.unwrap_or_default().into_iter().map(|name| name.0.into()).collect(),
         ..Endpoint::default()
-    })
+    };
+    (report.errors() == errors_before).then_some((protocol, endpoint))
 }
 
 /// Reads the mapping of names of attributes to headers.

@@ -1,7 +1,6 @@
 //! The helper threads: all work that decisions do not need. They start after the decision threads, are
 //! retried when no thread is available, and run again after a panic. No decision waits for one.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -16,7 +15,7 @@ use crate::clock::read_boot_nanos;
 /// The work of a helper thread. It returns only when the daemon ends, and may be called again after a panic.
 pub(super) type HelperWork = Box<dyn FnMut() + Send>;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Helpers(Arc<Mutex<Vec<Arc<Helper>>>>);
 
 struct Helper {
@@ -150,15 +149,6 @@ impl Helper {
         let requested = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
         let is_requested = requested.split(',').any(|name| name == self.name);
         assert!(!is_requested || self.restarts.load(Ordering::Relaxed) > 0, "asked to panic");
-    }
-}
-
-impl fmt::Debug for Helper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Helper")
-            .field("name", &self.name)
-            .field("restarts", &self.restarts)
-            .finish_non_exhaustive()
     }
 }
 

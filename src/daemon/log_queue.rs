@@ -1,7 +1,6 @@
 //! The bounded queue between logging code and standard error. One thread writes. Lines that cannot be queued
 //! or written are dropped and counted; no caller waits.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -125,12 +124,6 @@ impl Write for &LogQueue {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl fmt::Debug for LogQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogQueue").field("dropped", &self.dropped).finish_non_exhaustive()
     }
 }
 

@@ -156,7 +156,7 @@ pub(crate) fn fleet_alone(domains: &[Arc<Domain>]) -> Option<Problem> {
     };
     let message = format!("{name}{others} with `scope: fleet`, and no `redis`: each host limits by itself");
     let help = "write `redis: {url: …}` in the settings, or `scope: host` in the rules".to_owned();
-    Some(Problem { severity: Severity::Warning, position, message, help: Some(help), line_text: None })
+    Some(Problem { severity: Severity::Warning, position, message, help, line_text: None })
 }
 
 /// Returns the help that shows how to make a file of a fleet secret.

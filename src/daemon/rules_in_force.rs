@@ -418,33 +418,4 @@ mod tests {
         rules.reload();
         assert!(!rules.free_retired());
     }
-
-    #[test]
-    fn records_result_of_last_reading() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("a.yaml");
-        write(&file, "1/h");
-        let mut rules = RulesInForce::start(
-            &engine(),
-            &Arc::new(Clock::start()),
-            Library::new(directory.path()),
-            Default::default(),
-            false,
-        );
-        let record = rules.record();
-        let start = record.lock().clone();
-        assert!(start.is_good && start.last_success.is_some() && start.last_failure.is_none());
-        assert_eq!(&*start.domains[0].name, "api");
-        write(&file, "1/hr");
-        rules.reload_if_outdated();
-        let failed = record.lock().clone();
-        assert!(!failed.is_good && failed.last_failure.is_some());
-        assert_eq!(failed.last_success, start.last_success);
-        assert_eq!(failed.domains, start.domains, "those of the rules in force");
-        write(&file, "2/h");
-        rules.reload_if_outdated();
-        let fixed = record.lock().clone();
-        assert!(fixed.is_good && fixed.last_success > failed.last_failure);
-        assert_ne!(fixed.domains, start.domains);
-    }
 }

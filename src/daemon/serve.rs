@@ -22,7 +22,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
-use crate::adapters::{AdapterCounters, AdapterProtocol, AdapterThread, Endpoint, HttpSettings};
+use crate::adapters::{AdapterCounters, AdapterProtocol, AdapterThread, Endpoint};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -387,29 +387,28 @@ fn start_adapters(
     [http, resp, envoy]: [Arc<AdapterCounters>; 3],
     shutdown: &CancellationToken,
     helpers: &Helpers,
-) -> [Option<AdapterThread>; 3] {
-    let start = |endpoint: &Endpoint, protocol: AdapterProtocol, counters| {
+) -> Vec<AdapterThread> {
+    let start = |(protocol, endpoint): &(AdapterProtocol, Endpoint)| {
         let name = protocol.names().1;
+        let counters = match protocol {
+            AdapterProtocol::Http(_) => &http,
+            AdapterProtocol::Resp => &resp,
+            AdapterProtocol::Envoy => &envoy,
+        };
         let mut endpoint = endpoint.clone();
         endpoint.mode = settings.socket.mode;
         endpoint.group = group_of(settings).unwrap_or_else(|error| {
             warn!("{error}: the socket of `adapters.{name}` has the group of the daemon");
             None
         });
+        let (protocol, counters) = (protocol.clone(), Arc::clone(counters));
         let (connector, clock, stop) = (server.connector(), Arc::clone(clock), shutdown.clone());
         let (adapter, work) =
             AdapterThread::new(protocol, endpoint, settings.connections, connector, clock, counters, stop);
         helpers.add(name, "an adapter is not served", work);
         adapter
     };
-    let of_http = |own: &HttpSettings| start(&own.endpoint, AdapterProtocol::Http(own.auth.clone()), http);
-    let of_resp = |own: &Endpoint| start(own, AdapterProtocol::Resp, resp);
-    let of_envoy = |own: &Endpoint| start(own, AdapterProtocol::Envoy, envoy);
-    [
-        settings.http.as_ref().map(of_http),
-        settings.resp.as_ref().map(of_resp),
-        settings.envoy.as_ref().map(of_envoy),
-    ]
+    settings.adapters.iter().map(start).collect()
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.
@@ -423,10 +422,7 @@ fn make_directory_of(socket: &Path) -> Result<(), ServeFailure> {
 }
 
 fn group_of(settings: &Settings) -> Result<Option<u32>, ServeFailure> {
-    settings
-        .socket
-        .group_number()
-        .map_err(|wrong| ServeFailure::Group(wrong.message, wrong.help.unwrap_or_default()))
+    settings.socket.group_number().map_err(|wrong| ServeFailure::Group(wrong.message, wrong.help))
 }
 
 #[derive(Debug, thiserror::Error)]

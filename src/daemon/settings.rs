@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::redis_settings::RedisSettings;
 use super::settings_file;
-use crate::adapters::{Endpoint, HttpSettings};
+use crate::adapters::{AdapterProtocol, Endpoint};
 use crate::fleet::link::{authorities_of_file, read_password};
 use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Severity, ValueProblem};
@@ -51,12 +51,8 @@ pub struct Settings {
     pub redis: Option<RedisSettings>,
     /// The least number of hosts to share fleet budgets with.
     pub hosts_at_least: u32,
-    /// The HTTP adapter; `None`: off.
-    pub http: Option<HttpSettings>,
-    /// The RESP adapter; `None`: off.
-    pub resp: Option<Endpoint>,
-    /// The rate limit service of Envoy; `None`: off.
-    pub envoy: Option<Endpoint>,
+    /// The adapters that are on, each protocol at most once.
+    pub adapters: Vec<(AdapterProtocol, Endpoint)>,
 }
 
 /// The socket for clients.
@@ -208,9 +204,9 @@ impl Settings {
         &'s self,
         known: &'s [Arc<Domain>],
     ) -> impl Iterator<Item = &'s Problem> {
-        let is_known = |name: &str| {
-            self.resp.is_some() && name == "resp" || known.iter().any(|domain| domain.name() == name)
-        };
+        let has_resp = self.adapters.iter().any(|(protocol, _)| *protocol == AdapterProtocol::Resp);
+        let is_known =
+            move |name: &str| has_resp && name == "resp" || known.iter().any(|domain| domain.name() == name);
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
     }
 
@@ -224,10 +220,8 @@ impl Settings {
         let link = self.redis.as_ref().map(|redis| &redis.link);
         let password_file = link.and_then(|link| link.password_file.as_deref());
         let ca_file = link.and_then(|link| link.ca_file.as_deref());
-        let adapters =
-            [self.http.as_ref().map(|http| &http.endpoint), self.resp.as_ref(), self.envoy.as_ref()];
-        let tokens = adapters.into_iter().flatten().filter(|endpoint| endpoint.listen.is_some());
-        let tokens = tokens.map(|endpoint| {
+        let tokens = self.adapters.iter().filter(|(_, endpoint)| endpoint.listen.is_some());
+        let tokens = tokens.map(|(_, endpoint)| {
             let help = "without the token there is no TCP: (umask 077; openssl rand -hex 32 > FILE)";
             (Some(&*endpoint.token_file), Endpoint::check_token_file as Check, help)
         });
@@ -278,9 +272,7 @@ impl Settings {
             scope: Scope::Host,
             redis: None,
             hosts_at_least: 1,
-            http: None,
-            resp: None,
-            envoy: None,
+            adapters: Vec::new(),
         }
     }
 }

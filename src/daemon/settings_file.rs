@@ -238,8 +238,7 @@ fn set_fields(
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
     if let Some(own) = fields.adapters {
-        (settings.http, settings.resp, settings.envoy) =
-            adapter_settings::read(own, part("adapters"), directory, report);
+        settings.adapters = adapter_settings::read(own, part("adapters"), directory, report);
         check_adapter_paths(settings, part("adapters"), report);
     }
     settings.redis =
@@ -247,7 +246,7 @@ fn set_fields(
     set(&mut settings.hosts_at_least, fields.fleet.and_then(|own| own.hosts_at_least).map(|hosts| hosts.0));
     settings.domains = named(mapping, "domains", report, |name, at, own: DomainFields, source| {
         let message = format!("no rules belong to the domain {}", shown(name));
-        let help = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
+        let help = "write it as the `domain` of a rules file, or leave it out".to_owned();
         DomainSettings {
             name: name.into(),
             uids: numbers(own.uids),
@@ -291,11 +290,9 @@ fn set_socket(
 fn check_adapter_paths(settings: &Settings, mapping: Mapping<'_>, report: &mut Report<'_>) {
     let admin = settings.admin_socket();
     let mut taken = vec![("socket", &*settings.socket.path), ("admin.socket", &*admin)];
-    let http = settings.http.as_ref().map(|http| &http.endpoint);
-    for (name, endpoint) in
-        [("http", http), ("resp", settings.resp.as_ref()), ("envoy", settings.envoy.as_ref())]
-    {
-        let Some(path) = endpoint.and_then(|endpoint| endpoint.socket.as_deref()) else { continue };
+    for (protocol, endpoint) in &settings.adapters {
+        let Some(path) = endpoint.socket.as_deref() else { continue };
+        let (_, name) = protocol.names();
         if let Some((other, _)) = taken.iter().find(|(_, other)| *other == path) {
             let message = format!("the socket of `{name}` has the path of `{other}`");
             report.error(mapping.at(name), message, "write a path of its own");
@@ -332,10 +329,7 @@ fn named<'n, F: Deserialize<'n>, T>(
         let name: Option<Name<'_>> = de::value(key, field, report);
         let fields = de::read(node, report);
         let Some(Name(name)) = name else { continue };
-        if seen.contains(&name) {
-            let message = format!("{} is written twice in `{field}`", shown(name));
-            report.error(key.at, message, "keep one of the two");
-        }
+        report.is_new(key.at, name, seen.iter().copied(), field);
         seen.push(name);
         made.extend(fields.map(|fields| make(name, key.at, fields, report.source())));
     }

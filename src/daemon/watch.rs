@@ -163,31 +163,10 @@ const FREE_PERIOD: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::path::Path;
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use super::{DirectoryWatch, ReloadSignal, WatchThread, wait_for_pause};
-    use crate::clock::{Clock, Timestamp};
-    use crate::daemon::rules_in_force::RulesInForce;
-    use crate::daemon::service_manager::ServiceManager;
-    use crate::engine::{Engine, EngineOptions, HashKey, Mode};
-
-    fn thread(path: &Path) -> WatchThread {
-        let hash_key = HashKey::from_bytes([7; 16]);
-        let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
-        let rules = {
-            let (engine, clock) = (Arc::new(Engine::new(options)), Arc::new(Clock::start()));
-            RulesInForce::start(&engine, &clock, crate::rules::Library::new(path), Default::default(), false)
-        };
-        let manager = ServiceManager::default();
-        WatchThread {
-            rules,
-            watching: DirectoryWatch::default(),
-            reload_signal: ReloadSignal::new().unwrap(),
-            manager,
-        }
-    }
+    use super::wait_for_pause;
+    use crate::clock::Timestamp;
 
     /// Returns the milliseconds that `wait_for_pause` waits for a writer with a change each `period_millis`
     /// until `last_change_millis`, if a request comes at `request_millis`.
@@ -214,12 +193,5 @@ mod tests {
         assert_eq!(millis_waited(10, never, never), 1_000, "writes without end");
         assert_eq!(millis_waited(10, never, 250), 250, "an explicit request after 250 ms");
         assert_eq!(millis_waited(10, never, 0), 0, "an explicit request before");
-    }
-
-    #[test]
-    fn retries_failed_read_without_a_change() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("a.yaml"), "domain: api\nlimits: [").unwrap();
-        thread(directory.path()).await_change();
     }
 }

@@ -228,15 +228,4 @@ mod tests {
         symlink("loop", ground.join("loop")).unwrap();
         check(&ground, "loop/rules", &["loop"], &["b"]);
     }
-
-    #[test]
-    fn distinguishes_replaced_directory_at_same_path() {
-        let (_kept, ground) = ground();
-        fs::create_dir(ground.join("rules")).unwrap();
-        let before = DirectoryPaths::of(&ground.join("rules"));
-        assert_eq!(before, DirectoryPaths::of(&ground.join("rules")));
-        fs::create_dir(ground.join("next")).unwrap();
-        fs::rename(ground.join("next"), ground.join("rules")).unwrap();
-        assert_ne!(before, DirectoryPaths::of(&ground.join("rules")));
-    }
 }

@@ -1,5 +1,7 @@
 //! Conditions of a rule on attributes, as written. Requests are matched by their compiled form in `matcher`.
 
+use std::fmt;
+
 use super::{Glob, Network, fold};
 
 /// One attribute and the values it may have.
@@ -98,4 +100,44 @@ impl Pattern {
             Pattern::Present => true,
         }
     }
+}
+
+/// The form in rules files.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pattern::Exact(text) => f.write_str(&text.replace('*', "\\*")),
+            Pattern::Glob(glob) => glob.fmt(f),
+            Pattern::AnyCase(glob) => write!(f, "{{glob: {glob}, ignore_case: true}}"),
+            Pattern::Network(network) => write!(f, "{{cidr: {network}}}"),
+            Pattern::Not(patterns) => write!(f, "{{not: [{}]}}", joined(patterns)),
+            Pattern::Present => f.write_str("{present: true}"),
+        }
+    }
+}
+
+/// The form in rules files.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let absent = if self.or_absent { "{present: false}" } else { "" };
+        match (self.any_of.as_slice(), self.or_absent) {
+            ([], true) => write!(f, "{}: {absent}", self.attribute),
+            ([only], false) => write!(f, "{}: {only}", self.attribute),
+            (values, true) => write!(f, "{}: [{}, {absent}]", self.attribute, joined(values)),
+            (values, false) => write!(f, "{}: [{}]", self.attribute, joined(values)),
+        }
+    }
+}
+
+/// Formats conditions as they are written in a file.
+pub fn conditions(conditions: &[Condition]) -> String {
+    let mut written: Vec<_> = conditions.iter().map(Condition::to_string).collect();
+    // All conditions must match, so their order has no meaning.
+    written.sort_unstable();
+    if written.is_empty() { String::new() } else { format!("{{{}}}", written.join(", ")) }
+}
+
+/// Formats the items of a list.
+pub(super) fn joined(items: impl IntoIterator<Item: ToString>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -137,7 +137,8 @@ fn list(path: &Path) -> std::io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     Ok((vec![path.to_owned()], tables))
 }
 
-fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+/// Lists the files of a directory that are rules, misspelt rules or tables, sorted.
+pub(super) fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;

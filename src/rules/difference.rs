@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Domain;
-use super::facts::{Fact, facts, listed_facts, shed_facts};
-use super::problem::on_one_line;
+use super::condition::joined;
+use super::problem::shortened;
+use super::rule::RuleField;
 use crate::terms::counted;
 
 /// The changes by domain, one line each, in the order of the new rules; removed domains come last.
@@ -48,30 +49,31 @@ impl Difference {
     }
 }
 
-/// Returns all parts of a domain: their names in differences, and their facts.
-fn parts(domain: &Domain) -> Vec<(String, Vec<Fact>)> {
+/// Returns all parts of a domain: their names in differences, and their fields.
+fn parts(domain: &Domain) -> Vec<(String, Vec<RuleField>)> {
     let name = domain.name();
-    let rules = domain.rules().iter().map(|rule| (format!("{name}/{}", rule.name), facts(rule)));
-    let lists = domain.lists().iter();
-    let lists = lists.map(|listed| (format!("{name}/{}", listed.name), listed_facts(listed)));
+    let rules = domain.rules().iter().map(|rule| (format!("{name}/{}", rule.name), rule.fields()));
+    let lists = domain.lists().iter().map(|listed| (format!("{name}/{}", listed.name), listed.fields()));
     let sheds = domain.sheds().iter();
     let sheds =
-        sheds.map(|shed| (format!("{name}: the pool {}", shed.pool), shed_facts(shed, domain.priorities())));
+        sheds.map(|shed| (format!("{name}: the pool {}", shed.pool), shed.fields(domain.priorities())));
     rules.chain(lists).chain(sheds).collect()
 }
 
 /// Compares one domain: its parts in their new order, then removed ones.
 fn compare(old: &Domain, new: &Domain, changes: &mut Vec<String>) {
     let (before, now) = (parts(old), parts(new));
-    let known: HashMap<&str, &Vec<Fact>> = before.iter().map(|(name, facts)| (&**name, facts)).collect();
-    for (name, facts) in &now {
+    let known: HashMap<&str, &Vec<RuleField>> =
+        before.iter().map(|(name, fields)| (&**name, fields)).collect();
+    for (name, fields) in &now {
         match known.get(&**name) {
             None => {
-                let facts: Vec<_> =
-                    facts.iter().map(|(field, text)| format!("{field} {}", shown(text))).collect();
-                changes.push(format!("{name}: added: {}", facts.join(", ")));
+                let fields = fields
+                    .iter()
+                    .map(|(field, text)| format!("{field} {}", shortened(text, SHOWN_CHARACTERS)));
+                changes.push(format!("{name}: added: {}", joined(fields)));
             }
-            Some(known) => changes.extend(changed(name, known, facts)),
+            Some(known) => changes.extend(changed(name, known, fields)),
         }
     }
     let now: HashSet<&str> = now.iter().map(|(name, _)| &**name).collect();
@@ -80,7 +82,7 @@ fn compare(old: &Domain, new: &Domain, changes: &mut Vec<String>) {
 }
 
 /// Describes the fields that differ, if any.
-fn changed(name: &str, old: &[Fact], new: &[Fact]) -> Option<String> {
+fn changed(name: &str, old: &[RuleField], new: &[RuleField]) -> Option<String> {
     let mut fields: Vec<_> = old.iter().map(|(field, text)| (*field, Some(&**text), None)).collect();
     for (field, text) in new {
         match fields.iter_mut().find(|(known, ..)| known == field) {
@@ -103,17 +105,9 @@ fn changed(name: &str, old: &[Fact], new: &[Fact]) -> Option<String> {
 fn from_to(field: &str, old: Option<&str>, new: Option<&str>) -> String {
     // The default of a field that is absent.
     let absent = if field == "scope" { "host" } else { "none" };
-    let [old, new] = [old, new].map(|text| text.map_or_else(|| absent.to_owned(), shown));
+    let [old, new] = [old, new].map(|text| shortened(text.unwrap_or(absent), SHOWN_CHARACTERS));
     // Long texts may differ only in the part that is cut off.
     if old == new { format!("{field} changed") } else { format!("{field} {old} → {new}") }
-}
-
-/// Shows a text on one line, shortened.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARACTERS).and_then(|(byte, _)| text.get(..byte)) {
-        Some(start) => format!("{}…", on_one_line(start)),
-        None => on_one_line(text),
-    }
 }
 
 /// Fields whose change discards the state of a rule.

@@ -5,9 +5,7 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 
-use super::names::hash;
 use super::prefixes::Prefixes;
 use super::{Network, Pattern, fold, network};
 
@@ -115,7 +113,7 @@ impl<I> Default for UncompiledTexts<'_, I> {
 
 #[derive(Debug)]
 struct PatternTexts<I> {
-    equal: HashTable<(Box<str>, Vec<I>)>,
+    equal: HashMap<Box<str>, Vec<I>, FixedState>,
     /// The [`length_bit`] of each text in `equal`. Other values are not hashed.
     equal_lengths: u64,
     starts: Prefixes<I>,
@@ -124,12 +122,11 @@ struct PatternTexts<I> {
 
 impl<I> PatternTexts<I> {
     fn new(written: UncompiledTexts<'_, I>) -> PatternTexts<I> {
-        let mut equal: HashTable<(Box<str>, Vec<I>)> = HashTable::new();
+        let mut equal: HashMap<Box<str>, Vec<I>, FixedState> = HashMap::default();
         let mut equal_lengths = 0;
         for (text, item) in written.equal {
             equal_lengths |= length_bit(text);
-            let entry = equal.entry(hash(text), |(known, _)| **known == *text, |(known, _)| hash(known));
-            entry.or_insert_with(|| (text.into(), Vec::new())).into_mut().1.push(item);
+            equal.entry(text.into()).or_default().push(item);
         }
         let (starts, ends) = (Prefixes::new(written.starts), Prefixes::new(written.ends));
         PatternTexts { equal, equal_lengths, starts, ends }
@@ -143,7 +140,7 @@ impl<I> PatternTexts<I> {
         if self.equal_lengths & length_bit(value) == 0 {
             return &[];
         }
-        self.equal.find(hash(value), |(known, _)| **known == *value).map_or(&[], |(_, items)| items)
+        self.equal.get(value).map_or(&[], Vec::as_slice)
     }
 
     /// Passes the items of the known prefixes and suffixes of a value.

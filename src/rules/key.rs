@@ -1,6 +1,6 @@
 //! Keys of rules: attributes, optionally transformed so that different spellings of one caller share a state.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
@@ -34,6 +34,15 @@ impl KeyPart {
     /// Whether the value is used as sent.
     pub fn is_plain(&self) -> bool {
         self.transform == Transform::default()
+    }
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeyPart { attribute, transform: Transform { lowercase, ipv6_prefix } } = self;
+        let case = if *lowercase { " in lower case" } else { "" };
+        let prefix = ipv6_prefix.map(|bits| format!(" /{bits}")).unwrap_or_default();
+        write!(f, "{attribute}{case}{prefix}")
     }
 }
 

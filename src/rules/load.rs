@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::contents::visible;
 use super::de::{self, Mapping};
 use super::draft::Draft;
 use super::file::RulesFile;
@@ -141,16 +142,12 @@ impl FileReading<'_> {
 
     /// Lists the rules files of a directory, sorted by name.
     fn files_of(&mut self, directory: &Path) -> Vec<PathBuf> {
-        let listed = std::fs::read_dir(directory).and_then(|entries| {
-            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
-        });
-        let mut files = listed.unwrap_or_else(|error| {
+        let mut files = visible(directory).unwrap_or_else(|error| {
             self.loaded.unlisted = true;
             let message = format!("cannot list the directory: {}", without_number(&error));
             self.report(Severity::Error, directory, message, read_help(&error));
             Vec::new()
         });
-        files.sort_unstable();
         files.retain(|file| self.is_rules_file(file));
         if files.len() > FILES_MAX {
             // Reading a part of them could leave a domain incomplete.
@@ -168,20 +165,12 @@ impl FileReading<'_> {
     }
 
     fn is_rules_file(&mut self, file: &Path) -> bool {
-        // Editors and config maps keep their files behind a dot.
-        if file.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.')) {
-            return false;
+        let extension = file.extension().unwrap_or_default().to_string_lossy();
+        if extension != "yaml" && !extension.eq_ignore_ascii_case("csv") {
+            let message = format!("a file that ends in `.{extension}` is not read");
+            self.report(Severity::Warning, file, message, "let its name end in `.yaml`");
         }
-        let extension = file.extension().map(|extension| extension.to_string_lossy().into_owned());
-        match extension.as_deref() {
-            Some("yaml") => true,
-            Some(near) if matches!(near.to_ascii_lowercase().as_str(), "yml" | "yaml") => {
-                let message = format!("a file that ends in `.{near}` is not read");
-                self.report(Severity::Warning, file, message, "let its name end in `.yaml`");
-                false
-            }
-            _ => false,
-        }
+        extension == "yaml"
     }
 
     fn file(&mut self, path: &Path) {

@@ -19,8 +19,8 @@ use super::values::{Name, PercentText};
 use super::yaml::YamlNode;
 use super::{Condition, Guard, KeyPart, ListKind, ListedEntry, Mode, RefundOn, Rule, Transform, check_name};
 use conditions::conditions;
-use fleet::fleet;
-pub(super) use fleet::{DefaultScope, shared};
+pub(super) use fleet::DefaultScope;
+use fleet::{fleet, shared};
 use limits::Admitted;
 pub(super) use priorities::{priorities, prioritize};
 pub(super) use shed::shed;
@@ -204,12 +204,10 @@ fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
                 KeyPart { transform, ..KeyPart::plain(part.attribute.0) }
             }
         };
-        if key.iter().any(|known| known.attribute == part.attribute) {
-            let message = format!("{} is written twice in `key`", shown(&part.attribute));
-            report.error(Mapping(node).at("attribute"), message, "keep one of the two");
-            continue;
+        let known = key.iter().map(|known| &*known.attribute);
+        if report.is_new(Mapping(node).at("attribute"), &part.attribute, known, "key") {
+            key.push(part);
         }
-        key.push(part);
     }
     Some(key)
 }
@@ -221,10 +219,7 @@ fn show_keys(fields: &CommonFields<'_>, key: &[KeyPart], report: &mut Report<'_>
         if key.iter().all(|part| *part.attribute != *name) {
             let message = format!("{} is not in `key`", shown(name));
             report.error(item.at, message, "write attributes of `key`, whose values operators may then see");
-        } else if shown_keys.iter().any(|known| **known == *name) {
-            let message = format!("{} is written twice in `show_keys`", shown(name));
-            report.error(item.at, message, "keep one of the two");
-        } else {
+        } else if report.is_new(item.at, name, shown_keys.iter().map(|known| &**known), "show_keys") {
             shown_keys.push(name.into());
         }
     }

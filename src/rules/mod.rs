@@ -8,7 +8,6 @@ mod csv;
 pub(crate) mod de;
 mod difference;
 mod draft;
-mod facts;
 #[expect(dead_code, reason = "fields of types such as `Later` are looked up by name")]
 mod file;
 mod finder;
@@ -43,10 +42,9 @@ pub(crate) mod values;
 pub(crate) mod words;
 pub mod yaml;
 
-pub use condition::{Condition, Pattern};
+pub use condition::{Condition, Pattern, conditions};
 pub use contents::{Fingerprint, glance};
 pub use difference::Difference;
-pub use facts::{Fact, conditions, facts};
 pub(crate) use fleet::nearest_fleet_rate;
 pub use fleet::{
     FleetBound, FleetMode, FleetSettings, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, Region, Scope, Scopes,
@@ -62,7 +60,7 @@ pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
 pub use rule::{
     Allowance, Guard, Limit, ListKind, ListedEntry, OverTreatment, Overrides, Position, Priorities,
-    Prioritize, RefundOn, RefusedCost, Rule, candidate_of,
+    Prioritize, RefundOn, RefusedCost, Rule, RuleField, candidate_of,
 };
 pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey};
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};

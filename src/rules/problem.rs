@@ -18,7 +18,7 @@ pub struct Problem {
     /// The message, with the offending value. Lower case, no full stop.
     pub message: String,
     /// The help: the suggested repair.
-    pub help: Option<String>,
+    pub help: String,
     /// The line; `None` if the file could not be read or may not be quoted.
     pub line_text: Option<Excerpt>,
 }
@@ -77,9 +77,7 @@ impl Problem {
             }
             None => group.element(Origin::path(&*position.file)),
         };
-        if let Some(help) = &self.help {
-            group = group.element(Level::HELP.message(help.as_str()));
-        }
+        let group = group.element(Level::HELP.message(self.help.as_str()));
         let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
         renderer.render(&[group])
     }
@@ -102,11 +100,7 @@ impl Problem {
 /// One line, for logs.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.position, self.severity, self.message)?;
-        match &self.help {
-            Some(help) => write!(f, " ({help})"),
-            None => Ok(()),
-        }
+        write!(f, "{}: {}: {} ({})", self.position, self.severity, self.message, self.help)
     }
 }
 
@@ -138,28 +132,32 @@ impl Excerpt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueProblem {
     pub(crate) message: String,
-    pub(crate) help: Option<String>,
+    pub(crate) help: String,
 }
 
 impl ValueProblem {
     pub(crate) fn new(message: impl Into<String>, help: impl Into<String>) -> ValueProblem {
-        ValueProblem { message: message.into(), help: Some(help.into()) }
+        ValueProblem { message: message.into(), help: help.into() }
     }
 }
 
 /// The message, and the help on the next line: the form that the deserializer reads.
 impl fmt::Display for ValueProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}", self.message, self.help.as_deref().unwrap_or_default())
+        write!(f, "{}\n{}", self.message, self.help)
     }
 }
 
 /// Quotes a text for messages: in backticks, on one line, shortened.
 pub(crate) fn shown(text: &str) -> String {
-    let cut = text.char_indices().nth(SHOWN_CHARACTERS).map(|(byte, _)| byte);
-    match cut.and_then(|byte| text.get(..byte)) {
-        Some(start) => format!("`{}…`", on_one_line(start)),
-        None => format!("`{}`", on_one_line(text)),
+    format!("`{}`", shortened(text, SHOWN_CHARACTERS))
+}
+
+/// Shows at most so many characters of a text, on one line.
+pub(super) fn shortened(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters).and_then(|(byte, _)| text.get(..byte)) {
+        Some(start) => format!("{}…", on_one_line(start)),
+        None => on_one_line(text),
     }
 }
 

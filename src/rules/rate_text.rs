@@ -43,16 +43,75 @@ pub(crate) fn parse(text: &str) -> Result<WrittenRate, ValueProblem> {
     let Some((count, period)) = text.split_once('/') else {
         return Err(without_slash(text));
     };
-    let (digits, unit) = split_number(period);
-    if unit_nanos(unit).is_none() {
-        return Err(wrong_unit(text, count, digits, unit));
-    }
-    let number = amount::parse(count).map_err(|wrong| wrong_count(text, count, period, wrong))?;
-    let periods = if digits.is_empty() { 1 } else { parse_periods(text, count, digits, unit)? };
+    let written = WrittenSpan::of(period, format!("the rate {}", shown(text)), format!("{}/", count.trim()));
+    written.check_unit("write s, min, h, day, week or month, such as 100/s or 5/15min")?;
+    let WrittenSpan { digits, unit, .. } = written;
+    let number = amount::parse(count).map_err(|wrong| wrong_count(&written.whole, count, period, wrong))?;
+    let periods = match digits {
+        "" => 1,
+        _ => match written.count()? {
+            0 => {
+                let message = format!("a period of 0 in {}", written.whole);
+                return Err(ValueProblem::new(message, format!("write {count}/{unit}")));
+            }
+            periods => periods,
+        },
+    };
     match period_of(periods, unit) {
         _ if number == 0 => Err(impossible(text, LimitError::Zero)),
         Some(period) if period.nanos() <= PERIOD_NANOS_MAX => Ok(WrittenRate::Every(number, period)),
         _ => Err(impossible(text, LimitError::Period)),
+    }
+}
+
+/// A number of units in a text, such as `15min` in `5/15min`.
+struct WrittenSpan<'t> {
+    digits: &'t str,
+    unit: &'t str,
+    /// The text in messages: "the rate `5/15min`", "`block: 15min`".
+    whole: String,
+    /// The part of the text before it, for suggestions.
+    before: String,
+}
+
+impl WrittenSpan<'_> {
+    /// Splits the number at the start from the unit. Signs, points and underscores count to the number.
+    fn of(text: &str, whole: String, before: String) -> WrittenSpan<'_> {
+        let is_number =
+            |character: char| character.is_ascii_digit() || matches!(character, '.' | '_' | '-' | '+');
+        let at = text.find(|character| !is_number(character)).unwrap_or(text.len());
+        let (digits, unit) = text.split_at(at);
+        WrittenSpan { digits, unit, whole, before }
+    }
+
+    /// Checks the unit; `other` is the help for one that resembles none.
+    fn check_unit(&self, other: &str) -> Result<(), ValueProblem> {
+        let WrittenSpan { digits, unit, whole, before } = self;
+        if unit_nanos(unit).is_some() {
+            return Ok(());
+        }
+        let message = match *unit {
+            "" => format!("{whole} has no unit"),
+            unit => format!("unknown unit {} in {whole}", shown(unit)),
+        };
+        let word = unit.trim().to_lowercase();
+        let right = ALIASES.iter().find(|(_, aliases)| aliases.contains(&word.as_str()));
+        let help = match right.map(|(units, _)| *units) {
+            None => other.to_owned(),
+            Some([YEAR]) => format!("write {before}365day"),
+            Some(units) => {
+                let units = units.iter().map(|unit| format!("{before}{digits}{unit}"));
+                format!("write {}", units.collect::<Vec<_>>().join(", or "))
+            }
+        };
+        Err(ValueProblem::new(message, help))
+    }
+
+    fn count(&self) -> Result<u32, ValueProblem> {
+        amount::parse(self.digits).map_err(|wrong| {
+            let message = format!("{} in {}", wrong.message, self.whole);
+            ValueProblem { message, help: format!("{} before `{}`", wrong.help, self.unit) }
+        })
     }
 }
 
@@ -70,30 +129,13 @@ fn without_slash(text: &str) -> ValueProblem {
     }
 }
 
-fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> ValueProblem {
-    let message = if unit.is_empty() {
-        format!("the rate {} has no unit", shown(text))
-    } else {
-        format!("unknown unit {} in the rate {}", shown(unit), shown(text))
-    };
-    let count = count.trim();
-    match right_units(unit) {
-        [] => ValueProblem::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
-        [YEAR] => ValueProblem::new(message, format!("write {count}/365day")),
-        units => ValueProblem::new(
-            message,
-            format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}"))),
-        ),
-    }
-}
-
-fn wrong_count(text: &str, count: &str, period: &str, wrong: ValueProblem) -> ValueProblem {
-    let message = format!("{} in the rate {}", wrong.message, shown(text));
-    let help = match wrong.help.as_deref().and_then(|help| help.strip_prefix("write ")) {
+fn wrong_count(whole: &str, count: &str, period: &str, wrong: ValueProblem) -> ValueProblem {
+    let message = format!("{} in {whole}", wrong.message);
+    let help = match wrong.help.strip_prefix("write ") {
         Some(number) if number.parse::<u32>().is_ok() => format!("write {number}/{period}"),
         _ => match fraction(count, period) {
             Some(rate) => format!("write {rate}"),
-            None => wrong.help.unwrap_or_default(),
+            None => wrong.help,
         },
     };
     ValueProblem::new(message, help)
@@ -108,20 +150,6 @@ fn fraction(count: &str, unit: &str) -> Option<String> {
     let scale = 10u32.checked_pow(places)?;
     let divisor = (1..=scale).rev().find(|by| number.is_multiple_of(*by) && scale.is_multiple_of(*by))?;
     Some(format!("{}/{}{unit}", number / divisor, scale / divisor))
-}
-
-fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u32, ValueProblem> {
-    match amount::parse(digits) {
-        Ok(0) => Err(ValueProblem::new(
-            format!("a period of 0 in the rate {}", shown(text)),
-            format!("write {count}/{unit}"),
-        )),
-        Ok(periods) => Ok(periods),
-        Err(wrong) => {
-            let message = format!("{} in the rate {}", wrong.message, shown(text));
-            Err(ValueProblem { message, help: wrong.help.map(|help| format!("{help} before `{unit}`")) })
-        }
-    }
 }
 
 /// Describes valid numbers that do not fit together.
@@ -156,74 +184,39 @@ fn period_of(count: u32, unit: &str) -> Option<WindowPeriod> {
 
 /// Parses a duration that stands alone, such as `15min`; at most 366 days.
 pub(super) fn parse_duration(text: &str, field: &str) -> Result<Duration, ValueProblem> {
-    let (digits, unit) = split_number(text);
     let example = "write it like 60s, 15min, 2h or 1day";
-    if digits.is_empty() {
-        return Err(ValueProblem::new(
-            format!("`{field}` is a number and a unit, not {}", shown(text)),
-            example,
-        ));
+    let cut = shown(text);
+    let whole = format!("`{field}: {}`", cut.trim_matches('`'));
+    let written = WrittenSpan::of(text, whole, String::new());
+    let whole = &written.whole;
+    match (written.digits, written.unit) {
+        ("", _) => {
+            let message = format!("`{field}` is a number and a unit, not {}", shown(text));
+            return Err(ValueProblem::new(message, example));
+        }
+        (digits, "") => {
+            let help = match amount::parse(digits) {
+                Ok(number) => format!("write {number}s, {number}min, {number}h or {number}day"),
+                Err(_) => example.to_owned(),
+            };
+            return Err(ValueProblem::new(format!("{whole} has no unit"), help));
+        }
+        _ => written.check_unit("write ms, s, min, h, day or week, such as 15min")?,
     }
-    if unit.is_empty() {
-        let help = match amount::parse(digits) {
-            Ok(number) => format!("write {number}s, {number}min, {number}h or {number}day"),
-            Err(_) => example.to_owned(),
-        };
-        return Err(ValueProblem::new(format!("`{field}: {}` has no unit", cut(text)), help));
-    }
-    if unit_nanos(unit).is_none() {
-        let message = format!("unknown unit {} in `{field}: {}`", shown(unit), cut(text));
-        let help = match right_units(unit) {
-            [] => "write ms, s, min, h, day or week, such as 15min".to_owned(),
-            [YEAR] => "write 365day".to_owned(),
-            units => format!("write {}", each(units, |unit| format!("{digits}{unit}"))),
-        };
-        return Err(ValueProblem::new(message, help));
-    }
-    let wrong = |wrong: ValueProblem| {
-        let message = format!("{} in `{field}: {}`", wrong.message, cut(text));
-        ValueProblem { message, help: wrong.help.map(|help| format!("{help} before `{unit}`")) }
-    };
-    let count = amount::parse(digits).map_err(wrong)?;
-    match period_of(count, unit).map_or(0, WindowPeriod::nanos) {
-        0 => Err(ValueProblem::new(
-            format!("`{field}` is no time at all"),
-            format!("leave it out, or {example}"),
-        )),
-        nanos if nanos > PERIOD_NANOS_MAX => Err(ValueProblem::new(
-            format!("`{field}: {}` is longer than 366 days", cut(text)),
-            "write at most 366day",
-        )),
+    match period_of(written.count()?, written.unit).map_or(0, WindowPeriod::nanos) {
+        0 => {
+            let message = format!("`{field}` is no time at all");
+            Err(ValueProblem::new(message, format!("leave it out, or {example}")))
+        }
+        nanos if nanos > PERIOD_NANOS_MAX => {
+            Err(ValueProblem::new(format!("{whole} is longer than 366 days"), "write at most 366day"))
+        }
         nanos => Ok(Duration::from_nanos(nanos)),
     }
 }
 
-/// Splits the number at the start from the unit. Signs, points and underscores count to the number.
-fn split_number(period: &str) -> (&str, &str) {
-    let is_number =
-        |character: char| character.is_ascii_digit() || matches!(character, '.' | '_' | '-' | '+');
-    let at = period.find(|character| !is_number(character)).unwrap_or(period.len());
-    period.split_at(at)
-}
-
 fn unit_nanos(unit: &str) -> Option<u64> {
     UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
-}
-
-/// Returns the units that may have been meant by another spelling.
-fn right_units(unit: &str) -> &'static [&'static str] {
-    let word = unit.trim().to_lowercase();
-    ALIASES.iter().find(|(_, aliases)| aliases.contains(&word.as_str())).map_or(&[], |(right, _)| right)
-}
-
-/// Joins one suggestion per unit with `, or `.
-fn each(units: &[&str], write: impl Fn(&str) -> String) -> String {
-    units.iter().map(|unit| write(unit)).collect::<Vec<_>>().join(", or ")
-}
-
-/// Shortens a text for use inside backticks.
-fn cut(text: &str) -> String {
-    shown(text).trim_matches('`').to_owned()
 }
 
 pub(super) fn unit_names() -> impl Iterator<Item = &'static str> {
@@ -259,140 +252,3 @@ const ALIASES: [(&[&str], &[&str]); 9] = [
     (&["month"], &["month", "months"]),
     (&[YEAR], &["y", "yr", "year", "years"]),
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::{Duration, SECOND, WindowPeriod, WrittenRate, parse, parse_duration};
-
-    #[test]
-    fn parses_rate_as_count_slash_unit() {
-        let table: &[(&str, u32, u64)] = &[
-            ("100/s", 100, SECOND),
-            ("1/s", 1, SECOND),
-            ("20/min", 20, 60 * SECOND),
-            ("20/h", 20, 3_600 * SECOND),
-            ("10000/day", 10_000, 86_400 * SECOND),
-            ("5/week", 5, 7 * 86_400 * SECOND),
-            ("5/month", 5, 30 * 86_400 * SECOND),
-            ("5/30s", 5, 30 * SECOND),
-            ("5/15min", 5, 900 * SECOND),
-            ("300/3h", 300, 10_800 * SECOND),
-            ("1/365day", 1, 365 * 86_400 * SECOND),
-            ("1/100ms", 1, SECOND / 10),
-            ("1000000/s", 1_000_000, SECOND),
-            ("4294967295/month", u32::MAX, 30 * 86_400 * SECOND),
-        ];
-        for (text, count, period) in table {
-            let rate = parse(text).unwrap();
-            let is_month = text.ends_with("month");
-            let written = if is_month { WindowPeriod::Months(1) } else { WindowPeriod::Nanos(*period) };
-            assert_eq!(rate, WrittenRate::Every(*count, written), "{text}");
-            assert_eq!(rate.to_string(), *text, "it is printed as it is written");
-            let kept = rate.steady().unwrap().unwrap();
-            assert_eq!((kept.count(), kept.period_nanos()), (*count, *period), "{text}");
-        }
-        assert_eq!(parse("unlimited"), Ok(WrittenRate::Unlimited));
-        assert_eq!(WrittenRate::Unlimited.steady(), Ok(None));
-    }
-
-    #[test]
-    fn suggests_window_for_rate_above_token_resolution() {
-        let wrong = parse("1999999/s").unwrap().steady().unwrap_err();
-        assert!(wrong.message.contains("one part in 100000: `1999999/s`"), "{wrong:?}");
-        assert!(wrong.help.unwrap().contains("2000000/s"));
-    }
-
-    #[test]
-    fn malformed_rate_gets_help() {
-        let table: &[(&str, &str, &str)] = &[
-            ("", "not ``", "like 100/s"),
-            ("abc", "not `abc`", "like 100/s"),
-            ("100", "`100` has no unit", "write 100/s, 100/min, 100/h or 100/day"),
-            ("100/", "`100/` has no unit", "such as 100/s"),
-            ("100/5", "`100/5` has no unit", "such as 100/s"),
-            ("/s", "`` is not a whole number in the rate `/s`", "digits"),
-            ("100 / s", "unknown unit ` s`", "write 100/s"),
-            ("100/sec", "unknown unit `sec`", "write 100/s"),
-            ("100/S", "unknown unit `S`", "write 100/s"),
-            ("100/second", "unknown unit `second`", "write 100/s"),
-            ("100/minute", "unknown unit `minute`", "write 100/min"),
-            ("100/m", "unknown unit `m`", "write 100/min, or 100/month"),
-            ("5/15m", "unknown unit `m`", "write 5/15min, or 5/15month"),
-            ("100/hour", "unknown unit `hour`", "write 100/h"),
-            ("100/d", "unknown unit `d`", "write 100/day"),
-            ("1/2days", "unknown unit `days`", "write 1/2day"),
-            ("1/year", "unknown unit `year`", "write 1/365day"),
-            ("1/fortnight", "unknown unit `fortnight`", "week"),
-            ("100/s/s", "unknown unit `s/s`", "such as 100/s"),
-            ("100 per second", "not `100 per second`", "like 100/s"),
-            ("100rps", "not `100rps`", "like 100/s"),
-            ("5k/min", "`5k` is not a whole number", "write 5000/min"),
-            ("1_000/s", "`1_000` is not a whole number", "write 1000/s"),
-            ("1,000/s", "`1,000` is not a whole number", "write 1000/s"),
-            ("1e3/s", "`1e3` is not a whole number", "write 1000/s"),
-            ("+5/s", "`+5` is not a whole number", "write 5/s"),
-            ("05/s", "`05` is not a whole number", "write 5/s"),
-            ("5.0/s", "`5.0` is not a whole number", "write 5/s"),
-            ("1.5/s", "`1.5` is not a whole number", "write 3/2s"),
-            ("0.25/min", "`0.25` is not a whole number", "write 1/4min"),
-            ("-5/s", "`-5` is negative", "at least 1"),
-            ("0/s", "a rate of 0 refuses everything", "use `deny`"),
-            ("5/0s", "a period of 0", "write 5/s"),
-            ("5/1.5h", "`1.5` is not a whole number", "before `h`"),
-            ("5/-1h", "`-1` is negative", "at least 1"),
-            ("5/1_0s", "`1_0` is not a whole number", "write 10 before `s`"),
-            ("4294967296/s", "`4294967296` is too large", "at most 4294967295"),
-            ("1/4294967296s", "`4294967296` is too large", "at most"),
-            ("1/13month", "at most 366 days", "366 days"),
-            ("Unlimited", "not `Unlimited`", "write unlimited"),
-            ("unlimited/s", "`unlimited` is not a whole number", "digits"),
-            ("1/s\n", "unknown unit `s\\n`", "write 1/s"),
-            ("١/s", "`١` is not a whole number", "digits"),
-        ];
-        for (text, message, help) in table {
-            let wrong = parse(text).unwrap_err();
-            assert!(wrong.message.contains(message), "{text:?}: {wrong:?}");
-            assert!(wrong.help.as_deref().unwrap().contains(help), "{text:?}: {wrong:?}");
-        }
-    }
-
-    #[test]
-    fn parses_span_as_number_and_unit() {
-        let table: &[(&str, u64)] = &[
-            ("1ms", 1),
-            ("60s", 60_000),
-            ("15min", 900_000),
-            ("2h", 7_200_000),
-            ("366day", 366 * 86_400_000),
-            ("1week", 7 * 86_400_000),
-            ("1month", 30 * 86_400_000),
-        ];
-        for (text, millis) in table {
-            assert_eq!(parse_duration(text, "block"), Ok(Duration::from_millis(*millis)), "{text}");
-        }
-    }
-
-    #[test]
-    fn malformed_span_gets_help() {
-        let table: &[(&str, &str, &str)] = &[
-            ("", "`block` is a number and a unit, not ``", "like 60s"),
-            ("soon", "not `soon`", "like 60s"),
-            ("900", "`block: 900` has no unit", "write 900s, 900min"),
-            ("15m", "unknown unit `m` in `block: 15m`", "write 15min, or 15month"),
-            ("15 min", "unknown unit ` min`", "write 15min"),
-            ("2hours", "unknown unit `hours`", "write 2h"),
-            ("1y", "unknown unit `y`", "write 365day"),
-            ("1fortnight", "unknown unit `fortnight`", "such as 15min"),
-            ("1.5h", "`1.5` is not a whole number in `block: 1.5h`", "before `h`"),
-            ("-5s", "`-5` is negative", "at least 1"),
-            ("0s", "`block` is no time at all", "leave it out"),
-            ("367day", "`block: 367day` is longer than 366 days", "at most 366day"),
-            ("99999999999s", "too large", "at most"),
-        ];
-        for (text, message, help) in table {
-            let wrong = parse_duration(text, "block").unwrap_err();
-            assert!(wrong.message.contains(message), "{text:?}: {wrong:?}");
-            assert!(wrong.help.as_deref().unwrap().contains(help), "{text:?}: {wrong:?}");
-        }
-    }
-}

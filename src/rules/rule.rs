@@ -7,6 +7,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::condition::{conditions, joined};
+use super::percent::Percent;
+use super::words::{quota_fields, span};
 use super::{Condition, FleetSettings, KeyPart, Mode, Rows, Scope};
 use crate::limit::{Quota, token_bucket};
 
@@ -92,6 +95,42 @@ impl Rule {
     pub fn scope(&self) -> Scope {
         if self.fleet.is_some() { Scope::Fleet } else { Scope::Host }
     }
+
+    /// Returns the fields as texts in the notation of rules files, for comparisons and queries. Those without a value are left
+    /// out.
+    pub fn fields(&self) -> Vec<RuleField> {
+        let fleet = self.fleet.as_ref();
+        let shown = (!self.show_keys.is_empty()).then(|| format!("[{}]", self.show_keys.join(", ")));
+        let overrides = self.overrides.as_ref().map(|overrides| self.limit.overrides_text(overrides));
+        let mut fields =
+            vec![("match", conditions(&self.conditions)), ("key", format!("[{}]", joined(&self.key)))];
+        fields.extend(self.limit.fields(self.expires.is_some()));
+        fields.extend([
+            ("expires", text(self.expires.map(span))),
+            ("mode", self.mode.to_string()),
+            ("scope", text(fleet.map(|_| <&str>::from(Scope::Fleet)))),
+            ("fleet", text(fleet.map(FleetSettings::text))),
+            ("max_over", text(fleet.and_then(|fleet| fleet.max_over).map(Percent))),
+            ("unit", text(self.unit.as_ref())),
+            ("warn_at", text(self.warn_at.map(Percent))),
+            ("refund_on", text(self.refund_on.map(|RefundOn::Ok| "ok"))),
+            ("advertise", text((!self.advertise).then_some(false))),
+            ("show_keys", text(shown)),
+            ("guard", text((self.guard == Guard::Shadow).then_some("shadow"))),
+            ("overrides", text(overrides)),
+            ("help", text(self.help.as_ref())),
+        ]);
+        fields.retain(|(_, text)| !text.is_empty());
+        fields
+    }
+}
+
+/// The name and the text of a field.
+pub type RuleField = (&'static str, String);
+
+/// Returns the text of a field, empty if it has no value.
+pub(super) fn text(value: Option<impl fmt::Display>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }
 
 /// Returns the name of the rule that has a shadow rule of this name.
@@ -210,6 +249,31 @@ impl Limit {
     pub fn quota(&self) -> Option<&Quota> {
         self.allowance(0).map(|allowance| &allowance.quota)
     }
+
+    /// Returns the fields without those of overrides.
+    fn fields(&self, limits_concurrency: bool) -> Vec<RuleField> {
+        let Limit { allowances: _, refused, block, soft_for } = self;
+        let unlimited = || vec![(if limits_concurrency { "max" } else { "rate" }, "unlimited".to_owned())];
+        let mut fields = self.allowance(0).map_or_else(unlimited, Allowance::fields);
+        fields.extend((*refused == RefusedCost::Counted).then(|| ("refused", "counted".to_owned())));
+        fields.extend(block.map(|lasts| ("block", span(lasts))));
+        fields.extend(soft_for.map(|lasts| ("over for", span(lasts))));
+        fields
+    }
+
+    fn overrides_text(&self, overrides: &Overrides) -> String {
+        let Overrides { list, rows, file: _ } = overrides;
+        let listed = list.iter().map(|(asked, number)| {
+            let of_allowance = |allowance: &Allowance| {
+                let fields = allowance.fields().into_iter().filter(|(field, _)| *field != "algorithm");
+                fields.map(|(field, text)| format!("{field} {text}")).collect::<Vec<_>>().join(" ")
+            };
+            let numbers = self.allowance(*number).map_or_else(|| "unlimited".to_owned(), of_allowance);
+            format!("{} {numbers}", conditions(asked))
+        });
+        let rows = (!rows.is_empty()).then(|| format!("{} rows ({})", rows.len(), rows.fingerprint()));
+        listed.chain(rows).collect::<Vec<_>>().join("; ")
+    }
 }
 
 impl From<token_bucket::TokenBucketQuota> for Limit {
@@ -224,6 +288,20 @@ impl Allowance {
         let max_debt = quota.limit();
         let rate = (!matches!(quota, Quota::Concurrency(_))).then(|| quota.format_rate().into());
         Allowance { quota, rate, over: OverTreatment::Refuse, max_debt }
+    }
+
+    fn fields(&self) -> Vec<RuleField> {
+        let Allowance { quota, rate: _, over, max_debt } = self;
+        let mut fields = quota_fields(quota);
+        match over {
+            OverTreatment::Refuse => {}
+            OverTreatment::Soft(larger) => fields.push(("over", format!("soft, {} in all", larger.limit()))),
+            OverTreatment::Elastic(second) => {
+                fields.push(("over", format!("elastic, {}", second.format_rate())));
+            }
+        }
+        fields.extend((*max_debt != quota.limit()).then(|| ("max_debt", max_debt.to_string())));
+        fields
     }
 }
 
@@ -253,6 +331,21 @@ pub struct ListedEntry {
     pub mode: Mode,
     /// Shown to the denied caller.
     pub help: Option<Box<str>>,
+}
+
+impl ListedEntry {
+    /// Returns the fields as [`Rule::fields`] does.
+    pub(super) fn fields(&self) -> Vec<RuleField> {
+        let ListedEntry { name: _, position: _, kind, conditions: asked, mode, help } = self;
+        let mut fields = vec![
+            ("list", <&str>::from(kind).to_owned()),
+            ("match", conditions(asked)),
+            ("mode", mode.to_string()),
+            ("help", text(help.as_ref())),
+        ];
+        fields.retain(|(_, text)| !text.is_empty());
+        fields
+    }
 }
 
 /// The result for a matching request. Ordered by precedence.

@@ -1,7 +1,12 @@
 //! Load shedding of a pool as configured. Controllers elsewhere interpret it.
 
+use std::fmt;
 use std::time::Duration;
 
+use super::condition::joined;
+use super::percent::Percent;
+use super::rule::{RuleField, text};
+use super::words::span;
 use super::{Mode, Position};
 
 /// One entry of `shed`: the controllers of one pool. An absent part is off.
@@ -169,6 +174,73 @@ impl Shed {
     /// Returns the rule name of a part in replies and metrics: `web/workers`.
     pub fn rule_name(&self, part: ShedPart) -> String {
         format!("{}/{part}", self.pool)
+    }
+
+    /// Returns the fields as texts in the notation of rules files, for differences. Absent parts are left out.
+    pub(super) fn fields(&self, priorities: &[Box<str>]) -> Vec<RuleField> {
+        let Shed { pool: _, position: _, slots, callers, queue_age, workers, brake, fleet, signals } = self;
+        let CallerGrouping { by, rotate } = callers;
+        let mut fields = vec![
+            ("slots", text(*slots)),
+            ("callers", format!("{{by: [{}], rotate: {}}}", by.join(", "), span(*rotate))),
+            ("queue_age", text(*queue_age)),
+            ("workers", text(*workers)),
+        ];
+        fields.extend(brake.as_ref().map(|BrakeRule { mode, bands }| {
+            ("brake", format!("{{bands: [{}], mode: {mode}}}", joined(bands.iter().copied().map(Percent))))
+        }));
+        fields.extend(fleet.map(|FleetReserve { mode, reserve, reserved_for }| {
+            let reserved_for = priorities.get(reserved_for).map_or("", |name| name);
+            ("fleet", format!("{{reserve: {}, for: {reserved_for}, mode: {mode}}}", Percent(reserve)))
+        }));
+        fields.extend((!signals.is_empty()).then(|| ("signals", format!("{{{}}}", joined(signals)))));
+        fields.retain(|(_, text)| !text.is_empty());
+        fields
+    }
+}
+
+/// The forms in rules files.
+impl fmt::Display for QueueAge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueAge { mode, others, critical } = *self;
+        write!(f, "{{others: {}, critical: {}, mode: {mode}}}", span(others), span(critical))
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Workers { mode, good, bad, after, full, leak: (part, whole), shed_critical, stripe_exact } =
+            *self;
+        let ([good, bad], [after, full]) = ([good, bad].map(Percent), [after, full].map(span));
+        write!(f, "{{good: {good}, bad: {bad}, after: {after}, full: {full}, leak: {part}")?;
+        f.write_str(&if part == 0 { String::new() } else { format!("/{whole}") })?;
+        f.write_str(if shed_critical { ", shed_critical: true" } else { "" })?;
+        f.write_str(if stripe_exact { ", stripe_exact: true" } else { "" })?;
+        write!(f, ", mode: {mode}}}")
+    }
+}
+
+impl fmt::Display for SignalRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SignalRule { name, source, counts, map } = self;
+        let (listen, is_queue) = match source {
+            SignalSource::AcceptQueue(listen) => (format!("listen: {listen}, "), true),
+            _ => (String::new(), false),
+        };
+        let points = map.iter().map(|(reading, utilization)| {
+            let reading = if is_queue { reading.to_string() } else { Percent(*reading).to_string() };
+            format!("[{reading}, {}]", Percent(*utilization))
+        });
+        write!(f, "{name}: {{{listen}use: {counts}, map: [{}]}}", joined(points))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Port(port) => write!(f, ":{port}"),
+            Listen::Path(path) => f.write_str(path),
+        }
     }
 }
 

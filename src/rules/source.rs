@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Position;
 use super::open::{self, OpenError, Opened};
-use super::problem::{Excerpt, Problem, Severity, ValueProblem};
+use super::problem::{Excerpt, Problem, Severity, ValueProblem, shown};
 
 /// The text of one file.
 #[derive(Debug)]
@@ -164,10 +164,10 @@ impl Source {
 
     /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
     /// contain text of the file.
-    pub fn problem(&self, severity: Severity, at: Span, message: String, help: Option<String>) -> Problem {
+    pub fn problem(&self, severity: Severity, at: Span, message: String, help: String) -> Problem {
         let position = self.position(at);
         if !self.quotable {
-            let (message, help) = (WITHHELD.to_owned(), Some(WITHHELD_HELP.to_owned()));
+            let (message, help) = (WITHHELD.to_owned(), WITHHELD_HELP.to_owned());
             return Problem { severity, position, message, help, line_text: None };
         }
         let excerpt = Excerpt::around(&self.text, at);
@@ -196,12 +196,12 @@ impl<'s> Report<'s> {
 
     /// Reports an error.
     pub fn error(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
-        self.note(Severity::Error, at, message.into(), Some(help.into()));
+        self.note(Severity::Error, at, message.into(), help.into());
     }
 
     /// Reports a warning.
     pub fn warning(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
-        self.note(Severity::Warning, at, message.into(), Some(help.into()));
+        self.note(Severity::Warning, at, message.into(), help.into());
     }
 
     /// Returns a valid value, or reports its error.
@@ -213,6 +213,21 @@ impl<'s> Report<'s> {
                 None
             }
         }
+    }
+
+    /// Returns whether a name is not among the known ones of a field, or reports it.
+    pub(crate) fn is_new<'k>(
+        &mut self,
+        at: Span,
+        name: &str,
+        mut known: impl Iterator<Item = &'k str>,
+        field: &str,
+    ) -> bool {
+        let is_new = known.all(|known| known != name);
+        if !is_new {
+            self.error(at, format!("{} is written twice in `{field}`", shown(name)), "keep one of the two");
+        }
+        is_new
     }
 
     /// Adds the problems of a file that belongs to this one.
@@ -232,7 +247,7 @@ impl<'s> Report<'s> {
         self.problems
     }
 
-    fn note(&mut self, severity: Severity, at: Span, message: String, help: Option<String>) {
+    fn note(&mut self, severity: Severity, at: Span, message: String, help: String) {
         self.errors += usize::from(severity == Severity::Error);
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(self.source.problem(severity, at, message, help));
@@ -282,7 +297,7 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> Unr
     let at = Span { line: count(line), column: count(column), width: 1, byte: count(valid_up_to) - 1 };
     let source = Source { quotable, ..Source::new(name, String::from_utf8_lossy(bytes).into_owned()) };
     let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
-    let problem = source.problem(Severity::Error, at, message, Some(help.to_owned()));
+    let problem = source.problem(Severity::Error, at, message, help.to_owned());
     UnreadableFile { problem: Box::new(problem), text: source.text }
 }
 

@@ -10,11 +10,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::meaning::shared;
 use super::source::Span;
-use super::{Allowance, FleetSettings, KeyPart, Limit, Mode, Position, RefusedCost, Rule};
-use crate::limit::Quota;
-use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign, WindowPeriod};
+use super::{KeyPart, Position, Rule};
 use level::{MatchedBy, TreeLevel};
 
 /// The descriptor tree of a domain.
@@ -165,18 +162,12 @@ impl Tree {
                 let own = u32::try_from(self.limits.len()).unwrap_or(u32::MAX);
                 self.limits.push(Limiting {
                     path: path.iter().map(|(number, _)| *number).collect(),
-                    unlimited: limit.amount.is_none(),
+                    unlimited: limit.rule.limit.quota().is_none(),
                     name: limit.name.as_deref().map(|name| number_of(name, names)),
                     replaces: limit.replaces.iter().map(|(name, _)| number_of(name, names)).collect(),
                 });
                 let key = path.iter().filter_map(|(_, counted)| counted.as_deref()).map(KeyPart::plain);
-                self.rules.push(Rule {
-                    key: key.collect(),
-                    mode: if limit.shadow || limit.quota { Mode::Shadow } else { Mode::Enforce },
-                    is_quota: limit.quota && !limit.shadow,
-                    fleet: limit.fleet,
-                    ..Rule::new(&limit.rule, branch.position, limit_of(limit.amount, limit.fleet.as_ref()))
-                });
+                self.rules.push(Rule { key: key.collect(), ..limit.rule });
                 own
             });
             let node =
@@ -216,21 +207,6 @@ fn node_at(nodes: &[TreeNode], number: u32) -> &TreeNode {
 
 fn number_of(name: &str, names: &mut super::names::RuleNames) -> u32 {
     u32::try_from(names.intern(name)).unwrap_or(u32::MAX)
-}
-
-/// Makes a node's limit: windows aligned to the Unix epoch, in which refused requests count.
-fn limit_of(amount: Option<RequestsPerUnit>, fleet: Option<&FleetSettings>) -> Limit {
-    let allowance = amount.map(|amount| {
-        let quota = FixedWindowQuota::new(amount.count, amount.period(), WindowAlign::Epoch);
-        let quota = quota.unwrap_or_else(|_| unreachable!("no window of a unit is too long or too short"));
-        Allowance::new(Quota::FixedWindow(quota))
-    });
-    let limit =
-        Limit { allowances: vec![allowance], refused: RefusedCost::Counted, block: None, soft_for: None };
-    match fleet {
-        Some(settings) => shared(limit, settings),
-        None => limit,
-    }
 }
 
 /// The hits of one request, in the order of the rules.
@@ -326,34 +302,15 @@ pub(super) struct Branch {
     pub(super) branches: Vec<Branch>,
 }
 
+/// The limit of a node.
 #[derive(Debug)]
 pub(super) struct NodeLimit {
-    pub(super) rule: Box<str>,
-    /// Requests per window; `None` is unlimited.
-    pub(super) amount: Option<RequestsPerUnit>,
-    /// Whether it refuses nothing (`shadow_mode`).
-    pub(super) shadow: bool,
-    /// Whether it refuses nothing and marks requests over it (`quota_mode`).
-    pub(super) quota: bool,
-    /// The fleet settings; `None` with `scope: host`.
-    pub(super) fleet: Option<FleetSettings>,
+    /// Its rule, which gets its name from the draft and its key from the tree.
+    pub(super) rule: Rule,
     /// The name by which other limits replace it.
     pub(super) name: Option<Box<str>>,
     /// Names of the limits that it replaces, with spans.
     pub(super) replaces: Vec<(Box<str>, Span)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RequestsPerUnit {
-    /// Requests; 0 refuses all.
-    pub(super) count: u32,
-    pub(super) seconds: u32,
-}
-
-impl RequestsPerUnit {
-    pub(super) fn period(self) -> WindowPeriod {
-        WindowPeriod::Nanos(u64::from(self.seconds) * 1_000_000_000)
-    }
 }
 
 impl Branch {
@@ -366,7 +323,7 @@ impl Branch {
     ) {
         path.push(&self.text);
         if let Some(limit) = &mut self.limit {
-            limit.rule = name(path, &self.position, self.at);
+            limit.rule.name = name(path, &self.position, self.at);
         }
         self.branches.iter_mut().for_each(|branch| branch.name_rules(path, name));
         path.pop();

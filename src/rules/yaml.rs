@@ -241,7 +241,7 @@ fn problem(source: &Source, error: &Error) -> Problem {
         at = tab_from(source.text(), at);
     }
     let help = HELPS.iter().find(|(part, _)| message.contains(part)).map_or(HELP_OTHERWISE, |(_, help)| help);
-    source.problem(Severity::Error, at, message, Some(help.to_owned()))
+    source.problem(Severity::Error, at, message, (*help).to_owned())
 }
 
 /// Returns the place of the first tab from a place on: the parser names the start of the text that it ends.

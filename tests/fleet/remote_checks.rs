@@ -240,6 +240,29 @@ fn host_leaves_after_replies_to_its_charges() {
 }
 
 #[test]
+fn checks_that_start_together_share_commands() {
+    let mut host = host(&Plan { burst: 100, ..TINY }, 0);
+    let mut store = Store::default();
+    // Forty callers, and one of them once more.
+    for number in (0..40).chain([39]) {
+        assert!(host.ask(request(false), &[format!("t{number}")], 0).is_none(), "no token is here");
+    }
+    let commands = host.take_commands();
+    let sizes = commands.iter().map(|command| match command {
+        ScriptCommand::Exact(payment) => payment.checks.len(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [32, 8, 1], "a command has a key once");
+    for (number, command) in (1..).zip(&commands) {
+        let reply = store.execute(command, STORE_US);
+        host.sent(number, command.clone(), 0);
+        host.answered(number, command, reply, 1_000);
+    }
+    let counts = host.member.remote_checks.counts;
+    assert_eq!((counts.answered, counts.missed, counts.declined), (41, 0, 0));
+}
+
+#[test]
 fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
     let mut host = host(&Plan { burst: 100, ..TINY }, 0);
     let mut store = Store::default();

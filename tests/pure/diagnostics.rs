@@ -12,7 +12,7 @@ use std::path::Path;
 use tidegate::cli::replay::play;
 use tidegate::daemon::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
-use tidegate::rules::{Difference, Problem, facts, read_text};
+use tidegate::rules::{Difference, Problem, read_text};
 
 const FILE: &str = "rules.yaml";
 
@@ -26,8 +26,8 @@ fn read_rules(text: &str) -> Vec<String> {
 fn read_meanings(text: &str) -> Vec<String> {
     let domains = read_text(FILE, text).domains;
     let rules = domains.iter().flat_map(|domain| domain.rules()).map(|rule| {
-        let facts: Vec<_> = facts(rule).iter().map(|(field, value)| format!("{field} {value}")).collect();
-        format!("{}: {}", rule.name, facts.join(", "))
+        let fields: Vec<_> = rule.fields().iter().map(|(field, value)| format!("{field} {value}")).collect();
+        format!("{}: {}", rule.name, fields.join(", "))
     });
     read_rules(text).into_iter().chain(rules).collect()
 }

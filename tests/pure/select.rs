@@ -13,7 +13,7 @@ use tidegate::rules::{
 
 /// Few names and values, so that rules often match; the empty text is a value too.
 const NAMES: [&str; 5] = ["user", "method", "path", "ip", "unheard-of"];
-const VALUES: [&str; 20] = [
+const VALUES: [&str; 23] = [
     "",
     "a",
     "b",
@@ -26,6 +26,9 @@ const VALUES: [&str; 20] = [
     "A",
     "aB",
     "\u{212a}",
+    "İ",
+    "Ⱥ",
+    "ß",
     "10.0.0.1",
     "10.0.1.1",
     "010.0.0.1",
@@ -35,7 +38,7 @@ const VALUES: [&str; 20] = [
     "2001:db8:1::",
     "::a00:1",
 ];
-const TEXTS: [&str; 26] = [
+const TEXTS: [&str; 29] = [
     "",
     "a",
     "b",
@@ -43,6 +46,9 @@ const TEXTS: [&str; 26] = [
     "A",
     "É",
     "k",
+    "i*",
+    "ⱥ",
+    "ẞ",
     "*",
     "**",
     "a*",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::adapters::{Endpoint, HttpAuth, HttpSettings};
+use tidegate::adapters::{AdapterProtocol, Endpoint, HttpAuth};
 use tidegate::daemon::redis_settings::RedisSettings;
 use tidegate::daemon::settings::{Environment, Log, LogFormat, Settings, Socket};
 use tidegate::fleet::link::LinkOptions;
@@ -63,11 +63,14 @@ fn defaults_every_setting() {
     assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/tidegate.admin.sock"));
     assert_eq!(settings.metrics, None, "on the admin socket alone");
-    let adapters = (settings.http.clone(), settings.resp.clone(), settings.envoy.clone());
-    assert_eq!(adapters, (None, None, None), "off");
+    assert_eq!(settings.adapters, [], "off");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
     }
+}
+
+fn at(socket: &str) -> Endpoint {
+    Endpoint { socket: Some(socket.into()), ..Endpoint::default() }
 }
 
 const PACKAGED: &str = include_str!("../../config/tidegate.yaml");
@@ -107,12 +110,11 @@ fn parses_every_line_of_packaged_file() {
             fleet_secret_file: Some("/etc/tidegate/fleet-secret".into()),
             region_weight: None,
         }),
-        http: Some(HttpSettings {
-            endpoint: Endpoint { socket: Some("/run/tidegate/http.sock".into()), ..Endpoint::default() },
-            auth: Some(auth("web", &[("ip", "x-real-ip")])),
-        }),
-        resp: Some(Endpoint { socket: Some("/run/tidegate/resp.sock".into()), ..Endpoint::default() }),
-        envoy: Some(Endpoint { socket: Some("/run/tidegate/envoy.sock".into()), ..Endpoint::default() }),
+        adapters: vec![
+            (AdapterProtocol::Http(Some(auth("web", &[("ip", "x-real-ip")]))), at("/run/tidegate/http.sock")),
+            (AdapterProtocol::Resp, at("/run/tidegate/resp.sock")),
+            (AdapterProtocol::Envoy, at("/run/tidegate/envoy.sock")),
+        ],
         ..settings
     };
     assert_eq!(with_all, expected);
@@ -162,26 +164,26 @@ fn parses_each_line() {
     assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate/a.sock"));
     assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
     assert_eq!(settings.hosts_at_least, 12);
-    let http = HttpSettings {
-        endpoint: Endpoint {
-            socket: Some("/etc/tidegate/h.sock".into()),
-            listen: Some("[::1]:9632".parse().unwrap()),
-            token_file: "/etc/tidegate/t".into(),
-            domains: vec!["api".into()],
-            ..Endpoint::default()
-        },
-        auth: Some(auth("web", &[("ip", "x-real-ip"), ("user", "x-user")])),
+    let http = Endpoint {
+        socket: Some("/etc/tidegate/h.sock".into()),
+        listen: Some("[::1]:9632".parse().unwrap()),
+        token_file: "/etc/tidegate/t".into(),
+        domains: vec!["api".into()],
+        ..Endpoint::default()
     };
-    assert_eq!(settings.http, Some(http));
+    let auth = auth("web", &[("ip", "x-real-ip"), ("user", "x-user")]);
     let resp = Endpoint {
         listen: Some("127.0.0.1:6379".parse().unwrap()),
         token_file: "/t".into(),
         domains: vec!["api".into(), "resp".into()],
         ..Endpoint::default()
     };
-    assert_eq!(settings.resp, Some(resp));
-    let socket = Some("/etc/tidegate/e.sock".into());
-    assert_eq!(settings.envoy, Some(Endpoint { socket, ..Endpoint::default() }));
+    let adapters = [
+        (AdapterProtocol::Http(Some(auth)), http),
+        (AdapterProtocol::Resp, resp),
+        (AdapterProtocol::Envoy, at("/etc/tidegate/e.sock")),
+    ];
+    assert_eq!(settings.adapters, adapters);
 }
 
 #[test]

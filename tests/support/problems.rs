@@ -17,7 +17,7 @@ pub fn errors(file: &str, text: &str, expected: &[ExpectedError<'_>]) -> Vec<Pro
     for (error, (line, column, message, help)) in errors.iter().zip(expected) {
         assert_eq!((error.position.line, error.position.column), (*line, *column), "{text}\n{found}");
         assert!(error.message.contains(message), "{message:?} in\n{error}\n{text}");
-        assert!(error.help.as_deref().unwrap_or_default().contains(help), "{help:?} in\n{error}\n{text}");
+        assert!(error.help.contains(help), "{help:?} in\n{error}\n{text}");
     }
     assert!(loaded.domains.is_empty(), "a domain with errors is absent:\n{text}");
     errors
@@ -33,7 +33,7 @@ pub fn warnings(file: &str, text: &str, expected: &[(u32, &str, &str)]) -> Loade
     for (warning, (line, message, help)) in loaded.problems.iter().zip(expected) {
         assert_eq!(warning.position.line, *line, "{text}\n{found}");
         assert!(warning.message.contains(message), "{message:?} in\n{found}");
-        assert!(warning.help.as_deref().unwrap().contains(help), "{help:?} in\n{found}");
+        assert!(warning.help.contains(help), "{help:?} in\n{found}");
     }
     loaded
 }

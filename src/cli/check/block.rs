@@ -14,7 +14,6 @@ use crate::rules::words::{
 };
 use crate::rules::{
     Domain, FleetBound, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers, conditions,
-    facts,
 };
 use crate::terms::{count, counted};
 
@@ -257,7 +256,7 @@ pub(super) fn slowest_override(limit: &Limit) -> Option<u64> {
 
 /// Lists the other fields of a rule that are set.
 fn also(rule: &Rule) -> String {
-    let texts = facts(rule).into_iter().filter(|(field, _)| ALSO.contains(field));
+    let texts = rule.fields().into_iter().filter(|(field, _)| ALSO.contains(field));
     texts.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join(", ")
 }
 

@@ -146,7 +146,7 @@ pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
     // The text of the problem ends with its help, which is printed separately here.
     let position = &problem.position;
     let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
-    let help = problem.help.clone().unwrap_or_else(|| "tidegate check shows it in its place".to_owned());
+    let help = problem.help.clone();
     if problem.is_error() {
         Finding::wrong(what, message, help)
     } else {

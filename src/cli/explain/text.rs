@@ -10,7 +10,7 @@ use super::{AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, M
 use crate::cli::describe::{self, object};
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, each, expires, mode, numbers_or_unlimited};
-use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, shown};
+use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, shown};
 use crate::terms::counted;
 
 /// Prints the whole evaluation; `from` names the source of the rules.
@@ -100,7 +100,7 @@ fn rule(
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
     line("cost", &cost(counted, unit, allowance.map(|allowance| allowance.quota.limit())))?;
     line("bound", &allowance.map(|allowance| bound_of(rule, &allowance.quota)).unwrap_or_default())?;
-    let fleet = facts(rule).into_iter().filter(|(field, _)| ["scope", "fleet", "max_over"].contains(field));
+    let fleet = rule.fields().into_iter().filter(|(field, _)| ["scope", "fleet", "max_over"].contains(field));
     for (field, result) in fleet {
         line(field, &result)?;
     }

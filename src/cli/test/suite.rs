@@ -131,7 +131,7 @@ fn test(node: &YamlNode, defaults: &Defaults, report: &mut Report<'_>) -> Option
         name: fields.name.0.to_owned(),
         file: Arc::clone(report.source().file()),
         directory: report.source().directory().unwrap_or(Path::new("")).to_owned(),
-        wrong_domain: report.source().problem(Severity::Error, domain_at, String::new(), None),
+        wrong_domain: report.source().problem(Severity::Error, domain_at, String::new(), String::new()),
         rules: rules?,
         domain: fields.domain.map(|text| text.0.to_owned()).or_else(|| defaults.domain.clone()),
         lines: lines?,

@@ -380,7 +380,7 @@ impl<'n> Fields<'_, 'n> {
                 },
             };
             let mut sink = self.reader.sink.borrow_mut();
-            sink.push((key.at, ValueProblem { message, help: Some(help) }));
+            sink.push((key.at, ValueProblem { message, help }));
             if sink.len() >= ERRORS_MAX {
                 return;
             }

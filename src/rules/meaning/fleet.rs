@@ -2,15 +2,14 @@
 
 use super::KindFields;
 use super::limits::Admitted;
-use super::region::{region, weighed};
+use super::region::{region, weighed, whole_numbers};
+use crate::limit::Quota;
 use crate::limit::share::{self, Fallback, RemoteCheckWait};
-use crate::limit::{Quota, Rate};
 use crate::rules::de::Mapping;
 use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
-use crate::rules::fleet::{Region, WholeNumbers, fleet_rate, is_window};
+use crate::rules::fleet::{Region, fleet_rate, is_window};
 use crate::rules::percent::{self, Percent};
 use crate::rules::source::{Report, Span};
-use crate::rules::tree::RequestsPerUnit;
 use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope};
 
 #[derive(Clone, Copy, Debug)]
@@ -90,26 +89,14 @@ pub(super) fn fleet(
     Some(FleetSettings { max_over, region, ..settings })
 }
 
-/// Returns the fleet settings of descriptors, which have no scope of their own.
-pub(super) fn of_descriptors(given: DefaultScope) -> Option<FleetSettings> {
-    (given.scope == Scope::Fleet).then(FleetSettings::default)
-}
-
-/// Adds the region's part to the fleet settings of one descriptor.
-pub(super) fn of_descriptor(
-    settings: FleetSettings,
-    given: DefaultScope,
-    amount: Option<RequestsPerUnit>,
-) -> FleetSettings {
-    let rate =
-        amount.and_then(|amount| Rate::new(amount.count, u64::from(amount.seconds) * SECOND_NANOS).ok());
-    let whole = rate.map(|rate| WholeNumbers::Tokens { rate, burst: rate.count() });
-    let region = given.weight.map(|weight| Region { weight, whole });
-    FleetSettings { region, ..settings }
+/// Returns the fleet settings of a descriptor, which has no scope of its own.
+pub(super) fn of_descriptor(given: DefaultScope, limit: &Limit) -> Option<FleetSettings> {
+    let region = given.weight.map(|weight| Region { weight, whole: whole_numbers(limit) });
+    (given.scope == Scope::Fleet).then(|| FleetSettings { region, ..FleetSettings::default() })
 }
 
 /// Converts a limit to its fleet form, in which all hosts share each quota.
-pub(in crate::rules) fn shared(limit: Limit, settings: &FleetSettings) -> Limit {
+pub(super) fn shared(limit: Limit, settings: &FleetSettings) -> Limit {
     let mut limit = weighed(limit, settings.region.as_ref());
     for allowance in limit.allowances.iter_mut().flatten() {
         match &allowance.quota {
@@ -312,8 +299,6 @@ fn max_over(
     }
     Some(share)
 }
-
-const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Fields that have a meaning on one host only, the reason, and the help.
 const STRANGERS: &[(&str, &str, &str)] = &[

@@ -4,18 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::KindFields;
-use super::overrides::{OverrideQuota, OverrideReader, QuotaClasses, overrides};
+use super::overrides::OverridesReader;
 use crate::limit::{Quota, concurrency};
 use crate::rules::de::Mapping;
 use crate::rules::file::{
-    Algorithm, Align, CandidateFields, ConcurrencyFields, ConcurrencyOverrideFields, LimitFields, ONLY,
-    OverValue, OverrideFields, RuleFields,
+    Algorithm, Align, CandidateFields, ConcurrencyFields, LimitFields, ONLY, OverValue, RuleFields,
 };
-use crate::rules::problem::ValueProblem;
 use crate::rules::rate_text::WrittenRate;
 use crate::rules::source::{Report, Span};
 use crate::rules::values::Max;
-use crate::rules::{Allowance, KeyPart, Limit, Overrides, rate_text};
+use crate::rules::{Allowance, KeyPart, Limit, Overrides};
 
 pub(super) struct Admitted {
     pub(super) limit: Limit,
@@ -60,11 +58,12 @@ fn admitted(
         }
         _ => None,
     };
-    let mut classes = QuotaClasses::default();
     let keepers: Vec<&Numbers<'_>> = std::iter::once(&rule).chain(&candidate).collect();
-    let overrides = overrides(&fields.common, mapping, key, &keepers, &mut classes, report);
-    let limit = rule.limit(&classes, report);
-    let candidate = candidate.and_then(|candidate| Some((candidate.limit(&classes, report)?, candidate.at)));
+    let mut reader = OverridesReader::new(key, &keepers);
+    let overrides = reader.read(&fields.common, mapping, report);
+    let limit = rule.limit(&reader, report);
+    let candidate =
+        candidate.as_ref().and_then(|candidate| Some((candidate.limit(&reader, report)?, candidate.at)));
     let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
     admitted.doubt(rule.at, report);
     Some(admitted)
@@ -86,42 +85,6 @@ impl Admitted {
             }
             _ => {}
         }
-    }
-}
-
-/// The numbers of a rule of `limits` and of its shadow rule.
-impl OverrideReader for Vec<&Numbers<'_>> {
-    type Entry = OverrideFields;
-    type Quota = OverrideQuota;
-
-    const COLUMN: &'static str = "rate";
-    const COLUMNS: &'static str = "`rate` and perhaps `burst`";
-
-    fn have_bursts(&self) -> bool {
-        self.iter().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
-    }
-
-    fn of_entry(
-        &self,
-        fields: &OverrideFields,
-        mapping: Mapping<'_>,
-        report: &mut Report<'_>,
-    ) -> Option<OverrideQuota> {
-        if fields.burst.is_some() && !self.have_bursts() {
-            let message = "`burst` is a field of `token_bucket`, and this rule is none";
-            report.error(mapping.at("burst"), message, "leave `burst` out");
-            return None;
-        }
-        Some(OverrideQuota { rate: fields.rate, burst: fields.burst.map(u32::from) })
-    }
-
-    fn of_cell(&self, text: &str, burst: Option<u32>) -> Result<OverrideQuota, ValueProblem> {
-        Ok(OverrideQuota { rate: rate_text::parse(text)?, burst })
-    }
-
-    fn check(&self, override_quota: &OverrideQuota) -> Result<(), ValueProblem> {
-        override_quota.check()?;
-        self.iter().try_for_each(|numbers| numbers.allowance(override_quota, None).map(drop))
     }
 }
 
@@ -268,9 +231,9 @@ pub(super) fn concurrency<'n>(
     mapping: Mapping<'n>,
     report: &mut Report<'_>,
 ) -> KindFields<'n> {
-    let mut classes = QuotaClasses::default();
-    let overrides = overrides(&fields.common, mapping, key, &PermitOverrides, &mut classes, report);
-    let limit = |own: Max| permits(own, &classes);
+    let mut reader = OverridesReader::new(key, &[]);
+    let overrides = reader.read(&fields.common, mapping, report);
+    let limit = |own: Max| permits(own, &reader);
     let candidate =
         fields.candidate.as_ref().map(|candidate| (limit(candidate.max), mapping.at("candidate")));
     let expires = fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0);
@@ -285,29 +248,10 @@ pub(super) fn concurrency<'n>(
     }
 }
 
-fn permits(own: Max, classes: &QuotaClasses<Max>) -> Limit {
-    let all = std::iter::once(&own).chain(classes.iter());
+fn permits(own: Max, reader: &OverridesReader<'_>) -> Limit {
+    let all = std::iter::once(&own).chain(reader.maxima());
     let quota = |max| Allowance::new(Quota::Concurrency(concurrency::ConcurrencyQuota::new(max)));
     Limit { allowances: all.map(|max| max.0.map(quota)).collect(), ..Limit::unlimited() }
-}
-
-/// Reader of the overrides of a `concurrency` rule. Each number is valid.
-struct PermitOverrides;
-
-impl OverrideReader for PermitOverrides {
-    type Entry = ConcurrencyOverrideFields;
-    type Quota = Max;
-
-    const COLUMN: &'static str = "max";
-    const COLUMNS: &'static str = "`max`";
-
-    fn of_entry(&self, fields: &Self::Entry, _: Mapping<'_>, _: &mut Report<'_>) -> Option<Max> {
-        Some(fields.max)
-    }
-
-    fn of_cell(&self, text: &str, _: Option<u32>) -> Result<Max, ValueProblem> {
-        Max::of_cell(text)
-    }
 }
 
 /// The usual request timeout of servers.

@@ -2,154 +2,259 @@
 //! header, then a row of numbers for each key.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
-
 use super::conditions::VALUE_BYTES_MAX;
 use super::conditions_of;
+use super::limits::Numbers;
 use crate::rules::csv::{Cell, CsvTable};
 use crate::rules::de::{self, Mapping};
-use crate::rules::file::CommonFields;
+use crate::rules::file::{Algorithm, CommonFields, ConcurrencyOverrideFields, OverrideFields};
 use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::rate_text::WrittenRate;
 use crate::rules::rows::NotAdded;
 use crate::rules::source::{Report, Span};
+use crate::rules::values::Max;
 use crate::rules::yaml::YamlNode;
-use crate::rules::{Condition, KeyPart, Overrides, Rows, amount};
+use crate::rules::{Condition, KeyPart, Overrides, Rows, amount, rate_text};
 
-/// A reader of the quotas of overrides, which a rule and its shadow rule must both support.
-pub(super) trait OverrideReader {
-    type Entry: DeserializeOwned;
-    type Quota: Copy + Eq + Hash;
+/// The reader of the overrides of one rule. It numbers their quotas from 1; 0 is the quota of the rule or its shadow rule. An
+/// override equal to the rule is numbered too, as it differs from the shadow rule.
+pub(super) struct OverridesReader<'k> {
+    key: &'k [KeyPart],
+    /// The rule of `limits` and its shadow rule, which must both support each quota; none of a rule of `concurrency`.
+    keepers: &'k [&'k Numbers<'k>],
+    quotas: Vec<OverrideNumbers>,
+    numbers: HashMap<OverrideNumbers, u32>,
+}
 
-    /// The field of an entry, and the column of a table, that has the quota.
-    const COLUMN: &'static str;
-    /// The columns of a table besides those of the key.
-    const COLUMNS: &'static str;
+/// The numbers of one override, as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum OverrideNumbers {
+    /// Of a rule of `limits`.
+    Rate(OverrideQuota),
+    /// Of a rule of `concurrency`.
+    Max(Max),
+}
 
-    fn have_bursts(&self) -> bool {
-        false
+impl<'k> OverridesReader<'k> {
+    pub(super) fn new(key: &'k [KeyPart], keepers: &'k [&'k Numbers<'k>]) -> OverridesReader<'k> {
+        OverridesReader { key, keepers, quotas: Vec::new(), numbers: HashMap::new() }
     }
 
-    fn of_entry(
-        &self,
-        fields: &Self::Entry,
+    /// Returns the rates from number 1 on.
+    pub(super) fn rates(&self) -> impl Iterator<Item = &OverrideQuota> + Clone {
+        self.quotas.iter().filter_map(|quota| match quota {
+            OverrideNumbers::Rate(rate) => Some(rate),
+            OverrideNumbers::Max(_) => None,
+        })
+    }
+
+    /// Returns the numbers of a rule of `concurrency` from number 1 on.
+    pub(super) fn maxima(&self) -> impl Iterator<Item = &Max> {
+        self.quotas.iter().filter_map(|quota| match quota {
+            OverrideNumbers::Max(max) => Some(max),
+            OverrideNumbers::Rate(_) => None,
+        })
+    }
+
+    /// Reads both fields; `None` if both are absent.
+    pub(super) fn read(
+        &mut self,
+        fields: &CommonFields<'_>,
         mapping: Mapping<'_>,
         report: &mut Report<'_>,
-    ) -> Option<Self::Quota>;
-
-    /// Reads the quota of a cell, with a burst from another one.
-    fn of_cell(&self, text: &str, burst: Option<u32>) -> Result<Self::Quota, ValueProblem>;
-
-    fn check(&self, _terms: &Self::Quota) -> Result<(), ValueProblem> {
-        Ok(())
-    }
-}
-
-/// Reads both fields; `None` if both are absent.
-pub(super) fn overrides<K: OverrideReader>(
-    fields: &CommonFields<'_>,
-    mapping: Mapping<'_>,
-    key: &[KeyPart],
-    keepers: &K,
-    classes: &mut QuotaClasses<K::Quota>,
-    report: &mut Report<'_>,
-) -> Option<Arc<Overrides>> {
-    let list = mapping.get("overrides").map(|_| entries(mapping, keepers, classes, report));
-    let file = fields.overrides_file.as_ref().zip(mapping.get("overrides_file"));
-    let rows = file.map(|(name, node)| rows(name.0, node, key, keepers, classes, report));
-    if list.is_none() && rows.is_none() {
-        return None;
-    }
-    let (file, rows) = rows.flatten().unzip();
-    Some(Arc::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
-}
-
-fn entries<K: OverrideReader>(
-    mapping: Mapping<'_>,
-    keepers: &K,
-    classes: &mut QuotaClasses<K::Quota>,
-    report: &mut Report<'_>,
-) -> Vec<(Vec<Condition>, u32)> {
-    let items = de::items(mapping, "overrides");
-    if items.len() > ENTRIES_MAX {
-        let message = format!("`overrides` has {} entries", items.len());
-        let help =
-            format!("write at most {ENTRIES_MAX}: they are looked at in turn; exact keys go into a file");
-        report.error(mapping.at("overrides"), message, help);
-        return Vec::new();
-    }
-    let mut entries = Vec::with_capacity(items.len());
-    for (place, item) in items.iter().enumerate() {
-        let Some(entry) = entry(item, keepers, classes, report) else { continue };
-        if entry.0.is_empty() && place + 1 < items.len() {
-            let message = "this override matches every request: those behind it are never looked at";
-            report.warning(item.at, message, "put it last, or give it a `match`");
-        }
-        entries.push(entry);
-    }
-    entries
-}
-
-fn entry<K: OverrideReader>(
-    node: &YamlNode,
-    keepers: &K,
-    classes: &mut QuotaClasses<K::Quota>,
-    report: &mut Report<'_>,
-) -> Option<(Vec<Condition>, u32)> {
-    let fields = de::read(node, report)?;
-    let mapping = Mapping(node);
-    let conditions = conditions_of(mapping, report);
-    let quota = keepers.of_entry(&fields, mapping, report)?;
-    let at = mapping.at(if mapping.has("burst") { "burst" } else { K::COLUMN });
-    let number = report.settle(at, classes.number(quota, |new| keepers.check(new)))?;
-    Some((conditions?, number))
-}
-
-fn rows<K: OverrideReader>(
-    name: &str,
-    node: &YamlNode,
-    key: &[KeyPart],
-    keepers: &K,
-    classes: &mut QuotaClasses<K::Quota>,
-    report: &mut Report<'_>,
-) -> Option<(Box<str>, Rows)> {
-    report.settle(node.at, check_file_name(name))?;
-    if key.is_empty() {
-        let message = "`overrides_file` lists keys, and this rule has one counter for all";
-        report.error(node.at, message, "write `key: [user]`, or `overrides` with a `match`");
-        return None;
-    }
-    let Some(read) = report.source().read_table(name) else {
-        let message = format!("{} cannot be found: these rules lie in no directory", shown(name));
-        report.error(node.at, message, "read them from a file");
-        return None;
-    };
-    let source = match read {
-        Ok(source) => source,
-        Err(unreadable) => {
-            let table = format!("write a table with a header: the attributes of `key`, {}", K::COLUMNS);
-            let help = unreadable.problem.help.as_deref().map_or(&*table, |help| match help {
-                help if help.starts_with("split") => "split it: give each part to a rule of its own",
-                help => help,
-            });
-            if unreadable.problem.position.line > 0 {
-                // The error is in a line of the table.
-                report.absorb(vec![*unreadable.problem]);
-            } else {
-                let message = format!("`overrides_file: {name}`: {}", unreadable.problem.message);
-                report.error(node.at, message, help);
-            }
+    ) -> Option<Arc<Overrides>> {
+        let list = mapping.get("overrides").map(|_| self.entries(mapping, report));
+        let file = fields.overrides_file.as_ref().zip(mapping.get("overrides_file"));
+        let rows = file.map(|(name, node)| self.rows(name.0, node, report));
+        if list.is_none() && rows.is_none() {
             return None;
         }
-    };
-    let mut about_table = Report::new(&source);
-    let rows = read_table(key, keepers, classes, &mut about_table);
-    report.absorb(about_table.into_problems());
-    Some((name.into(), rows))
+        let (file, rows) = rows.flatten().unzip();
+        Some(Arc::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
+    }
+
+    /// The field of an entry, and the column of a table, that has the quota.
+    fn column(&self) -> &'static str {
+        if self.keepers.is_empty() { "max" } else { "rate" }
+    }
+
+    fn have_bursts(&self) -> bool {
+        self.keepers.iter().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
+    }
+
+    /// Returns the number of a quota, after a check of a new one.
+    fn number_of(&mut self, quota: OverrideNumbers) -> Result<u32, ValueProblem> {
+        if let Some(known) = self.numbers.get(&quota) {
+            return Ok(*known);
+        }
+        if let OverrideNumbers::Rate(rate) = quota {
+            rate.check()?;
+            self.keepers.iter().try_for_each(|numbers| numbers.allowance(&rate, None).map(drop))?;
+        }
+        self.quotas.push(quota);
+        // Rows and entries are bounded far below 2³².
+        let number = u32::try_from(self.quotas.len()).unwrap_or(u32::MAX);
+        self.numbers.insert(quota, number);
+        Ok(number)
+    }
+
+    fn entries(&mut self, mapping: Mapping<'_>, report: &mut Report<'_>) -> Vec<(Vec<Condition>, u32)> {
+        let items = de::items(mapping, "overrides");
+        if items.len() > ENTRIES_MAX {
+            let message = format!("`overrides` has {} entries", items.len());
+            let help =
+                format!("write at most {ENTRIES_MAX}: they are looked at in turn; exact keys go into a file");
+            report.error(mapping.at("overrides"), message, help);
+            return Vec::new();
+        }
+        let mut entries = Vec::with_capacity(items.len());
+        for (place, item) in items.iter().enumerate() {
+            let Some(entry) = self.entry(item, report) else { continue };
+            if entry.0.is_empty() && place + 1 < items.len() {
+                let message = "this override matches every request: those behind it are never looked at";
+                report.warning(item.at, message, "put it last, or give it a `match`");
+            }
+            entries.push(entry);
+        }
+        entries
+    }
+
+    fn entry(&mut self, node: &YamlNode, report: &mut Report<'_>) -> Option<(Vec<Condition>, u32)> {
+        let mapping = Mapping(node);
+        let quota = if self.keepers.is_empty() {
+            de::read(node, report).map(|fields: ConcurrencyOverrideFields| OverrideNumbers::Max(fields.max))
+        } else {
+            de::read(node, report).map(|OverrideFields { rate, burst, .. }| {
+                OverrideNumbers::Rate(OverrideQuota { rate, burst: burst.map(u32::from) })
+            })
+        };
+        let quota = quota?;
+        let conditions = conditions_of(mapping, report);
+        if matches!(quota, OverrideNumbers::Rate(rate) if rate.burst.is_some()) && !self.have_bursts() {
+            report.error(mapping.at("burst"), NO_BURST, "leave `burst` out");
+            return None;
+        }
+        let at = mapping.at(if mapping.has("burst") { "burst" } else { self.column() });
+        let number = report.settle(at, self.number_of(quota))?;
+        Some((conditions?, number))
+    }
+
+    fn rows(&mut self, name: &str, node: &YamlNode, report: &mut Report<'_>) -> Option<(Box<str>, Rows)> {
+        report.settle(node.at, check_file_name(name))?;
+        if self.key.is_empty() {
+            let message = "`overrides_file` lists keys, and this rule has one counter for all";
+            report.error(node.at, message, "write `key: [user]`, or `overrides` with a `match`");
+            return None;
+        }
+        let Some(read) = report.source().read_table(name) else {
+            let message = format!("{} cannot be found: these rules lie in no directory", shown(name));
+            report.error(node.at, message, "read them from a file");
+            return None;
+        };
+        let source = match read {
+            Ok(source) => source,
+            Err(unreadable) if unreadable.problem.position.line > 0 => {
+                // The error is in a line of the table.
+                report.absorb(vec![*unreadable.problem]);
+                return None;
+            }
+            Err(unreadable) => {
+                let help = match &*unreadable.problem.help {
+                    help if help.starts_with("split") => "split it: give each part to a rule of its own",
+                    help => help,
+                };
+                let message = format!("`overrides_file: {name}`: {}", unreadable.problem.message);
+                report.error(node.at, message, help);
+                return None;
+            }
+        };
+        let mut about_table = Report::new(&source);
+        let rows = self.read_table(&mut about_table);
+        report.absorb(about_table.into_problems());
+        Some((name.into(), rows))
+    }
+
+    /// Reads the rows of a table. Errors are reported, up to [`ERRORS_MAX`].
+    fn read_table(&mut self, report: &mut Report<'_>) -> Rows {
+        let source = report.source();
+        let mut table = CsvTable::new(source.text());
+        let mut cells = Vec::new();
+        let Some(columns) = self.header(&mut table, &mut cells, report) else { return Rows::default() };
+        let mut reader = TableRows { columns, rows: Rows::default(), lines: Vec::new(), text: Vec::new() };
+        while let Some(record) = table.next(&mut cells) {
+            if report.errors() >= ERRORS_MAX {
+                break;
+            }
+            if reader.rows.len() == ROWS_MAX {
+                let help = "give callers a plan, and write an override for each plan";
+                report.error(Span::START, format!("more than {ROWS_MAX} rows"), help);
+                break;
+            }
+            match record {
+                Err((at, wrong)) => drop(report.settle::<()>(at, Err(wrong))),
+                Ok(()) => {
+                    if let Err((cell, wrong)) = reader.row(&cells, self) {
+                        let at = cells.get(cell).or(cells.last()).map(|cell| table.cell_span(cell));
+                        report.settle::<()>(at.unwrap_or_default(), Err(wrong));
+                    }
+                }
+            }
+        }
+        reader.rows.shrink();
+        reader.rows
+    }
+
+    fn header<'t>(
+        &self,
+        table: &mut CsvTable<'t>,
+        cells: &mut Vec<Cell<'t>>,
+        report: &mut Report<'_>,
+    ) -> Option<Columns> {
+        let (key, column) = (self.key, self.column());
+        let wanted: Vec<&str> = key.iter().map(|part| &*part.attribute).chain([column]).collect();
+        let example =
+            format!("the first line names the columns: {}, and `burst` if it differs", wanted.join(","));
+        match table.next(cells) {
+            None => {
+                report.error(Span::START, "the table is empty", example);
+                return None;
+            }
+            Some(Err((at, wrong))) => return report.settle(at, Err(wrong)),
+            Some(Ok(())) => {}
+        }
+        let errors_before = report.errors();
+        for (place, cell) in cells.iter().enumerate() {
+            let at = table.cell_span(cell);
+            let name = &*cell.text;
+            let known = wanted.contains(&name) || name == "burst";
+            if !known {
+                let near = de::nearest(name, wanted.iter().copied().chain(["burst"]), de::TYPO);
+                let help = near.map_or(example.clone(), |near| format!("did you mean `{near}`?"));
+                report.error(at, format!("unknown column {}", shown(name)), help);
+            } else if cells.iter().take(place).any(|before| before.text == cell.text) {
+                report.error(at, format!("a second column {}", shown(name)), "keep one of the two");
+            } else if name == "burst" && !self.have_bursts() {
+                report.error(at, NO_BURST, "leave it out");
+            }
+        }
+        if let Some(reserved) = key.iter().find(|part| [column, "burst"].contains(&&*part.attribute)) {
+            let message =
+                format!("the attribute {} has the name of another column", shown(&reserved.attribute));
+            report.error(Span::START, message, "use `overrides` for this rule");
+        }
+        let find = |name: &str| cells.iter().position(|cell| cell.text == name);
+        for name in wanted.iter().filter(|name| find(name).is_none()) {
+            report.error(Span::START, format!("no column {}", shown(name)), example.clone());
+        }
+        if report.errors() > errors_before {
+            return None;
+        }
+        let key = key.iter().map(|part| find(&part.attribute)).collect::<Option<Vec<_>>>()?;
+        Some(Columns { key, numbers: find(column)?, burst: find("burst"), count: cells.len() })
+    }
 }
 
 /// Checks that the table is beside the rules file, with a name that reloads watch.
@@ -190,40 +295,6 @@ impl OverrideQuota {
     }
 }
 
-/// The quotas of a rule's overrides, numbered from 1; 0 is the quota of the rule or its shadow rule. An
-/// override equal to the rule is numbered too, as it differs from the shadow rule.
-#[derive(Debug)]
-pub(super) struct QuotaClasses<T> {
-    quotas: Vec<T>,
-    numbers: HashMap<T, u32>,
-}
-
-impl<T> Default for QuotaClasses<T> {
-    fn default() -> QuotaClasses<T> {
-        QuotaClasses { quotas: Vec::new(), numbers: HashMap::new() }
-    }
-}
-
-impl<T: Copy + Eq + Hash> QuotaClasses<T> {
-    /// Returns the number of this quota; `check` validates new ones.
-    pub(super) fn number<E>(&mut self, quota: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
-        if let Some(known) = self.numbers.get(&quota) {
-            return Ok(*known);
-        }
-        check(&quota)?;
-        self.quotas.push(quota);
-        // Rows and entries are bounded far below 2³².
-        let number = u32::try_from(self.quotas.len()).unwrap_or(u32::MAX);
-        self.numbers.insert(quota, number);
-        Ok(number)
-    }
-
-    /// Returns the quotas from number 1 on.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
-        self.quotas.iter()
-    }
-}
-
 struct Columns {
     /// One for each key attribute.
     key: Vec<usize>,
@@ -232,91 +303,7 @@ struct Columns {
     count: usize,
 }
 
-/// Reads the rows of a table. Errors are reported, up to [`ERRORS_MAX`].
-fn read_table<K: OverrideReader>(
-    key: &[KeyPart],
-    keepers: &K,
-    classes: &mut QuotaClasses<K::Quota>,
-    report: &mut Report<'_>,
-) -> Rows {
-    let source = report.source();
-    let mut table = CsvTable::new(source.text());
-    let mut cells = Vec::new();
-    let Some(columns) = header(&mut table, &mut cells, key, keepers, report) else { return Rows::default() };
-    let mut reader = RowReader { key, columns, rows: Rows::default(), lines: Vec::new(), text: Vec::new() };
-    while let Some(record) = table.next(&mut cells) {
-        if report.errors() >= ERRORS_MAX {
-            break;
-        }
-        if reader.rows.len() == ROWS_MAX {
-            let help = "give callers a plan, and write an override for each plan";
-            report.error(Span::START, format!("more than {ROWS_MAX} rows"), help);
-            break;
-        }
-        match record {
-            Err((at, wrong)) => drop(report.settle::<()>(at, Err(wrong))),
-            Ok(()) => {
-                if let Err((cell, wrong)) = reader.row(&cells, keepers, classes) {
-                    let at = cells.get(cell).or(cells.last()).map(|cell| table.cell_span(cell));
-                    report.settle::<()>(at.unwrap_or_default(), Err(wrong));
-                }
-            }
-        }
-    }
-    reader.rows.shrink();
-    reader.rows
-}
-
-fn header<'t, K: OverrideReader>(
-    table: &mut CsvTable<'t>,
-    cells: &mut Vec<Cell<'t>>,
-    key: &[KeyPart],
-    keepers: &K,
-    report: &mut Report<'_>,
-) -> Option<Columns> {
-    let wanted: Vec<&str> = key.iter().map(|part| &*part.attribute).chain([K::COLUMN]).collect();
-    let example =
-        format!("the first line names the columns: {}, and `burst` if it differs", wanted.join(","));
-    match table.next(cells) {
-        None => {
-            report.error(Span::START, "the table is empty", example);
-            return None;
-        }
-        Some(Err((at, wrong))) => return report.settle(at, Err(wrong)),
-        Some(Ok(())) => {}
-    }
-    let errors_before = report.errors();
-    for (place, cell) in cells.iter().enumerate() {
-        let at = table.cell_span(cell);
-        let name = &*cell.text;
-        let known = wanted.contains(&name) || name == "burst";
-        if !known {
-            let near = de::nearest(name, wanted.iter().copied().chain(["burst"]), de::TYPO);
-            let help = near.map_or(example.clone(), |near| format!("did you mean `{near}`?"));
-            report.error(at, format!("unknown column {}", shown(name)), help);
-        } else if cells.iter().take(place).any(|before| before.text == cell.text) {
-            report.error(at, format!("a second column {}", shown(name)), "keep one of the two");
-        } else if name == "burst" && !keepers.have_bursts() {
-            report.error(at, "`burst` is a field of `token_bucket`, and this rule is none", "leave it out");
-        }
-    }
-    if let Some(reserved) = key.iter().find(|part| [K::COLUMN, "burst"].contains(&&*part.attribute)) {
-        let message = format!("the attribute {} has the name of another column", shown(&reserved.attribute));
-        report.error(Span::START, message, "use `overrides` for this rule");
-    }
-    let find = |name: &str| cells.iter().position(|cell| cell.text == name);
-    for name in wanted.iter().filter(|name| find(name).is_none()) {
-        report.error(Span::START, format!("no column {}", shown(name)), example.clone());
-    }
-    if report.errors() > errors_before {
-        return None;
-    }
-    let key = key.iter().map(|part| find(&part.attribute)).collect::<Option<Vec<_>>>()?;
-    Some(Columns { key, numbers: find(K::COLUMN)?, burst: find("burst"), count: cells.len() })
-}
-
-struct RowReader<'k> {
-    key: &'k [KeyPart],
+struct TableRows {
     columns: Columns,
     rows: Rows,
     /// The line of each row in insertion order.
@@ -325,13 +312,12 @@ struct RowReader<'k> {
     text: Vec<String>,
 }
 
-impl RowReader<'_> {
+impl TableRows {
     /// Adds a row. Errors carry the index of their cell.
-    fn row<K: OverrideReader>(
+    fn row(
         &mut self,
         cells: &[Cell<'_>],
-        keepers: &K,
-        classes: &mut QuotaClasses<K::Quota>,
+        reader: &mut OverridesReader<'_>,
     ) -> Result<(), (usize, ValueProblem)> {
         let Columns { numbers, burst, count, .. } = self.columns;
         if cells.len() != count {
@@ -351,11 +337,15 @@ impl RowReader<'_> {
         let text = |place: usize| cells.get(place).map_or("", |cell| &*cell.text);
         let burst = burst.filter(|place| !text(*place).is_empty());
         let read = |place: usize| read_burst(text(place)).map_err(|wrong| (place, wrong));
-        let quota = keepers.of_cell(text(numbers), burst.map(read).transpose()?);
+        let own_burst = burst.map(read).transpose()?;
+        let quota = match reader.keepers {
+            [] => Max::of_cell(text(numbers)).map(OverrideNumbers::Max),
+            _ => rate_text::parse(text(numbers))
+                .map(|rate| OverrideNumbers::Rate(OverrideQuota { rate, burst: own_burst })),
+        };
         let quota = quota.map_err(|wrong| (numbers, wrong))?;
-        let number = classes.number(quota, |new| keepers.check(new));
-        let number = number.map_err(|wrong| (burst.unwrap_or(numbers), wrong))?;
-        self.fill(cells)?;
+        let number = reader.number_of(quota).map_err(|wrong| (burst.unwrap_or(numbers), wrong))?;
+        self.fill(cells, reader.key)?;
         let first = self.columns.key.first().copied().unwrap_or_default();
         match self.rows.insert(self.text.iter().map(String::as_str), number) {
             Ok(()) => {
@@ -377,9 +367,9 @@ impl RowReader<'_> {
     }
 
     /// Transforms the key values of a row as those of a request are transformed.
-    fn fill(&mut self, cells: &[Cell<'_>]) -> Result<(), (usize, ValueProblem)> {
-        self.text.resize(self.key.len(), String::new());
-        for ((part, place), value) in self.key.iter().zip(&self.columns.key).zip(&mut self.text) {
+    fn fill(&mut self, cells: &[Cell<'_>], key: &[KeyPart]) -> Result<(), (usize, ValueProblem)> {
+        self.text.resize(key.len(), String::new());
+        for ((part, place), value) in key.iter().zip(&self.columns.key).zip(&mut self.text) {
             let cell = cells.get(*place).map_or("", |cell| &*cell.text);
             let attribute = shown(&part.attribute);
             if cell.is_empty() {
@@ -405,6 +395,8 @@ fn read_burst(text: &str) -> Result<u32, ValueProblem> {
         Err(wrong) => Err(ValueProblem { message: format!("`burst`: {}", wrong.message), ..wrong }),
     }
 }
+
+const NO_BURST: &str = "`burst` is a field of `token_bucket`, and this rule is none";
 
 /// Entries are evaluated one by one for each request of the rule.
 const ENTRIES_MAX: usize = 256;

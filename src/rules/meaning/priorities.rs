@@ -26,12 +26,9 @@ pub(crate) fn priorities(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec
     let mut names: Vec<Box<str>> = Vec::with_capacity(items.len());
     for item in items {
         let Some(Name(name)) = de::value(item, "priorities", report) else { continue };
-        if names.iter().any(|known| **known == *name) {
-            let message = format!("{} is written twice in `priorities`", shown(name));
-            report.error(item.at, message, "keep one of the two");
-            continue;
+        if report.is_new(item.at, name, names.iter().map(|known| &**known), "priorities") {
+            names.push(name.into());
         }
-        names.push(name.into());
     }
     (report.errors() == errors_before).then_some(names)
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
 use super::limits::{Numbers, WrittenOver as Written};
-use super::overrides::{OverrideQuota, QuotaClasses};
+use super::overrides::{OverrideQuota, OverridesReader};
 use crate::limit::fixed_window::WindowAlign;
 use crate::limit::{
     LimitError, Quota, Rate, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
@@ -18,15 +18,11 @@ use crate::rules::{Allowance, Limit, OverTreatment};
 
 impl Numbers<'_> {
     /// Makes the limit with one allowance per class.
-    pub(super) fn limit(
-        &self,
-        classes: &QuotaClasses<OverrideQuota>,
-        report: &mut Report<'_>,
-    ) -> Option<Limit> {
+    pub(super) fn limit(&self, overrides: &OverridesReader<'_>, report: &mut Report<'_>) -> Option<Limit> {
         let own = OverrideQuota { rate: self.rate, burst: self.fields.burst.map(u32::from) };
         // The rule's own quota is checked first, so that errors point to its field.
         report.settle(self.span_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
-        let all = std::iter::once(&own).chain(classes.iter());
+        let all = std::iter::once(&own).chain(overrides.rates());
         let scale = self.scale(all.clone());
         // Overrides were checked when read, so only errors of the common scale remain.
         let allowances = all.map(|override_quota| self.allowance(override_quota, scale)).collect();

@@ -42,19 +42,23 @@ pub(super) fn region(
             break;
         }
     }
-    let whole = match limit.quota() {
-        Some(Quota::TokenBucket(bucket)) => {
+    Some(Region { weight, whole: whole_numbers(limit) })
+}
+
+/// Returns the numbers of all regions together; `None` if the limit has none of its own.
+pub(super) fn whole_numbers(limit: &Limit) -> Option<WholeNumbers> {
+    match limit.quota()? {
+        Quota::TokenBucket(bucket) => {
             Some(WholeNumbers::Tokens { rate: bucket.rate(), burst: bucket.burst() })
         }
-        Some(Quota::Concurrency(quota)) => Some(WholeNumbers::Permits(quota.max())),
-        Some(window) if is_window(window) => {
+        Quota::Concurrency(quota) => Some(WholeNumbers::Permits(quota.max())),
+        window if is_window(window) => {
             let nanos = window.window().as_nanos();
             let rate = Rate::new(window.limit(), nanos).ok();
             rate.map(|rate| WholeNumbers::Tokens { rate, burst: window.limit() })
         }
         _ => None,
-    };
-    Some(Region { weight, whole })
+    }
 }
 
 /// Scales a limit to the region's part.

@@ -81,8 +81,7 @@ fn callers(
     let mut names: Vec<Box<str>> = Vec::with_capacity(by.len());
     for item in by {
         let name = item.value.0;
-        if names.iter().any(|known| **known == *name) {
-            report.error(item.at, format!("{} is written twice in `by`", shown(name)), "keep one of the two");
+        if !report.is_new(item.at, name, names.iter().map(|known| &**known), "by") {
             return None;
         }
         names.push(name.into());

@@ -1,25 +1,27 @@
 //! Reader of `descriptors`: nodes and their limits. Reports fields that have no effect here.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use super::fleet::{DefaultScope, of_descriptor, of_descriptors};
+use super::fleet::{DefaultScope, of_descriptor, shared};
+use crate::limit::Quota;
+use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign, WindowPeriod};
 use crate::rules::de::{self, Mapping, suggest};
 use crate::rules::file::{DescriptorFields, RateLimitFields};
 use crate::rules::problem::shown;
 use crate::rules::source::{Report, Span};
-use crate::rules::tree::{Branch, NodeLimit, RequestsPerUnit};
+use crate::rules::tree::{Branch, NodeLimit};
 use crate::rules::values::Text;
 use crate::rules::yaml::{Value, YamlNode};
-use crate::rules::{FleetSettings, check_name};
+use crate::rules::{Allowance, Limit, Mode, RefusedCost, Rule, check_name};
 
 pub(in crate::rules) fn descriptors(
     nodes: &[YamlNode],
     given: DefaultScope,
     report: &mut Report<'_>,
 ) -> Vec<Branch> {
-    let fleet = of_descriptors(given).map(|settings| (settings, given));
-    let mut reader = TreeReader { report, fleet, depth: 0, idle: BTreeMap::new() };
+    let mut reader = TreeReader { report, given, depth: 0, idle: BTreeMap::new() };
     let branches = reader.level(nodes);
     reader.report_idle();
     branches
@@ -27,8 +29,7 @@ pub(in crate::rules) fn descriptors(
 
 struct TreeReader<'r, 's> {
     report: &'r mut Report<'s>,
-    /// The fleet settings of its limits, with `scope: fleet`.
-    fleet: Option<(FleetSettings, DefaultScope)>,
+    given: DefaultScope,
     depth: usize,
     /// Fields without effect: the first span and the number of uses.
     idle: BTreeMap<&'static str, (Span, usize)>,
@@ -42,17 +43,17 @@ struct TreeEntry<'n> {
 
 impl TreeReader<'_, '_> {
     fn level(&mut self, nodes: &[YamlNode]) -> Vec<Branch> {
-        let mut known: HashMap<Box<str>, KnownKey> = HashMap::new();
+        // The first span of each text, and the key it was written with.
+        let mut known: HashMap<Cow<'_, str>, (Span, &str)> = HashMap::new();
         let mut branches = Vec::new();
         for node in nodes {
             let fields: Option<DescriptorFields<'_>> = de::read(node, self.report);
             let mapping = Mapping(node);
             let entry = fields.as_ref().and_then(|fields| self.entry(fields, mapping));
             if let Some(entry) = &entry {
-                let known_as = KnownKey { at: entry.at, key: entry.key.into() };
-                match known.get(&*entry.text()) {
-                    Some(first) => self.report_second(entry, first),
-                    None => drop(known.insert(entry.text().into(), known_as)),
+                match known.entry(entry.text()) {
+                    Entry::Occupied(first) => self.report_second(entry, *first.get()),
+                    Entry::Vacant(free) => drop(free.insert((entry.at, entry.key))),
                 }
             }
             branches.extend(self.node(entry.as_ref(), fields.as_ref(), mapping));
@@ -124,15 +125,24 @@ impl TreeReader<'_, '_> {
             }
             return None;
         };
-        let limit = rate_limit(limit, Mapping(node), self.report)?;
-        let fleet = self.fleet.map(|(settings, given)| of_descriptor(settings, given, limit.amount));
-        Some(NodeLimit { shadow, quota, fleet, ..limit })
+        let name = limit.name.map(|name| name.0).filter(|name| !name.is_empty());
+        let own = rate_limit(limit, Mapping(node), self.report);
+        let replaces = replaces(limit, name, self.report);
+        let own = own?;
+        let fleet = of_descriptor(self.given, &own);
+        let own = match &fleet {
+            Some(settings) => shared(own, settings),
+            None => own,
+        };
+        let position = self.report.source().position(mapping.at("key"));
+        let mode = if shadow || quota { Mode::Shadow } else { Mode::Enforce };
+        let rule = Rule { mode, is_quota: quota && !shadow, fleet, ..Rule::new("", position, own) };
+        Some(NodeLimit { rule, name: name.map(Into::into), replaces })
     }
 
-    fn report_second(&mut self, entry: &TreeEntry<'_>, first: &KnownKey) {
-        let line = first.at.line;
+    fn report_second(&mut self, entry: &TreeEntry<'_>, (Span { line, .. }, first): (Span, &str)) {
         let text = entry.text();
-        if *first.key == *entry.key {
+        if *first == *entry.key {
             let message = format!("a second descriptor {} on its level", shown(&text));
             self.report.error(entry.at, message, format!("keep one of the two; the first is on line {line}"));
             return;
@@ -172,7 +182,7 @@ impl TreeReader<'_, '_> {
             && keys.all(|key| check_name(key, "an entry").is_err())
         {
             let message = format!("no request has this key: {}", wrong.message);
-            self.report.warning(entry.at, message, wrong.help.unwrap_or_default());
+            self.report.warning(entry.at, message, wrong.help);
         }
     }
 
@@ -199,12 +209,6 @@ impl TreeReader<'_, '_> {
     }
 }
 
-/// The first span of a text, and the key it was written with.
-struct KnownKey {
-    at: Span,
-    key: Box<str>,
-}
-
 impl<'n> TreeEntry<'n> {
     /// Returns the text of the node: `key_value`, or the key alone.
     fn text(&self) -> Cow<'n, str> {
@@ -215,20 +219,22 @@ impl<'n> TreeEntry<'n> {
     }
 }
 
-/// Checks a limit; its rule has no name yet.
-fn rate_limit(
-    fields: &RateLimitFields<'_>,
-    mapping: Mapping<'_>,
-    report: &mut Report<'_>,
-) -> Option<NodeLimit> {
+/// Makes a limit: windows aligned to the Unix epoch, in which refused requests count.
+fn rate_limit(fields: &RateLimitFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Limit> {
     let unlimited = fields.unlimited.unwrap_or_default();
     let count = count(fields, unlimited, mapping, report);
     let seconds = unit(fields, unlimited, mapping, report);
-    let name = fields.name.map(|name| name.0).filter(|name| !name.is_empty());
-    let replaces = replaces(fields, name, report);
-    let amount = if unlimited { None } else { Some(RequestsPerUnit { count, seconds: seconds? }) };
-    let name = name.map(Into::into);
-    Some(NodeLimit { rule: Box::default(), amount, shadow: false, quota: false, fleet: None, name, replaces })
+    let allowance = match unlimited {
+        true => None,
+        false => {
+            let period = WindowPeriod::Nanos(u64::from(seconds?) * SECOND_NANOS);
+            let quota = FixedWindowQuota::new(count, period, WindowAlign::Epoch);
+            let quota =
+                quota.unwrap_or_else(|_| unreachable!("no window of a unit is too long or too short"));
+            Some(Allowance::new(Quota::FixedWindow(quota)))
+        }
+    };
+    Some(Limit { allowances: vec![allowance], refused: RefusedCost::Counted, ..Limit::unlimited() })
 }
 
 fn count(
@@ -338,3 +344,5 @@ const UNITS: [(&str, u32); 7] = [
 ];
 
 const DAY: u32 = 86_400;
+
+const SECOND_NANOS: u64 = 1_000_000_000;

@@ -20,12 +20,7 @@ pub(super) fn signals(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Si
     let mut signals: Vec<SignalRule> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
         let Some(Name(name)) = de::value(key, "signals", report) else { continue };
-        if signals.iter().any(|known| *known.name == *name) {
-            report.error(
-                key.at,
-                format!("{} is written twice in `signals`", shown(name)),
-                "keep one of the two",
-            );
+        if !report.is_new(key.at, name, signals.iter().map(|known| &*known.name), "signals") {
             continue;
         }
         if let Some(near) = near(name) {
