@@ -217,7 +217,7 @@ fn share_of(quota: &Quota, share: u16, scale: Option<TickScale>) -> Result<Quota
     made.map_err(|error| over_wrong("elastic", share, limit, &error))
 }
 
-fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, LimitError> {
+pub(super) fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, LimitError> {
     Ok(match quota {
         Quota::TokenBucket(quota) => {
             Quota::TokenBucket(token_bucket::TokenBucketQuota::on_scale(quota.rate(), limit, quota.scale())?)

@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 
 use super::limits::Admitted;
+use super::quotas::with_limit;
 use crate::limit::{
     PERIOD_NANOS_MAX, Quota, Rate, TickScale, concurrency, greatest_common_divisor, token_bucket,
 };
@@ -77,14 +78,8 @@ pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
             allowance.quota = Quota::Concurrency(concurrency::ConcurrencyQuota::new(max));
         }
         let part = part_of_count(allowance.quota.limit(), weight);
-        let window = match &allowance.quota {
-            Quota::FixedWindow(window) if window.count() > 0 => {
-                window.with_count(part).ok().map(Quota::FixedWindow)
-            }
-            Quota::SlidingWindow(window) => window.with_count(part).ok().map(Quota::SlidingWindow),
-            _ => None,
-        };
-        if let Some(window) = window {
+        let is_counted = is_window(&allowance.quota) && allowance.quota.limit() > 0;
+        if let Some(window) = is_counted.then(|| with_limit(&allowance.quota, part).ok()).flatten() {
             if allowance.max_debt == allowance.quota.limit() {
                 allowance.max_debt = part;
             }

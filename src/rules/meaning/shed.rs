@@ -166,31 +166,26 @@ fn settle(
     priorities: &[Box<str>],
     report: &mut Report<'_>,
 ) {
-    let needs = [ShedPart::Brake, ShedPart::Fleet, ShedPart::Workers];
-    let needs = needs.map(|part| (part, mapping.key(part.into())));
     if priorities.is_empty() {
-        let first = needs.into_iter().filter_map(|(part, at)| Some((part, at?)));
-        if let Some((part, at)) = first.min_by_key(|(_, at)| at.byte) {
+        let needs = [ShedPart::Brake, ShedPart::Fleet, ShedPart::Workers].into_iter();
+        let needs = needs.filter_map(|part| Some((part, mapping.key(part.into())?)));
+        if let Some((part, at)) = needs.min_by_key(|(_, at)| at.byte) {
             // One error suffices, as one line repairs all.
             let message = format!("`{part}` refuses by importance, and the domain has no `priorities`");
             report.error(at, message, "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain");
         }
         return;
     }
-    for (part, at) in needs {
-        let Some(at) = at else { continue };
-        let at_field = |field: &str| {
-            mapping.get(part.into()).and_then(|node| Mapping(node).get(field)).map(|node| node.at)
-        };
-        match part {
-            ShedPart::Brake => settle_brake(shed, priorities, at, at_field("bands"), report),
-            ShedPart::Fleet => {
-                let reserved_for = reserved_for.zip(at_field("for"));
-                settle_reserve(shed, priorities, at, reserved_for, report);
-            }
-            ShedPart::Workers => check_workers(shed, priorities, at, report),
-            ShedPart::QueueAge => {}
-        }
+    let part = |part: ShedPart| mapping.key(part.into()).zip(mapping.get(part.into()).map(Mapping));
+    let at_field = |own: Mapping<'_>, field: &str| own.get(field).map(|node| node.at);
+    if let Some((at, own)) = part(ShedPart::Brake) {
+        settle_brake(shed, priorities, at, at_field(own, "bands"), report);
+    }
+    if let Some((at, own)) = part(ShedPart::Fleet) {
+        settle_reserve(shed, priorities, at, reserved_for.zip(at_field(own, "for")), report);
+    }
+    if let Some((at, _)) = part(ShedPart::Workers) {
+        check_workers(shed, priorities, at, report);
     }
 }
 
