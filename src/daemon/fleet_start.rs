@@ -27,8 +27,8 @@ use crate::terms::without_number;
 /// # Errors
 /// Why this daemon cannot join (logged): until it is started again, fleet rules limit on this host alone.
 pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Result<Option<SyncPlan>, String> {
-    let Some(redis) = &settings.redis else { return Ok(None) };
-    join_redis(redis, settings.hosts_at_least, taken).map(Some).inspect_err(|why| {
+    let joined = settings.redis.as_ref().map(|redis| join_redis(redis, settings.hosts_at_least, taken));
+    joined.transpose().inspect_err(|why| {
         error!(
             "{why}: rules of the fleet limit on this host alone until that is fixed and the daemon restarted"
         );

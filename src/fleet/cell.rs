@@ -5,37 +5,9 @@
 use super::window::{CellWindow, WindowReply, WindowRequest};
 use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 use crate::clock::{Micros, Timestamp};
-use crate::rules::fleet_counts;
 use std::time::Duration;
 
-/// A refill of `num` µtok every `den` µs, in lowest terms: 1000/s is 1000/1, 10/h is 1/360.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CellRate {
-    num: u32,
-    den: u32,
-}
-
-impl CellRate {
-    /// Makes a rate; `None` if the scripts cannot count it exactly ([`fleet_counts`]).
-    #[must_use]
-    pub fn new(num: u64, den: u64) -> Option<CellRate> {
-        let counts = fleet_counts(num, den);
-        let (num, den) = (u32::try_from(num).ok()?, u32::try_from(den).ok()?);
-        counts.then_some(CellRate { num, den })
-    }
-
-    /// The µtok of one step.
-    #[must_use]
-    pub fn num(self) -> u64 {
-        u64::from(self.num)
-    }
-
-    /// The µs of one step.
-    #[must_use]
-    pub fn den(self) -> u64 {
-        u64::from(self.den)
-    }
-}
+pub use crate::rules::CellRate;
 
 /// The quota of a rule for one key, and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +45,7 @@ pub(super) struct LastReply {
 }
 
 impl LastReply {
-    /// `window`: that of the request and of the reply, if the cell is one.
+    /// Makes it for a cell of this level, or for a window by its parts of the request and of the reply.
     pub(super) fn new(
         quota: &CellQuota,
         level: i64,

@@ -109,12 +109,6 @@ impl Bucket {
         name
     }
 
-    fn name(self, rest: &str) -> Vec<u8> {
-        let mut name = self.name_of(rest.len());
-        name.extend_from_slice(rest.as_bytes());
-        name
-    }
-
     /// The common prefix of its names, with capacity for `more` further bytes.
     fn name_of(self, more: usize) -> Vec<u8> {
         let mut name = Vec::with_capacity(b"tg:{t00}:".len() + more);
@@ -140,7 +134,9 @@ pub struct CommandHead {
 impl CommandHead {
     pub(super) fn keys(&self, cells: impl Iterator<Item = (char, [u8; 16])>) -> Vec<Vec<u8>> {
         let mut keys = Vec::with_capacity(CELLS_MAX + 1);
-        keys.push(self.bucket.name("b"));
+        let mut birth = self.bucket.name_of(1);
+        birth.push(b'b');
+        keys.push(birth);
         keys.extend(cells.map(|(kind, cell)| self.bucket.cell(kind, cell)));
         keys
     }

@@ -6,19 +6,17 @@ use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, LastR
 use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
-use crate::rules::{fleet_rate, nearest_fleet_rate};
 use demand::{needed, own_part, token_takes};
 use std::time::Duration;
 
 /// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
 pub(super) fn cell_quota(budget: &FleetBudget, version: u64) -> Option<CellQuota> {
     let bucket = budget.quota.bucket();
-    let (num, den) = match budget.quota.window() {
-        None => fleet_rate(bucket.rate())?,
+    let rate = match budget.quota.window() {
+        None => CellRate::of(bucket.rate())?,
         // The scripts do not count by the rate of a window.
-        Some(_) => nearest_fleet_rate(bucket.rate()),
+        Some(_) => CellRate::near(bucket.rate()),
     };
-    let rate = CellRate::new(num, den)?;
     Some(CellQuota { version, rate, burst: u64::from(bucket.burst()) * TOKEN })
 }
 

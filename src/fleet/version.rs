@@ -53,12 +53,18 @@ pub(super) struct Versions {
 #[derive(Debug)]
 struct KnownVersion {
     numbers: String,
-    /// The numbers that this host had before, and their version.
-    before: Option<(String, u64)>,
-    version: Option<u64>,
+    /// The newest numbers of which this host knows the version, and that.
+    newest: Option<(String, u64)>,
     /// The newest version that a cell in Redis had.
     seen: u64,
     status: VersionState,
+}
+
+impl KnownVersion {
+    /// The version of the present numbers.
+    fn version(&self) -> Option<u64> {
+        self.newest.as_ref().filter(|(numbers, _)| *numbers == self.numbers).map(|(_, version)| *version)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,15 +83,11 @@ impl Versions {
             Some((*number, fingerprint(&cell_quota(budget, 0)?, cell_window(budget, 0).as_ref())))
         });
         for (number, numbers) in prints {
-            let before = match self.known.get(&number) {
+            let newest = match self.known.get(&number) {
                 Some(known) if known.numbers == numbers => continue,
-                Some(KnownVersion { numbers, version: Some(version), .. }) => {
-                    Some((numbers.clone(), *version))
-                }
-                Some(known) => known.before.clone(),
-                None => None,
+                known => known.and_then(|known| known.newest.clone()),
             };
-            let known = KnownVersion { numbers, before, version: None, seen: 0, status: VersionState::Due };
+            let known = KnownVersion { numbers, newest, seen: 0, status: VersionState::Due };
             self.known.insert(number, known);
         }
     }
@@ -99,7 +101,7 @@ impl Versions {
     pub(super) fn record_seen(&mut self, budget: u64, version: u64) {
         let known = self.known.get_mut(&budget).filter(|known| known.status == VersionState::Settled);
         if let Some(known) = known
-            && known.version.is_some_and(|own| own < version)
+            && known.version().is_some_and(|own| own < version)
             && known.seen < version
         {
             (known.seen, known.status) = (version, VersionState::Due);
@@ -110,20 +112,15 @@ impl Versions {
     pub(super) fn next(&mut self) -> Option<VersionCommand> {
         let (number, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
         known.status = VersionState::Asked;
-        let before = match known.version {
-            // The numbers are unchanged.
-            Some(version) => Some((known.numbers.clone(), version)),
-            None => known.before.clone(),
-        };
-        Some(VersionCommand { rule: name(*number), numbers: known.numbers.clone(), before })
+        let (numbers, before) = (known.numbers.clone(), known.newest.clone());
+        Some(VersionCommand { rule: name(*number), numbers, before })
     }
 
     /// Applies a reply, unless the numbers have changed since.
     pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) {
         if let Some(known) = self.pending(command) {
             known.status = VersionState::Settled;
-            known.version = Some(version);
-            known.before = None;
+            known.newest = Some((known.numbers.clone(), version));
         }
     }
 
@@ -136,15 +133,13 @@ impl Versions {
 
     /// The known versions, by budget.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
+        self.known.iter().filter_map(|(number, known)| Some((*number, known.version()?)))
     }
 
     /// The newest known version of a budget's numbers, of its present or else of its previous ones.
     pub(super) fn newest(&self, budget: u64) -> u64 {
-        let known = self.known.get(&budget);
-        known
-            .and_then(|known| known.version.or(known.before.as_ref().map(|(_, version)| *version)))
-            .unwrap_or(FIRST)
+        let newest = self.known.get(&budget).and_then(|known| known.newest.as_ref());
+        newest.map_or(FIRST, |(_, version)| *version)
     }
 
     fn pending(&mut self, command: &VersionCommand) -> Option<&mut KnownVersion> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// How the windows of a key turn, as Redis counts: in sub-buckets of equal length, of which the newest count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellWindow {
-    /// Sub-buckets that count: 1 for a fixed window, k + 1 for a sliding one of k; at most [`SLOTS_MAX`].
+    /// Sub-buckets that count: 1 for a fixed window, k + 1 for a sliding one of k; at most 61.
     pub slots: u32,
     /// The length of a sub-bucket in microseconds, at least 1; 0 for a calendar.
     pub step: u64,
@@ -127,7 +127,5 @@ impl RedisClock {
     }
 }
 
-/// Sixty sub-buckets, and the expiring one.
-pub const SLOTS_MAX: u32 = 61;
 /// The longest window: 366 days.
 pub const STEP_MAX: u64 = 366 * 86_400 * 1_000_000;

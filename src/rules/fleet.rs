@@ -182,38 +182,63 @@ pub(super) fn is_tiny(quota: &Quota, hosts: u32) -> bool {
     u64::from(quota.limit()) < 2 * u64::from(hosts)
 }
 
-/// Converts a rate to millionths of a token per number of microseconds, in lowest terms. `None` if the rate
-/// is too fast, or its numbers too large, for Redis scripts to count exactly.
-pub fn fleet_rate(rate: Rate) -> Option<(u64, u64)> {
-    // N per p ns are N × 10⁶ millionths per p ÷ 10³ µs. A count has 32 bits.
-    let (parts, period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
-    let common = greatest_common_divisor(parts, period).max(1);
-    let (parts, period) = (parts / common, period / common);
-    fleet_counts(parts, period).then_some((parts, period))
+/// A refill of `num` millionths of a token every `den` microseconds, in lowest terms, as Redis scripts count it: 1000/s is
+/// 1000/1, 10/h is 1/360.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CellRate {
+    pub(crate) num: u32,
+    pub(crate) den: u32,
 }
 
-/// Returns a rate near this one that scripts can count, for display and averages only.
-pub(crate) fn nearest_fleet_rate(rate: Rate) -> (u64, u64) {
-    let (mut parts, mut period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
-    loop {
-        let common = greatest_common_divisor(parts, period).max(1);
-        (parts, period) = (parts / common, period / common);
-        if fleet_counts(parts, period) {
-            return (parts, period);
+impl CellRate {
+    /// Makes a rate; `None` if scripts, which count in doubles, cannot count it exactly: it is not in lowest terms, or the
+    /// product of its numbers plus a remainder may reach 2⁵³.
+    pub fn new(num: u64, den: u64) -> Option<CellRate> {
+        let is_exact = (1..=PRODUCT_MAX).contains(&num.saturating_mul(den))
+            && num <= RATE_PARTS_MAX
+            && greatest_common_divisor(num, den) == 1;
+        let (num, den) = (u32::try_from(num).ok()?, u32::try_from(den).ok()?);
+        is_exact.then_some(CellRate { num, den })
+    }
+
+    /// Converts the rate of a rule; `None` if it is too fast, or its numbers are too large, to be counted exactly.
+    pub fn of(rate: Rate) -> Option<CellRate> {
+        let (num, den) = in_lowest_terms(parts_of(rate));
+        CellRate::new(num, den)
+    }
+
+    /// Returns a rate near this one that scripts can count, for display and averages only.
+    pub(crate) fn near(rate: Rate) -> CellRate {
+        let mut parts = parts_of(rate);
+        loop {
+            let (num, den) = in_lowest_terms(parts);
+            if let Some(rate) = CellRate::new(num, den) {
+                return rate;
+            }
+            // Repeated halving ends at 1 per 1.
+            parts = ((num / 2).max(1), (den / 2).max(1));
         }
-        // Repeated halving ends at 1 per 1.
-        (parts, period) = ((parts / 2).max(1), (period / 2).max(1));
+    }
+
+    /// The millionths of a token of one step.
+    pub fn num(self) -> u64 {
+        self.num.into()
+    }
+
+    /// The microseconds of one step.
+    pub fn den(self) -> u64 {
+        self.den.into()
     }
 }
 
-/// Whether Redis scripts, which count in doubles, count this rate exactly: it is in lowest terms, and the
-/// product of its numbers plus a remainder stays below 2⁵³.
-pub fn fleet_counts(parts: u64, period: u64) -> bool {
-    let product = parts.saturating_mul(period);
-    (1..=PRODUCT_MAX).contains(&product)
-        && parts <= RATE_PARTS_MAX
-        && period <= u64::from(u32::MAX)
-        && greatest_common_divisor(parts, period) == 1
+/// N per p ns are N × 10⁶ millionths per p ÷ 10³ µs. A count has 32 bits.
+fn parts_of(rate: Rate) -> (u64, u64) {
+    (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos())
+}
+
+fn in_lowest_terms((num, den): (u64, u64)) -> (u64, u64) {
+    let common = greatest_common_divisor(num, den).max(1);
+    (num / common, den / common)
 }
 
 /// The largest excess over the budget of one key at a given host count, as long as Redis answers and keeps its
@@ -351,7 +376,7 @@ pub const REMOTE_CHECK_WAIT_MAX_MILLIS: u64 = 50;
 
 #[cfg(test)]
 mod tests {
-    use super::fleet_rate;
+    use super::CellRate;
     use crate::limit::Rate;
 
     #[test]
@@ -374,7 +399,8 @@ mod tests {
             (3, 1_000_000_500, Some((2_000_000, 666_667))),
         ] {
             let rate = Rate::new(count, period).unwrap();
-            assert_eq!(fleet_rate(rate), expected, "{rate}");
+            let found = CellRate::of(rate).map(|rate| (rate.num(), rate.den()));
+            assert_eq!(found, expected, "{rate}");
         }
     }
 }

@@ -45,10 +45,9 @@ pub mod yaml;
 pub use condition::{Condition, Pattern, conditions};
 pub use contents::{Fingerprint, glance};
 pub use difference::Difference;
-pub(crate) use fleet::nearest_fleet_rate;
 pub use fleet::{
-    FleetBound, FleetMode, FleetSettings, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, Region, Scope, Scopes,
-    WholeNumbers, fleet_counts, fleet_rate,
+    CellRate, FleetBound, FleetMode, FleetSettings, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, Region, Scope,
+    Scopes, WholeNumbers,
 };
 pub use glob::Glob;
 pub use key::{KeyPart, KeyScratch, Transform};

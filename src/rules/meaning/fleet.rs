@@ -7,7 +7,7 @@ use crate::limit::Quota;
 use crate::limit::share::{self, Fallback, RemoteCheckWait};
 use crate::rules::de::Mapping;
 use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
-use crate::rules::fleet::{Region, fleet_rate, is_window};
+use crate::rules::fleet::{CellRate, Region, is_window};
 use crate::rules::percent::{self, Percent};
 use crate::rules::source::{Report, Span};
 use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope};
@@ -214,7 +214,7 @@ fn about_rates(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut R
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
     let mut allowances = (0..).zip(&limit.allowances);
     let wrong = allowances.find_map(|(number, allowance)| match &allowance.as_ref()?.quota {
-        Quota::TokenBucket(quota) if fleet_rate(quota.rate()).is_none() => Some((number, quota.rate())),
+        Quota::TokenBucket(quota) if CellRate::of(quota.rate()).is_none() => Some((number, quota.rate())),
         _ => None,
     });
     let Some((number, rate)) = wrong else { return };

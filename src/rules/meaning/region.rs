@@ -10,7 +10,7 @@ use crate::limit::{
 };
 use crate::rules::Limit;
 use crate::rules::de::Mapping;
-use crate::rules::fleet::{Region, WholeNumbers, fleet_rate, is_window};
+use crate::rules::fleet::{CellRate, Region, WholeNumbers, is_window};
 use crate::rules::percent::Percent;
 use crate::rules::source::Report;
 
@@ -124,7 +124,7 @@ fn part_of_rate(rate: Rate, weight: u16) -> Rate {
     let longest = (1, Some(PERIOD_NANOS_MAX));
     let mut rates = [exact, below, of_one, longest].into_iter().filter_map(|(count, period)| {
         let rate = Rate::new(u32::try_from(count).ok()?, period?).ok()?;
-        fleet_rate(rate).map(|_| rate)
+        CellRate::of(rate).map(|_| rate)
     });
     rates.next().unwrap_or_else(|| unreachable!("hosts can share one unit in 366 days"))
 }
