@@ -221,14 +221,6 @@ impl PoolShedding {
         self.modes.get(part as usize).copied().flatten().filter(|mode| *mode != Mode::Disabled)
     }
 
-    pub(super) fn brakes(&self) -> bool {
-        self.mode(ShedPart::Brake) == Some(Mode::Enforce)
-    }
-
-    pub(super) fn sheds(&self) -> bool {
-        self.shed.workers.is_some()
-    }
-
     /// The index of a priority among those that the controller sheds, 0 being the first to shed; `None` if
     /// never shed.
     pub(super) fn shed_rank(&self, priority: usize) -> Option<usize> {

@@ -372,7 +372,7 @@ impl Leases {
                     why = NotHeld::Foreign;
                     break;
                 }
-                None if table.was_allocated(hidden) => why = NotHeld::Ended,
+                None if hidden < table.allocated => why = NotHeld::Ended,
                 None => {}
             }
         }

@@ -103,7 +103,7 @@ use memory::Memory;
 use pool::PoolTable;
 use refundable_costs::RefundableCosts;
 use rule_set::CompiledRuleSet;
-use shards::{Shards, Sweeper};
+use shards::{SHARDS, Shards, Sweeper};
 use slots::Slots;
 use sync::{AtomicBool, Mutex, Ordering};
 
@@ -228,7 +228,11 @@ impl Engine {
     /// Sums the concurrency rules' counts: each lease counts once for each of its rules.
     #[must_use]
     pub fn in_progress(&self) -> u64 {
-        self.shards.in_progress()
+        let mut sum = 0;
+        for shard in 0..SHARDS {
+            self.shards.lock(shard).in_progress.each(|_, leases| sum += u64::from(leases.count()));
+        }
+        sum
     }
 
     /// Removes states that equal fresh ones, at most one round of shards per call. It changes no decision, so its
@@ -276,7 +280,7 @@ impl Engine {
     /// Counts the keys whose state differed from a fresh one when last examined.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.shards.keys()
+        (0..SHARDS).map(|shard| self.shards.lock(shard).keys()).sum()
     }
 
     /// Bytes allocated by the tables, which keep to the budget, plus at most 3 MiB for callers, and at most 5
@@ -305,7 +309,8 @@ impl Engine {
     pub fn totals(&self) -> Totals {
         let control = self.control.lock();
         let slots = self.slots.lock();
-        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions(), &control.guards.alarms_by_rule)
+        let evictions = self.shards.evictions.load(Ordering::Relaxed);
+        Totals::sum(&self.threads.lock(), &slots, evictions, &control.guards.alarms_by_rule)
     }
 }
 

@@ -21,7 +21,9 @@ use super::signals::SignalReadings;
 use super::snapshot::StoredPool;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
+use crate::rules::Mode;
 use crate::rules::shed::ShedPart;
+use crate::shed::brake::Brake;
 use crate::shed::heavy::HeavyCallers;
 
 #[derive(Debug, Default)]
@@ -146,14 +148,6 @@ impl Pool {
     pub(super) fn configure(&self, watch: Option<Arc<PoolShedding>>) {
         self.watch.store(watch);
         self.change_sessions(|_| ());
-    }
-
-    pub(super) fn is_configured(&self) -> bool {
-        self.watch.load().is_some()
-    }
-
-    pub(super) fn is_used(&self) -> bool {
-        self.work.lock().sessions > 0
     }
 
     pub(super) fn shedding(&self) -> Option<Arc<PoolShedding>> {
@@ -293,7 +287,7 @@ impl Pool {
             let busy_now = controller.window.mean_over(BUSY_NOW);
             controller.brake.tick(at, queue, busy_now, slots);
         } else {
-            controller.release_brake();
+            controller.brake = Brake::default();
         }
         let is_braking = controller.brake.is_on();
         self.is_braking.store(is_braking, Ordering::Relaxed);
@@ -301,7 +295,8 @@ impl Pool {
         let counted = slots.and_then(|_| self.signals.lock().counted(&watch, at));
         let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
         // Without this the brake would hide the load from the shedding controller.
-        let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
+        let is_enforced = watch.mode(ShedPart::Brake) == Some(Mode::Enforce);
+        let seen = if is_braking && is_enforced { Some(1.0) } else { utilization };
         controller.step(&watch, seen, at);
         self.severity.store(controller.severity.value().to_bits(), Ordering::Relaxed);
         let good = watch.controller.good;
@@ -440,8 +435,11 @@ impl PoolTable {
     /// Forgets unconfigured pools without sessions, and outdated signals.
     pub(super) fn sweep(&self, at: Timestamp) {
         let mut pools = self.0.lock();
-        // Another owner of the handle is about to join the pool.
-        pools.retain(|_, pool| pool.is_configured() || pool.is_used() || Arc::strong_count(pool) > 1);
+        pools.retain(|_, pool| {
+            let is_used = pool.watch.load().is_some() || pool.work.lock().sessions > 0;
+            // Another owner of the handle is about to join the pool.
+            is_used || Arc::strong_count(pool) > 1
+        });
         pools.values().for_each(|pool| pool.signals.lock().forget_old(at));
     }
 

@@ -25,7 +25,8 @@ use crate::limit::token_bucket::GcraState;
 pub(super) struct Shards {
     shards: Box<[PaddedShard]>,
     memory: Memory,
-    evictions: AtomicU64,
+    /// Evicted keys whose state was not fresh.
+    pub(super) evictions: AtomicU64,
     /// The shards with shares, and with permits, whose sync is due.
     pub(super) shares_due: DueShards,
     pub(super) permits_due: DueShards,
@@ -112,7 +113,7 @@ impl Shard {
         (of_keys, [&mut self.blocks, &mut self.soft_states])
     }
 
-    fn keys(&mut self) -> usize {
+    pub(super) fn keys(&mut self) -> usize {
         self.tables().0.iter().map(|table| table.len()).sum()
     }
 }
@@ -159,26 +160,8 @@ impl Shards {
         [&self.shares_due, &self.permits_due].iter().any(|due| due.0.load(Ordering::Relaxed) != 0)
     }
 
-    /// Sums the lease counts of all keys, locking one shard at a time.
-    pub(super) fn in_progress(&self) -> u64 {
-        let mut sum = 0;
-        for shard in 0..SHARDS {
-            self.lock(shard).in_progress.each(|_, state| sum += u64::from(state.count()));
-        }
-        sum
-    }
-
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
-    }
-
-    pub(super) fn keys(&self) -> usize {
-        (0..SHARDS).map(|shard| self.lock(shard).keys()).sum()
-    }
-
-    /// Counts evicted keys whose state was not fresh.
-    pub(super) fn evictions(&self) -> u64 {
-        self.evictions.load(Ordering::Relaxed)
     }
 }
 

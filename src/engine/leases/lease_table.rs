@@ -20,7 +20,7 @@ pub(super) struct LeaseTable {
     by_name: HashMap<[u8; 16], u32>,
     pub(super) leases: Slab<Lease>,
     /// The number of slab indexes that leases have had.
-    allocated: u32,
+    pub(super) allocated: u32,
     /// Slab indexes of restored leases by number: their numbers encode the index from before the restart.
     pub(super) restored_indices: HashMap<u64, u32>,
     wheel: Wheel,
@@ -179,21 +179,9 @@ impl LeaseTable {
         })
     }
 
-    /// Returns whether a lease has ever had this slab index.
-    pub(super) fn was_allocated(&self, index: u32) -> bool {
-        index < self.allocated
-    }
-
     /// Returns a session's lease, in the same way.
     pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
         self.find(hidden, number).filter(|(_, lease)| lease.member == member)
-    }
-
-    #[inline]
-    fn forget_index(&mut self, number: u64) {
-        if !self.restored_indices.is_empty() {
-            self.restored_indices.remove(&number);
-        }
     }
 
     /// Takes the cost of a user's live lease, if it covers the refund. `None`: there is no such lease; an
@@ -236,7 +224,9 @@ impl LeaseTable {
     pub(super) fn end(&mut self, index: u32, at: Timestamp) -> Option<Ties> {
         self.wheel.remove(index, &mut self.leases);
         let lease = self.leases.try_remove(index as usize)?;
-        self.forget_index(lease.number);
+        if !self.restored_indices.is_empty() {
+            self.restored_indices.remove(&lease.number);
+        }
         let LeaseLink { before, after } = lease.in_session;
         if let Some(after) = self.leases.get_mut(after as usize) {
             after.in_session.before = before;

@@ -61,10 +61,6 @@ impl PoolController {
         };
     }
 
-    pub(super) fn release_brake(&mut self) {
-        self.brake = Brake::default();
-    }
-
     /// Starts the severity at rest, unless the parameters of the shedding controller are unchanged.
     pub(super) fn reset_if_changed(&mut self, watch: &Arc<PoolShedding>) {
         if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
@@ -116,7 +112,7 @@ impl PoolController {
         // After a gap steps stay on their former phase.
         let whole = u32::try_from(elapsed.as_secs() / STEP.as_secs()).ok().filter(|_| elapsed > STEP_MAX);
         self.stepped = Some(whole.map_or(at, |steps| stepped.after(STEP * steps)));
-        if watch.sheds() {
+        if watch.shed.workers.is_some() {
             self.severity.step(&watch.controller, utilization, elapsed);
         }
     }
