@@ -2,6 +2,7 @@
 //!
 //! Without pending requests there is no timer and no memory. Their memory is charged to the user's account.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -17,7 +18,7 @@ use crate::engine::{CheckReply, SharedRemoteChecker, Shortfalls};
 /// The pending requests, oldest first.
 #[derive(Debug)]
 pub(super) struct PendingRequests {
-    requests: Vec<PendingRequest>,
+    requests: VecDeque<PendingRequest>,
     payload_bytes: usize,
     charge: MemoryCharge,
     /// Notified when a check completes.
@@ -40,12 +41,12 @@ pub(super) struct PendingRequest {
 impl PendingRequests {
     /// Makes an empty list; `charge` is one of 0 bytes to the user's account.
     pub(super) fn new(charge: MemoryCharge) -> PendingRequests {
-        PendingRequests { requests: Vec::new(), payload_bytes: 0, charge, arrived: None }
+        PendingRequests { requests: VecDeque::new(), payload_bytes: 0, charge, arrived: None }
     }
 
     /// Drops all pending requests and returns their tokens.
     pub(super) fn clear(&mut self) {
-        self.requests = Vec::new();
+        self.requests = VecDeque::new();
         self.payload_bytes = 0;
         self.charge.set_bytes(0);
     }
@@ -88,7 +89,7 @@ impl PendingRequests {
         self.payload_bytes = payload_bytes;
         let shortfalls = Arc::clone(shortfalls);
         let payload = payload.into();
-        self.requests.push(PendingRequest { payload, shortfalls, is_second, deadline, result });
+        self.requests.push_back(PendingRequest { payload, shortfalls, is_second, deadline, result });
         Ok(())
     }
 
@@ -120,16 +121,16 @@ impl PendingRequests {
                     request.result.try_recv().ok().flatten()
                 }
             };
-            return Some((self.remove(index), result));
+            return Some((self.remove(index)?, result));
         }
         None
     }
 
-    fn remove(&mut self, index: usize) -> PendingRequest {
-        let request = self.requests.remove(index);
+    fn remove(&mut self, index: usize) -> Option<PendingRequest> {
+        let request = self.requests.remove(index)?;
         self.payload_bytes -= request.payload.len();
         self.update_charge();
-        request
+        Some(request)
     }
 
     fn update_charge(&mut self) {
@@ -144,9 +145,9 @@ impl Drop for PendingRequests {
 }
 
 /// The most pending requests of one connection. Further ones are decided as after a timeout of their check.
-const PENDING_MAX: usize = 256;
+const PENDING_MAX: usize = 512;
 
-/// The most bytes of their payloads: about 80 each at the typical size.
+/// The most bytes of their payloads, which have about 80 each.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
 
 /// The size of a pending request besides its payload: its entry, shortfalls and result, each with up to eight keys.

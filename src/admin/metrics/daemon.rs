@@ -88,7 +88,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
                 of the application that raised, whose requests were judged without the attribute. Act if it grows: \
                 requests pass unlimited; `callback`: see the application's log";
     sheet.counters("missed", help, missed)?;
-    let help = "Requests decided without their remote check, by the full limit: connection: 256 requests or 64 \
+    let help = "Requests decided without their remote check, by the full limit: connection: 512 requests or 64 \
                 KiB wait; user: half of its maximum; calls: 1 024 checks within 2 ms. Act if it grows: use more \
                 connections, or rules that borrow";
     sheet.counters_by("waits_declined", help, "reason", server.not_pending())?;

@@ -98,20 +98,20 @@ fn bounds_pending_requests_of_one_connection() {
         let mut wire = Wire::greeted(&host.socket());
         redis.signal(Signal::STOP);
         // Enough users that no bucket exceeds its capacity.
-        let all: Vec<u8> = (1..=257).flat_map(|id| frame(&hit(id, &format!("u{id}")))).collect();
+        let all: Vec<u8> = (1..=513).flat_map(|id| frame(&hit(id, &format!("u{id}")))).collect();
         wire.send_bytes(&all);
-        let replies: Vec<Value> = (0..257).map(|_| wire.hear().unwrap()).collect();
+        let replies: Vec<Value> = (0..513).map(|_| wire.hear().unwrap()).collect();
         redis.signal(Signal::CONT);
         assert!(replies.iter().all(|reply| verdict_of(reply) == LIMIT));
         let declined = metric(&host, "tidegate_waits_declined_total{reason=\"connection\"}");
-        // Each pending one waited behind fewer than 256.
-        assert!(declined <= 1.0, "{declined} of 257 were not let wait");
+        // Each pending one waited behind fewer than 512.
+        assert!(declined <= 1.0, "{declined} of 513 were not let wait");
         if declined > 0.0 {
             host.await_log(&["WARN", "too many requests wait for remote checks"]);
         }
-        id_of(&replies[0]) == 257 && declined == 1.0
+        id_of(&replies[0]) == 513 && declined == 1.0
     });
-    assert!(is_seen, "257 have waited at once, or never as many as 256");
+    assert!(is_seen, "513 have waited at once, or never as many as 512");
 }
 
 #[test]
