@@ -250,7 +250,7 @@ impl FrameHandler {
     #[inline(never)]
     pub(super) fn answer_pending(&mut self, all: bool, decider: &mut Decider, replies: &mut Vec<u8>) -> bool {
         let now = self.shared.clock.now();
-        while let Some((pending, borrowed)) = self.pending.next(all, now.at) {
+        for (pending, borrowed) in self.pending.take_ready(all, now.at) {
             let may_wait = borrowed.is_some() && !pending.is_second && !all;
             let result = borrowed
                 .map_or(RemoteCheckResult::TimedOut(&pending.shortfalls), RemoteCheckResult::Borrowed);

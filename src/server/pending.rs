@@ -2,7 +2,6 @@
 //!
 //! Without pending requests there is no timer and no memory. Their memory is charged to the user's account.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -18,7 +17,7 @@ use crate::engine::{CheckReply, SharedRemoteChecker, Shortfalls};
 /// The pending requests, oldest first.
 #[derive(Debug)]
 pub(super) struct PendingRequests {
-    requests: VecDeque<PendingRequest>,
+    requests: Vec<PendingRequest>,
     payload_bytes: usize,
     charge: MemoryCharge,
     /// Notified when a check completes.
@@ -41,12 +40,12 @@ pub(super) struct PendingRequest {
 impl PendingRequests {
     /// Makes an empty list; `charge` is one of 0 bytes to the user's account.
     pub(super) fn new(charge: MemoryCharge) -> PendingRequests {
-        PendingRequests { requests: VecDeque::new(), payload_bytes: 0, charge, arrived: None }
+        PendingRequests { requests: Vec::new(), payload_bytes: 0, charge, arrived: None }
     }
 
     /// Drops all pending requests and returns their tokens.
     pub(super) fn clear(&mut self) {
-        self.requests = VecDeque::new();
+        self.requests = Vec::new();
         self.payload_bytes = 0;
         self.charge.set_bytes(0);
     }
@@ -89,7 +88,7 @@ impl PendingRequests {
         self.payload_bytes = payload_bytes;
         let shortfalls = Arc::clone(shortfalls);
         let payload = payload.into();
-        self.requests.push_back(PendingRequest { payload, shortfalls, is_second, deadline, result });
+        self.requests.push(PendingRequest { payload, shortfalls, is_second, deadline, result });
         Ok(())
     }
 
@@ -107,30 +106,29 @@ impl PendingRequests {
         }
     }
 
-    /// Removes the next request to answer. Returns it with the result of its check, `None` if the check failed or timed
+    /// Removes the requests to answer, oldest first, each with the result of its check, `None` if the check failed or timed
     /// out. With `all`, also requests that could still wait are removed.
-    pub(super) fn next(&mut self, all: bool, now: Timestamp) -> Option<(PendingRequest, Option<CheckReply>)> {
-        for index in 0..self.requests.len() {
-            let request = self.requests.get_mut(index)?;
-            let result = match request.result.try_recv() {
-                Ok(result) => result,
-                Err(TryRecvError::Empty) if !all && now < request.deadline => continue,
+    pub(super) fn take_ready(
+        &mut self,
+        all: bool,
+        now: Timestamp,
+    ) -> Vec<(PendingRequest, Option<CheckReply>)> {
+        let mut ready = Vec::new();
+        for mut request in std::mem::take(&mut self.requests) {
+            match request.result.try_recv() {
+                Ok(result) => ready.push((request, result)),
+                Err(TryRecvError::Empty) if !all && now < request.deadline => self.requests.push(request),
                 Err(_) => {
                     request.result.close();
                     // It may have arrived meanwhile.
-                    request.result.try_recv().ok().flatten()
+                    let result = request.result.try_recv().ok().flatten();
+                    ready.push((request, result));
                 }
-            };
-            return Some((self.remove(index)?, result));
+            }
         }
-        None
-    }
-
-    fn remove(&mut self, index: usize) -> Option<PendingRequest> {
-        let request = self.requests.remove(index)?;
-        self.payload_bytes -= request.payload.len();
+        self.payload_bytes = self.requests.iter().map(|request| request.payload.len()).sum();
         self.update_charge();
-        Some(request)
+        ready
     }
 
     fn update_charge(&mut self) {
