@@ -39,8 +39,10 @@ fn doctor_finds_nothing_on_healthy_daemon() {
 
 #[test]
 fn doctor_examines_a_daemon_under_another_name() {
-    let script = r#"own=${4%/*}/gate; ln -s "$1" "$own"; shift; exec "$own" "$@""#;
-    let plan = Plan::new().with_state().shell(script);
+    // Its service manager names the state directory.
+    let script = r#"export STATE_DIRECTORY="${4%/*}/state"; own=${4%/*}/gate; ln -s "$1" "$own"; shift; exec "$own" "$@""#;
+    let plan = Plan::new().shell(script);
+    fs::create_dir(plan.path("state")).unwrap();
     fs::set_permissions(plan.path("state"), fs::Permissions::from_mode(0o700)).unwrap();
     let daemon = plan.start();
     let output = daemon.command("doctor").output().unwrap();
