@@ -35,6 +35,7 @@ pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
 pub use listener::{BindError, Listener, retry_until_open};
+pub use log_throttle::LogThrottle;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
 pub use socket_file::SocketFile;
@@ -47,7 +48,6 @@ use crate::record::Recorder;
 use crate::sys;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
-use log_throttle::LogThrottle;
 use processes::Processes;
 use telemetry::{ClientKind, MissedReports, NotPending};
 
