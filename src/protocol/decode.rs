@@ -260,7 +260,7 @@ fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<HelloF
 fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
     let lease = elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
-    let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_number(reader.unsigned()?))?;
+    let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_repr(reader.unsigned8()?))?;
     elements.finish()?;
     Ok(RequestFrame::Release { id, lease, outcome: outcome.unwrap_or_default() })
 }

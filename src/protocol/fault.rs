@@ -33,12 +33,6 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code with this number, if version 1 has one.
-    #[must_use]
-    pub fn from_number(number: u64) -> Option<Code> {
-        Code::from_repr(u8::try_from(number).ok()?)
-    }
-
     /// The number in the ERROR.
     #[must_use]
     pub const fn number(self) -> u8 {
