@@ -5,6 +5,7 @@ mod rule_files;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -133,7 +134,7 @@ impl DaemonStatus {
             mode: engine.mode().name().to_owned(),
             rules: RuleFilesStatus::new(&admin.control.rules(), &in_force, now),
             connections: ConnectionsStatus {
-                now: server.connections(),
+                now: server.connections.load(Ordering::Relaxed),
                 refused: by_name(server.refused_connections()),
             },
             errors: by_name(server.errors()),

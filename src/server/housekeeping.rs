@@ -56,7 +56,7 @@ async fn run(shared: Arc<ServerState>) {
         shared.missed.log_if_due(now.at);
         if is_idle(&shared) {
             // A connection ends the pause. The next tick is then due, at least one interval after the last.
-            let _ = timeout(IDLE_PAUSE, shared.connections.await_first()).await;
+            let _ = timeout(IDLE_PAUSE, shared.connections.first.notified()).await;
         }
     }
 }
