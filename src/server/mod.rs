@@ -24,6 +24,7 @@ mod stream;
 mod telemetry;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -34,7 +35,7 @@ pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
-pub use listener::{BindError, Listener, retry_until_open};
+pub use listener::{BindError, Listener, connect_at_once, retry_until_open};
 pub use log_throttle::LogThrottle;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
@@ -120,7 +121,7 @@ impl ServerState {
 
     /// Counts and logs a step back of the wall clock.
     fn log_clock_step(&self, by: Duration, now: Timestamp) {
-        self.telemetry.count_clock_step_back();
+        self.telemetry.clock_steps_back.fetch_add(1, Ordering::Relaxed);
         if let Some(steps) = self.clock_throttle.count_event(now) {
             warn!(
                 by_seconds = by.as_secs_f64(),
