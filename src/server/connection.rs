@@ -32,8 +32,8 @@ pub(super) async fn serve(
 ) {
     // Setting up a connection takes as long as a batch.
     seat.admit().await;
-    let activity = permit.activity();
-    let info = ConnectionInfo { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
+    let activity = &*permit.activity;
+    let info = ConnectionInfo { socket: Arc::clone(&socket), user: permit.user, number: permit.number };
     let connection = ClientStream::new(socket).map(|stream| ClientConnection {
         stream,
         seat,
@@ -44,7 +44,7 @@ pub(super) async fn serve(
         buffer_bytes: BUFFER_BYTES,
         may_have_more: false,
         replies: Vec::new(),
-        charge: MemoryCharge::new(Arc::clone(&shared), permit.user(), AccountUse::Buffers),
+        charge: MemoryCharge::new(Arc::clone(&shared), permit.user, AccountUse::Buffers),
         hello_deadline: Some(Box::pin(sleep(HELLO_TIMEOUT))),
         frame_deadline: None,
         write_closed: false,

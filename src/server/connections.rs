@@ -55,9 +55,12 @@ struct ConnectionEntry {
     activity: Arc<Activity>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a connection is refused, by the names of limits in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantNames)]
 pub(super) enum ConnectionRefusal {
+    #[strum(serialize = "max")]
     Full,
+    #[strum(serialize = "per_user")]
     FullForUser,
     Draining,
 }
@@ -184,25 +187,11 @@ impl ConnectionTable {
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     shared: Arc<ServerState>,
-    number: u64,
-    user: u32,
-    activity: Arc<Activity>,
+    /// The connection's number, unique since the start.
+    pub(super) number: u64,
+    pub(super) user: u32,
+    pub(super) activity: Arc<Activity>,
     account: Arc<Account>,
-}
-
-impl ConnectionPermit {
-    /// Returns the connection's number, unique since the start.
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(super) fn user(&self) -> u32 {
-        self.user
-    }
-
-    pub(super) fn activity(&self) -> &Activity {
-        &self.activity
-    }
 }
 
 impl Drop for ConnectionPermit {

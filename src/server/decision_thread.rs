@@ -101,7 +101,7 @@ async fn serve_connections(
 ) {
     let connections = TaskTracker::new();
     while let Some((socket, permit)) = assigned.recv().await {
-        let seat = fair_queue.join(permit.user());
+        let seat = fair_queue.join(permit.user);
         connections.spawn(connection::serve(socket, permit, seat, Arc::clone(shared), Arc::clone(decider)));
     }
     connections.close();

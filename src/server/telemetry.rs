@@ -23,7 +23,8 @@ pub struct ServerCounters {
     pub connections_reclaimed: AtomicU64,
     /// How often the wall clock was set back.
     pub clock_steps_back: AtomicU64,
-    refused: [AtomicU64; REFUSALS.len()],
+    /// By limit; a drain is none.
+    refused: [AtomicU64; 2],
     errors: [AtomicU64; Code::VARIANTS.len()],
     missed: [[AtomicU64; MissReason::ALL.len()]; ClientKind::VARIANTS.len()],
     not_pending: [AtomicU64; NotPending::VARIANTS.len()],
@@ -78,7 +79,7 @@ impl ClientKind {
 impl ServerCounters {
     /// Returns the refused connections, by limit.
     pub fn refused_connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = REFUSALS.iter().map(|(_, name)| *name);
+        let names = ConnectionRefusal::VARIANTS.iter().copied();
         names.zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
@@ -168,8 +169,7 @@ impl ServerCounters {
     }
 
     pub(super) fn count_refused(&self, refusal: ConnectionRefusal) {
-        let counts = REFUSALS.iter().zip(&self.refused);
-        counts.filter(|((known, _), _)| *known == refusal).for_each(|(_, count)| add(count, 1));
+        self.refused.get(refusal as usize).into_iter().for_each(|count| add(count, 1));
     }
 
     #[cold]
@@ -238,10 +238,6 @@ const REPORTED_MISSES_MAX: u64 = 1 << 32;
 
 /// The name of [`MissReason::Callback`], as metrics and the status name it.
 pub const RAISED: &str = "callback";
-
-/// The limits behind refused connections, as metrics name them.
-const REFUSALS: [(ConnectionRefusal, &str); 2] =
-    [(ConnectionRefusal::Full, "max"), (ConnectionRefusal::FullForUser, "per_user")];
 
 /// Names are arbitrary text of clients: as many as an operator reads, and lines of the log.
 const UNKNOWN_DOMAINS_MAX: usize = 16;
