@@ -27,7 +27,7 @@ pub fn decode_reply<'s, 'a: 's>(
     let mut elements = Elements::open(payload);
     read_reply(&mut elements, scratch).map_err(|reason| {
         let id = Elements::open(payload).read_head().ok().and_then(|(_, id)| id);
-        Fault { id, code: reason.code(), reason, silent: false }
+        Fault::new(id, reason)
     })
 }
 
