@@ -176,9 +176,7 @@ impl DaemonStatus {
         status.warnings.extend(warnings::outdated(&fleet_rules));
         status
     }
-}
 
-impl DaemonStatus {
     /// Returns the age of a moment in Unix time, in whole seconds.
     pub(super) fn age(&self, at: f64) -> Duration {
         Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()
