@@ -94,9 +94,9 @@ impl ConnectionRegistry {
             connections.first.notify_one();
         }
         surplus::write_goodbye(&closed);
-        shared.telemetry.connections_reclaimed.fetch_add(closed.len() as u64, Ordering::Relaxed);
+        shared.options.telemetry.connections_reclaimed.fetch_add(closed.len() as u64, Ordering::Relaxed);
         let (number, activity) = admitted?;
-        shared.telemetry.connections.fetch_add(1, Ordering::Relaxed);
+        shared.options.telemetry.connections.fetch_add(1, Ordering::Relaxed);
         let account = shared.engine.account(user);
         account.connect();
         Ok(ConnectionPermit { shared: Arc::clone(shared), number, user, activity, account })
@@ -198,6 +198,6 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.shared.connections.table.lock().remove(self.number);
         self.account.disconnect();
-        self.shared.telemetry.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.options.telemetry.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
