@@ -28,12 +28,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict with this number.
-    #[must_use]
-    pub fn from_number(number: u64) -> Option<Verdict> {
-        Verdict::from_repr(u8::try_from(number).ok()?)
-    }
-
     /// Returns the number on the wire.
     #[inline]
     #[must_use]
@@ -94,12 +88,6 @@ pub enum WorkOutcome {
 }
 
 impl WorkOutcome {
-    /// Returns the outcome with this number.
-    #[must_use]
-    pub fn from_number(number: u64) -> Option<WorkOutcome> {
-        WorkOutcome::from_repr(u8::try_from(number).ok()?)
-    }
-
     /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u8 {

@@ -190,7 +190,7 @@ mod tests {
 
     use super::problem;
     use crate::adapters::decision::HttpDecision;
-    use crate::protocol::{ReplyScratch, WireReply, decode_reply};
+    use crate::protocol::{MissReason, ReplyScratch, WireReply, decode_reply};
 
     /// The response of every client to this decision, in the style with all headers.
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         for answer in answers.iter().filter(|answer| answer["style"] == "both") {
             let name = answer["name"].as_str().unwrap();
             let decision = match answer["reason"].as_str() {
-                Some(_) if answer["status"] == 200 => HttpDecision::degraded("timeout"),
+                Some(_) if answer["status"] == 200 => HttpDecision::degraded(MissReason::Timeout),
                 Some(_) => HttpDecision::rejected("invalid"),
                 None => {
                     let hex = answer["decision"].as_str().unwrap();

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::answers;
-use crate::protocol::{DecisionReply, Verdict};
+use crate::protocol::{DecisionReply, MissReason, Verdict};
 
 /// A decision.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -135,15 +135,9 @@ impl HttpDecision {
     }
 
     /// Returns the decision without the daemon: allowed.
-    pub(super) fn degraded(reason: &'static str) -> HttpDecision {
-        let retry_after = Some(Seconds(0));
-        HttpDecision {
-            degraded: true,
-            reason: Some(reason),
-            retry_after,
-            ..HttpDecision::bare(Verdict::Allow)
-        }
-        .answered()
+    pub(super) fn degraded(reason: MissReason) -> HttpDecision {
+        let (reason, retry_after) = (Some(reason.name()), Some(Seconds(0)));
+        HttpDecision { degraded: true, reason, retry_after, ..HttpDecision::bare(Verdict::Allow) }.answered()
     }
 
     /// Returns the refusal of a request that the daemon does not judge.

@@ -21,21 +21,20 @@ pub(super) fn fitting(
         shorten(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT);
     }
     loop {
-        let error = match encoded(request, &descriptors)? {
-            Ok(frame) => return Ok(frame),
-            Err(error) => error,
+        let mut frame = Vec::new();
+        let Err(error) = encode_request(&mut frame, request, &listed(&descriptors)?) else {
+            return Ok(frame);
         };
         // Of equally long ones the first, as every client does: `max_by_key` returns the last.
         let values = descriptors.iter_mut().flatten().map(|(_, value)| value).rev();
         match values.max_by_key(|value| value.len()).filter(|value| value.len() > DIGEST_BYTES) {
             Some(longest) => shorten(longest, DIGEST_BYTES, 0),
-            None => return Err(error),
+            None => return Err(error.to_string()),
         }
     }
 }
 
-/// Encodes the frame; the inner error: it is too large.
-fn encoded(request: &RequestFrame<'_>, descriptors: &[Pairs<'_>]) -> Result<Result<Vec<u8>, String>, String> {
+fn listed<'t>(descriptors: &'t [Pairs<'_>]) -> Result<DescriptorList<'t>, String> {
     let mut list = DescriptorList::new();
     for descriptor in descriptors {
         let pairs: Vec<(&str, &str)> = descriptor.iter().map(|(key, value)| (*key, &**value)).collect();
@@ -43,9 +42,7 @@ fn encoded(request: &RequestFrame<'_>, descriptors: &[Pairs<'_>]) -> Result<Resu
             return Err("a request has at most 8 descriptors of at most 16 attributes".to_owned());
         }
     }
-    let mut bytes = Vec::new();
-    let encoded = encode_request(&mut bytes, request, &list);
-    Ok(encoded.map(|()| bytes).map_err(|error| error.to_string()))
+    Ok(list)
 }
 
 /// Shortens a value above [`VALUE_BYTES_MAX`] as every client does, so that operators name the same key.

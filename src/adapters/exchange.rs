@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream as StdStream;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::decision::HttpDecision;
@@ -70,22 +70,11 @@ impl ProtocolConnection {
             return Ok(None);
         }
         loop {
-            match split_frame(&self.received) {
-                FrameSplit::Frame { payload, consumed } => {
-                    let read = read_answer(payload)?;
-                    self.received.drain(..consumed);
-                    match read {
-                        WireMessage::Welcome => {}
-                        WireMessage::Goodbye => return Ok(None),
-                        WireMessage::Answer(Some(REQUEST_ID) | None, answer) => return Ok(Some(answer)),
-                        WireMessage::Answer(..) => return Err(MissReason::Protocol),
-                    }
-                }
-                FrameSplit::More { .. } => match self.stream.read_buf(&mut self.received).await {
-                    Ok(1..) => {}
-                    Ok(0) | Err(_) => return Err(MissReason::Unreachable),
-                },
-                FrameSplit::Broken(_) => return Err(MissReason::Protocol),
+            match receive(&mut self.stream, &mut self.received).await? {
+                WireMessage::Welcome => {}
+                WireMessage::Goodbye => return Ok(None),
+                WireMessage::Answer(Some(REQUEST_ID) | None, answer) => return Ok(Some(answer)),
+                WireMessage::Answer(..) => return Err(MissReason::Protocol),
             }
         }
     }
@@ -101,8 +90,29 @@ pub(super) enum WireMessage {
     Answer(Option<u64>, WireAnswer),
 }
 
+/// Waits for the next message. `received` keeps the bytes behind it.
+pub(super) async fn receive(
+    stream: &mut (impl AsyncRead + Unpin),
+    received: &mut Vec<u8>,
+) -> Result<WireMessage, MissReason> {
+    loop {
+        match split_frame(received) {
+            FrameSplit::Frame { payload, consumed } => {
+                let message = read_message(payload);
+                received.drain(..consumed);
+                return message;
+            }
+            FrameSplit::More { .. } => match stream.read_buf(received).await {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return Err(MissReason::Unreachable),
+            },
+            FrameSplit::Broken(_) => return Err(MissReason::Protocol),
+        }
+    }
+}
+
 /// Reads the payload of a message.
-pub(super) fn read_answer(payload: &[u8]) -> Result<WireMessage, MissReason> {
+fn read_message(payload: &[u8]) -> Result<WireMessage, MissReason> {
     let mut scratch = ReplyScratch::default();
     match decode_reply(payload, &mut scratch) {
         Ok(WireReply::Welcome { .. }) => Ok(WireMessage::Welcome),

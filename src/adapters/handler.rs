@@ -170,8 +170,8 @@ impl HttpHandler {
         let decision = match self.ask(session, &frame).await {
             Ok(WireAnswer::Decision(decision)) => *decision,
             Ok(WireAnswer::Error(code, message)) => refused(code, message)?,
-            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol.name()),
-            Err(reason) => HttpDecision::degraded(reason.name()),
+            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol),
+            Err(reason) => HttpDecision::degraded(reason),
         };
         self.count(&decision);
         Ok(decision)
@@ -215,8 +215,8 @@ impl HttpHandler {
             Ok(WireAnswer::Error(code, message)) => {
                 refused(code, message).unwrap_or_else(|_| HttpDecision::rejected(code.name()))
             }
-            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol.name()),
-            Err(reason) => HttpDecision::degraded(reason.name()),
+            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol),
+            Err(reason) => HttpDecision::degraded(reason),
         };
         self.count(&decision);
         Ok(auth_reply(&decision, &auth.domain, always_403))
@@ -311,7 +311,7 @@ fn refused(code: Code, message: String) -> Result<HttpDecision, BadRequest> {
         Code::Invalid => Err(invalid(message)),
         Code::Quota => Err(BadRequest(StatusCode::SERVICE_UNAVAILABLE, message)),
         Code::NotAllowed | Code::Forbidden => Err(BadRequest(StatusCode::FORBIDDEN, message)),
-        _ => Ok(HttpDecision::degraded(MissReason::Protocol.name())),
+        _ => Ok(HttpDecision::degraded(MissReason::Protocol)),
     }
 }
 

@@ -173,7 +173,7 @@ const NAMES_MAX: usize = 4 * crate::protocol::PAIRS_MAX;
 
 #[cfg(test)]
 mod tests {
-    use super::{Units, WholeNumber};
+    use super::WholeNumber;
 
     #[test]
     fn reads_whole_numbers_of_any_size() {
@@ -187,12 +187,5 @@ mod tests {
         for odd in ["1.5", "\"1\"", "[1]", "true", "1e3"] {
             assert_eq!((u64::read(odd), i64::read(odd)), (None, None), "{odd}");
         }
-    }
-
-    #[test]
-    fn takes_the_first_of_equal_units() {
-        let read = serde_json::from_str(r#"{"tokens": 7, "requests": 1e30, "tokens": 9}"#);
-        let Ok(Units::<u64>::Each(units)) = read else { panic!("{read:?}") };
-        assert_eq!(units, [("tokens".to_owned(), 7), ("requests".to_owned(), u64::MAX)]);
     }
 }

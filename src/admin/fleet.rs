@@ -64,14 +64,6 @@ impl FleetReading {
         })
     }
 
-    /// Returns a warning that a change of the fleet overrides does not reach the hosts with another fleet secret.
-    pub(super) fn unreached_warning(&self) -> Option<String> {
-        let hosts = counted(self.view.unlike, "host");
-        (self.view.unlike > 0).then(|| {
-            format!("{hosts} with another fleet secret, or an older version: this does not hold there")
-        })
-    }
-
     /// Returns a warning while remote checks are stopped.
     pub(super) fn slow_warning(&self) -> Option<String> {
         self.view.is_too_slow.then(|| {

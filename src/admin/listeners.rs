@@ -15,9 +15,8 @@ use tracing::{debug, info, warn};
 use super::AdminState;
 use super::http_connections::{HttpConnection, HttpConnections, head_patience};
 use super::router::{self, HttpClient};
-use crate::clock::Timestamp;
 use crate::engine::SwitchOrigin;
-use crate::server::{BindError, Listener, retry_until_open};
+use crate::server::{BindError, Listener, LogThrottle, retry_until_open};
 
 /// The admin socket, open to the user of the daemon alone.
 #[derive(Debug)]
@@ -134,15 +133,13 @@ async fn serve_operators_until_removed(
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon: it is tried again every second";
     let listener = retry_until_open(first, async || admin_socket.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
-    let mut logged: Option<Timestamp> = None;
+    let throttle = LogThrottle::default();
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
         if user != 0 && user != own {
-            let now = admin.clock.now().at;
-            if logged.is_none_or(|logged| now.since(logged) >= TELL_EVERY) {
+            if throttle.count_event(admin.clock.now().at).is_some() {
                 warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
-                logged = Some(now);
             }
             return Ok(None);
         }
@@ -192,9 +189,6 @@ async fn take_turns<S>(
 
 /// Owner only, as the socket can disable rules.
 const MODE: u32 = 0o600;
-
-/// Log throttle: least time between log lines on repeated refusals.
-const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// The head, a scrape, and some hundred kilobytes read by the other side.
 const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);

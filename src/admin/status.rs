@@ -5,6 +5,7 @@ mod rule_files;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -133,7 +134,7 @@ impl DaemonStatus {
             mode: engine.mode().name().to_owned(),
             rules: RuleFilesStatus::new(&admin.control.rules(), &in_force, now),
             connections: ConnectionsStatus {
-                now: server.connections(),
+                now: server.connections.load(Ordering::Relaxed),
                 refused: by_name(server.refused_connections()),
             },
             errors: by_name(server.errors()),
@@ -175,9 +176,7 @@ impl DaemonStatus {
         status.warnings.extend(warnings::outdated(&fleet_rules));
         status
     }
-}
 
-impl DaemonStatus {
     /// Returns the age of a moment in Unix time, in whole seconds.
     pub(super) fn age(&self, at: f64) -> Duration {
         Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()

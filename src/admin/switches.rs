@@ -199,32 +199,23 @@ pub(crate) struct BlockStatus {
 
 /// Reads the switches and blocks of this host and of the fleet.
 pub(super) fn switches(admin: &AdminState) -> SwitchesStatus {
-    let (now, fleet) = (admin.clock.now(), fleet_overrides(admin));
-    let switches =
-        admin.engine.switches().iter().map(|view| SwitchStatus::new(view, now)).collect::<Vec<_>>();
-    let blocks =
-        admin.engine.blocked_keys().iter().map(|block| BlockStatus::new(block, now)).collect::<Vec<_>>();
+    let (engine, now) = (&admin.engine, admin.clock.now());
+    let switches = [engine.switches(), engine.fleet_switches()].concat();
+    let blocks = [engine.blocked_keys(), engine.fleet_overrides().blocks].concat();
     SwitchesStatus {
-        mode: admin.engine.mode().name().to_owned(),
-        off: admin.engine.is_off(),
+        mode: engine.mode().name().to_owned(),
+        off: engine.is_off(),
         off_by: admin.control.disable_file(),
-        held: ActiveSwitchesStatus {
-            switches: [switches, fleet.switches].concat(),
-            blocks: [blocks, fleet.blocks].concat(),
-        },
-        warnings: admin.ledger.warnings(&admin.engine, now),
+        held: ActiveSwitchesStatus::new(&switches, &blocks, now),
+        warnings: admin.ledger.warnings(engine, now),
         changes: admin.ledger.changes(),
     }
 }
 
 /// Reads the fleet overrides.
 pub(super) fn fleet_overrides(admin: &AdminState) -> ActiveSwitchesStatus {
-    let now = admin.clock.now();
     let (switches, blocks) = (admin.engine.fleet_switches(), admin.engine.fleet_overrides().blocks);
-    ActiveSwitchesStatus {
-        switches: switches.iter().map(|view| SwitchStatus::new(view, now)).collect(),
-        blocks: blocks.iter().map(|block| BlockStatus::new(block, now)).collect(),
-    }
+    ActiveSwitchesStatus::new(&switches, &blocks, admin.clock.now())
 }
 
 /// The health notice while a fleet override sets the mode of everything.
@@ -242,6 +233,15 @@ impl SwitchesStatus {
     pub(crate) fn off_line(&self) -> Option<String> {
         let path = self.off_by.as_deref().unwrap_or("disable");
         self.off.then(|| format!("EVERYTHING IS ALLOWED: the file {path} is there"))
+    }
+}
+
+impl ActiveSwitchesStatus {
+    fn new(switches: &[SwitchView], blocks: &[BlockedKey], now: Now) -> ActiveSwitchesStatus {
+        ActiveSwitchesStatus {
+            switches: switches.iter().map(|view| SwitchStatus::new(view, now)).collect(),
+            blocks: blocks.iter().map(|block| BlockStatus::new(block, now)).collect(),
+        }
     }
 }
 

@@ -137,7 +137,8 @@ impl Worker {
     }
 
     fn write_request(&mut self, args: &Args, requests: &mut Vec<u8>) -> Result<(), ClientFailure> {
-        let number = (self.next_random() % args.keys).to_string();
+        self.state += 1;
+        let number = (FixedState::default().hash_one(self.state) % args.keys).to_string();
         let values: Vec<_> = args.attributes.iter().map(|(_, value)| value.replace("{}", &number)).collect();
         let keys = args.attributes.iter().map(|(key, _)| key.as_str());
         let pairs: Vec<_> = keys.zip(values.iter().map(String::as_str)).collect();
@@ -147,11 +148,6 @@ impl Worker {
         let judge = CheckRequest::new(self.client.next_id(), &args.domain);
         let request = if args.hit { RequestFrame::Hit(judge) } else { RequestFrame::Peek(judge) };
         Ok(encode_request(requests, &request, &descriptors)?)
-    }
-
-    fn next_random(&mut self) -> u64 {
-        self.state += 1;
-        FixedState::default().hash_one(self.state)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::protocol::{
     Code, DescriptorList, Fault, FrameSplit, HelloFrame, ReplyScratch, RequestFrame, TooLarge, WireReply,
     decode_reply, encode_request, split_frame,
 };
+use crate::server::connect_at_once;
 use crate::terms::without_number;
 
 /// A connection after a successful HELLO.
@@ -146,13 +147,9 @@ pub(super) fn retry_unread<T>(mut ask: impl FnMut() -> Result<T, ClientFailure>)
     ask()
 }
 
-/// Connects without waiting for a full backlog, where a blocking connect has no timeout.
+/// Connects. No read or write waits longer than `patience`.
 pub(super) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    let stream = UnixStream::from(socket);
+    let stream = connect_at_once(path)?;
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;

@@ -211,6 +211,18 @@ impl SortColumn {
             outcome => Some(outcome as usize),
         }
     }
+
+    fn apply(self, rules: &mut [RuleRate<'_>]) {
+        let key = |rule: &RuleRate<'_>| match self {
+            SortColumn::All => rule.all(),
+            SortColumn::Passed => rule.outcomes[0],
+            SortColumn::Refused => rule.outcomes[1],
+            SortColumn::WouldRefuse => rule.outcomes[2],
+            SortColumn::Rule => 0.0,
+        };
+        let name = |rule: &RuleRate<'_>| name(rule.domain, rule.rule);
+        rules.sort_by(|one, other| key(other).total_cmp(&key(one)).then_with(|| name(one).cmp(&name(other))));
+    }
 }
 
 /// The status at one time.
@@ -295,20 +307,6 @@ impl TopSample {
 impl RuleRate<'_> {
     fn all(&self) -> f64 {
         self.outcomes.iter().sum()
-    }
-}
-
-impl SortColumn {
-    fn apply(self, rules: &mut [RuleRate<'_>]) {
-        let key = |rule: &RuleRate<'_>| match self {
-            SortColumn::All => rule.all(),
-            SortColumn::Passed => rule.outcomes[0],
-            SortColumn::Refused => rule.outcomes[1],
-            SortColumn::WouldRefuse => rule.outcomes[2],
-            SortColumn::Rule => 0.0,
-        };
-        let name = |rule: &RuleRate<'_>| name(rule.domain, rule.rule);
-        rules.sort_by(|one, other| key(other).total_cmp(&key(one)).then_with(|| name(one).cmp(&name(other))));
     }
 }
 

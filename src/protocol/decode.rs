@@ -148,7 +148,7 @@ fn read_judge<'a>(
     descriptors: &mut DescriptorList<'a>,
 ) -> Result<CheckRequest<'a>, FaultReason> {
     let id = require_id(id)?;
-    let domain = elements.name(&DOMAIN)?;
+    let domain = elements.required(&DOMAIN, PayloadReader::name)?;
     read_descriptors(elements, descriptors)?;
     let cost = if elements.next_is_present() {
         read_units_field(&mut elements.reader, &COST, PayloadReader::unsigned)?
@@ -260,7 +260,7 @@ fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<HelloF
 fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
     let lease = elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
-    let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_number(reader.unsigned()?))?;
+    let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_repr(reader.unsigned8()?))?;
     elements.finish()?;
     Ok(RequestFrame::Release { id, lease, outcome: outcome.unwrap_or_default() })
 }
@@ -271,7 +271,7 @@ fn read_charge<'a>(
     descriptors: &mut DescriptorList<'a>,
 ) -> Result<ChargeFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
-    let domain = elements.name(&DOMAIN)?;
+    let domain = elements.required(&DOMAIN, PayloadReader::name)?;
     read_descriptors(elements, descriptors)?;
     let amount = if elements.next_is_present() {
         read_units_field(&mut elements.reader, &AMOUNT, PayloadReader::amount)?
@@ -289,8 +289,8 @@ fn read_charge<'a>(
 
 fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
-    let pool = elements.name(&POOL)?;
-    let name = elements.name(&SIGNAL_NAME)?;
+    let pool = elements.required(&POOL, PayloadReader::name)?;
+    let name = elements.required(&SIGNAL_NAME, PayloadReader::name)?;
     let permille = elements.required(&PERMILLE, |reader| {
         u16::try_from(reader.unsigned()?).ok().filter(|permille| *permille <= PERMILLE_MAX)
     })?;

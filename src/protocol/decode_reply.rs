@@ -7,7 +7,7 @@ use super::fault::{Code, ExpectedField, Fault, FaultReason, expected};
 use super::reader::PayloadReader;
 use super::reply::{DecisionReply, LimitEntry, WireReply};
 use super::{ID_MAX, wellformed};
-use crate::terms::{Mode, NoteKind, Verdict};
+use crate::terms::{NoteKind, Verdict};
 
 /// The buffers for the lists of one decoded decision.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub fn decode_reply<'s, 'a: 's>(
     let mut elements = Elements::open(payload);
     read_reply(&mut elements, scratch).map_err(|reason| {
         let id = Elements::open(payload).read_head().ok().and_then(|(_, id)| id);
-        Fault { id, code: reason.code(), reason, silent: false }
+        Fault::new(id, reason)
     })
 }
 
@@ -36,23 +36,21 @@ fn read_reply<'s, 'a: 's>(
     scratch: &'s mut ReplyScratch<'a>,
 ) -> Result<WireReply<'s>, FaultReason> {
     let (kind, id) = elements.read_head()?;
-    if let Some(..=ID_MAX) | None = id {
-        match kind {
-            WELCOME => read_welcome(elements, require_id(id)?),
-            DECISION_KIND => read_decision(elements, require_id(id)?, scratch),
-            DONE => Ok(WireReply::Done {
-                id: require_id(id)?,
-                ok: elements.required(&OK, PayloadReader::boolean)?,
-            }),
-            ERROR => {
-                let code = elements.required(&CODE, |reader| Code::from_number(reader.unsigned()?))?;
-                Ok(WireReply::Error { id, code, message: elements.required(&MESSAGE, PayloadReader::text)? })
-            }
-            GOODBYE => Ok(WireReply::Goodbye { reason: elements.required(&REASON, PayloadReader::text)? }),
-            kind => Err(FaultReason::UnknownKind(kind)),
+    if id > Some(ID_MAX) {
+        return Err(FaultReason::Field(&ID));
+    }
+    match kind {
+        WELCOME => read_welcome(elements, require_id(id)?),
+        DECISION_KIND => read_decision(elements, require_id(id)?, scratch),
+        DONE => {
+            Ok(WireReply::Done { id: require_id(id)?, ok: elements.required(&OK, PayloadReader::boolean)? })
         }
-    } else {
-        Err(FaultReason::Field(&ID))
+        ERROR => {
+            let code = elements.required(&CODE, |reader| Code::from_repr(reader.unsigned8()?))?;
+            Ok(WireReply::Error { id, code, message: elements.required(&MESSAGE, PayloadReader::text)? })
+        }
+        GOODBYE => Ok(WireReply::Goodbye { reason: elements.required(&REASON, PayloadReader::text)? }),
+        kind => Err(FaultReason::UnknownKind(kind)),
     }
 }
 
@@ -71,7 +69,7 @@ fn read_welcome<'a>(elements: &mut Elements<'a>, id: u64) -> Result<WireReply<'a
                 "boot" => store(&mut boot, reader.unsigned()),
                 "connection" => store(&mut connection, reader.unsigned()),
                 "frame_bytes_max" => store(&mut frame_bytes_max, reader.unsigned()),
-                _ => store(&mut mode, read_mode(reader)),
+                _ => store(&mut mode, reader.text().and_then(|name| name.parse().ok())),
             };
             stored.ok_or(FaultReason::Field(&INFO))
         })?;
@@ -88,16 +86,12 @@ fn store<T>(slot: &mut Option<T>, value: Option<T>) -> Option<()> {
     Some(())
 }
 
-fn read_mode(reader: &mut PayloadReader<'_>) -> Option<Mode> {
-    reader.text()?.parse().ok()
-}
-
 fn read_decision<'s, 'a: 's>(
     elements: &mut Elements<'a>,
     id: u64,
     scratch: &'s mut ReplyScratch<'a>,
 ) -> Result<WireReply<'s>, FaultReason> {
-    let verdict = elements.required(&VERDICT, |reader| Verdict::from_number(reader.unsigned()?))?;
+    let verdict = elements.required(&VERDICT, |reader| Verdict::from_repr(reader.unsigned8()?))?;
     let rule = elements.optional(&RULE, PayloadReader::text)?;
     let [limit, window_us, remaining, reset_us, retry_us] = read_numbers(elements)?;
     let lease = elements.optional(&LEASE, |reader| reader.unsigned_to(ID_MAX).filter(|lease| *lease > 0))?;

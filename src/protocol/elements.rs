@@ -35,11 +35,6 @@ impl<'a> Elements<'a> {
         if self.next_is_present() { read(&mut self.reader) } else { None }.ok_or(FaultReason::Field(expected))
     }
 
-    #[inline]
-    pub(super) fn name(&mut self, expected: &'static ExpectedField) -> Result<&'a str, FaultReason> {
-        if self.next_is_present() { self.reader.name() } else { None }.ok_or(FaultReason::Field(expected))
-    }
-
     /// Reads an element that may be nil or missing.
     #[inline]
     pub(super) fn optional<T>(

@@ -33,12 +33,6 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code with this number, if version 1 has one.
-    #[must_use]
-    pub fn from_number(number: u64) -> Option<Code> {
-        Code::from_repr(u8::try_from(number).ok()?)
-    }
-
     /// The number in the ERROR.
     #[must_use]
     pub const fn number(self) -> u8 {
@@ -87,18 +81,18 @@ pub struct Fault {
 }
 
 impl Fault {
-    pub(super) const fn malformed(flaw: FormatFault) -> Fault {
-        Fault { id: None, code: Code::Malformed, reason: FaultReason::Flaw(flaw), silent: false }
+    pub(super) const fn new(id: Option<u64>, reason: FaultReason) -> Fault {
+        Fault { id, code: reason.code(), reason, silent: false }
     }
 
-    pub(super) const fn too_large(bytes: u32) -> Fault {
-        Fault { id: None, code: Code::TooLarge, reason: FaultReason::TooLarge(bytes), silent: false }
+    pub(super) const fn malformed(flaw: FormatFault) -> Fault {
+        Fault::new(None, FaultReason::Flaw(flaw))
     }
 
     /// The fault of a HELLO after the first frame: the session is settled, the connection stays open.
     #[must_use]
     pub const fn second_hello(id: u64) -> Fault {
-        Fault { id: Some(id), code: Code::Invalid, reason: FaultReason::SecondHello, silent: false }
+        Fault::new(Some(id), FaultReason::SecondHello)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Splits received bytes into frames. Never copies, and never reserves memory for an announced length.
 
-use super::fault::{Fault, FormatFault};
+use super::fault::{Fault, FaultReason, FormatFault};
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
 /// The start of a read buffer.
@@ -35,7 +35,7 @@ pub fn split_frame(buffer: &[u8]) -> FrameSplit<'_> {
         return FrameSplit::Broken(Fault::malformed(FormatFault::Empty));
     }
     if bytes > FRAME_BYTES_MAX {
-        return FrameSplit::Broken(Fault::too_large(length));
+        return FrameSplit::Broken(Fault::new(None, FaultReason::TooLarge(length)));
     }
     match rest.get(..bytes) {
         Some(payload) => FrameSplit::Frame { payload, consumed: HEADER_BYTES + bytes },

@@ -33,7 +33,8 @@ pub(super) fn as_name(bytes: &[u8]) -> Option<&str> {
 
 #[inline(never)]
 fn as_other_name(bytes: &[u8]) -> Option<&str> {
-    match bytes.iter().fold(PLAIN, |class, byte| class | class_of(*byte)) {
+    let class = |byte: &u8| CLASSES.get(usize::from(*byte)).copied().unwrap_or(FORBIDDEN);
+    match bytes.iter().fold(PLAIN, |all, byte| all | class(byte)) {
         PLAIN => as_text(bytes),
         // Control characters beyond ASCII: U+0080 to U+009F.
         WIDE => str::from_utf8(bytes).ok().filter(|name| !name.chars().any(char::is_control)),
@@ -52,11 +53,6 @@ pub(super) fn common_key(bytes: &[u8]) -> Option<&'static str> {
         b"route" => "route",
         _ => return None,
     })
-}
-
-#[inline]
-fn class_of(byte: u8) -> u8 {
-    CLASSES.get(usize::from(byte)).copied().unwrap_or(FORBIDDEN)
 }
 
 /// The range of a name, for messages.

@@ -37,13 +37,20 @@ pub(super) fn read_info<'a>(
 ) -> Result<(), FaultReason> {
     read_map(reader, &INFO, &INFO_KEYS, |reader, key| {
         match key {
-            "client" => hello.client = Some(read_client(reader).ok_or(FaultReason::Field(&CLIENT))?),
-            "session" => hello.session = Some(read_session(reader).ok_or(FaultReason::Field(&SESSION))?),
+            "client" => {
+                let client = reader.text().filter(|client| client.len() <= CLIENT_BYTES_MAX);
+                hello.client = Some(client.ok_or(FaultReason::Field(&CLIENT))?);
+            }
+            "session" => {
+                let name = reader.binary().and_then(|name| name.try_into().ok());
+                hello.session = Some(name.ok_or(FaultReason::Field(&SESSION))?);
+            }
             "pid" => hello.pid = Some(read_unsigned32(reader).ok_or(FaultReason::Field(&PID))?),
             "pool" => hello.pool = reader.name().ok_or(FaultReason::Field(&POOL))?,
             "slots" => hello.slots = read_unsigned32(reader).ok_or(FaultReason::Field(&SLOTS))?,
             "connection" => {
-                hello.connection = read_connection(reader).ok_or(FaultReason::Field(&CONNECTION))?;
+                let number = reader.unsigned().filter(|number| *number > 0);
+                hello.connection = number.ok_or(FaultReason::Field(&CONNECTION))?;
             }
             "missed" => hello.missed = read_missed(reader)?,
             _ => hello.abandoned = read_abandoned(reader)?,
@@ -71,18 +78,6 @@ fn read_of<'a>(reader: &mut PayloadReader<'a>) -> Option<RefundReference<'a>> {
         return Some(RefundReference::Lease(number));
     }
     read_idem(reader).map(RefundReference::IdempotencyKey)
-}
-
-fn read_client<'a>(reader: &mut PayloadReader<'a>) -> Option<&'a str> {
-    reader.text().filter(|client| client.len() <= CLIENT_BYTES_MAX)
-}
-
-fn read_session(reader: &mut PayloadReader<'_>) -> Option<[u8; 16]> {
-    reader.binary()?.try_into().ok()
-}
-
-fn read_connection(reader: &mut PayloadReader<'_>) -> Option<u64> {
-    reader.unsigned().filter(|connection| *connection > 0)
 }
 
 fn read_unsigned32(reader: &mut PayloadReader<'_>) -> Option<u32> {

@@ -74,6 +74,10 @@ impl<'a> PayloadReader<'a> {
         }
     }
 
+    pub(super) fn unsigned8(&mut self) -> Option<u8> {
+        u8::try_from(self.unsigned()?).ok()
+    }
+
     #[inline]
     pub(super) fn unsigned_to(&mut self, max: u64) -> Option<u64> {
         self.unsigned().filter(|value| *value <= max)

@@ -113,7 +113,7 @@ fn many_keys_differ(entries: &[u8], count: usize) -> bool {
         let mut slot = usize::try_from(hashes.hash_one(key) & mask as u64).unwrap_or_default();
         // Offsets are stored plus one: 0 is an empty slot.
         while let Some(taken) = slots.get(slot).and_then(|offset| usize::from(*offset).checked_sub(1)) {
-            if key_at(entries, taken) == key {
+            if read_key(&mut PayloadReader::new(entries.get(taken..).unwrap_or_default())) == key {
                 return false;
             }
             slot = (slot + 1) & mask;
@@ -124,10 +124,6 @@ fn many_keys_differ(entries: &[u8], count: usize) -> bool {
             true
         })
     })
-}
-
-fn key_at(entries: &[u8], offset: usize) -> &[u8] {
-    read_key(&mut PayloadReader::new(entries.get(offset..).unwrap_or_default()))
 }
 
 /// The keys of a map whose entries are known to be whole, with their offsets.

@@ -131,7 +131,7 @@ pub(super) fn admit(
 ) -> Option<ConnectionPermit> {
     let admitted = ConnectionRegistry::admit(shared, socket, user);
     if let Err(refusal) = &admitted {
-        shared.telemetry.count_refused(*refusal);
+        shared.options.telemetry.count_refused(*refusal);
     }
     let (throttle, message) = match admitted {
         Ok(permit) => return Some(permit),

@@ -113,18 +113,14 @@ impl PoolAccess {
         } else {
             return Ok(());
         };
-        self.log_refusal(&refusal, user, now);
-        Err(refusal)
-    }
-
-    /// Logs a refusal. The pool comes from the settings, so this logs no text of a client.
-    fn log_refusal(&self, refusal: &PoolRefusal, user: u32, now: Timestamp) {
         if let Some(connections) = self.throttle.count_event(now) {
-            let (PoolRefusal::User { pool, .. } | PoolRefusal::Slots { pool, .. }) = refusal;
+            // The name comes from the settings, so this logs no text of a client.
+            let pool = &limits.name;
             warn!(
                 user,
                 connections, "{refusal}: its requests are refused; help: see `pools.{pool}` in the settings"
             );
         }
+        Err(refusal)
     }
 }

@@ -119,7 +119,7 @@ impl FrameHandler {
                 FrameSplit::More { needed } => break NextStep::Read { frame_bytes: needed },
                 FrameSplit::Broken(fault) => {
                     answered += 1;
-                    self.shared.telemetry.count_error(fault.code);
+                    self.shared.options.telemetry.count_error(fault.code);
                     encode_fault(replies, &fault);
                     break NextStep::Close;
                 }
@@ -139,7 +139,7 @@ impl FrameHandler {
         replies: &mut Vec<u8>,
         now: Now,
     ) -> AfterFrame {
-        let check = RemoteCheck { result: None, may_wait: self.shared.remote_checker.is_some() };
+        let check = RemoteCheck { result: None, may_wait: self.shared.options.remote_checker.is_some() };
         match self.answer_checked(decider, payload, replies, now, check) {
             AfterFrame::Wait(shortfalls) => self.defer(decider, payload, replies, now, &shortfalls, false),
             after => after,
@@ -164,7 +164,7 @@ impl FrameHandler {
         }
         replies.truncate(begin);
         decider.count_panic();
-        self.shared.telemetry.count_error(Code::Internal);
+        self.shared.options.telemetry.count_error(Code::Internal);
         error!("a request panicked: its connection is closed, others are not affected");
         let message = "the daemon failed to answer this";
         encode_reply(replies, &WireReply::Error { id, code: Code::Internal, message });
@@ -234,7 +234,7 @@ impl FrameHandler {
         shortfalls: &Arc<Shortfalls>,
         is_second: bool,
     ) -> AfterFrame {
-        if let Some(remote_checker) = &self.shared.remote_checker {
+        if let Some(remote_checker) = &self.shared.options.remote_checker {
             match self.pending.add(payload, shortfalls, is_second, now.at, remote_checker) {
                 Ok(()) => return AfterFrame::Continue,
                 Err(reason) => self.shared.count_not_pending(reason, now.at),
@@ -303,7 +303,7 @@ impl FrameHandler {
     }
 
     fn write_fault(&self, fault: &Fault, replies: &mut Vec<u8>) -> AfterFrame {
-        self.shared.telemetry.count_error(fault.code);
+        self.shared.options.telemetry.count_error(fault.code);
         encode_fault(replies, fault);
         if fault.code.closes() { AfterFrame::Close } else { AfterFrame::Continue }
     }
@@ -366,8 +366,8 @@ impl SeenDomains {
             return;
         }
         if shared.engine.has_domain(domain) {
-            shared.telemetry.add_domain_user(domain, user);
-        } else if shared.telemetry.add_unknown_domain(domain) {
+            shared.options.telemetry.add_domain_user(domain, user);
+        } else if shared.options.telemetry.add_unknown_domain(domain) {
             let message = shared.engine.in_force().describe_missing(domain);
             warn!(user, "not limited: {message}");
         }
@@ -389,7 +389,7 @@ impl SeenDomains {
             known.is_unmatched = true;
             let in_force = shared.engine.in_force();
             let describe = || in_force.describe_unmatched(domain, descriptors.attributes());
-            if let Some(message) = shared.telemetry.add_unmatched(domain, describe) {
+            if let Some(message) = shared.options.telemetry.add_unmatched(domain, describe) {
                 warn!("not limited: {message}");
             }
         }

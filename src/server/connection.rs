@@ -1,6 +1,6 @@
 //! One connection: reads frames, answers a batch of them, writes the replies at once.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(super) async fn serve(
 ) {
     // Setting up a connection takes as long as a batch.
     seat.admit().await;
-    let activity = permit.activity();
-    let info = ConnectionInfo { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
+    let activity = &*permit.activity;
+    let info = ConnectionInfo { socket: Arc::clone(&socket), user: permit.user, number: permit.number };
     let connection = ClientStream::new(socket).map(|stream| ClientConnection {
         stream,
         seat,
@@ -44,7 +44,7 @@ pub(super) async fn serve(
         buffer_bytes: BUFFER_BYTES,
         may_have_more: false,
         replies: Vec::new(),
-        charge: MemoryCharge::new(Arc::clone(&shared), permit.user(), AccountUse::Buffers),
+        charge: MemoryCharge::new(Arc::clone(&shared), permit.user, AccountUse::Buffers),
         hello_deadline: Some(Box::pin(sleep(HELLO_TIMEOUT))),
         frame_deadline: None,
         write_closed: false,
@@ -110,7 +110,8 @@ impl ClientConnection<'_> {
         let written = if self.write_closed { Ok(()) } else { self.send(&mut count).await };
         self.handler.revoke_unwritten(count);
         match written {
-            Err(error) if is_hang_up(&error) => {
+            // Frames that the peer sent before may still be read.
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                 self.write_closed = true;
                 // Drop the pending requests and return their tokens.
                 self.handler.pending.clear();
@@ -151,7 +152,7 @@ impl ClientConnection<'_> {
         let read_excess = self.buffer_bytes - BUFFER_BYTES;
         let replies_excess = self.replies.capacity().saturating_sub(BUFFER_BYTES);
         if !self.charge.set_bytes(read_excess + replies_excess) {
-            return Err(io::ErrorKind::OutOfMemory.into());
+            return Err(ErrorKind::OutOfMemory.into());
         }
         let sent = self.stream.write_rest(&self.replies, WRITE_TIMEOUT, written).await;
         self.charge.set_bytes(read_excess);
@@ -163,7 +164,7 @@ impl ClientConnection<'_> {
     async fn read(&mut self, frame_bytes: usize) -> io::Result<Option<usize>> {
         if frame_bytes > self.buffer_bytes {
             if !self.charge.set_bytes(LARGE_BUFFER_BYTES - BUFFER_BYTES) {
-                return Err(io::ErrorKind::OutOfMemory.into());
+                return Err(ErrorKind::OutOfMemory.into());
             }
             self.buffer_bytes = LARGE_BUFFER_BYTES;
         } else if self.unanswered.is_empty() && self.buffer_bytes > BUFFER_BYTES {
@@ -179,7 +180,7 @@ impl ClientConnection<'_> {
             let wakeup = self.await_wakeup().await?;
             if !self.activity.set_working() {
                 self.stream.discard_unread();
-                return Err(io::ErrorKind::ConnectionAborted.into());
+                return Err(ErrorKind::ConnectionAborted.into());
             }
             if wakeup == Wakeup::Timeout {
                 return Ok(Some(0));
@@ -279,11 +280,6 @@ enum Wakeup {
     PendingReady,
     /// HELLO, or the rest of a frame, was not received in time.
     Timeout,
-}
-
-/// Whether the peer has closed the socket. Frames that it sent before may still be read.
-fn is_hang_up(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Waits for a deadline; forever without one.

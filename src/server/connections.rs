@@ -7,6 +7,7 @@ mod surplus;
 use std::collections::HashMap;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -31,8 +32,8 @@ pub struct ConnectionLimits {
 pub(super) struct ConnectionRegistry {
     limits: ConnectionLimits,
     table: Mutex<ConnectionTable>,
-    /// Notified when the first connection opens after none was open.
-    first: Notify,
+    /// Notified when a connection opens after none was open. For one waiter.
+    pub(super) first: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -54,9 +55,12 @@ struct ConnectionEntry {
     activity: Arc<Activity>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a connection is refused, by the names of limits in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantNames)]
 pub(super) enum ConnectionRefusal {
+    #[strum(serialize = "max")]
     Full,
+    #[strum(serialize = "per_user")]
     FullForUser,
     Draining,
 }
@@ -90,9 +94,9 @@ impl ConnectionRegistry {
             connections.first.notify_one();
         }
         surplus::write_goodbye(&closed);
-        shared.telemetry.count_reclaimed(closed.len() as u64);
+        shared.options.telemetry.connections_reclaimed.fetch_add(closed.len() as u64, Ordering::Relaxed);
         let (number, activity) = admitted?;
-        shared.telemetry.count_opened();
+        shared.options.telemetry.connections.fetch_add(1, Ordering::Relaxed);
         let account = shared.engine.account(user);
         account.connect();
         Ok(ConnectionPermit { shared: Arc::clone(shared), number, user, activity, account })
@@ -100,11 +104,6 @@ impl ConnectionRegistry {
 
     pub(super) fn is_empty(&self) -> bool {
         self.table.lock().entries.is_empty()
-    }
-
-    /// Waits until a connection opens after none was open. Returns at once if one has opened since the last call.
-    pub(super) async fn await_first(&self) {
-        self.first.notified().await;
     }
 
     pub(super) fn set_session(&self, number: u64, session: SessionKey) {
@@ -118,20 +117,13 @@ impl ConnectionRegistry {
     pub(super) fn drain(&self) {
         let mut table = self.table.lock();
         table.draining = true;
-        for stream in table.entries.values().filter_map(|entry| entry.stream.upgrade()) {
-            // It fails only if the peer has closed already.
-            let _ = stream.shutdown(Shutdown::Read);
-        }
+        table.shut_down(|_| true);
     }
 
     /// Shuts down the reading side of all connections of a session. The bytes that their peers wrote before are
     /// answered.
     pub(super) fn shut_down_session(&self, session: &SessionKey) {
-        let table = self.table.lock();
-        for entry in table.entries.values().filter(|entry| entry.session == Some(*session)) {
-            // It fails only if the peer has closed already.
-            let _ = entry.stream.upgrade().map(|stream| stream.shutdown(Shutdown::Read));
-        }
+        self.table.lock().shut_down(|entry| entry.session == Some(*session));
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -149,6 +141,14 @@ impl ConnectionTable {
             Some(ConnectionRefusal::FullForUser)
         } else {
             None
+        }
+    }
+
+    /// Shuts down the reading side of some connections.
+    fn shut_down(&self, is_chosen: impl Fn(&ConnectionEntry) -> bool) {
+        for entry in self.entries.values().filter(|entry| is_chosen(entry)) {
+            // It fails only if the peer has closed already.
+            let _ = entry.stream.upgrade().map(|stream| stream.shutdown(Shutdown::Read));
         }
     }
 
@@ -187,31 +187,17 @@ impl ConnectionTable {
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     shared: Arc<ServerState>,
-    number: u64,
-    user: u32,
-    activity: Arc<Activity>,
+    /// The connection's number, unique since the start.
+    pub(super) number: u64,
+    pub(super) user: u32,
+    pub(super) activity: Arc<Activity>,
     account: Arc<Account>,
-}
-
-impl ConnectionPermit {
-    /// Returns the connection's number, unique since the start.
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(super) fn user(&self) -> u32 {
-        self.user
-    }
-
-    pub(super) fn activity(&self) -> &Activity {
-        &self.activity
-    }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.shared.connections.table.lock().remove(self.number);
         self.account.disconnect();
-        self.shared.telemetry.count_closed();
+        self.shared.options.telemetry.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -34,7 +34,7 @@ impl Connector {
     /// Returns the mode of the daemon, the strictest of any rule; `None` if the domain is closed to the user.
     #[must_use]
     pub fn mode(&self, domain: &str, user: u32) -> Option<Mode> {
-        self.shared.access.is_open(domain, user).then(|| self.shared.engine.mode())
+        self.shared.options.access.is_open(domain, user).then(|| self.shared.engine.mode())
     }
 
     /// Connects as this user, within the limits of `connections`. As on the socket, a refusal is an ERROR to read, and a

@@ -35,7 +35,8 @@ impl DecisionThread {
     ) -> std::io::Result<DecisionThread> {
         let fair_queue = Arc::new(FairQueue::new(Arc::clone(&shared.clock)));
         let sleeping = Arc::clone(&fair_queue);
-        let (parking, unparking) = (Arc::clone(&shared.pulse), Arc::clone(&shared.pulse));
+        let (parking, unparking) =
+            (Arc::clone(&shared.options.thread_health), Arc::clone(&shared.options.thread_health));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .on_thread_park(move || {
@@ -57,7 +58,7 @@ impl DecisionThread {
             if short_slices && let Err(error) = sys::request_short_slice() {
                 debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
             }
-            let (pulse, clock) = (Arc::clone(&shared.pulse), Arc::clone(&shared.clock));
+            let (pulse, clock) = (Arc::clone(&shared.options.thread_health), Arc::clone(&shared.clock));
             // Both end with the runtime, and are not subject to the fair queue.
             runtime.spawn(pulse::run_self_checks(number, pulse, clock, Arc::clone(&decider)));
             runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
@@ -101,7 +102,7 @@ async fn serve_connections(
 ) {
     let connections = TaskTracker::new();
     while let Some((socket, permit)) = assigned.recv().await {
-        let seat = fair_queue.join(permit.user());
+        let seat = fair_queue.join(permit.user);
         connections.spawn(connection::serve(socket, permit, seat, Arc::clone(shared), Arc::clone(decider)));
     }
     connections.close();

@@ -225,7 +225,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    use super::FairQueue;
+    use tokio::runtime::Runtime;
+
+    use super::{FairQueue, QueueMembership};
     use crate::clock::Clock;
 
     /// Spends 100 µs, like a batch.
@@ -234,25 +236,39 @@ mod tests {
         while clock.now().at.since(began) < Duration::from_micros(100) {}
     }
 
-    #[test]
-    fn shares_time_by_user_not_by_connection() {
+    fn new_queue() -> (Arc<Clock>, Arc<FairQueue>) {
         let clock = Arc::new(Clock::start());
-        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        (Arc::clone(&clock), Arc::new(FairQueue::new(clock)))
+    }
+
+    /// A queue, and the runtime of its rounds.
+    fn started() -> (Arc<Clock>, Arc<FairQueue>, Runtime) {
+        let (clock, queue) = new_queue();
         let sleeping = Arc::clone(&queue);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.on_thread_park(move || sleeping.sleep()).build().unwrap();
-        let batches = Arc::new(AtomicU64::new(0));
         runtime.spawn(Arc::clone(&queue).begin_rounds());
+        (clock, queue, runtime)
+    }
+
+    /// Counts the batches of a connection that is always busy.
+    async fn stay_busy(seat: Option<QueueMembership>, clock: Arc<Clock>, batches: Arc<AtomicU64>) {
+        loop {
+            if let Some(seat) = &seat {
+                seat.admit().await;
+            }
+            spend_batch(&clock);
+            batches.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn shares_time_by_user_not_by_connection() {
+        let (clock, queue, runtime) = started();
+        let batches = Arc::<AtomicU64>::default();
         for _ in 0..200 {
-            let (seat, clock, batches) = (queue.join(1), Arc::clone(&clock), Arc::clone(&batches));
-            runtime.spawn(async move {
-                loop {
-                    seat.admit().await;
-                    spend_batch(&clock);
-                    batches.fetch_add(1, Ordering::Relaxed);
-                    tokio::task::yield_now().await;
-                }
-            });
+            runtime.spawn(stay_busy(Some(queue.join(1)), Arc::clone(&clock), Arc::clone(&batches)));
         }
         let seat = queue.join(2);
         let mut between = runtime.block_on(async {
@@ -276,8 +292,7 @@ mod tests {
 
     #[test]
     fn wakes_connections_of_a_user_one_at_a_time() {
-        let clock = Arc::new(Clock::start());
-        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        let (clock, queue) = new_queue();
         let [first, second, third, late] = [(); 4].map(|()| queue.join(1));
         let _other = queue.join(2);
         let waiting = || queue.state.lock().users[&1].waiting.len();
@@ -295,8 +310,7 @@ mod tests {
 
     #[test]
     fn forgets_turns_that_are_given_up() {
-        let clock = Arc::new(Clock::start());
-        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        let (clock, queue) = new_queue();
         let [first, second, _other] = [1, 1, 2].map(|user| queue.join(user));
         assert!(first.begin_batch(false).is_none());
         (0..3).for_each(|_| spend_batch(&clock));
@@ -312,23 +326,12 @@ mod tests {
     /// The tasks of a connection that do not ask before each batch, as those of a library.
     #[test]
     fn runs_futures_in_turn() {
-        let clock = Arc::new(Clock::start());
-        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.spawn(Arc::clone(&queue).begin_rounds());
-        let batches = Arc::new(AtomicU64::new(0));
+        let (clock, queue, runtime) = started();
+        let batches = Arc::<AtomicU64>::default();
         for _ in 0..200 {
-            let (seat, clock, batches) = (queue.join(1), Arc::clone(&clock), Arc::clone(&batches));
-            runtime.spawn(async move {
-                let endless = async {
-                    loop {
-                        spend_batch(&clock);
-                        batches.fetch_add(1, Ordering::Relaxed);
-                        tokio::task::yield_now().await;
-                    }
-                };
-                seat.run_in_turn(endless).await
-            });
+            let endless = stay_busy(None, Arc::clone(&clock), Arc::clone(&batches));
+            let seat = queue.join(1);
+            runtime.spawn(async move { seat.run_in_turn(endless).await });
         }
         let seat = queue.join(2);
         let passes = seat.run_in_turn(async {
@@ -344,21 +347,10 @@ mod tests {
 
     #[test]
     fn rotates_connections_of_a_user() {
-        let clock = Arc::new(Clock::start());
-        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.spawn(Arc::clone(&queue).begin_rounds());
-        let batches: Arc<[AtomicU64; 20]> = Arc::default();
-        for number in 0..batches.len() {
-            let (seat, clock, batches) = (queue.join(1), Arc::clone(&clock), Arc::clone(&batches));
-            runtime.spawn(async move {
-                loop {
-                    seat.admit().await;
-                    spend_batch(&clock);
-                    batches[number].fetch_add(1, Ordering::Relaxed);
-                    tokio::task::yield_now().await;
-                }
-            });
+        let (clock, queue, runtime) = started();
+        let batches: [Arc<AtomicU64>; 20] = Default::default();
+        for batches in &batches {
+            runtime.spawn(stay_busy(Some(queue.join(1)), Arc::clone(&clock), Arc::clone(batches)));
         }
         let _other = queue.join(2);
         let count = || batches.iter().map(|of_one| of_one.load(Ordering::Relaxed)).collect::<Vec<_>>();

@@ -47,16 +47,16 @@ async fn run(shared: Arc<ServerState>) {
             shared.file_check.notify_one();
         }
         engine.tick(now);
-        if shared.recorder.is_on() {
-            shared.recorder.note(now.at, None, NotedKind::Tick);
+        if shared.options.recorder.is_on() {
+            shared.options.recorder.note(now.at, None, NotedKind::Tick);
         }
         engine.sweep(now);
         shared.processes.forget_ended(engine);
-        shared.pulse.beat_accepting(now.at);
+        shared.options.thread_health.beat_accepting(now.at);
         shared.missed.log_if_due(now.at);
         if is_idle(&shared) {
             // A connection ends the pause. The next tick is then due, at least one interval after the last.
-            let _ = timeout(IDLE_PAUSE, shared.connections.await_first()).await;
+            let _ = timeout(IDLE_PAUSE, shared.connections.first.notified()).await;
         }
     }
 }
@@ -83,7 +83,7 @@ impl Pauses {
 
 /// Whether ticks change nothing until a client connects: no request, no lease and no switch can become due before.
 fn is_idle(shared: &ServerState) -> bool {
-    shared.connections.is_empty() && shared.engine.is_idle() && !shared.recorder.is_on()
+    shared.connections.is_empty() && shared.engine.is_idle() && !shared.options.recorder.is_on()
 }
 
 /// The time between ticks of an idle daemon. A switch that is set meanwhile ends at least a second later, and the socket

@@ -231,8 +231,8 @@ fn ensure_not_listening(path: &Path) -> Result<(), BindError> {
         Ok(there) if there.file_type().is_socket() => {}
         Ok(_) => return Err(BindError::NotASocket { path: path.into() }),
     }
-    match probe(path) {
-        Ok(()) => Err(BindError::InUse { path: path.into() }),
+    match connect_at_once(path) {
+        Ok(_) => Err(BindError::InUse { path: path.into() }),
         // A full backlog belongs to a listening process too.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(BindError::InUse { path: path.into() })
@@ -257,14 +257,16 @@ fn help(error: &io::Error) -> &'static str {
     }
 }
 
-/// Connects without waiting.
-fn probe(path: &Path) -> io::Result<()> {
+/// Connects without waiting for a full backlog, where a blocking connect has no timeout. Reads and writes do not wait either.
+///
+/// # Errors
+/// Nothing listens there, the backlog is full, or this user may not connect.
+pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     use rustix::net::{SocketAddrUnix, SocketFlags, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
-    drop(UnixStream::from(socket));
-    Ok(())
+    Ok(UnixStream::from(socket))
 }
 
 /// Binds under a umask that leaves only the mode, so that other users cannot connect even for a moment.

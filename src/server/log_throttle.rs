@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 
 /// The throttle of one log line.
 #[derive(Debug, Default)]
-pub(super) struct LogThrottle(Mutex<ThrottleState>);
+pub struct LogThrottle(Mutex<ThrottleState>);
 
 /// The time of the last line and the events since then.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ struct ThrottleState {
 
 impl LogThrottle {
     /// Counts an event. Returns the number of events since the last line if another line is due.
-    pub(super) fn count_event(&self, now: Timestamp) -> Option<u64> {
+    pub fn count_event(&self, now: Timestamp) -> Option<u64> {
         let mut state = self.0.lock();
         state.unlogged += 1;
         let due = state.logged_at.is_none_or(|logged| now.since(logged) >= LOG_INTERVAL_MIN);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ServerState;
 use super::access::PoolRefusal;
-use super::processes::{SessionKey, WatchError};
+use super::processes::SessionKey;
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{ConnectionEnd, ConnectionParams, Session, SessionError, WorkOutcome};
@@ -66,7 +66,7 @@ impl Membership {
         library: ClientKind,
         now: Now,
     ) -> Result<Membership, HelloRefusal> {
-        shared.pools.check(hello.pool, info.user, hello.slots, now.at)?;
+        shared.options.pools.check(hello.pool, info.user, hello.slots, now.at)?;
         // The pid of HELLO is used only if the kernel confirms it.
         let kernel_pid = || sys::peer_pid(&info.socket).ok().flatten();
         let pid = hello.pid.filter(|pid| kernel_pid() == Some(*pid));
@@ -86,12 +86,11 @@ impl Membership {
             key,
             session_name: key.to_bytes(),
             library,
-            is_restricted: shared.access.is_restricted(info.user),
+            is_restricted: shared.options.access.is_restricted(info.user),
         };
         shared.connections.set_session(info.number, key);
         member.record(now.at, || NotedKind::Hello { pool: hello.pool.into(), slots: hello.slots });
-        let watched = shared.processes.watch(shared, key, info, &member.session, pid.is_some());
-        if watched == Err(WatchError::Exited) {
+        if !shared.processes.watch(shared, key, info, &member.session, pid.is_some()) {
             shared.engine.end_session(&member.session, now);
             member.record(now.at, || NotedKind::SessionEnded);
             return Err(HelloRefusal::ProcessExited);
@@ -117,7 +116,7 @@ impl Membership {
     /// Records an event of this session, if a recording runs. It never waits.
     #[inline]
     pub(super) fn record(&self, at: Timestamp, event: impl FnOnce() -> NotedKind) {
-        if self.shared.recorder.is_on() {
+        if self.shared.options.recorder.is_on() {
             self.record_now(None, at, event);
         }
     }
@@ -125,7 +124,7 @@ impl Membership {
     /// Records an event of a domain, if a recording of this domain runs.
     #[inline]
     pub(super) fn record_in(&self, domain: &str, at: Timestamp, event: impl FnOnce() -> NotedKind) {
-        if self.shared.recorder.is_on() {
+        if self.shared.options.recorder.is_on() {
             self.record_now(Some(domain), at, event);
         }
     }
@@ -133,8 +132,8 @@ impl Membership {
     #[cold]
     #[inline(never)]
     fn record_now(&self, domain: Option<&str>, at: Timestamp, event: impl FnOnce() -> NotedKind) {
-        if domain.is_none_or(|domain| self.shared.recorder.wants(domain)) {
-            self.shared.recorder.note(at, Some(self.key.origin(&self.session)), event());
+        if domain.is_none_or(|domain| self.shared.options.recorder.wants(domain)) {
+            self.shared.options.recorder.note(at, Some(self.key.origin(&self.session)), event());
         }
     }
 }

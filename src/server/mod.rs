@@ -24,6 +24,7 @@ mod stream;
 mod telemetry;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -34,7 +35,8 @@ pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
-pub use listener::{BindError, Listener, retry_until_open};
+pub use listener::{BindError, Listener, connect_at_once, retry_until_open};
+pub use log_throttle::LogThrottle;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
 pub use socket_file::SocketFile;
@@ -47,7 +49,6 @@ use crate::record::Recorder;
 use crate::sys;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
-use log_throttle::LogThrottle;
 use processes::Processes;
 use telemetry::{ClientKind, MissedReports, NotPending};
 
@@ -77,21 +78,16 @@ pub struct ServerOptions {
 /// The state that all connections share.
 #[derive(Debug)]
 struct ServerState {
+    options: ServerOptions,
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     connections: ConnectionRegistry,
     processes: Processes,
     /// Notified when the socket file is to be looked at. A timer of the accepting task would wake the idle daemon once more.
     file_check: Notify,
-    access: DomainAccess,
-    pools: PoolAccess,
     /// A number that differs at every start, so that a client detects a restart.
     boot: u64,
     missed: MissedReports,
-    pulse: Arc<ThreadHealth>,
-    telemetry: Arc<ServerCounters>,
-    remote_checker: Option<SharedRemoteChecker>,
-    recorder: Arc<Recorder>,
     /// Throttles log lines about requests that cannot wait for their remote check.
     pending_throttle: LogThrottle,
     /// Throttles log lines about connections that are closed because the account of their user is full.
@@ -105,14 +101,14 @@ impl ServerState {
     fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
         if !missed.is_empty() {
             self.missed.add(missed);
-            self.telemetry.add_missed(client, missed);
+            self.options.telemetry.add_missed(client, missed);
         }
     }
 
     /// Counts an error and writes its ERROR, unless the client requested no reply.
     #[cold]
     fn write_error(&self, id: Option<u64>, code: Code, message: &str, replies: &mut Vec<u8>) {
-        self.telemetry.count_error(code);
+        self.options.telemetry.count_error(code);
         if id.is_some() {
             encode_reply(replies, &WireReply::Error { id, code, message });
         }
@@ -120,7 +116,7 @@ impl ServerState {
 
     /// Counts and logs a step back of the wall clock.
     fn log_clock_step(&self, by: Duration, now: Timestamp) {
-        self.telemetry.count_clock_step_back();
+        self.options.telemetry.clock_steps_back.fetch_add(1, Ordering::Relaxed);
         if let Some(steps) = self.clock_throttle.count_event(now) {
             warn!(
                 by_seconds = by.as_secs_f64(),
@@ -132,7 +128,7 @@ impl ServerState {
     /// Counts and logs a request that is decided without waiting for its remote check.
     #[cold]
     fn count_not_pending(&self, reason: NotPending, now: Timestamp) {
-        self.telemetry.count_not_pending(reason);
+        self.options.telemetry.count_not_pending(reason);
         if let Some(requests) = self.pending_throttle.count_event(now) {
             warn!(
                 requests,
@@ -160,19 +156,15 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         connections: ConnectionRegistry::new(options.connections),
         processes: Processes::new(options.connections),
         file_check: Notify::new(),
-        access: options.access,
-        pools: options.pools,
         // Without randomness a client misses a restart; nothing else depends on this number.
         boot: u64::from_le_bytes(sys::random_bytes().unwrap_or_default()) >> 1,
         missed: MissedReports::default(),
-        pulse: options.thread_health,
-        telemetry: options.telemetry,
-        remote_checker: options.remote_checker,
-        recorder: options.recorder,
         pending_throttle: LogThrottle::default(),
         account_throttle: LogThrottle::default(),
         clock_throttle: LogThrottle::default(),
+        options,
     });
+    let options = &shared.options;
     let mut threads = Vec::new();
     for number in 0..options.threads.max(1) {
         match DecisionThread::start(number, engine, &shared, options.request_short_slices) {
@@ -181,7 +173,7 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
             // Fewer threads serve all requests too, with less capacity.
             Err(error) => {
                 warn!(%error, threads = number, wanted = options.threads, "fewer decision threads run than `threads` says: raise TasksMax of the unit and restart");
-                shared.pulse.mark_not_started(number);
+                options.thread_health.mark_not_started(number);
                 break;
             }
         }

@@ -70,15 +70,6 @@ impl SessionKey {
     }
 }
 
-/// Why a process is not watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WatchError {
-    /// It has exited.
-    Exited,
-    /// It cannot be watched: the session ends with its connections.
-    Unable,
-}
-
 impl Processes {
     /// Makes a watcher on the current runtime. The connection limits also bound the number of watched processes.
     pub(super) fn new(limits: ConnectionLimits) -> Processes {
@@ -91,7 +82,8 @@ impl Processes {
         }
     }
 
-    /// Watches the process of a session if the kernel has `confirmed` it, from the session's first connection on.
+    /// Watches the process of a session if the kernel has `confirmed` it, from the session's first connection on. If it cannot be
+    /// watched, the session ends with its connections. Returns whether it may live: it is not known to have exited.
     pub(super) fn watch(
         &self,
         shared: &Arc<ServerState>,
@@ -99,14 +91,14 @@ impl Processes {
         info: &ConnectionInfo,
         session: &Session,
         confirmed: bool,
-    ) -> Result<(), WatchError> {
+    ) -> bool {
         let mut watched = self.watched.lock();
         if let Some(known) = watched.get_mut(&key) {
             known.session = session.clone();
-            return Ok(());
+            return true;
         }
         if !confirmed {
-            return Err(WatchError::Unable);
+            return true;
         }
         let of_user = watched.keys().filter(|known| known.user == key.user).count();
         if watched.len() >= self.limits.max as usize || of_user >= self.limits.per_user as usize {
@@ -119,7 +111,7 @@ impl Processes {
                      leases of further processes end with their connections"
                 );
             }
-            return Err(WatchError::Unable);
+            return true;
         }
         let process = {
             let _entered = self.runtime.enter();
@@ -127,7 +119,7 @@ impl Processes {
         };
         let process = match process {
             Ok(process) => process,
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(WatchError::Exited),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return false,
             Err(error) => {
                 drop(watched);
                 self.lack.call_once(|| {
@@ -137,7 +129,7 @@ impl Processes {
                          leases of a process that dies end with its connections"
                     );
                 });
-                return Err(WatchError::Unable);
+                return true;
             }
         };
         let shared = Arc::clone(shared);
@@ -147,7 +139,7 @@ impl Processes {
         });
         let task = AbortOnDropHandle::new(task);
         watched.insert(key, WatchedSession { session: session.clone(), _task: task });
-        Ok(())
+        true
     }
 
     /// Stops watching the process of a session that has ended, unless another one has taken its name meanwhile.
@@ -170,8 +162,8 @@ impl Processes {
         // Before the entry is removed: a connection that joins meanwhile is still added to it, and closed below.
         if let Some(session) = &session {
             shared.engine.end_session(session, now);
-            if shared.recorder.is_on() {
-                shared.recorder.note(now.at, Some(key.origin(session)), NotedKind::SessionEnded);
+            if shared.options.recorder.is_on() {
+                shared.options.recorder.note(now.at, Some(key.origin(session)), NotedKind::SessionEnded);
             }
         }
         // Aborts the task that runs this, which awaits no more.

@@ -108,7 +108,7 @@ impl<'a> RequestContext<'a> {
             amount,
             idempotency_key: charge.options.idem.map(|name| self.idempotency_key(name)),
             refund_of: charge.options.of.map(|reference| engine::RefundBy { user: self.user(), reference }),
-            trusted: self.client.shared.access.trusts_refunds(charge.domain),
+            trusted: self.client.shared.options.access.trusts_refunds(charge.domain),
         };
         let charged = decider.charge(&request, self.now);
         if charged.is_ok() {
@@ -201,14 +201,14 @@ impl<'a> RequestContext<'a> {
     }
 
     fn is_closed(&self, domain: &str) -> bool {
-        self.client.is_restricted && !self.client.shared.access.is_open(domain, self.user())
+        self.client.is_restricted && !self.client.shared.options.access.is_open(domain, self.user())
     }
 
     /// Replies that the domain is closed to the user. The request changes nothing.
     #[cold]
     fn refuse_domain(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> AfterFrame {
-        self.client.shared.access.log_refusal(domain, self.user(), self.now.at);
-        self.client.shared.telemetry.add_turned_away(domain, self.user());
+        self.client.shared.options.access.log_refusal(domain, self.user(), self.now.at);
+        self.client.shared.options.telemetry.add_turned_away(domain, self.user());
         let message = format!("the domain `{domain}` is not open to user {}", self.user());
         self.write_error(id, Code::NotAllowed, &message, replies);
         AfterFrame::Continue

@@ -17,13 +17,17 @@ use crate::protocol::{Code, MissReason, MissedCounts};
 /// Counts since the start, and the number of open connections.
 #[derive(Debug, Default)]
 pub struct ServerCounters {
-    connections: AtomicU64,
-    refused: [AtomicU64; REFUSALS.len()],
-    reclaimed: AtomicU64,
+    /// Open connections.
+    pub connections: AtomicU64,
+    /// Idle surplus connections that were closed to admit others.
+    pub connections_reclaimed: AtomicU64,
+    /// How often the wall clock was set back.
+    pub clock_steps_back: AtomicU64,
+    /// By limit; a drain is none.
+    refused: [AtomicU64; 2],
     errors: [AtomicU64; Code::VARIANTS.len()],
     missed: [[AtomicU64; MissReason::ALL.len()]; ClientKind::VARIANTS.len()],
     not_pending: [AtomicU64; NotPending::VARIANTS.len()],
-    clock_steps_back: AtomicU64,
     /// The first users of each domain of the rules.
     users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
     /// The first closed domains, each with a user that was refused there.
@@ -73,22 +77,10 @@ impl ClientKind {
 }
 
 impl ServerCounters {
-    /// Returns the number of open connections.
-    #[must_use]
-    pub fn connections(&self) -> u64 {
-        self.connections.load(Ordering::Relaxed)
-    }
-
     /// Returns the refused connections, by limit.
     pub fn refused_connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = REFUSALS.iter().map(|(_, name)| *name);
+        let names = ConnectionRefusal::VARIANTS.iter().copied();
         names.zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
-    }
-
-    /// Returns the number of idle surplus connections that were closed to admit others.
-    #[must_use]
-    pub fn connections_reclaimed(&self) -> u64 {
-        self.reclaimed.load(Ordering::Relaxed)
     }
 
     /// Returns the frames answered by an ERROR, by code. Frames that requested no reply are included.
@@ -172,34 +164,12 @@ impl ServerCounters {
         Some(description)
     }
 
-    /// Returns how often the wall clock was set back.
-    pub fn clock_steps_back(&self) -> u64 {
-        self.clock_steps_back.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn count_clock_step_back(&self) {
-        add(&self.clock_steps_back, 1);
-    }
-
     pub(super) fn count_not_pending(&self, reason: NotPending) {
         self.not_pending.get(reason as usize).into_iter().for_each(|count| add(count, 1));
     }
 
-    pub(super) fn count_opened(&self) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_closed(&self) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_reclaimed(&self, connections: u64) {
-        self.reclaimed.fetch_add(connections, Ordering::Relaxed);
-    }
-
     pub(super) fn count_refused(&self, refusal: ConnectionRefusal) {
-        let counts = REFUSALS.iter().zip(&self.refused);
-        counts.filter(|((known, _), _)| *known == refusal).for_each(|(_, count)| add(count, 1));
+        self.refused.get(refusal as usize).into_iter().for_each(|count| add(count, 1));
     }
 
     #[cold]
@@ -268,10 +238,6 @@ const REPORTED_MISSES_MAX: u64 = 1 << 32;
 
 /// The name of [`MissReason::Callback`], as metrics and the status name it.
 pub const RAISED: &str = "callback";
-
-/// The limits behind refused connections, as metrics name them.
-const REFUSALS: [(ConnectionRefusal, &str); 2] =
-    [(ConnectionRefusal::Full, "max"), (ConnectionRefusal::FullForUser, "per_user")];
 
 /// Names are arbitrary text of clients: as many as an operator reads, and lines of the log.
 const UNKNOWN_DOMAINS_MAX: usize = 16;

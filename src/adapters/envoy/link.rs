@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::adapters::exchange::{WireAnswer, WireMessage, read_answer};
-use crate::protocol::{FrameSplit, MissReason, split_frame};
+use crate::adapters::exchange::{WireAnswer, WireMessage, receive};
+use crate::protocol::MissReason;
 
 /// The connection, opened when a request needs it.
 #[derive(Debug, Default)]
@@ -149,25 +149,15 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<Qu
 async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
     let mut received = Vec::new();
     loop {
-        match split_frame(&received) {
-            FrameSplit::Frame { payload, consumed } => {
-                match read_answer(payload) {
-                    Ok(WireMessage::Welcome) => {}
-                    Ok(WireMessage::Answer(Some(id), answer)) => {
-                        let waits = pending.lock().as_mut().and_then(|pending| pending.remove(&id));
-                        // One that no longer waits has dropped its receiver.
-                        let _ = waits.map(|waits| waits.send(answer));
-                    }
-                    // An ERROR about the connection, or a malformed reply.
-                    Ok(_) | Err(_) => return,
-                }
-                received.drain(..consumed);
+        match receive(&mut reader, &mut received).await {
+            Ok(WireMessage::Welcome) => {}
+            Ok(WireMessage::Answer(Some(id), answer)) => {
+                let waits = pending.lock().as_mut().and_then(|pending| pending.remove(&id));
+                // One that no longer waits has dropped its receiver.
+                let _ = waits.map(|waits| waits.send(answer));
             }
-            FrameSplit::More { .. } => match reader.read_buf(&mut received).await {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return,
-            },
-            FrameSplit::Broken(_) => return,
+            // An ERROR about the connection, a malformed reply, or the end.
+            Ok(_) | Err(_) => return,
         }
     }
 }

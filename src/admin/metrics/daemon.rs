@@ -71,14 +71,14 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge(
         "connections",
         "Connections on the applications' socket. Act if near `connections.max`",
-        &server.connections(),
+        &server.connections.load(Relaxed),
     )?;
     let help = "Refused connections, by the limit that was reached: `connections.max` or `.per_user`. Act if it \
                 grows: those clients go on without limits";
     sheet.counters_by("connections_refused", help, "reason", server.refused_connections())?;
     let help = "Idle connections of sessions with many, closed to make room for others. Act if it grows all the \
                 time: raise `connections`";
-    sheet.counter("connections_reclaimed", help, &server.connections_reclaimed())?;
+    sheet.counter("connections_reclaimed", help, &server.connections_reclaimed.load(Relaxed))?;
     let help = "Frames answered by an ERROR, by its code. Act if it grows: such requests are not judged";
     sheet.counters_by("frames_bad", help, "code", server.errors())?;
     let missed = server.missed_decisions();
@@ -94,7 +94,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counters_by("waits_declined", help, "reason", server.not_pending())?;
     let help =
         "Times that the wall clock was set back by 0.1 s or more. Act if it grows: check the time server";
-    sheet.counter("clock_steps_back", help, &server.clock_steps_back())
+    sheet.counter("clock_steps_back", help, &server.clock_steps_back.load(Relaxed))
 }
 
 fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -15,7 +15,7 @@ use super::fleet::FleetReading;
 use crate::adapters::shorten_value;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
-use crate::terms::is_deceptive;
+use crate::terms::{counted, is_deceptive};
 pub(crate) use key::{FleetKeyKind, FleetKeyStatus};
 pub(crate) use why::{UnusedAttribute, WhyCheck, WhyStatus};
 
@@ -163,8 +163,11 @@ impl<'a> RequestFields<'a> {
 
 /// Stores switches and blocks. Returns the warning of a change: that it would be lost, or that it does not reach all hosts.
 fn keep(admin: &AdminState, is_fleet: bool) -> Option<String> {
-    let fleet = FleetReading::take(admin, admin.clock.now().at);
-    let unreached = fleet.unreached_warning().filter(|_| is_fleet);
+    let unlike = FleetReading::take(admin, admin.clock.now().at).view.unlike;
+    let unreached = (is_fleet && unlike > 0).then(|| {
+        let hosts = counted(unlike, "host");
+        format!("{hosts} with another fleet secret, or an older version: this does not hold there")
+    });
     let warnings: Vec<String> = unreached.into_iter().chain(admin.control.keep().err()).collect();
     (!warnings.is_empty()).then(|| warnings.join("; "))
 }

@@ -102,8 +102,10 @@ fn step(op: &str, mut words: VecDeque<TestWord>) -> Result<Step, ValueProblem> {
         "charge" => charge(&mut words)?,
         "release" => {
             let name = named(op, "NAME, the `id` of work", &mut words)?;
-            let outcome = words.pop_front().map(|word| word.text);
-            Step::Release(name, outcome_of(outcome.as_deref())?)
+            let outcome = words.pop_front().map_or(Ok(WorkOutcome::Error), |TestWord { text, .. }| {
+                text.parse().map_err(|_| is_no("end of work", &text, "write ok, error or dropped"))
+            });
+            Step::Release(name, outcome?)
         }
         "renew" => Step::Renew(named(op, "NAME, the `id` of work", &mut words)?),
         "hello" => hello(&mut words)?,
@@ -132,11 +134,6 @@ fn incomplete(op: &str, what: &str) -> ValueProblem {
 
 fn unknown(word: &TestWord, help: &str) -> ValueProblem {
     ValueProblem::new(format!("{} is not known here", shown(&word.text)), help)
-}
-
-fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, ValueProblem> {
-    let Some(name) = text else { return Ok(WorkOutcome::Error) };
-    name.parse().map_err(|_| is_no("end of work", name, "write ok, error or dropped"))
 }
 
 fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
