@@ -346,7 +346,9 @@ fn of_rule<'d>(
         return ExplainFinding { rule, stands: Err(MismatchReason::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
-    let Some((_, cost)) = request.cost.iter().find(|(named, _)| named == unit) else {
+    let named = request.cost.iter().find(|(named, _)| named == unit).map(|(_, cost)| cost);
+    // A concurrency rule counts work, whatever it costs.
+    let Some(cost) = rule.expires.map_or(named, |_| Some(&1)) else {
         return ExplainFinding { rule, stands: Err(MismatchReason::Unit(unit)) };
     };
     let mut scratch = KeyScratch::default();

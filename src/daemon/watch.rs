@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use tracing::warn;
 
 use super::rules_in_force::RulesInForce;
 use super::service_manager::{ManagerMessage, ServiceManager};
@@ -83,6 +84,10 @@ impl WatchThread {
         loop {
             // Before the files are read, so that later changes wake the thread.
             self.watching.renew(self.rules.path());
+            if self.watching.has_open_files() && !self.reload_signal.requested.load(Ordering::SeqCst) {
+                self.await_pause();
+                continue;
+            }
             if self.reload_signal.requested.swap(false, Ordering::SeqCst) {
                 self.manager.reloading();
                 // Requests from here on follow writes that this reading may miss; they get the next one.
@@ -122,31 +127,54 @@ impl WatchThread {
                 break;
             }
         }
+        self.await_pause();
+    }
+
+    fn await_pause(&mut self) {
         let request = &self.reload_signal.requested;
         wait_for_pause(
             || Timestamp::from_nanos(read_boot_nanos()),
-            |within| self.watching.wait(&self.reload_signal.wake, Some(within)),
+            |within| {
+                let is_change = self.watching.wait(&self.reload_signal.wake, Some(within));
+                (is_change, self.watching.has_open_files())
+            },
             || request.load(Ordering::SeqCst),
         );
+        if self.watching.has_open_files() && !request.load(Ordering::SeqCst) {
+            warn!(
+                "a rules file is still being written after {OPEN_MAX:?}, and is read as it is: replace files by renaming new ones"
+            );
+        }
+        self.watching.forget_open_files();
     }
 }
 
-/// Waits until no change comes for `SETTLE`, for `SETTLE_MAX` at most. An explicit request comes after the
-/// writes, so it ends the wait. `changes_within` waits for a change for the given time.
+/// Waits until no change comes for `SETTLE` and no file is open to its writer, for `SETTLE_MAX` or `OPEN_MAX` at most. An
+/// explicit request comes after the writes, so it ends the wait. `look` waits for a change for the given time, and returns
+/// whether one came and whether a file is open.
 fn wait_for_pause(
     now: impl Fn() -> Timestamp,
-    mut changes_within: impl FnMut(Duration) -> bool,
+    mut look: impl FnMut(Duration) -> (bool, bool),
     requested: impl Fn() -> bool,
 ) {
-    let begin = now();
-    while !requested() && now().since(begin) < SETTLE_MAX && changes_within(SETTLE) {}
+    let (begin, mut most) = (now(), SETTLE_MAX);
+    while !requested() && now().since(begin) < most {
+        most = match look(SETTLE) {
+            (false, false) => return,
+            (_, true) => OPEN_MAX,
+            (true, false) => SETTLE_MAX,
+        };
+    }
 }
 
 /// Editors write a file in several steps and deployments write several files, with shorter pauses than this.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The longest wait for a writer that does not pause.
+/// The longest wait for writers that do not pause.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
+
+/// The longest wait for a writer to close its file, as a copy over a network may pause.
+const OPEN_MAX: Duration = Duration::from_secs(10);
 
 /// Fast enough for changes by hand, at little load: each look stats every file.
 const POLL_PERIOD: Duration = Duration::from_secs(2);
@@ -169,8 +197,13 @@ mod tests {
     use crate::clock::Timestamp;
 
     /// Returns the milliseconds that `wait_for_pause` waits for a writer with a change each `period_millis`
-    /// until `last_change_millis`, if a request comes at `request_millis`.
-    fn millis_waited(period_millis: u64, last_change_millis: u64, request_millis: u64) -> u128 {
+    /// until `last_change_millis`, if a request comes at `request_millis`, and the file is open until `closed_millis`.
+    fn millis_waited(
+        period_millis: u64,
+        last_change_millis: u64,
+        request_millis: u64,
+        closed_millis: u64,
+    ) -> u128 {
         let now = Cell::new(Timestamp::ORIGIN);
         let elapsed = || now.get().since(Timestamp::ORIGIN);
         let period = Duration::from_millis(period_millis);
@@ -178,7 +211,7 @@ mod tests {
             let is_change =
                 period < within && elapsed() + period <= Duration::from_millis(last_change_millis);
             now.set(now.get().after(if is_change { period } else { within }));
-            is_change
+            (is_change, elapsed() < Duration::from_millis(closed_millis))
         };
         wait_for_pause(|| now.get(), changes_within, || elapsed() >= Duration::from_millis(request_millis));
         elapsed().as_millis()
@@ -187,11 +220,15 @@ mod tests {
     #[test]
     fn waits_for_end_of_writes_up_to_a_maximum() {
         let never = u64::MAX;
-        assert_eq!(millis_waited(10, 0, never), 100, "no further write");
-        assert_eq!(millis_waited(10, 300, never), 400, "writes for 300 ms");
-        assert_eq!(millis_waited(99, 495, never), 595, "writes with the longest pauses");
-        assert_eq!(millis_waited(10, never, never), 1_000, "writes without end");
-        assert_eq!(millis_waited(10, never, 250), 250, "an explicit request after 250 ms");
-        assert_eq!(millis_waited(10, never, 0), 0, "an explicit request before");
+        assert_eq!(millis_waited(10, 0, never, 0), 100, "no further write");
+        assert_eq!(millis_waited(10, 300, never, 0), 400, "writes for 300 ms");
+        assert_eq!(millis_waited(99, 495, never, 0), 595, "writes with the longest pauses");
+        assert_eq!(millis_waited(10, never, never, 0), 1_000, "writes without end");
+        assert_eq!(millis_waited(10, never, 250, 0), 250, "an explicit request after 250 ms");
+        assert_eq!(millis_waited(10, never, 0, 0), 0, "an explicit request before");
+        assert_eq!(millis_waited(10, 0, never, 2_550), 2_600, "a pause before the file is closed");
+        assert_eq!(millis_waited(10, never, never, 2_550), 2_550, "writes without end, closed once");
+        assert_eq!(millis_waited(10, 0, never, never), 10_000, "a file that stays open");
+        assert_eq!(millis_waited(10, 0, 300, never), 300, "an explicit request while it is open");
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of the rules as the kernel reports them: one inotify descriptor for the life of the daemon, read
 //! by the thread that reads the rules. Where watching fails, the caller polls the files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -25,6 +25,8 @@ pub(super) struct DirectoryWatch {
     places: DirectoryPaths,
     /// Whether a watched directory may have been replaced.
     moved: bool,
+    /// Rules files that a writer has changed and not closed since: half of one may be valid.
+    open: BTreeSet<PathBuf>,
     /// Whether some changes are not reported, so that the caller has to poll.
     pub(super) polls: bool,
     /// The fingerprint of the files at the last look.
@@ -127,15 +129,34 @@ impl DirectoryWatch {
                     return is_change;
                 }
             };
-            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+            let events = event.events();
+            if events.contains(ReadFlags::QUEUE_OVERFLOW) {
                 (self.moved, is_change) = (true, true);
+                self.open.clear();
             }
             let Some(directory) = self.watched.get(&event.wd()) else { continue };
             let name = event.file_name().map(|name| Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())));
             let path = name.map_or_else(|| directory.clone(), |name| directory.join(name));
-            is_change |= self.places.concern(&path);
-            self.moved |= self.places.is_one(&path) || event.events().contains(ReadFlags::IGNORED);
+            self.moved |= self.places.is_one(&path) || events.contains(ReadFlags::IGNORED);
+            if self.places.concern(&path) {
+                is_change = true;
+                if events.contains(ReadFlags::MODIFY) {
+                    self.open.insert(path);
+                } else if events.intersects(CLOSES) {
+                    self.open.remove(&path);
+                }
+            }
         }
+    }
+
+    /// Whether a rules file was changed and not closed since.
+    pub(super) fn has_open_files(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Counts all files as closed: their writers keep them open.
+    pub(super) fn forget_open_files(&mut self) {
+        self.open.clear();
     }
 
     pub(super) fn sees_a_change(&self, path: &Path) -> bool {
@@ -163,6 +184,10 @@ const MOVES: WatchFlags = WatchFlags::ATTRIB
 
 /// Events of files. From a directory such as `/tmp` on the path of the rules, they would wake the thread for others' files.
 const WRITES: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE);
+
+/// Events after which a writer of a file changes it no more, or changes another file.
+const CLOSES: ReadFlags =
+    ReadFlags::CLOSE_WRITE.union(ReadFlags::DELETE).union(ReadFlags::MOVED_FROM).union(ReadFlags::MOVED_TO);
 
 /// The first pass sets the watches, the second confirms that nothing moved meanwhile.
 const RENEWALS_MAX: usize = 4;

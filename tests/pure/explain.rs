@@ -12,6 +12,8 @@ fn explain(arguments: &[&str]) -> (String, String, i32) {
     fs::write(directory.path().join("api.yaml"), RULES).unwrap();
     fs::write(directory.path().join("users.csv"), "user,rate\nann,7/s\n").unwrap();
     fs::write(directory.path().join("bad.yaml"), "domain: bad\nlimits:\n- {name: a, rate: 1/s}\n").unwrap();
+    let work = "domain: work\nconcurrency:\n- {name: jobs, key: [job], max: 2}\n";
+    fs::write(directory.path().join("work.yaml"), work).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("explain")
         .args(arguments)
@@ -50,6 +52,7 @@ fn explains_source_of_each_number() {
             "no        tokens",
             "it counts tokens, and the cost names none (--cost tokens=N)",
         ),
+        (&["work", "job=j", "--cost", "tokens=1"], "2 at once", "key       job=j"),
         (&["api", "user=bob", "--priority", "get"], "priority  get", "named by the request"),
         (&["api", "--priority", "gett"], "priority  get", "`gett` is none of the domain's, and no entry of"),
     ];

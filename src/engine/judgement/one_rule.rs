@@ -4,7 +4,7 @@
 use super::noting::is_sampled;
 use super::{Judgement, retry_after};
 use crate::clock::Micros;
-use crate::engine::algorithm::{AlgorithmTable, each_algorithm};
+use crate::engine::algorithm::AlgorithmTable;
 use crate::engine::callers::SeenRequest;
 use crate::engine::counters::{CheckResult, ThreadCounters};
 use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
@@ -72,12 +72,20 @@ impl<'d> Judgement<'d> {
             Quota::FleetBudget(quota) if quota.checks_remotely_now() => {
                 self.decide_by_all_rules(selection, request, workspace, None)
             }
-            quota => each_algorithm!(
-                quota,
-                quota => self.decide_by_one_quota(quota, one, selection, request, workspace),
-                // Concurrency rules are never simple.
-                _ => self.decide_by_all_rules(selection, request, workspace, None)
-            ),
+            Quota::FleetBudget(quota) => {
+                self.decide_by_one_quota(&**quota, one, selection, request, workspace)
+            }
+            Quota::LeakyBucket(quota) => self.decide_by_one_quota(quota, one, selection, request, workspace),
+            Quota::FixedWindow(quota) => self.decide_by_one_quota(quota, one, selection, request, workspace),
+            Quota::SlidingLog(quota) => self.decide_by_one_quota(quota, one, selection, request, workspace),
+            Quota::SlidingWindow(quota) => {
+                self.decide_by_one_quota(quota, one, selection, request, workspace)
+            }
+            // Unreachable: token buckets are judged above, where a second caller here would cost a call, and concurrency
+            // rules are never simple.
+            Quota::TokenBucket(_) | Quota::Concurrency(_) => {
+                self.decide_by_all_rules(selection, request, workspace, None)
+            }
         }
     }
 

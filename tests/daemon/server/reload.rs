@@ -1,6 +1,7 @@
 //! Rules that change while the daemon runs: all ways to write them, the preserved states, the log.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,27 @@ fn replace(path: &Path, text: &str) {
 
 fn count(daemon: &Daemon, words: &str) -> usize {
     daemon.log().matches(words).count()
+}
+
+/// Half of a rules file may be valid, and has fewer limits.
+#[test]
+fn reads_no_file_that_its_writer_has_open() {
+    let daemon = daemon();
+    let file = daemon.plan.path("rules/api.yaml");
+    let text = version(10);
+    let (first, rest) = text.split_at(text.find('\n').unwrap());
+    let mut writer = fs::File::create(&file).unwrap();
+    writer.write_all(first.as_bytes()).unwrap();
+    // Longer than a pause of a writer that closes its file.
+    for _ in 0..10 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(limit(&daemon), Some(5));
+    }
+    writer.write_all(rest.as_bytes()).unwrap();
+    assert_eq!(limit(&daemon), Some(5));
+    drop(writer);
+    await_limit(&daemon, Some(10));
+    assert!(!daemon.log().contains("removed"), "{}", daemon.log());
 }
 
 #[test]
