@@ -84,8 +84,8 @@ impl WatchThread {
         loop {
             // Before the files are read, so that later changes wake the thread.
             self.watching.renew(self.rules.path());
-            if self.watching.has_open_files() && !self.reload_signal.requested.load(Ordering::SeqCst) {
-                self.await_pause();
+            let is_requested = self.reload_signal.requested.load(Ordering::SeqCst);
+            if self.watching.has_open_files() && !is_requested && self.await_pause() {
                 continue;
             }
             if self.reload_signal.requested.swap(false, Ordering::SeqCst) {
@@ -130,7 +130,8 @@ impl WatchThread {
         self.await_pause();
     }
 
-    fn await_pause(&mut self) {
+    /// Waits until the writers have paused. Returns whether they have closed their files.
+    fn await_pause(&mut self) -> bool {
         let request = &self.reload_signal.requested;
         wait_for_pause(
             || Timestamp::from_nanos(read_boot_nanos()),
@@ -140,12 +141,14 @@ impl WatchThread {
             },
             || request.load(Ordering::SeqCst),
         );
-        if self.watching.has_open_files() && !request.load(Ordering::SeqCst) {
+        let is_closed = !self.watching.has_open_files();
+        if !is_closed && !request.load(Ordering::SeqCst) {
             warn!(
                 "a rules file is still being written after {OPEN_MAX:?}, and is read as it is: replace files by renaming new ones"
             );
         }
         self.watching.forget_open_files();
+        is_closed
     }
 }
 
