@@ -89,7 +89,7 @@ impl RequestArgs {
     /// Returns the attributes in as many descriptors as needed.
     ///
     /// # Errors
-    /// Too many, or a cost given twice: what clap accepts and the protocol does not.
+    /// There are too many, or two costs in one unit.
     pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
         one_cost_a_unit(self.cost.iter().map(|(unit, _)| *unit))?;
         let attributes: Vec<(&str, &str)> =

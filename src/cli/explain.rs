@@ -75,7 +75,7 @@ impl SubjectArgs {
     /// Returns the attributes in as many descriptors as needed, then the others.
     ///
     /// # Errors
-    /// Too many, or a cost given twice: what clap accepts and the protocol does not.
+    /// There are too many, or two costs in one unit.
     pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
         one_cost_a_unit(self.cost.iter().map(|(unit, _)| unit.as_str()))?;
         let mut descriptors = DescriptorList::new();

@@ -113,26 +113,36 @@ impl PendingRequests {
         all: bool,
         now: Timestamp,
     ) -> Vec<(PendingRequest, Option<CheckReply>)> {
-        let mut ready = Vec::new();
-        for mut request in std::mem::take(&mut self.requests) {
-            match request.result.try_recv() {
-                Ok(result) => ready.push((request, result)),
-                Err(TryRecvError::Empty) if !all && now < request.deadline => self.requests.push(request),
-                Err(_) => {
-                    request.result.close();
-                    // It may have arrived meanwhile.
-                    let result = request.result.try_recv().ok().flatten();
-                    ready.push((request, result));
-                }
-            }
-        }
-        self.payload_bytes = self.requests.iter().map(|request| request.payload.len()).sum();
+        let mut results = Vec::new();
+        let is_ready = |request: &mut PendingRequest| {
+            let result = request.take_result(all, now);
+            let is_ready = result.is_some();
+            results.extend(result);
+            is_ready
+        };
+        let ready: Vec<_> = self.requests.extract_if(.., is_ready).collect();
+        self.payload_bytes -= ready.iter().map(|request| request.payload.len()).sum::<usize>();
         self.update_charge();
-        ready
+        ready.into_iter().zip(results).collect()
     }
 
     fn update_charge(&mut self) {
         self.charge.set_bytes(self.payload_bytes + self.requests.len() * REQUEST_BYTES);
+    }
+}
+
+impl PendingRequest {
+    /// Returns the result of the check once the request can be answered; with `all`, at once.
+    fn take_result(&mut self, all: bool, now: Timestamp) -> Option<Option<CheckReply>> {
+        match self.result.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) if !all && now < self.deadline => None,
+            Err(_) => {
+                self.result.close();
+                // It may have arrived meanwhile.
+                Some(self.result.try_recv().ok().flatten())
+            }
+        }
     }
 }
 
