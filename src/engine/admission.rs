@@ -43,12 +43,12 @@ pub(super) fn admit(
     gate: &mut dyn FnMut() -> Option<GateRefusal>,
 ) -> Admission {
     let mut locked = LockedShards::new();
-    locked.lock(context.shards, wanted_shards(context.shards, checks));
+    locked.lock(context.shards, wanted_shards(checks));
     for check in &mut *checks {
-        check.look_up(context, locked.of(check, context.shards));
+        check.look_up(context, locked.of(check));
     }
     for check in &mut *checks {
-        check.judge(context, locked.of(check, context.shards));
+        check.judge(context, locked.of(check));
     }
     let mut refusing = checks.iter().filter(|check| check.refuses()).count();
     if refusing > 0 && intent != Intent::Admit && !context.oversized {
@@ -73,7 +73,7 @@ pub(super) fn admit(
         }
     }
     for check in &mut *checks {
-        check.read_level(context, locked.of(check, context.shards));
+        check.read_level(context, locked.of(check));
     }
     match shed {
         Some(refusal) => Admission::Shed(refusal),
@@ -94,7 +94,7 @@ fn count_definite_refusals(
 ) -> usize {
     let mut definite = 0;
     for check in checks.iter_mut().filter(|check| check.refuses()) {
-        let shard = locked.of(check, context.shards);
+        let shard = locked.of(check);
         check.missing_units = check.missing_fleet_units(intent == Intent::Peek, context, shard);
         definite += usize::from(check.missing_units == 0);
     }
@@ -114,7 +114,7 @@ fn commit(
     // A share that lacks units has nothing to charge.
     let counts_all = || check.missing_units == 0 && check.counts_refused(context);
     let is_charged = check.passes() && may_charge || counts_all();
-    let shard = locked.of(check, context.shards);
+    let shard = locked.of(check);
     if is_charged {
         check.charge(granted, wait, context, shard);
     }
@@ -128,15 +128,15 @@ fn commit(
 pub(super) fn settle_up(context: &CheckContext<'_>, checks: &mut [StageCheck], amounts: &[i64]) {
     assert_eq!(checks.len(), amounts.len(), "each check has its amount");
     let mut locked = LockedShards::new();
-    locked.lock(context.shards, wanted_shards(context.shards, checks));
+    locked.lock(context.shards, wanted_shards(checks));
     for (check, amount) in checks.iter_mut().zip(amounts) {
-        check.charge_amount(*amount, context, locked.of(check, context.shards));
+        check.charge_amount(*amount, context, locked.of(check));
     }
 }
 
 /// The shards of all checks, one bit for each.
-fn wanted_shards(shards: &Shards, checks: &[StageCheck]) -> u64 {
-    checks.iter().fold(0, |wanted, check| wanted | 1 << check.shard(shards))
+fn wanted_shards(checks: &[StageCheck]) -> u64 {
+    checks.iter().fold(0, |wanted, check| wanted | 1 << check.shard())
 }
 
 /// The held shards in ascending order.
@@ -171,8 +171,8 @@ impl<'e> LockedShards<'e> {
     }
 
     /// Returns the shard of a check, which is locked.
-    fn of(&mut self, check: &StageCheck, shards: &Shards) -> &mut Shard {
-        self.shard(check.shard(shards))
+    fn of(&mut self, check: &StageCheck) -> &mut Shard {
+        self.shard(check.shard())
     }
 
     /// Returns a shard that is locked.

@@ -10,7 +10,7 @@ use super::fleet::SharedKey;
 use super::leases::LeaseCharge;
 use super::remote_check::Shortfall;
 use super::rule_set::CompiledRule;
-use super::shards::{Shard, Shards};
+use super::shards::{Shard, Shards, shard_of};
 use super::slots::Slot;
 use super::tag::BlockedUntil;
 use crate::clock::{Micros, Now, Timestamp};
@@ -130,8 +130,8 @@ impl StageCheck {
     }
 
     #[inline]
-    pub(super) fn shard(&self, shards: &Shards) -> usize {
-        shards.index_for(&self.digest)
+    pub(super) fn shard(&self) -> usize {
+        shard_of(&self.digest)
     }
 
     #[inline]

@@ -150,7 +150,7 @@ impl Engine {
             let mut checks = allowances.map(|allowance| {
                 let mut check =
                     StageCheck::new(index, compiled_rule, key.key(), Timestamp::ORIGIN, allowance, 1);
-                let is_known = check.inspect(&context, &mut self.shards.lock(check.shard(&self.shards)));
+                let is_known = check.inspect(&context, &mut self.shards.lock(check.shard()));
                 (check, is_known)
             });
             let Some((check, _)) = checks.find(|(_, is_known)| *is_known) else { continue };

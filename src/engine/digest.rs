@@ -6,7 +6,7 @@ use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 
 use super::siphash::SipHash;
-use super::tag::{ROLE_SHIFT, Tag};
+use super::tag::Tag;
 use crate::limit::{halves, join};
 
 /// A secret that makes digests unguessable, so that no caller can target the counter of another.
@@ -145,25 +145,72 @@ impl Digest {
         join([low, high])
     }
 
-    /// The shard, of a power of two. Uses bits that neither the table, the tag nor a salt uses, so that all
-    /// states of one key are in one shard.
+    /// The bits for the choice of a shard: neither the table, the tag nor a salt uses them, so that all states of one key
+    /// are in one shard.
     #[inline]
-    pub(super) fn shard(&self, shards: usize) -> usize {
-        usize::try_from(self.high() >> SHARD_SHIFT).unwrap_or_default() & (shards - 1)
+    pub(super) fn shard_bits(&self) -> u16 {
+        let [.., last] = self.0;
+        u16::try_from(last >> 16).unwrap_or_default()
     }
 
-    /// Whether both digests identify the same state under any quotas: all bits but the tag are equal, and the
-    /// tag's role.
+    /// The shard, of a power of two.
     #[inline]
-    pub(super) fn is_same_state(&self, other: &Digest) -> bool {
-        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
-        a == e && b == f && (c ^ g) & SAME_BITS == 0 && d == h
+    pub(super) fn shard(&self, shards: usize) -> usize {
+        usize::from(self.shard_bits()) & (shards - 1)
     }
 
     #[inline]
     pub(super) fn tag(&self) -> Tag {
         let [.., low, _] = self.0;
         Tag::from_bits(u16::try_from(low & 0xffff).unwrap_or_default())
+    }
+}
+
+/// A digest as tables keep it: its tag, and its other bits folded to 64. Two keys count as one if these are equal and both
+/// are in the same shard: among ten million keys, some pair is with a probability of 10⁻⁷.
+///
+/// Packed, so that an entry has no padding.
+#[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(2))]
+pub(super) struct TableKey {
+    hash: u64,
+    tag: Tag,
+}
+
+impl TableKey {
+    #[inline]
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    #[inline]
+    pub(super) fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    #[inline]
+    pub(super) fn set_tag(&mut self, tag: Tag) {
+        self.tag = tag;
+    }
+
+    /// Whether both identify the same state under any quotas: all bits but the tag are equal, and the tag's role.
+    #[inline]
+    pub(super) fn is_same_state(&self, other: &TableKey) -> bool {
+        let (own, tag) = (self.tag, other.tag);
+        self.hash == other.hash && own.has_role_of(tag)
+    }
+
+    /// A digest with this key, in a shard that begins at these bits.
+    pub(super) fn digest(&self, shard_bits: u16) -> Digest {
+        Digest::from_words([self.hash, u64::from(shard_bits) << SHARD_SHIFT | u64::from(self.tag.bits())])
+    }
+}
+
+impl From<&Digest> for TableKey {
+    #[inline]
+    fn from(digest: &Digest) -> TableKey {
+        let high = digest.high();
+        TableKey { hash: digest.hash() ^ (high & SALT_BITS) >> SALT_SHIFT, tag: digest.tag() }
     }
 }
 
@@ -239,10 +286,37 @@ impl From<u128> for Digest {
 
 const TAG_BITS: u64 = 0xffff;
 
-/// The bits of the third word that identify a state.
-const SAME_BITS: u32 = u32::MAX << ROLE_SHIFT;
-
 /// The bits of a salt: neither those of the tag nor of the shard.
 const SALT_BITS: u64 = 0x0000_ffff_ffff_0000;
 
+const SALT_SHIFT: u32 = 16;
+
 const SHARD_SHIFT: u32 = 48;
+
+#[cfg(test)]
+mod tests {
+    use super::{HashKey, Salt, TableKey};
+    use crate::engine::tag::Tag;
+
+    #[test]
+    fn table_keys_differ_by_key_salt_and_role_but_not_by_tag() {
+        let hash = HashKey::from_bytes([7; 16]).for_purpose("test");
+        let (salt, tag) = (HashKey::from_bytes([7; 16]).salt("other"), Tag::span(1_000));
+        let key = hash.digest_bytes(b"key");
+        let is_same = |other| TableKey::from(&key).is_same_state(&TableKey::from(&other));
+        assert!(is_same(key.tagged(tag)));
+        assert!(!is_same(hash.digest_bytes(b"other")));
+        assert!(!is_same(key.with_tag_and_salt(tag, salt)));
+        assert!(!is_same(key.tagged(tag.elastic())));
+        assert!(is_same(key.with_tag_and_salt(tag, salt).with_tag_and_salt(tag, salt)));
+    }
+
+    #[test]
+    fn a_table_key_is_that_of_its_digest() {
+        let hash = HashKey::from_bytes([7; 16]).for_purpose("test");
+        let key = hash.digest_bytes(b"key").with_tag_and_salt(Tag::span(1_000), Salt::from(u64::MAX));
+        let again = TableKey::from(&key).digest(key.shard_bits());
+        assert!(TableKey::from(&again).is_same_state(&TableKey::from(&key)));
+        assert_eq!((again.tag(), again.shard_bits()), (key.tag(), key.shard_bits()));
+    }
+}

@@ -17,9 +17,9 @@ use crate::rules::{Allowance, OverTreatment, Rule};
 /// Resident bytes of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyFootprint {
-    /// In a table that is 7/8 full.
+    /// The least of a key among many, with the smallest heap block.
     pub least: u64,
-    /// In a table that has just doubled, with the largest heap block.
+    /// The most of a key among many, with the largest heap block.
     pub most: u64,
 }
 
@@ -71,13 +71,13 @@ fn max_entries(allowance: &Allowance) -> u64 {
     }
 }
 
-/// The bytes of a table entry, with the least and the most heap bytes.
+/// The bytes of a table entry, with the least and the most heap bytes. Tables are 7/16 to 7/8 full; as the shards double one
+/// after the other, many keys together have 1.6 to 1.72 buckets each.
 fn entry<S: TableState>((heap_least, heap_most): (usize, usize)) -> KeyFootprint {
     let bucket = bucket_bytes::<S>();
     let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     KeyFootprint {
-        // A table doubles when 7 of 8 buckets are taken.
-        least: bytes((bucket * 8).div_ceil(7) + heap_least),
-        most: bytes((bucket * 16).div_ceil(7) + heap_most),
+        least: bytes((bucket * 3).div_ceil(2) + heap_least),
+        most: bytes((bucket * 7).div_ceil(4) + heap_most),
     }
 }

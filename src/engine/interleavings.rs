@@ -150,7 +150,7 @@ fn charges_all_rules_or_none() {
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
     let rule_set = engine.rule_set.load();
     let compiled = rule_set.find_domain("api").unwrap();
-    engine.shards.index_for(&compiled.rules[rule].key_hash.digest([value].into_iter()))
+    shard_of(&compiled.rules[rule].key_hash.digest([value].into_iter()))
 }
 
 /// Returns a key of a rule in the given shard.

@@ -221,10 +221,10 @@ impl Engine {
         let mut sums: HashMap<u64, PermitTotals> = HashMap::new();
         for shard in 0..SHARDS {
             let shard = self.shards.lock(shard);
-            shard.permits.each(|digest, permits| {
+            shard.permits.each(|key, permits| {
                 let sum = sums.entry(permits.budget()).or_default();
                 sum.held += u64::from(permits.unexpired(now.at));
-                sum.in_use += u64::from(shard.in_use(digest));
+                sum.in_use += u64::from(shard.in_use(key));
             });
         }
         sums

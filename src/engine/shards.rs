@@ -4,7 +4,7 @@
 //! order of shards.
 
 use super::check::SoftState;
-use super::digest::Digest;
+use super::digest::{Digest, TableKey};
 use super::fleet::SyncQueue;
 use super::memory::{Memory, MemoryKind};
 use super::snapshot::copy_pieces;
@@ -95,8 +95,8 @@ impl Shard {
         }
     }
 
-    pub(super) fn in_use(&self, digest: &Digest) -> u32 {
-        self.in_progress.find(digest).map_or(0, |state| state.count())
+    pub(super) fn in_use(&self, key: impl Into<TableKey>) -> u32 {
+        self.in_progress.find(key).map_or(0, |state| state.count())
     }
 
     /// All tables: those with a state of each key, then those of blocks and soft states.
@@ -130,11 +130,6 @@ impl Shards {
         }
     }
 
-    #[inline]
-    pub(super) fn index_for(&self, digest: &Digest) -> usize {
-        digest.shard(SHARDS)
-    }
-
     /// Locks one shard. A thread that locks several does so in ascending order.
     #[inline]
     pub(super) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -145,7 +140,7 @@ impl Shards {
     /// Locks the shard of a key.
     #[inline]
     pub(super) fn lock_for(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
-        self.lock(self.index_for(digest))
+        self.lock(shard_of(digest))
     }
 
     /// Counts evicted keys whose state was not fresh.
@@ -210,7 +205,7 @@ impl Sweeper {
 impl DueShards {
     /// Marks the shard of a key.
     pub(super) fn mark(&self, key: &Digest) {
-        self.0.fetch_or(1 << key.shard(SHARDS), Ordering::Relaxed);
+        self.0.fetch_or(1 << shard_of(key), Ordering::Relaxed);
     }
 
     /// Returns and clears the marked shards.
@@ -224,6 +219,49 @@ impl DueShards {
             Some(index)
         })
     }
+}
+
+/// The shard of a key.
+#[inline]
+pub(super) fn shard_of(key: &Digest) -> usize {
+    shard_at(key.shard_bits().into()) as usize
+}
+
+/// The shard of keys with these bits. The first shard has twice as many keys as the last, and those between have every
+/// number between: so they double one after the other, and a key takes about the same memory at any number of keys.
+///
+/// The first x of all keys are in the first 2ˣ - 1 of the shards, here by the first terms of its series, in 65 536ths. The last
+/// term is larger than in the series, so that all shards have keys.
+#[inline]
+fn shard_at(bits: u32) -> u32 {
+    let squared = 15_743 + ((4_367 * bits) >> 16);
+    let slope = 45_426 + ((squared * bits) >> 16);
+    (bits * slope) >> (u32::BITS - SHARDS.ilog2())
+}
+
+/// The first bits of a shard's keys, by bisection; of the first shard that does not exist, the number of all bits.
+fn first_bits(shard: usize) -> u32 {
+    let (mut from, mut to) = (0, 65_536);
+    while from < to {
+        let middle = u32::midpoint(from, to);
+        if (shard_at(middle) as usize) < shard {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    from
+}
+
+/// Bits for digests of keys in a shard.
+pub(super) fn bits_within(shard: usize) -> u16 {
+    u16::try_from(first_bits(shard)).unwrap_or_default()
+}
+
+/// The expected number of keys in a shard, of all.
+pub(super) fn expected_keys(shard: usize, keys: usize) -> usize {
+    let part = first_bits(shard + 1) - first_bits(shard);
+    keys.saturating_mul(part as usize) >> 16
 }
 
 /// A table of what is remembered of a name for a time, in shards of its own.
@@ -265,11 +303,13 @@ impl<S: TableState + Clone> NameTable<S> {
 
     /// Copies all names that have not expired, a piece per lock.
     pub(super) fn copy_out(&self, now: Now, mut visit: impl FnMut(Digest, S)) {
-        for shard in &self.0 {
-            let piece = &mut |from, size, copies: &mut Vec<(Digest, S)>| {
+        for (bits, shard) in (0..).zip(&self.0) {
+            let piece = &mut |from, size, copies: &mut Vec<(TableKey, S)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |copies| copies.for_each(|(name, state)| visit(name, state)));
+            copy_pieces(piece, &mut |copies| {
+                copies.for_each(|(name, state)| visit(name.digest(bits), state));
+            });
         }
     }
 }
@@ -287,3 +327,20 @@ const STEP_BUCKETS: usize = 1_024;
 const ROUND_NANOS_MIN: u64 = 750_000_000;
 
 const ROUND_NANOS_MAX: u64 = 60_000_000_000;
+
+#[cfg(test)]
+#[cfg(not(feature = "interleavings"))]
+mod tests {
+    use super::{SHARDS, bits_within, expected_keys, shard_at};
+
+    #[test]
+    fn every_shard_has_one_to_two_times_as_many_keys_as_the_last() {
+        let sizes: Vec<usize> = (0..SHARDS).map(|shard| expected_keys(shard, 65_536)).collect();
+        assert_eq!(sizes.iter().sum::<usize>(), 65_536);
+        assert!(sizes.is_sorted_by(|one, next| one + 1 >= *next), "{sizes:?}");
+        assert!(sizes.iter().all(|size| (740..=1_480).contains(size)), "{sizes:?}");
+        for shard in 0..SHARDS {
+            assert_eq!(shard_at(bits_within(shard).into()) as usize, shard);
+        }
+    }
+}

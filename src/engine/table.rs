@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
-use super::digest::Digest;
+use super::digest::{Digest, TableKey};
 use super::memory::{Memory, MemoryKind};
 use super::tag::{PINNED, TableState, Tag};
 use crate::clock::Now;
@@ -19,26 +19,26 @@ pub(super) struct StateTable<S> {
 
 #[derive(Clone, Copy, Debug)]
 struct TableEntry<S> {
-    digest: Digest,
+    key: TableKey,
     state: S,
 }
 
 impl<S> TableEntry<S> {
     fn hash(&self) -> u64 {
-        self.digest.hash()
+        self.key.hash()
     }
 }
 
 impl<S: TableState> TableEntry<S> {
     fn nanos_until_fresh(&self, now: Now) -> u64 {
-        self.state.nanos_until_fresh(self.digest.tag(), now)
+        self.state.nanos_until_fresh(self.key.tag(), now)
     }
 
     /// The eviction weight: higher ones stay longer.
     fn weight(&self, now: Now) -> (u16, u64) {
         match self.nanos_until_fresh(now) {
             0 => FRESH,
-            nanos => (self.state.weight(self.digest.tag()), nanos),
+            nanos => (self.state.weight(self.key.tag()), nanos),
         }
     }
 }
@@ -49,33 +49,37 @@ impl<S: TableState> StateTable<S> {
     }
 
     #[inline]
-    pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
-        self.entries.find(digest.hash(), |entry| entry.digest.is_same_state(digest)).map(|entry| &entry.state)
+    pub(super) fn find(&self, key: impl Into<TableKey>) -> Option<&S> {
+        let key = key.into();
+        self.entries.find(key.hash(), |entry| entry.key.is_same_state(&key)).map(|entry| &entry.state)
     }
 
     /// Returns the bucket index of a key, valid until the next insertion.
     #[inline]
     pub(super) fn find_index(&self, digest: &Digest) -> Option<usize> {
-        self.entries.find_bucket_index(digest.hash(), |entry| entry.digest.is_same_state(digest))
+        let key = TableKey::from(digest);
+        self.entries.find_bucket_index(key.hash(), |entry| entry.key.is_same_state(&key))
     }
 
     #[inline]
     pub(super) fn at(&self, index: usize) -> Option<(Tag, &S)> {
-        self.entries.get_bucket(index).map(|entry| (entry.digest.tag(), &entry.state))
+        self.entries.get_bucket(index).map(|entry| (entry.key.tag(), &entry.state))
     }
 
     /// Returns a key's state for a change in place. States with heap memory go through [`StateTable::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
-        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_same_state(digest))?;
+        let key = TableKey::from(digest);
+        let entry = self.entries.find_mut(key.hash(), |entry| entry.key.is_same_state(&key))?;
         Some(&mut entry.state)
     }
 
     #[inline]
     pub(super) fn entry(&mut self, digest: &Digest) -> Option<TableSlot<'_, S>> {
-        let kind = self.kind;
-        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(digest);
-        self.entries.find_mut(digest.hash(), is).map(|entry| TableSlot { entry, kind })
+        let (kind, key) = (self.kind, TableKey::from(digest));
+        self.entries
+            .find_mut(key.hash(), |entry| entry.key.is_same_state(&key))
+            .map(|entry| TableSlot { entry, kind })
     }
 
     /// Changes the state of a key, or a new one. Returns the result and the number of non-fresh evictions.
@@ -100,12 +104,13 @@ impl<S: TableState> StateTable<S> {
         fresh: impl FnOnce() -> S,
         change: impl FnOnce(&mut S) -> (T, Tag),
     ) -> (T, u64) {
-        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(&digest);
+        let key = TableKey::from(&digest);
+        let is = |entry: &TableEntry<S>| entry.key.is_same_state(&key);
         // An insertion since may have moved all entries.
         let index = index.filter(|index| self.entries.get_bucket(*index).is_some_and(is));
         let known = match index {
             Some(index) => self.entries.get_bucket_mut(index),
-            None => self.entries.find_mut(digest.hash(), is),
+            None => self.entries.find_mut(key.hash(), is),
         };
         if let Some(entry) = known {
             let mut found = TableSlot { entry, kind: self.kind };
@@ -127,7 +132,8 @@ impl<S: TableState> StateTable<S> {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
         let before = self.bytes();
-        self.entries.insert_unique(digest.hash(), TableEntry { digest, state }, TableEntry::hash);
+        let key = TableKey::from(&digest);
+        self.entries.insert_unique(key.hash(), TableEntry { key, state }, TableEntry::hash);
         if full {
             // A table too small to evict from grows beyond the budget rather than refuse requests.
             memory.settle(self.kind, before, self.bytes());
@@ -140,12 +146,13 @@ impl<S: TableState> StateTable<S> {
         if self.entries.len() == self.entries.capacity() && !self.grow(memory) {
             return false;
         }
-        self.entries.insert_unique(digest.hash(), TableEntry { digest, state }, TableEntry::hash);
+        let key = TableKey::from(&digest);
+        self.entries.insert_unique(key.hash(), TableEntry { key, state }, TableEntry::hash);
         true
     }
 
-    pub(super) fn each(&self, mut visit: impl FnMut(&Digest, &S)) {
-        self.entries.iter().for_each(|entry| visit(&entry.digest, &entry.state));
+    pub(super) fn each(&self, mut visit: impl FnMut(TableKey, &S)) {
+        self.entries.iter().for_each(|entry| visit(entry.key, &entry.state));
     }
 
     fn remove_at(&mut self, index: usize, memory: &Memory) {
@@ -264,8 +271,9 @@ impl<S: TableState> AnyTable for StateTable<S> {
     }
 
     fn remove(&mut self, digest: &Digest, memory: &Memory) -> bool {
-        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(digest);
-        let Ok(found) = self.entries.find_entry(digest.hash(), is) else { return false };
+        let key = TableKey::from(digest);
+        let is = |entry: &TableEntry<S>| entry.key.is_same_state(&key);
+        let Ok(found) = self.entries.find_entry(key.hash(), is) else { return false };
         let (entry, _) = found.remove();
         memory.settle(self.kind, entry.state.heap_bytes(), 0);
         true
@@ -302,13 +310,13 @@ impl<S: TableState> TableSlot<'_, S> {
     /// The tag of its last change.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
-        self.entry.digest.tag()
+        self.entry.key.tag()
     }
 
     #[inline]
     pub(super) fn set_tag(&mut self, tag: Tag) {
         if tag != self.tag() {
-            self.entry.digest = self.entry.digest.tagged(tag);
+            self.entry.key.set_tag(tag);
         }
     }
 
@@ -335,7 +343,7 @@ impl<S: TableState> TableSlot<'_, S> {
     }
 }
 
-/// Bytes of one bucket: the digest, the state and the control byte.
+/// Bytes of one bucket: the key, the state and the control byte.
 pub(super) const fn bucket_bytes<S>() -> usize {
     size_of::<TableEntry<S>>() + 1
 }
@@ -386,7 +394,7 @@ impl<S: TableState + Clone> StateTable<S> {
         from: CopyProgress,
         (buckets, bytes): (usize, usize),
         now: Now,
-        copies: &mut Vec<(Digest, S)>,
+        copies: &mut Vec<(TableKey, S)>,
     ) -> Copied {
         // With nothing copied yet, any layout will do.
         if from.next > 0 && from.layout != self.layout {
@@ -400,7 +408,7 @@ impl<S: TableState + Clone> StateTable<S> {
             let Some(entry) = self.entries.get_bucket(index) else { continue };
             if entry.nanos_until_fresh(now) > 0 {
                 outside += entry.state.heap_bytes();
-                copies.push((entry.digest, entry.state.clone()));
+                copies.push((entry.key, entry.state.clone()));
             }
             if outside >= bytes && index + 1 < all {
                 return Copied::Some(CopyProgress { next: index + 1, layout: self.layout });

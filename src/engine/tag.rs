@@ -33,6 +33,12 @@ impl Tag {
         Tag(self.0 & !ROLE_BITS | 1 << ROLE_SHIFT)
     }
 
+    /// Whether both are tags of the same state of a key.
+    #[inline]
+    pub(super) fn has_role_of(self, other: Tag) -> bool {
+        (self.0 ^ other.0) & ROLE_BITS == 0
+    }
+
     pub(super) fn bits(self) -> u16 {
         self.0
     }
@@ -110,7 +116,7 @@ const GENERATION_SHIFT: u32 = 7;
 const GENERATIONS: u16 = 128;
 
 /// The role, which distinguishes the states of one key, is above the bits that may change.
-pub(super) const ROLE_SHIFT: u32 = 14;
+const ROLE_SHIFT: u32 = 14;
 
 const ROLE_BITS: u16 = 0b11 << ROLE_SHIFT;
 

@@ -207,9 +207,9 @@ impl FixedWindowQuota {
 
 /// The state of one key: the units counted, and the start of the count.
 ///
-/// Packed, so that it fills a table entry beside a digest without padding.
+/// Packed, so that it fills a table entry beside its key without padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(Rust, packed(4))]
+#[repr(Rust, packed(2))]
 pub struct FixedWindowState {
     /// The boot-time instant at which the key entered the window.
     began: Timestamp,

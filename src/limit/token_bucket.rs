@@ -95,7 +95,10 @@ impl TokenBucketQuota {
 /// The state of one key: the time, on the quota's scale, at which all units admitted so far will have been earned.
 ///
 /// Ticks wrap; only the distance from now counts, which stays far below half the range (see [`GcraState::ahead`]).
+///
+/// Packed, so that it fills a table entry beside its key without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(Rust, packed(2))]
 pub struct GcraState {
     arrival: u64,
 }

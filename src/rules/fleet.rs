@@ -280,7 +280,7 @@ impl FleetBound {
         let unit = match quota {
             Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => "token",
-            Quota::Concurrency(quota) if quota.is_fleet() => "place",
+            Quota::Concurrency(quota) if quota.is_fleet() => "permit",
             _ => return None,
         };
         let (on_miss, limit) = (settings.on_miss(quota, hosts), quota.limit());

@@ -72,5 +72,33 @@ fn bytes_per_key_within_reported_range() {
     }
 }
 
+#[test]
+fn a_key_takes_the_reported_bytes_at_any_number_of_keys() {
+    let limit = "  - {name: bucket, key: [u], rate: 6/h}\n";
+    let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limit}"));
+    let said = bytes_per_rule_key(&loaded.domains[0].rules()[0]);
+    let options = EngineOptions {
+        hash_key: HashKey::from_bytes([7; 16]),
+        mode: Mode::Enforce,
+        memory_bytes_max: BUDGET,
+    };
+    let engine = Arc::new(Engine::new(options));
+    engine.install_rules(rules(limit));
+    let (mut decider, before) = (engine.decider(), engine.memory_bytes());
+    for keys in 1..=120_000u32 {
+        let user = keys.to_string();
+        let attributes = [("u", user.as_str())];
+        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes));
+        drop(decider.decide(&request, Now::at_nanos(SECOND)));
+        let bytes = (engine.memory_bytes() - before) as f64 / f64::from(keys);
+        if keys >= 20_000 {
+            assert!(
+                bytes >= said.least as f64 && bytes <= said.most as f64,
+                "{bytes} of {said:?} with {keys} keys"
+            );
+        }
+    }
+}
+
 /// Fixed bytes of a shard's table, spread over thirty keys.
 const SLACK: f64 = 4.0;

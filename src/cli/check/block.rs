@@ -178,7 +178,7 @@ fn region_text(region: &Region, quota: &Quota) -> Option<String> {
     let (count, of, one) = match whole {
         WholeNumbers::Tokens { burst, .. } if is_window => (burst, "the limit", "token"),
         WholeNumbers::Tokens { burst, .. } => (burst, "the burst", "token"),
-        WholeNumbers::Permits(max) => (max, "`max`", "place"),
+        WholeNumbers::Permits(max) => (max, "`max`", "permit"),
     };
     let exact = u64::from(count) * u64::from(weight);
     let rounded = match exact.checked_sub(u64::from(quota.limit()) * 1_000) {

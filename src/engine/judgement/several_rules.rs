@@ -12,7 +12,7 @@ use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
 use crate::engine::digest::Digest;
 use crate::engine::request::Request;
 use crate::engine::rule_set::CompiledRule;
-use crate::engine::shards::Shard;
+use crate::engine::shards::{Shard, shard_of};
 use crate::engine::slots::Slot;
 use crate::engine::tag::Tag;
 use crate::engine::workspace::{ListedLimit, Workspace};
@@ -81,7 +81,7 @@ impl<'d> Judgement<'d> {
             let Quota::TokenBucket(quota) = &simple.quota else { return None };
             let values = self.compiled.domain.key_values(*number, selection);
             let digest = compiled_rule.key_hash.digest_state(values, simple.tag, simple.salt);
-            wanted |= 1 << shards.index_for(&digest);
+            wanted |= 1 << shard_of(&digest);
             let (index, charged) = (None, GcraState::from_arrival(0));
             checks.push(BucketCheck { number: *number, compiled_rule, quota, digest, index, charged });
         }
@@ -90,14 +90,14 @@ impl<'d> Judgement<'d> {
             let mut locked = LockedShards::new();
             locked.lock(shards, wanted);
             for check in &mut checks {
-                check.judge(now.at, cost, locked.shard(shards.index_for(&check.digest)))?;
+                check.judge(now.at, cost, locked.shard(shard_of(&check.digest)))?;
             }
             workspace.clear_notes();
             workspace.passed.clear();
             for BucketCheck { number, compiled_rule, quota, digest, index, charged } in &checks {
                 let (fresh, charge) =
                     (|| *charged, |state: &mut GcraState| (*state = *charged, digest.tag()));
-                let buckets = &mut locked.shard(shards.index_for(digest)).buckets;
+                let buckets = &mut locked.shard(shard_of(digest)).buckets;
                 let (_, evicted) = buckets.change_at(*index, *digest, shards.memory(), now, fresh, charge);
                 shards.count_evictions(evicted);
                 counters.count_check(compiled_rule.slot, CheckResult::Pass);

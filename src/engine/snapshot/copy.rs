@@ -1,12 +1,14 @@
 //! Copies a snapshot out during operation, a few entries per lock, so that no decision waits longer than for
 //! another decision. Concurrent changes may be included or not, independently for each key.
 
-use super::{SnapshotEntry, fingerprint_names};
+use std::collections::HashSet;
+
+use super::{LeaseResource, SnapshotEntry, fingerprint_names};
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::check::SoftState;
-use crate::engine::digest::Digest;
-use crate::engine::shards::{SHARDS, Shard};
+use crate::engine::digest::TableKey;
+use crate::engine::shards::{SHARDS, Shard, bits_within};
 use crate::engine::table::{AnyTable, Copied, CopyProgress, StateTable};
 use crate::engine::tag::{BlockedUntil, TableState};
 use crate::limit::fixed_window::FixedWindowState;
@@ -34,7 +36,27 @@ impl Engine {
         }
         self.idempotency.copy_out(rule_set.number, now, visit);
         self.refundable_costs.copy_out(now, visit);
-        self.leases.copy_out(visit);
+        self.copy_leases(visit);
+    }
+
+    /// Visits the sessions with their leases, and before the first lease of a shared concurrency limit's key that key.
+    fn copy_leases(&self, visit: &mut dyn FnMut(SnapshotEntry)) {
+        let is_shared = !self.fleet_concurrency_limits().is_empty();
+        let mut visited = HashSet::new();
+        self.leases.copy_out(&mut |entry| {
+            if let SnapshotEntry::Lease(lease) = &entry
+                && is_shared
+            {
+                for tie in lease.ties.iter() {
+                    let LeaseResource::Permit(key) = tie else { continue };
+                    let budget = self.shards.lock_for(&key).permits.find(&key).map(Permits::budget);
+                    if let Some(budget) = budget.filter(|_| visited.insert(key)) {
+                        visit(SnapshotEntry::Permits(key, budget));
+                    }
+                }
+            }
+            visit(entry);
+        });
     }
 
     /// The approximate numbers of buckets and fixed windows, the bulk of a snapshot.
@@ -47,39 +69,37 @@ impl Engine {
     }
 
     fn copy_shard(&self, shard: usize, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
+        let digest = |key: TableKey| key.digest(bits_within(shard));
         self.copy_table(shard, |shard| &shard.buckets, now, &mut |copies| {
-            let arrivals = copies.map(|(key, state): (_, GcraState)| (key, state.arrival()));
+            let arrivals = copies.map(|(key, state): (_, GcraState)| (digest(key), state.arrival()));
             visit(SnapshotEntry::Buckets(arrivals.collect()));
         });
         self.copy_table(shard, |shard| &shard.windows, now, &mut |copies| {
             let windows = copies.map(|(key, state): (_, FixedWindowState)| {
                 let (began, count) = state.to_parts();
-                (key, began, count)
+                (digest(key), began, count)
             });
             visit(SnapshotEntry::Windows(windows.collect()));
         });
         self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |copies| {
             copies.for_each(|(key, state): (_, SlidingWindowState)| {
                 let (began, counts) = state.counts();
-                visit(SnapshotEntry::SlidingWindow(key, began, counts));
+                visit(SnapshotEntry::SlidingWindow(digest(key), began, counts));
             });
         });
         self.copy_table(shard, |shard| &shard.logs, now, &mut |copies| {
             copies.for_each(|(key, state): (_, SlidingLogState)| {
-                visit(SnapshotEntry::Log(key, state.entries().collect()));
-            });
-        });
-        self.copy_table(shard, |shard| &shard.permits, now, &mut |copies| {
-            copies.for_each(|(key, permits): (_, Permits)| {
-                visit(SnapshotEntry::Permits(key, permits.budget()));
+                visit(SnapshotEntry::Log(digest(key), state.entries().collect()));
             });
         });
         self.copy_table(shard, |shard| &shard.blocks, now, &mut |copies| {
-            copies.for_each(|(key, state): (_, BlockedUntil)| visit(SnapshotEntry::Block(key, state.0)));
+            copies.for_each(|(key, state): (_, BlockedUntil)| {
+                visit(SnapshotEntry::Block(digest(key), state.0));
+            });
         });
         self.copy_table(shard, |shard| &shard.soft_states, now, &mut |copies| {
             copies.for_each(|(key, state): (_, SoftState)| {
-                visit(SnapshotEntry::Soft(key, state.since, state.ends));
+                visit(SnapshotEntry::Soft(digest(key), state.since, state.ends));
             });
         });
     }
@@ -91,16 +111,16 @@ impl Engine {
         now: Now,
         visit: VisitCopies<'_, S>,
     ) {
-        let piece = &mut |from: CopyProgress, piece, copies: &mut Vec<(Digest, S)>| {
+        let piece = &mut |from: CopyProgress, piece, copies: &mut Vec<(TableKey, S)>| {
             table(&self.shards.lock(shard)).copy_piece(from, piece, now, copies)
         };
         copy_pieces(piece, visit);
     }
 }
 
-type CopyPiece<'c, S> = &'c mut dyn FnMut(CopyProgress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
+type CopyPiece<'c, S> = &'c mut dyn FnMut(CopyProgress, (usize, usize), &mut Vec<(TableKey, S)>) -> Copied;
 
-type VisitCopies<'c, S> = &'c mut dyn FnMut(std::vec::Drain<'_, (Digest, S)>);
+type VisitCopies<'c, S> = &'c mut dyn FnMut(std::vec::Drain<'_, (TableKey, S)>);
 
 /// Copies a table piece by piece, or at once after it was rebuilt too often. Visits the copies piece by piece.
 pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: VisitCopies<'_, S>) {
@@ -133,7 +153,7 @@ mod tests {
 
     use super::copy_pieces;
     use crate::clock::{Now, Timestamp};
-    use crate::engine::digest::{Digest, HashKey};
+    use crate::engine::digest::{HashKey, TableKey};
     use crate::engine::memory::{Memory, MemoryKind};
     use crate::engine::table::StateTable;
     use crate::engine::tag::BlockedUntil;
@@ -169,7 +189,7 @@ mod tests {
             let mut filling = Filling { table: StateTable::new(MemoryKind::Blocks), memory, keys: 0 };
             filling.add(first);
             let (mut seen, mut pieces) = (HashSet::new(), 0);
-            let piece = &mut |from, size, copies: &mut Vec<(Digest, BlockedUntil)>| {
+            let piece = &mut |from, size, copies: &mut Vec<(TableKey, BlockedUntil)>| {
                 pieces += 1;
                 filling.add(if filling.keys < 100_000 { between } else { 0 });
                 filling.table.copy_piece(from, size, Now::at_nanos(1), copies)

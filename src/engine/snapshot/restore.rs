@@ -10,7 +10,7 @@ use crate::engine::digest::Digest;
 use crate::engine::leases::{ConnectionParams, Lease, LeaseResource, Session};
 use crate::engine::memory::Memory;
 use crate::engine::rule_set::permit_salt;
-use crate::engine::shards::{SHARDS, Shard};
+use crate::engine::shards::{SHARDS, Shard, expected_keys};
 use crate::engine::table::StateTable;
 use crate::engine::tag::{BlockedUntil, TableState, Tag};
 use crate::limit::fixed_window::FixedWindowState;
@@ -44,9 +44,9 @@ impl Engine {
 
     /// Reserves room for the numbers of buckets and fixed windows, within the memory limit.
     pub fn expect_keys(&self, buckets: usize, windows: usize) {
-        // Some shards have slightly more than the average.
-        let part = |keys: usize| keys / SHARDS + keys / SHARDS / 32;
         for shard in 0..SHARDS {
+            // Some shards have slightly more than their part.
+            let part = |keys: usize| expected_keys(shard, keys + keys / 32);
             let (mut shard, memory) = (self.shards.lock(shard), self.shards.memory());
             shard.buckets.reserve(part(buckets), memory);
             shard.windows.reserve(part(windows), memory);

@@ -26,7 +26,7 @@ pub(super) fn region(
     for allowance in limit.allowances.iter().flatten() {
         let (count, what, one) = match &allowance.quota {
             Quota::TokenBucket(bucket) => (bucket.burst(), "burst", "token"),
-            Quota::Concurrency(quota) => (quota.max(), "`max`", "place"),
+            Quota::Concurrency(quota) => (quota.max(), "`max`", "permit"),
             quota if is_window(quota) && quota.limit() > 0 => (quota.limit(), "limit", "token"),
             _ => continue,
         };

@@ -82,8 +82,8 @@ fn quotas_of_equal_windows_share_states() {
 }
 
 #[test]
-fn state_and_digest_fit_28_bytes() {
-    assert_eq!((size_of::<FixedWindowState>(), align_of::<FixedWindowState>()), (12, 4));
+fn state_and_key_fit_22_bytes() {
+    assert_eq!((size_of::<FixedWindowState>(), align_of::<FixedWindowState>()), (12, 2));
 }
 
 proptest! {
