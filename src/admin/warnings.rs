@@ -41,7 +41,7 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
     warn(unmatched.domain > 0, &|| {
         let count = unmatched.domain;
         let mut names = status.unknown_domains.iter();
-        let missing = names.next().map(|name| admin.engine.in_force().describe_missing(name));
+        let missing = names.next().map(|name| admin.engine.describe_missing(name));
         let of = if names.len() > 0 { " for several unknown domains" } else { "" };
         let missing = missing.unwrap_or_else(|| "their domain has rules now".to_owned());
         format!("not limited: {}{of}; {missing}", counted(count, "request"))

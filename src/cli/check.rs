@@ -3,7 +3,6 @@
 mod block;
 
 use std::io::{IsTerminal, Write};
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -36,8 +35,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub config: Option<PathBuf>,
     /// Print bounds for this number of hosts; default: the number that the running daemon counts
-    #[arg(long, value_name = "N")]
-    pub hosts: Option<NonZeroU32>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub hosts: Option<u32>,
     /// Print every rule, however many there are; without it the first 200
     #[arg(long)]
     pub all: bool,
@@ -89,12 +88,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 }
 
 /// Returns the host count of the running daemon, if a rule shares a fleet budget.
-fn hosts_counted(read: &RulesRead) -> Option<NonZeroU32> {
+fn hosts_counted(read: &RulesRead) -> Option<u32> {
     let daemon = read.daemon.as_ref()?;
     read.domains.iter().flat_map(|domain| domain.rules()).find(|rule| rule.fleet.is_some())?;
     // The check does not need a running daemon.
     let status: DaemonStatus = daemon.get_json("/status").ok()?;
-    NonZeroU32::new(u32::try_from(status.fleet?.summary.hosts).ok()?)
+    u32::try_from(status.fleet?.summary.hosts).ok().filter(|hosts| *hosts > 0)
 }
 
 impl Color {

@@ -185,7 +185,7 @@ impl RulesInForce {
     }
 
     fn log_failures(&self, reading: &Reading) {
-        log_reading(reading, self.library.path());
+        log_reading(reading, self.library.path(), self.library.domains().is_empty());
         if !self.has_redis {
             fleet_alone(&self.library.domains()).iter().for_each(log_problem);
         }
@@ -236,6 +236,7 @@ impl RulesInForce {
     }
 
     fn note(&self, reading: &Reading) {
+        self.engine.set_invalid_domains(&reading.without);
         let is_good = reading.is_good();
         let now = Some(self.clock.now().at);
         let domains = self.library.fingerprints();
@@ -303,7 +304,8 @@ fn report_lines(reading: &Reading) -> Vec<String> {
     lines
 }
 
-fn log_reading(reading: &Reading, path: &Path) {
+fn log_reading(reading: &Reading, path: &Path, is_empty: bool) {
+    let state = if is_empty { "there are NO LIMITS" } else { "NOTHING IS CHANGED" };
     reading.problems.iter().take(PROBLEMS_MAX).for_each(log_problem);
     if let Some(left @ [_, ..]) = reading.problems.get(PROBLEMS_MAX..) {
         let (more, path) = (left.len(), path.display());
@@ -323,7 +325,7 @@ fn log_reading(reading: &Reading, path: &Path) {
     }
     match &reading.halt {
         Some(NotApplied::Unlisted) => {
-            error!(path = %path.display(), "the rules cannot be read: NOTHING IS CHANGED until they can");
+            error!(path = %path.display(), "the rules cannot be read: {state} until they can");
         }
         Some(NotApplied::Unsettled) => {
             let path = path.display();
@@ -331,7 +333,7 @@ fn log_reading(reading: &Reading, path: &Path) {
         }
         Some(NotApplied::Homeless(files)) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            error!(files, "the domain of these files cannot be read: NOTHING IS CHANGED until it can");
+            error!(files, "the domain of these files cannot be read: {state} until it can");
         }
         None => {}
     }

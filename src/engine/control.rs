@@ -12,11 +12,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::counters::RuleTotals;
-use super::rule_set::Compiler;
+use super::rule_set::{Compiler, NAMES_SHOWN};
 use super::slots::{NewSlot, Slots};
 use super::{Engine, ReplacedRuleSet};
 use crate::clock::{Now, Timestamp};
-use crate::rules::{Domain, Mode};
+use crate::rules::de::{TYPO, nearest};
+use crate::rules::{Domain, Mode, shown};
 
 pub(super) use fleet_overrides::FleetBlockedKeys;
 pub use fleet_overrides::{FleetChange, FleetOverrides};
@@ -35,6 +36,8 @@ pub(super) struct OperatorControl {
     /// The strictest mode of any rule without a switch.
     configured_mode: Mode,
     pub(super) configured_domains: Vec<Arc<Domain>>,
+    /// Domains without rules because of errors, for messages.
+    invalid_domains: Vec<Box<str>>,
     /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
     is_off: bool,
@@ -127,6 +130,32 @@ impl OperatorControl {
 }
 
 impl Engine {
+    /// Sets the domains that have no rules because of errors, for [`Engine::describe_missing`].
+    pub fn set_invalid_domains(&self, names: &[Box<str>]) {
+        self.control.lock().invalid_domains = names.to_vec();
+    }
+
+    /// Says why there are no rules of a domain.
+    #[must_use]
+    pub fn describe_missing(&self, name: &str) -> String {
+        if self.control.lock().invalid_domains.iter().any(|invalid| **invalid == *name) {
+            let name = shown(name);
+            return format!(
+                "the rules of {name} have errors, so that it has NO LIMITS: `tidegate check` shows them"
+            );
+        }
+        let in_force = self.in_force();
+        let known: Vec<&str> = in_force.domains().map(|domain| domain.name()).collect();
+        let near = nearest(name, known.iter().copied(), TYPO);
+        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        match known.len() {
+            0 => format!("no domain {}, and there is no other", shown(name)),
+            1 => format!("no domain {}; there is only {}", shown(name), known.join(", ")),
+            2..=NAMES_SHOWN => format!("no domain {}; there are {}{near}", shown(name), known.join(", ")),
+            more => format!("no domain {} among {more}{near}", shown(name)),
+        }
+    }
+
     /// Installs domains atomically; of two with the same name, which the reader excludes, the first. Rules that
     /// keep their name keep the state of their keys, if comparable, and their switches. Returns the previous
     /// rule set; dropping it may free thousands of rules.

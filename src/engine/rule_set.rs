@@ -447,20 +447,6 @@ impl InForce {
         self.0.domains.iter().map(|compiled| &compiled.domain)
     }
 
-    /// Describes a domain that does not exist, with those that do.
-    #[must_use]
-    pub fn describe_missing(&self, name: &str) -> String {
-        let known: Vec<&str> = self.domains().map(|domain| domain.name()).collect();
-        let near = nearest(name, known.iter().copied(), TYPO);
-        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        match known.len() {
-            0 => format!("no domain {}, and there is no other", shown(name)),
-            1 => format!("no domain {}; there is only {}", shown(name), known.join(", ")),
-            2..=NAMES_SHOWN => format!("no domain {}; there are {}{near}", shown(name), known.join(", ")),
-            more => format!("no domain {} among {more}{near}", shown(name)),
-        }
-    }
-
     /// Describes a request that no rule of the domain matches, by the names of its attributes.
     #[must_use]
     pub fn describe_unmatched(&self, domain: &str, attributes: &[(&str, &str)]) -> String {
@@ -495,4 +481,4 @@ impl InForce {
 }
 
 /// More names than fit a line are counted.
-const NAMES_SHOWN: usize = 12;
+pub(super) const NAMES_SHOWN: usize = 12;

@@ -368,7 +368,7 @@ impl SeenDomains {
         if shared.engine.has_domain(domain) {
             shared.options.telemetry.add_domain_user(domain, user);
         } else if shared.options.telemetry.add_unknown_domain(domain) {
-            let message = shared.engine.in_force().describe_missing(domain);
+            let message = shared.engine.describe_missing(domain);
             warn!(user, "not limited: {message}");
         }
         self.0.push(SeenDomain { name: domain.into(), is_unmatched: false });

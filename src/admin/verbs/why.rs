@@ -12,12 +12,12 @@ use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{
-    BlockedKey, Caller, Cost, Descriptors, DigestError, InForce, InspectedCheck, Op, Request, RuleName,
-    ShownDigest, SwitchOrigin, SwitchView, Target, UNIT_REQUESTS,
+    BlockedKey, Caller, Cost, Descriptors, DigestError, InspectedCheck, Op, Request, RuleName, ShownDigest,
+    SwitchOrigin, SwitchView, Target, UNIT_REQUESTS,
 };
 use crate::rules::de::{TYPO, nearest};
 use crate::rules::words::numbers_or_unlimited;
-use crate::rules::{Domain, Rule, shown};
+use crate::rules::{Domain, Rule};
 use crate::terms::counted;
 
 #[derive(Debug, Deserialize)]
@@ -132,7 +132,7 @@ pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -
     };
     let domain = |name: &str| {
         let found = in_force.domains().find(|domain| *domain.name() == *name);
-        found.ok_or_else(|| VerbRefusal::failed(missing(admin, &in_force, name)))
+        found.ok_or_else(|| VerbRefusal::failed(admin.engine.describe_missing(name)))
     };
     match (&request.domain, &request.digest) {
         (Some(name), None) => inspect(admin, domain(name)?, &request, &mut status, now)?,
@@ -155,17 +155,6 @@ pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -
         (None, None) => return Err(VerbRefusal::bad("of which request: write `domain`, or `digest`")),
     }
     Ok(answer::done(json!(status)))
-}
-
-/// Says why no rules of a domain are in force.
-fn missing(admin: &AdminState, in_force: &InForce, name: &str) -> String {
-    match admin.control.rules().without.iter().any(|without| **without == *name) {
-        true => format!(
-            "the rules of {} have errors, so that it has NO LIMITS: `tidegate check` shows them",
-            shown(name)
-        ),
-        false => in_force.describe_missing(name),
-    }
 }
 
 fn inspect(

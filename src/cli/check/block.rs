@@ -1,7 +1,6 @@
 //! Describes a rule, a list entry or a domain as lines of text. It validates nothing.
 
 use std::fmt::Write;
-use std::num::NonZeroU32;
 
 use super::super::describe;
 use crate::engine::{bytes_per_rule_key, keys_within};
@@ -20,13 +19,13 @@ use crate::terms::{count, counted};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockSettings {
     /// Hosts with the same rules; `None` if unknown.
-    pub(super) hosts: Option<NonZeroU32>,
+    pub(super) hosts: Option<u32>,
     pub(super) memory_bytes_max: u64,
 }
 
 impl BlockSettings {
     pub(super) fn hosts(&self) -> u32 {
-        self.hosts.map_or(1, NonZeroU32::get)
+        self.hosts.unwrap_or(1)
     }
 
     /// Returns the fleet sizes to describe: two hosts, the current number, and twice that.
@@ -216,8 +215,8 @@ fn bounds(limit: &Limit, settings: &BlockSettings) -> String {
         _ if quota.limit() == 0 => own,
         None if matches!(quota, Quota::LeakyBucket(_)) => format!("{own}; each host paces by itself"),
         None => format!("{own}; on N hosts N times that"),
-        Some(hosts) if hosts.get() == 1 => own,
-        Some(hosts) => format!("{own}; on {hosts} hosts {}", bound(quota, hosts.get())),
+        Some(1) => own,
+        Some(hosts) => format!("{own}; on {hosts} hosts {}", bound(quota, hosts)),
     }
 }
 

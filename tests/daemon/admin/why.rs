@@ -275,6 +275,17 @@ fn why_refuses_wrong_input_with_help() {
 }
 
 #[test]
+fn log_warnings_and_why_name_a_domain_with_errors() {
+    let daemon =
+        Plan::new().rules("api.yaml", RULES).rules("web.yaml", "domain: web\nlimits: [{name: a}]\n").start();
+    Wire::greeted(&daemon.socket()).ask(&json!([3, 1, "web", [["user", "u1"]]]));
+    let message = "the rules of `web` have errors, so that it has NO LIMITS";
+    daemon.await_log(&["WARN", "not limited: ", message]);
+    assert!(daemon.run("status --format json").contains(message));
+    assert!(daemon.fail("why web user=u1", 1).contains(message));
+}
+
+#[test]
 fn notes_say_that_a_request_is_not_limited() {
     let daemon = started();
     let mut wire = Wire::greeted(&daemon.socket());
