@@ -11,6 +11,7 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
+use super::shards::shard_of;
 use super::{
     Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey, Mode, Op,
     Request, Verdict,

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::num::NonZeroU32;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use tidegate::cli::check::{Args, Color, run};
 fn check(path: &Path, hosts: u32, format: OutputFormat) -> (String, bool) {
     let args = Args {
         path: Some(path.to_owned()),
-        hosts: NonZeroU32::new(hosts),
+        hosts: Some(hosts).filter(|hosts| *hosts > 0),
         format: format.into(),
         color: Color::Never,
         ..Args::default()
