@@ -56,6 +56,12 @@ impl Plan {
         self.settings("state: state")
     }
 
+    /// With a snapshot at each of these intervals.
+    pub(crate) fn writes_state_every(mut self, millis: u32) -> Plan {
+        self.arguments.extend(["--write-state-every".into(), millis.to_string()]);
+        self
+    }
+
     pub(crate) fn shell(mut self, script: &'static str) -> Plan {
         self.shell = Some(script);
         self

@@ -50,16 +50,9 @@ fn exhaust(daemon: &Daemon) -> (Vec<Wire>, Option<u64>) {
     (waiting, before)
 }
 
-fn plan() -> Plan {
-    let mut plan = Plan::new().settings("state: kept");
-    fs::create_dir(plan.path("kept")).unwrap();
-    plan.arguments.extend(["--write-state-every".into(), "100".into()]);
-    plan
-}
-
 #[test]
 fn logs_missing_descriptors_and_recovers() {
-    let daemon = plan().start();
+    let daemon = Plan::new().with_state().writes_state_every(100).start();
     let mut here = daemon.greeted();
     let (mut waiting, before) = exhaust(&daemon);
     daemon.await_log(&["WARN", "tables cannot be written", "Too many open files"]);
