@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetBudget, FleetStatus,
-    HashKey, Op, Request, RuleName, ShareReply, SharedKey, Verdict,
+    Amount, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetBudget, FleetStatus, HashKey, Op,
+    Request, RuleName, ShareReply, SharedKey, Verdict,
 };
 use tidegate::limit::share::{self, Fallback};
 use tidegate::limit::{Quota, Rate, fixed_window, token_bucket};
 use tidegate::rules::{Limit, Mode, Rule};
 
-use super::bench::{Ask, Bench, at};
+use super::bench::{Ask, Bench, at, charge_of};
 use super::engines::{SECOND, api, ask, at_millis, in_mode, options, rule};
 
 pub(super) struct Host {
@@ -51,14 +51,7 @@ impl Host {
 
     /// Charges user `u1` after the fact, or refunds it.
     fn charge(&mut self, amount: i64, millis: u64) {
-        let charge = Charge {
-            domain: "api",
-            descriptors: Descriptors::from_attributes(&[("user", "u1")]),
-            amount: Amount::Requests(amount),
-            idempotency_key: None,
-            refund_of: None,
-            trusted: true,
-        };
+        let charge = charge_of(&[("user", "u1")], Amount::Requests(amount));
         assert!(self.decider.charge(&charge, at_millis(millis)).unwrap());
     }
 
