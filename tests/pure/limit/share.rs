@@ -241,13 +241,6 @@ fn known_level_of_window_falls_with_demand() {
 }
 
 #[test]
-fn stops_tracking_only_without_tokens() {
-    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
-    let mut share = synced(&quota, settled(5, 0, 90 * MICRO, at(0)));
-    assert_eq!([2, 1_899, 1_900].map(|millis| share.stop_tracking(at(millis))), [false, false, true]);
-}
-
-#[test]
 fn reports_edges_of_window() {
     let minute = windows_of(7, 0);
     let sliding = sliding_of_seven();
@@ -450,15 +443,6 @@ fn absurd_waits_refuse_a_key_for_one_window_at_most() {
         share.apply_remote_reply(&quota, at(1), &refusal(1, wait));
         assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(2_000_000)), "{wait:?}");
     }
-}
-
-#[test]
-fn late_reply_grants_nothing() {
-    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(5, 0, 0, at(0)), at(1_900));
-    assert_eq!(drain(&mut share, &quota, at(1_900)), 0);
 }
 
 #[test]

@@ -142,12 +142,6 @@ fn reports_unreadable_files_without_panic() {
 }
 
 #[test]
-fn reads_single_file_of_any_name() {
-    let directory = folder(&[("rules.txt", API_A)]);
-    assert_eq!(shown(&read(&directory.path().join("rules.txt"))), "api: a");
-}
-
-#[test]
 fn no_warning_when_another_domain_uses_it() {
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
@@ -177,28 +171,6 @@ fn rejects_pool_shed_in_two_domains() {
     let [found] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
     assert!(found.position.file.ends_with("b.yaml") && found.help.contains("a.yaml:2:15"), "{found}");
     assert_eq!((loaded.domains.len(), &*loaded.failed[0]), (1, "b"));
-}
-
-#[test]
-fn rule_keeps_span_and_help() {
-    let loaded = read_text(
-        "api.yaml",
-        "domain: api\nlimits:\n  - key: []\n    name: a\n    rate: 1/s\n    help: https://example.com/limits\n",
-    );
-    let rule = &loaded.domains[0].rules()[0];
-    assert_eq!(rule.position.to_string(), "api.yaml:4:11");
-    assert_eq!(rule.help.as_deref(), Some("https://example.com/limits"));
-}
-
-#[test]
-fn loads_thousands_of_rules() {
-    let mut text = "domain: api\nlimits:\n".to_owned();
-    for number in 0..2_000 {
-        text.push_str(&format!("  - name: rule-{number}\n    match: {{path: /v1/{number}, method: [GET, POST]}}\n    key: [user]\n    rate: {}/s\n", number + 1));
-    }
-    let loaded = read_text("api.yaml", &text);
-    assert!(!loaded.has_errors(), "{:?}", loaded.problems.first());
-    assert_eq!(loaded.domains[0].rules().len(), 2_000);
 }
 
 #[test]
