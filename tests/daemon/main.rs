@@ -26,6 +26,8 @@ mod daemon;
 #[path = "../support/docs.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod docs;
+#[path = "../support/golden.rs"]
+mod golden;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod http;

@@ -12,7 +12,7 @@ fn check(path: &Path) -> (String, bool) {
     check_with(Args { path: Some(path.to_owned()), ..Args::default() })
 }
 
-fn check_with(args: Args) -> (String, bool) {
+pub(crate) fn check_with(args: Args) -> (String, bool) {
     let args = Args { color: Color::Never, ..args };
     let path = args.path.clone().unwrap();
     let mut out = Vec::new();

@@ -6,27 +6,23 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use tidegate::cli::OutputFormat;
-use tidegate::cli::check::{Args, Color, run};
+use tidegate::cli::check::Args;
+
+use crate::check::check_with;
+use crate::problems::folder;
 
 fn check(path: &Path, hosts: u32, format: OutputFormat) -> (String, bool) {
     let args = Args {
         path: Some(path.to_owned()),
         hosts: Some(hosts).filter(|hosts| *hosts > 0),
         format: format.into(),
-        color: Color::Never,
         ..Args::default()
     };
-    let mut out = Vec::new();
-    let code = run(&args, &mut out).unwrap();
-    // Only its debug form tells one code from another.
-    let fine = format!("{code:?}") == format!("{:?}", std::process::ExitCode::SUCCESS);
-    (String::from_utf8(out).unwrap(), fine)
+    check_with(args)
 }
 
 fn rules() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("rules.yaml"), include_str!("views/fleet/rules.yaml")).unwrap();
-    folder
+    folder(&[("rules.yaml", include_str!("views/fleet/rules.yaml"))])
 }
 
 #[test]

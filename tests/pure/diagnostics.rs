@@ -14,6 +14,8 @@ use tidegate::daemon::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
 use tidegate::rules::{Difference, Problem, read_text};
 
+use crate::problems::folder;
+
 const FILE: &str = "rules.yaml";
 
 fn read_rules(text: &str) -> Vec<String> {
@@ -48,11 +50,8 @@ fn read_settings(text: &str) -> Vec<String> {
 /// The first line has the fields of a rule, the others are its table of overrides.
 fn read_rows(text: &str) -> Vec<String> {
     let (fields, table) = text.split_once('\n').unwrap();
-    let directory = tempfile::tempdir().unwrap();
     let rules = format!("domain: api\nlimits:\n- {{name: a, overrides_file: t.csv, {fields}}}\n");
-    fs::write(directory.path().join(FILE), rules).unwrap();
-    fs::write(directory.path().join("t.csv"), table).unwrap();
-    let loaded = tidegate::rules::read(directory.path());
+    let loaded = tidegate::rules::read(folder(&[(FILE, &*rules), ("t.csv", table)]).path());
     assert_eq!(loaded.domains.is_empty(), loaded.has_errors(), "a domain with errors is absent:\n{text}");
     loaded.problems.iter().map(|problem| shown(problem, table)).collect()
 }

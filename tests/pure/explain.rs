@@ -4,16 +4,18 @@
 use std::fs;
 use std::process::Command;
 
+use crate::problems::folder;
+
 const RULES: &str = include_str!("views/requests/api.yaml");
 
 /// Runs the command on the rules above; returns standard output, standard error, the exit code.
 fn explain(arguments: &[&str]) -> (String, String, i32) {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("api.yaml"), RULES).unwrap();
-    fs::write(directory.path().join("users.csv"), "user,rate\nann,7/s\n").unwrap();
-    fs::write(directory.path().join("bad.yaml"), "domain: bad\nlimits:\n- {name: a, rate: 1/s}\n").unwrap();
-    let work = "domain: work\nconcurrency:\n- {name: jobs, key: [job], max: 2}\n";
-    fs::write(directory.path().join("work.yaml"), work).unwrap();
+    let directory = folder(&[
+        ("api.yaml", RULES),
+        ("users.csv", "user,rate\nann,7/s\n"),
+        ("bad.yaml", "domain: bad\nlimits:\n- {name: a, rate: 1/s}\n"),
+        ("work.yaml", "domain: work\nconcurrency:\n- {name: jobs, key: [job], max: 2}\n"),
+    ]);
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("explain")
         .args(arguments)

@@ -4,19 +4,10 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use tidegate::daemon::fleet_secret::fleet_secret;
-use tidegate::daemon::settings::{Environment, Settings};
-use tidegate::rules::source::Source;
-use tidegate::rules::{Problem, Scope};
+use tidegate::daemon::settings::Settings;
+use tidegate::rules::Scope;
 
-fn read(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
-    let environment = Environment { cores: 2, ..Environment::default() };
-    Settings::read(Some(&Source::new("/etc/tidegate/tidegate.yaml", text.to_owned())), &environment)
-}
-
-#[track_caller]
-fn good(text: &str) -> (Settings, Vec<Problem>) {
-    read(text).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"))
-}
+use crate::settings::good;
 
 #[test]
 fn parses_each_line() {
@@ -24,7 +15,7 @@ fn parses_each_line() {
         "redis:\n  urls: [\"rediss://one.example:7000\", \"unix:///run/redis.sock\"]\n  user: gate\n  \
          password_file: pass\n  ca_file: /etc/ssl/ca.pem\n  fleet_secret_files: [secret]\n  region_weight: 25%\n",
     );
-    assert_eq!(problems, Vec::new());
+    assert_eq!(problems, Vec::<String>::new());
     let redis = settings.redis.unwrap();
     assert_eq!(redis.link.check(), Ok(()));
     let urls: Vec<_> = redis.link.urls.iter().map(ToString::to_string).collect();

@@ -20,7 +20,7 @@ fn read(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 #[track_caller]
-fn good(text: &str) -> (Settings, Vec<String>) {
+pub(crate) fn good(text: &str) -> (Settings, Vec<String>) {
     let (settings, problems) = read(text).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
     (settings, problems.iter().map(ToString::to_string).collect())
 }

@@ -1,14 +1,13 @@
 //! `tidegate test`, the real program: its output for failing tests and unreadable files, and its exit code.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+use crate::problems::folder;
 
 /// Runs the command on one file of tests beside some rules; returns standard output, standard error, the exit
 /// code.
 fn test_with(text: &str, arguments: &[&str]) -> (String, String, i32) {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("tests.yaml"), text).unwrap();
     let rules = "domain: api\npriorities: [high, low]\nprioritize: [{match: {plan: gold}, priority: high}]\n\
                  limits:\n- {name: per-user, key: [user], rate: 2/s}\n\
                  - {name: watched, key: [ip], rate: 1/s, mode: shadow}\n\
@@ -16,8 +15,8 @@ fn test_with(text: &str, arguments: &[&str]) -> (String, String, i32) {
                  - {name: paced, key: [host], algorithm: leaky_bucket, rate: 1/s, queue: 1}\n\
                  deny: [{name: bots, match: {agent: \"bad bot\"}}]\n\
                  descriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
-    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
-    fs::write(directory.path().join("stricter.yaml"), rules.replace("2/s", "1/s")).unwrap();
+    let stricter = &*rules.replace("2/s", "1/s");
+    let directory = folder(&[("tests.yaml", text), ("rules.yaml", rules), ("stricter.yaml", stricter)]);
     run(directory.path(), &[&["tests.yaml"], arguments].concat())
 }
 

@@ -1,5 +1,6 @@
 //! Tests that the user of `config/redis-acl.conf` may run all scripts in a real Redis, and no more.
 
+use crate::fleet_link::{down, is_down_for, one, options, until, up};
 use crate::redis_server;
 use std::fs;
 
@@ -24,9 +25,9 @@ const PASSWORD: &str = "correct-horse-battery";
 async fn example_acl_grants_exactly_needed_rights() {
     let example = fs::canonicalize("config/redis-acl.conf").unwrap();
     let redis = Redis::start(&["--include", example.to_str().unwrap()]);
+    // As it stands nobody is this user.
     let link = link(&redis);
-    settled(&link).await;
-    assert!(is_refused(&link, FailureClass::Auth), "as it stands nobody is this user: {:?}", link.nodes());
+    until("refused", || is_down_for(&link, FailureClass::Auth)).await;
     redis.order(&format!("ACL SETUSER tidegate >{PASSWORD}"));
     run_all(&redis).await.expect("these rights are enough");
     let rights: Vec<String> = fs::read_to_string(&example)
@@ -53,48 +54,32 @@ async fn detects_missing_rights_without_changes() {
     let redis =
         Redis::start(&["--include", fs::canonicalize("config/redis-acl.conf").unwrap().to_str().unwrap()]);
     redis.order(&format!("ACL SETUSER tidegate >{PASSWORD} -set -zrem"));
-    let asked = Rights::ask(&up(&redis).await, link(&redis).nodes()[0].id).await.unwrap();
+    let asked = rights_of(&redis).await;
     assert_eq!(asked.refused, ["SET", "ZREM"]);
     assert_eq!((asked.hosts, asked.policy), (Some(0), None), "INFO is not for this user");
     redis.order("ACL SETUSER tidegate +set +zrem +info");
-    let asked = Rights::ask(&up(&redis).await, link(&redis).nodes()[0].id).await.unwrap();
+    let asked = rights_of(&redis).await;
     assert_eq!((asked.refused.len(), asked.policy.as_deref()), (0, Some("noeviction")));
     assert_eq!(asked.memory_bytes_max, Some(0));
     redis.order("ACL SETUSER tidegate -time -zcard");
-    let asked = Rights::ask(&up(&redis).await, link(&redis).nodes()[0].id).await.unwrap();
+    let asked = rights_of(&redis).await;
     assert_eq!((asked.now_us, asked.hosts), (None, None), "what it may not ask, it does not");
     assert_eq!(redis.say("DBSIZE"), ":0\r\n", "it changes nothing");
+}
+
+async fn rights_of(redis: &Redis) -> Rights {
+    let link = link(redis);
+    up(&link).await;
+    Rights::ask(&link, one(&link).id).await.unwrap()
 }
 
 fn link(redis: &Redis) -> RedisLink {
     let file = redis.directory.path().join("password");
     fs::write(&file, PASSWORD).unwrap();
-    let options = LinkOptions {
-        urls: vec![redis.url().parse().unwrap()],
-        user: Some("tidegate".into()),
-        password_file: Some(file),
-        ..LinkOptions::default()
-    };
+    let options =
+        LinkOptions { user: Some("tidegate".into()), password_file: Some(file), ..options(&redis.url()) };
     let of_ours = scripts::all().map(Script::clone);
     RedisLink::start(options, of_ours.into_iter().chain([Rights::script()]).collect())
-}
-
-async fn settled(link: &RedisLink) {
-    let mut changes = link.changes();
-    while link.nodes()[0].state == NodeState::Starting {
-        changes.changed().await.unwrap();
-    }
-}
-
-async fn up(redis: &Redis) -> RedisLink {
-    let link = link(redis);
-    settled(&link).await;
-    assert_eq!(link.nodes()[0].state, NodeState::Up);
-    link
-}
-
-fn is_refused(link: &RedisLink, class: FailureClass) -> bool {
-    matches!(&link.nodes()[0].state, NodeState::Down(error) if error.class == class)
 }
 
 /// Runs every script on a Redis where each takes all of its branches.
@@ -106,8 +91,8 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
         redis.order(&format!("HSET tg:{{tm}}:v:{} {edit} {edit}", "07".repeat(16)));
     }
     let link = link(redis);
-    settled(&link).await;
-    if let NodeState::Down(error) = link.nodes().remove(0).state {
+    until("settled", || one(&link).state != NodeState::Starting).await;
+    if let Some(error) = down(&link) {
         return Err(error);
     }
     for command in commands() {

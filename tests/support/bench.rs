@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Charge, ChargeError, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions,
-    IdempotencyKey, Op, RefundBy, Request, Session, Verdict,
+    Amount, Charge, ChargeError, ConnectionParams, Cost, Decider, Decision, Descriptors, Engine,
+    EngineAnswer, EngineOptions, IdempotencyKey, Op, RefundBy, Request, Session, Verdict,
 };
 use tidegate::rules::{Mode, read_text};
 
@@ -88,16 +88,7 @@ impl Bench {
 
     pub(crate) fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
         let attributes = pairs(attributes);
-        let descriptors = Descriptors::from_attributes(&attributes);
-        let amount = Amount::Requests(amount);
-        let charge = Charge {
-            domain: "api",
-            descriptors,
-            amount,
-            idempotency_key: None,
-            refund_of: None,
-            trusted: true,
-        };
+        let charge = charge_of(&attributes, Amount::Requests(amount));
         self.decider.charge(&charge, at(micros)).unwrap()
     }
 
@@ -111,16 +102,19 @@ impl Bench {
         of: Option<RefundBy<'_>>,
     ) -> Result<bool, ChargeError> {
         let attributes = pairs(attributes);
-        let descriptors = Descriptors::from_attributes(&attributes);
         let charge = Charge {
-            domain: "api",
-            descriptors,
-            amount,
             idempotency_key: repeat,
             refund_of: of,
             trusted: false,
+            ..charge_of(&attributes, amount)
         };
         self.decider.charge(&charge, at(micros))
+    }
+
+    /// A session of this user without a name or slots.
+    pub(crate) fn session(&self, user: u32) -> Session {
+        let opening = ConnectionParams { name: None, user, pool: "web", slots: 0, connection: 1, pid: None };
+        self.engine.open_session(&opening, at(0)).unwrap()
     }
 
     /// Acquires a lease for a cost in units.
@@ -171,6 +165,12 @@ impl Bench {
 /// Unix time is 0 at the origin of the engine's clock.
 pub(crate) fn at(micros: u64) -> Now {
     Now::at_nanos(micros * 1_000)
+}
+
+/// A charge of a trusted user.
+pub(crate) fn charge_of<'a>(attributes: &'a [(&'a str, &'a str)], amount: Amount<'a>) -> Charge<'a> {
+    let descriptors = Descriptors::from_attributes(attributes);
+    Charge { domain: "api", descriptors, amount, idempotency_key: None, refund_of: None, trusted: true }
 }
 
 fn pairs(text: &str) -> Vec<(&str, &str)> {

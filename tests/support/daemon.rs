@@ -1,6 +1,7 @@
 //! A daemon for one test, with its socket, settings, rules and log in a temporary directory.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +36,8 @@ impl Plan {
     pub(crate) fn new() -> Plan {
         let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().unwrap();
         fs::create_dir(directory.path().join("rules")).unwrap();
-        let arguments = vec!["--threads".into(), "1".into()];
-        let plan = Plan { directory, settings: String::new(), shell: None, arguments };
-        plan.rules("api.yaml", RULES)
+        let plan = Plan { directory, settings: String::new(), shell: None, arguments: Vec::new() };
+        plan.threads(1).rules("api.yaml", RULES)
     }
 
     pub(crate) fn rules(self, name: &str, text: &str) -> Plan {
@@ -50,10 +50,29 @@ impl Plan {
         self
     }
 
+    /// With this number of decision threads.
+    pub(crate) fn threads(mut self, count: u32) -> Plan {
+        self.arguments = vec!["--threads".into(), count.to_string()];
+        self
+    }
+
+    /// Every user may connect.
+    pub(crate) fn open_to_all(mut self) -> Plan {
+        self.settings += "\nsocket: {mode: \"0666\"}";
+        fs::set_permissions(self.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
     /// With a state directory.
     pub(crate) fn with_state(self) -> Plan {
         fs::create_dir(self.path("state")).unwrap();
         self.settings("state: state")
+    }
+
+    /// With a snapshot at each of these intervals.
+    pub(crate) fn writes_state_every(mut self, millis: u32) -> Plan {
+        self.arguments.extend(["--write-state-every".into(), millis.to_string()]);
+        self
     }
 
     pub(crate) fn shell(mut self, script: &'static str) -> Plan {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -43,6 +43,12 @@ pub(crate) fn admin_socket(daemon: &Daemon) -> PathBuf {
 
 pub(crate) fn get(daemon: &Daemon, path: &str) -> Answer {
     ask(daemon, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"))
+}
+
+/// The answer of the listener at this path to `GET`, if there is one.
+pub(crate) fn get_at(socket: &Path, path: &str) -> Option<Answer> {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    Answer::read(&say(UnixStream::connect(socket).ok()?, request.as_bytes()))
 }
 
 pub(crate) fn post(daemon: &Daemon, path: &str, body: &str) -> Answer {

@@ -1,5 +1,8 @@
-//! Durations without the pauses of the machine: a virtual CPU may stop for hundreds of milliseconds.
+//! Durations without the pauses of the machine, as a virtual CPU may stop for hundreds of milliseconds; and
+//! control groups.
 
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -46,3 +49,33 @@ const PERIOD: Duration = Duration::from_millis(2);
 
 /// A busy scheduler causes shorter waits.
 const SHORT: Duration = Duration::from_millis(20);
+
+/// A control group. Removed when dropped.
+pub(crate) struct Group(pub(crate) PathBuf);
+
+impl Group {
+    /// Makes a group with this controller of either version, which has one of these files; else prints that the
+    /// test is skipped.
+    pub(crate) fn of(controller: &str, files: [&str; 2]) -> Option<Group> {
+        let name = format!("tidegate-test-{}", std::process::id());
+        for root in [&format!("/sys/fs/cgroup/{controller}"), "/sys/fs/cgroup"] {
+            let group = Group(PathBuf::from(root).join(&name));
+            if fs::create_dir(&group.0).is_ok() && files.iter().any(|file| group.0.join(file).exists()) {
+                return Some(group);
+            }
+        }
+        eprintln!("SKIPPED: no control group with a limit of {controller} can be made here");
+        None
+    }
+
+    /// Starts a daemon in the group.
+    pub(crate) fn script(&self) -> &'static str {
+        Box::leak(format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.0.display()).into_boxed_str())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}

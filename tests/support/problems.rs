@@ -23,6 +23,15 @@ pub fn errors(file: &str, text: &str, expected: &[ExpectedError<'_>]) -> Vec<Pro
     errors
 }
 
+/// A directory of these files.
+pub fn folder<T: AsRef<[u8]>>(files: &[(&str, T)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    }
+    directory
+}
+
 /// Asserts the warnings of a text without errors, in order: line, part of the message, part of the help.
 #[track_caller]
 pub fn warnings(file: &str, text: &str, expected: &[(u32, &str, &str)]) -> Loaded {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::json;
 
 use super::{connect, exchange, with_http};
-use crate::daemon::eventually;
+use crate::daemon::{Plan, eventually};
 use crate::http::metric;
 use crate::wire::PATIENCE;
 
@@ -18,25 +18,23 @@ fn body() -> String {
 
 #[test]
 fn closes_connections_above_the_limit_of_a_user() {
-    let daemon = with_http("");
-    let mut open: Vec<UnixStream> = (0..512).map(|_| connect(&daemon)).collect();
-    let last = open.last_mut().unwrap();
-    assert_eq!(exchange(last, HIT, &[], &body()).status, 200);
-    let mut refused = connect(&daemon);
-    refused.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(refused.read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
-    assert_eq!(metric(&daemon, "tidegate_http_connections"), Some(512.0));
-    assert!(metric(&daemon, "tidegate_http_connections_refused_total") >= Some(1.0));
-    daemon.greeted().assert_served();
-    drop(open);
-    eventually("a place is free", || {
-        let mut http = connect(&daemon);
-        http.write_all(&super::request_bytes(HIT, &[], &body(), "connection: close\r\n")).unwrap();
-        let mut answer = String::new();
-        http.set_read_timeout(Some(PATIENCE)).unwrap();
-        let _ = http.read_to_string(&mut answer);
-        answer.starts_with("HTTP/1.1 200").then_some(())
-    });
+    let settings =
+        ["http", "resp", "envoy"].map(|name| format!("{name}: {{socket: {name}.sock}}")).join(", ");
+    let daemon = Plan::new().settings(&format!("adapters: {{{settings}}}")).start();
+    for (adapter, most) in [("http", 512), ("resp", 256), ("envoy", 256)] {
+        let path = daemon.plan.path(&format!("{adapter}.sock"));
+        let connect = || eventually("it listens", || UnixStream::connect(&path).ok());
+        let count = |of: &str| metric(&daemon, &format!("tidegate_{adapter}_connections{of}"));
+        let open: Vec<_> = (0..most).map(|_| connect()).collect();
+        eventually("all are let in", || (count("") == Some(most.into())).then_some(()));
+        let mut refused = connect();
+        refused.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(refused.read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
+        assert!(count("") == Some(most.into()) && count("_refused_total") >= Some(1.0), "{adapter}");
+        daemon.greeted().assert_served();
+        drop(open);
+        eventually("the places are free", || (count("") == Some(0.0)).then_some(()));
+    }
 }
 
 #[test]

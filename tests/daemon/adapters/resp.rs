@@ -311,21 +311,6 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     assert!(!daemon.log().contains(token), "{}", daemon.log());
 }
 
-#[test]
-fn closes_connections_above_the_limit_of_a_user() {
-    let daemon = with_resp("");
-    let mut open: Vec<UnixStream> = (0..256).map(|_| connect(&daemon)).collect();
-    open[255].write_all(b"PING\r\n").unwrap();
-    let mut answer = [0; 7];
-    open[255].read_exact(&mut answer).unwrap();
-    assert_eq!(connect(&daemon).read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
-    assert_eq!(metric(&daemon, "tidegate_resp_connections"), Some(256.0));
-    assert!(metric(&daemon, "tidegate_resp_connections_refused_total") >= Some(1.0));
-    daemon.greeted().assert_served();
-    drop(open);
-    eventually("a place is free", || (cli(&daemon, "PING") == ["PONG"]).then_some(()));
-}
-
 /// Without an answer in time, the request is allowed, and the connection goes on.
 #[test]
 #[cfg(debug_assertions)]

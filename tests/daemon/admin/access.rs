@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use super::daemon::{BINARY, Daemon, Plan, daemon, eventually};
-use super::http::{admin_socket, get, get_over_tcp};
+use super::http::{admin_socket, get, get_at, get_over_tcp};
 
 #[test]
 fn creates_admin_socket_for_owner_only() {
@@ -124,13 +124,7 @@ fn logs_unavailable_admin_socket_and_retries() {
     daemon.await_log(&["no admin socket", "later/elsewhere.sock.lock", "help: "]);
     daemon.greeted().assert_served();
     fs::create_dir(daemon.plan.path("later")).unwrap();
-    eventually("it has its admin socket", || {
-        let answer = super::http::say(
-            std::os::unix::net::UnixStream::connect(&path).ok()?,
-            b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
-        );
-        (super::http::Answer::read(&answer)?.status == 200).then_some(())
-    });
+    eventually("it has its admin socket", || (get_at(&path, "/healthz")?.status == 200).then_some(()));
     // Neither a directory nor a permission would help.
     let daemon = Plan::new().settings("admin: {socket: /proc/admin.sock}").start();
     daemon.await_log(&["no admin socket", "help: "]);
@@ -160,9 +154,8 @@ fn next_daemon_takes_over_admin_socket() {
             // The bind preceded the release by the first daemon.
             second = super::daemon::Process::start(&mut first.plan.command("log-2"));
         }
-        let socket = std::os::unix::net::UnixStream::connect(admin_socket(&first)).ok()?;
-        let answer = super::http::say(socket, b"GET /status HTTP/1.1\r\nhost: x\r\n\r\n");
+        let answer = get_at(&admin_socket(&first), "/status")?;
         first.process.has_ended()?;
-        (super::http::Answer::read(&answer)?.status == 200).then_some(())
+        (answer.status == 200).then_some(())
     });
 }

@@ -2,7 +2,6 @@
 //! reported and retried, and all recovers with free descriptors.
 
 use std::fs;
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
 use super::daemon::{Daemon, Plan, eventually};
-use super::http::{admin_socket, get, say};
+use super::http::{admin_socket, get, get_at};
 use super::scrape::scrape;
 use super::wire::{Wire, hello, hit};
 
@@ -50,27 +49,17 @@ fn exhaust(daemon: &Daemon) -> (Vec<Wire>, Option<u64>) {
     (waiting, before)
 }
 
-fn plan() -> Plan {
-    let mut plan = Plan::new().settings("state: kept");
-    fs::create_dir(plan.path("kept")).unwrap();
-    plan.arguments.extend(["--write-state-every".into(), "100".into()]);
-    plan
-}
-
 #[test]
 fn logs_missing_descriptors_and_recovers() {
-    let daemon = plan().start();
+    let daemon = Plan::new().with_state().writes_state_every(100).start();
     let mut here = daemon.greeted();
     let (mut waiting, before) = exhaust(&daemon);
     daemon.await_log(&["WARN", "tables cannot be written", "Too many open files"]);
     fs::write(daemon.plan.path("rules/api.yaml"), OTHER_RULES).unwrap();
     daemon.process.signal(libc::SIGHUP);
     daemon.await_log(&["Too many open files", "rules", "LimitNOFILE"]);
-    let socket: PathBuf = admin_socket(&daemon);
-    let operator = std::thread::spawn(move || {
-        let stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
-        say(stream, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-    });
+    let socket = admin_socket(&daemon);
+    let operator = std::thread::spawn(move || get_at(&socket, "/healthz"));
     // No busy loop: an immediate retry uses 100 ticks per second. A few are needed for ten writes per second.
     let ticks = daemon.process.cpu_ticks();
     for id in 0..15 {
@@ -86,8 +75,7 @@ fn logs_missing_descriptors_and_recovers() {
         let reply = wire.hear().expect("a place within some seconds");
         assert_eq!(reply[0], 0, "{reply}");
     }
-    let answer = operator.join().unwrap();
-    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    assert_eq!(operator.join().unwrap().expect("an answer").status, 200);
     daemon.await_log(&["INFO", "the tables can be written again"]);
     // A failed read is retried without another change or signal.
     eventually("the new rules are in force", || (here.ask(&hit(20, "other"))[4] == 7).then_some(()));

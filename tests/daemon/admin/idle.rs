@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,30 +11,13 @@ use std::time::Duration;
 use super::daemon::{Plan, daemon};
 use super::http::{admin_socket, get, get_over_tcp};
 
-/// A stream that can be made non-blocking.
-trait Idle: Read + Write + Send {
-    fn without_waiting(&self);
-}
-
-impl Idle for TcpStream {
-    fn without_waiting(&self) {
-        self.set_nonblocking(true).unwrap();
-    }
-}
-
-impl Idle for UnixStream {
-    fn without_waiting(&self) {
-        self.set_nonblocking(true).unwrap();
-    }
-}
-
 /// Keeps 200 connections open that send nothing or half a head. Replaces closed ones a few at a time, so that
 /// a request in progress keeps its position among them.
-fn among_idle<S: Idle>(connect: impl Fn() -> S + Sync, meanwhile: impl FnOnce()) {
+fn among_idle(connect: impl Fn() -> UnixStream + Sync, meanwhile: impl FnOnce()) {
     let (stopped, are_there) = (AtomicBool::new(false), AtomicBool::new(false));
     let idle = |number: usize| {
         let mut stream = connect();
-        stream.without_waiting();
+        stream.set_nonblocking(true).unwrap();
         if number.is_multiple_of(2) {
             let _ = stream.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\n");
         }
@@ -41,10 +25,10 @@ fn among_idle<S: Idle>(connect: impl Fn() -> S + Sync, meanwhile: impl FnOnce())
     };
     thread::scope(|threads| {
         threads.spawn(|| {
-            let mut streams: Vec<S> = (0..200).map(idle).collect();
+            let mut streams: Vec<_> = (0..200).map(idle).collect();
             are_there.store(true, Ordering::SeqCst);
             while !stopped.load(Ordering::SeqCst) {
-                let has_closed = |stream: &mut S| {
+                let has_closed = |stream: &mut UnixStream| {
                     !stream.read(&mut [0; 512]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
                 };
                 let closed = streams
@@ -69,7 +53,7 @@ fn scrapes_pass_two_hundred_idle_connections() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
     let port = super::access::metrics_port(&daemon);
     among_idle(
-        || TcpStream::connect(("127.0.0.1", port)).unwrap(),
+        || UnixStream::from(OwnedFd::from(TcpStream::connect(("127.0.0.1", port)).unwrap())),
         || {
             (0..20).for_each(|_| assert_eq!(get_over_tcp(port, "/metrics").status, 200));
             assert_eq!(get(&daemon, "/metrics").status, 200, "the admin socket has places of its own");

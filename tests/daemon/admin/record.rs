@@ -196,9 +196,7 @@ fn replayed(daemon: &Daemon, trace: &Path) -> Vec<Value> {
 
 #[test]
 fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
-    let mut plan = Plan::new().rules("app.yaml", RULES);
-    plan.arguments = vec!["--threads".into(), "2".into()];
-    let daemon = plan.start();
+    let daemon = Plan::new().rules("app.yaml", RULES).threads(2).start();
     // A connection from before the recording.
     let mut before = session(&daemon, 7, "web", 1);
     let clear = "--clear ip --clear method --clear path --clear plan";

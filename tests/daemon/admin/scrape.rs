@@ -133,11 +133,10 @@ fn counts_decisions_under_the_replied_rule() {
 
 #[test]
 fn counts_leases_connections_and_faults() {
-    let mut plan = Plan::new()
+    let daemon = Plan::new()
         .rules("app.yaml", EVERYTHING)
-        .settings("connections: {max: 3}\ndomains: {api: {uids: [4711]}}");
-    plan.arguments = vec!["--threads".into(), "1".into()];
-    let daemon = plan.start();
+        .settings("connections: {max: 3}\ndomains: {api: {uids: [4711]}}")
+        .start();
     let missed =
         json!({"client": "ruby/2", "pool": "web", "slots": 4, "missed": {"timeout": 3, "breaker": 4}});
     let mut wire = greet(&daemon, &missed);

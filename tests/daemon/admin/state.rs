@@ -11,10 +11,7 @@ use super::scrape::{EVERYTHING, scrape};
 use super::wire::{hit, verdict_of};
 
 fn plan() -> Plan {
-    let mut plan = Plan::new().rules("app.yaml", EVERYTHING).settings("state: kept");
-    fs::create_dir(plan.path("kept")).unwrap();
-    plan.arguments.extend(["--write-state-every".into(), "20".into()]);
-    plan
+    Plan::new().rules("app.yaml", EVERYTHING).with_state().writes_state_every(20)
 }
 
 fn bad(daemon: &Daemon, file: &str) -> f64 {
@@ -36,13 +33,13 @@ fn sets_unusable_files_aside_and_reports_them() {
         let mut plan = plan();
         plan.settings += &format!("\n{redis}");
         fs::write(plan.path("secret"), "a secret of this test alone, and a long one at that\n").unwrap();
-        fs::write(plan.path(&format!("kept/{file}")), text).unwrap();
+        fs::write(plan.path(&format!("state/{file}")), text).unwrap();
         let daemon = plan.start();
         daemon.await_log(words);
         for (each, ..) in UNUSABLE {
             assert_eq!(bad(&daemon, each), f64::from(u8::from(each == file)), "{each} beside a bad {file}");
         }
-        let aside = daemon.plan.path(&format!("kept/{file}.bad"));
+        let aside = daemon.plan.path(&format!("state/{file}.bad"));
         assert_eq!(fs::read_to_string(&aside).unwrap(), text);
         let status = get(&daemon, "/status").json();
         assert_eq!(status["state"]["bad"][file], 1);

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::daemon::{BINARY, Daemon, Plan, Process, eventually, outcome_of};
-use super::http::{Answer, say};
+use super::http::get_at;
 
 fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
     let mut command = Command::new(BINARY);
@@ -98,8 +98,7 @@ fn refuses_start_when_admin_socket_taken() {
     let mut third = Process::start(&mut plan.command("log-3"));
     eventually("the third answers", || {
         assert!(third.has_ended().is_none(), "{}", std::fs::read_to_string(plan.path("log-3")).unwrap());
-        let answer = say(UnixStream::connect(&admin).ok()?, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
-        (Answer::read(&answer)?.status == 200).then_some(())
+        (get_at(&admin, "/healthz")?.status == 200).then_some(())
     });
 }
 
@@ -119,10 +118,7 @@ fn one_of_simultaneous_starts_gets_admin_socket() {
         let mut both = ["a.sock", "b.sock"].map(start);
         let loser = eventually("one gives way", || both.iter_mut().position(|one| one.has_ended().is_some()));
         assert_eq!(both[loser].exit_code(), Some(75), "round {round}");
-        let answer = eventually("the other answers", || {
-            let stream = UnixStream::connect(plan.path("both.sock")).ok()?;
-            Answer::read(&say(stream, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"))
-        });
+        let answer = eventually("the other answers", || get_at(&plan.path("both.sock"), "/healthz"));
         assert_eq!(answer.status, 200, "round {round}");
         assert_eq!(both[1 - loser].has_ended(), None, "round {round}");
     }

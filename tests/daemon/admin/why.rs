@@ -142,10 +142,8 @@ fn why_names_rules_that_nearly_match() {
 #[test]
 fn why_shows_blocks_and_switches() {
     let daemon = started();
-    let (code, ..) = daemon.outcome("block per-user --for 1h user=u1");
-    assert_eq!(code, Some(0));
-    let (code, ..) = daemon.outcome("switch posts shadow");
-    assert_eq!(code, Some(0));
+    daemon.run("block per-user --for 1h user=u1");
+    daemon.run("switch posts shadow");
     let blocked = why(&daemon, "api user=u1 method=POST");
     assert_eq!((&blocked["verdict"], &blocked["checks"][0]["blocked"]), (&json!("limit"), &json!(true)));
     assert_eq!(blocked["checks"][1]["mode"], "shadow");
@@ -340,8 +338,7 @@ fn refusals_carry_the_rate_as_written_and_blocks() {
     assert_eq!(wire.ask(&step)[2], 0);
     let extra = wire.ask(&step)[12].take();
     assert_eq!((&extra["rate"], &extra["blocked"]), (&json!("1/h"), &json!(true)), "the rule blocks the key");
-    let (code, ..) = daemon.outcome("block per-user --for 1h user=u3");
-    assert_eq!(code, Some(0));
+    daemon.run("block per-user --for 1h user=u3");
     let extra = wire.ask(&hit(1, "u3"))[12].take();
     assert_eq!((&extra["rate"], &extra["blocked"]), (&json!("5/min"), &json!(true)));
     let reply = wire.ask(&hit(2, "u3"));

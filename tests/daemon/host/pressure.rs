@@ -54,9 +54,12 @@ fn prefers_cgroup_pressure_over_machine() {
 }
 
 #[test]
-fn reads_machine_pressure_for_root_cgroup_and_v1() {
-    for groups in ["0::/\n", "2:cpu,cpuacct:/app\n", "0::/../elsewhere\n"] {
-        let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
+fn reads_machine_pressure_without_a_group_of_the_process() {
+    // The files of process 43 are hidden.
+    for (groups, pid) in
+        [("0::/\n", 42), ("2:cpu,cpuacct:/app\n", 42), ("0::/../elsewhere\n", 42), ("0::/app\n", 43)]
+    {
+        let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(pid));
         machine.write("proc/42/cgroup", groups);
         machine.write("proc/self/mountinfo", VERSION_2);
         machine.write("sys/fs/cgroup/cpu.pressure", "");
@@ -65,15 +68,6 @@ fn reads_machine_pressure_for_root_cgroup_and_v1() {
         of_machine(&machine, 40_000, 0);
         assert_eq!(machine.sample(), [Some(40)], "{groups}");
     }
-}
-
-#[test]
-fn reads_machine_pressure_for_hidden_process() {
-    let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
-    of_machine(&machine, 0, 0);
-    machine.sample();
-    of_machine(&machine, 40_000, 0);
-    assert_eq!(machine.sample(), [Some(40)]);
 }
 
 #[test]

@@ -9,10 +9,7 @@ use super::wire::{hit, verdict_of};
 
 /// With a state directory, and a short time until rules are proven.
 fn plan() -> Plan {
-    let mut plan = Plan::new().settings("state: state");
-    plan.arguments.extend(["--write-state-every".into(), "300".into()]);
-    fs::create_dir(plan.path("state")).unwrap();
-    plan
+    Plan::new().with_state().writes_state_every(300)
 }
 
 fn state(plan: &Plan, file: &str) -> PathBuf {

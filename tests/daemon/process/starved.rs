@@ -8,33 +8,8 @@ use std::{fs, thread};
 use tidegate::sys::{read_slice, request_short_slice};
 
 use super::daemon::{Daemon, Plan};
+use super::machine::Group;
 use super::wire::{hit, verdict_of};
-
-/// A control group with a limit of processes. Removed when dropped.
-struct Group(PathBuf);
-
-impl Group {
-    /// Makes a group with the pids controller of either version; else prints that the test is skipped.
-    fn of(processes: u32) -> Option<Group> {
-        let name = format!("tidegate-test-{}", std::process::id());
-        for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
-            let group = Group(PathBuf::from(root).join(&name));
-            if fs::create_dir(&group.0).is_ok()
-                && fs::write(group.0.join("pids.max"), processes.to_string()).is_ok()
-            {
-                return Some(group);
-            }
-        }
-        eprintln!("SKIPPED: no control group with a limit of processes can be made here");
-        None
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
 
 /// Processes that only use CPU time. Killed when dropped.
 struct Spinners(Vec<Child>);
@@ -70,9 +45,9 @@ fn slices(daemon: &Daemon) -> Option<Vec<u64>> {
 #[test]
 fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
     // As many as the daemon's threads without its helpers.
-    let Some(group) = Group::of(6) else { return };
-    let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", group.0.display());
-    let daemon = Plan::new().shell(Box::leak(script.into_boxed_str())).start();
+    let Some(group) = Group::of("pids", ["pids.max"; 2]) else { return };
+    fs::write(group.0.join("pids.max"), "6").unwrap();
+    let daemon = Plan::new().shell(group.script()).start();
     daemon.await_log(&["WARN", "a thread cannot be started"]);
     let mut wire = daemon.greeted();
     let _spinners = Spinners::start(16);

@@ -84,8 +84,7 @@ fn decides_with_as_many_threads_as_there_are() {
         return;
     }
     for threads in 1..=10 {
-        let mut plan = limited(threads, threads);
-        plan.arguments = vec!["--threads".into(), "2".into()];
+        let plan = limited(threads, threads).threads(2);
         if threads == 1 {
             // Too few for a decision thread.
             let mut process = Process::start(&mut plan.command("log"));

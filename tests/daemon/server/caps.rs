@@ -58,10 +58,7 @@ fn serves_other_users_when_one_is_at_maximum() {
         eprintln!("skipped: only root can be two users");
         return;
     }
-    let plan = Plan::new().settings("connections: {per_user: 1}\nsocket: {mode: \"0666\"}");
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(plan.directory.path(), open).unwrap();
-    let daemon = plan.start();
+    let daemon = Plan::new().settings("connections: {per_user: 1}").open_to_all().start();
     let _mine = daemon.greeted();
     assert_refused(&daemon);
     assert_eq!(other_user(&daemon, &[json!([8, 1])]), [json!([2, 1, true])], "the other user is served");
@@ -69,9 +66,7 @@ fn serves_other_users_when_one_is_at_maximum() {
 
 #[test]
 fn spreads_connections_over_threads_with_shared_limits() {
-    let mut plan = Plan::new();
-    plan.arguments = vec!["--threads".into(), "3".into()];
-    let daemon = plan.start();
+    let daemon = Plan::new().threads(3).start();
     let mut wires: Vec<Wire> = (0..9).map(|_| daemon.greeted()).collect();
     // Limits are shared over threads.
     let allowed = wires.iter_mut().filter_map(|wire| {

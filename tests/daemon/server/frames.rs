@@ -1,46 +1,23 @@
 //! Valid and invalid frames, and the replies.
 
-use std::fs;
-use std::path::Path;
-
-use serde::Deserialize;
 use serde_json::json;
 
 use super::daemon::daemon;
+use super::golden;
 use super::msgpack::{frame, framed};
 use super::wire::{error_of, hello, hit, verdict_of};
-
-#[derive(Deserialize)]
-struct BadFrame {
-    name: String,
-    hex: String,
-    number: u64,
-    closes: bool,
-    after_hello: bool,
-    id: Option<u64>,
-    reply: bool,
-}
-
-fn bad_frames() -> Vec<BadFrame> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/bad.json");
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
-pub(crate) fn bytes_of(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
-}
 
 #[test]
 fn answers_every_bad_golden_frame_as_recorded() {
     let daemon = daemon();
-    let frames = bad_frames();
+    let frames = golden::bad();
     assert!(frames.len() >= 60, "{}", frames.len());
     for bad in frames {
         let mut wire = if bad.after_hello { daemon.greeted() } else { daemon.connect() };
-        wire.send_bytes(&bytes_of(&bad.hex));
+        wire.send_bytes(&golden::bytes(&bad.hex));
         if bad.reply {
             let reply = wire.hear().unwrap_or_else(|| panic!("{}: closed without a reply", bad.name));
-            assert_eq!(error_of(&reply), (bad.id, bad.number), "{}: {reply}", bad.name);
+            assert_eq!(error_of(&reply), (bad.id, bad.number.into()), "{}: {reply}", bad.name);
         }
         if bad.closes {
             assert_eq!(wire.hear(), None, "{} closes", bad.name);

@@ -51,14 +51,15 @@ fn lists_decide_before_rules() {
 fn hides_rules_that_are_not_advertised() {
     let daemon = rules();
     let mut wire = daemon.greeted();
-    let login = json!([["path", "/login", "user", "u"]]);
-    let reply = ask(&mut wire, login.clone(), json!(1), json!({"all": true}));
-    assert_eq!((&reply[3], &reply[11], &reply[12]), (&json!("secret"), &json!([]), &json!({"hide": true})));
+    let login = json!([["path", "/login", "user", "u"], ["org", "o"]]);
+    let cost = json!({"requests": 1, "tokens": 1});
+    let reply = ask(&mut wire, login.clone(), cost, json!({"all": true}));
+    assert_eq!(reply[3], "tokens", "{reply}");
+    let [tokens] = reply[11].as_array().unwrap().as_slice() else { panic!("{reply}") };
+    assert_eq!([&tokens[0], &tokens[1], &tokens[3]], [&json!("tokens"), &json!(100), &json!(99)], "{reply}");
     let refused = ask(&mut wire, login, json!(1), json!({}));
-    assert_eq!(
-        (verdict_of(&refused), &refused[3], &refused[12]),
-        (1, &json!("secret"), &json!({"hide": true}))
-    );
+    assert_eq!((verdict_of(&refused), &refused[3], &refused[11]), (1, &json!("secret"), &json!(null)));
+    assert_eq!(refused[12], json!({"hide": true}));
 }
 
 #[test]
@@ -66,7 +67,10 @@ fn checks_and_charges_rule_in_its_unit() {
     let daemon = rules();
     let mut wire = daemon.greeted();
     let org = json!([["org", "o"]]);
-    let reply = ask(&mut wire, org.clone(), json!({"requests": 1, "tokens": 60}), json!({}));
+    // The unit is found among many.
+    let mut many: serde_json::Map<_, _> = (0..40).map(|unit| (format!("a{unit:02}"), json!(1))).collect();
+    many.extend([("requests".into(), json!(1)), ("tokens".into(), json!(60))]);
+    let reply = ask(&mut wire, org.clone(), many.into(), json!({}));
     assert_eq!(
         (&reply[3], &reply[6], &reply[12]),
         (&json!("tokens"), &json!(40), &json!({"unit": "tokens"}))

@@ -37,48 +37,6 @@ fn lease_holds_permit_until_released() {
 }
 
 #[test]
-fn paced_request_holds_lease_from_grant() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let mail = json!([1, 1, "work", [["job", "mail", "user", "u"]]]);
-    lease_of(&wire.ask(&mail));
-    let waiting = wire.ask(&mail);
-    assert_eq!(verdict_of(&waiting), 3, "{waiting}");
-    assert_eq!(free_permits(&mut wire, "u"), 0);
-    assert_eq!(wire.ask(&json!([2, 2, lease_of(&waiting), 0])), json!([2, 2, true]));
-}
-
-#[test]
-fn refunds_successes_where_only_failures_count() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let login = json!([1, 1, "work", [["login", "mary"]]]);
-    for (outcome, left) in [(json!(0), 2), (json!(1), 1), (json!(0), 1), (json!(2), 0)] {
-        let reply = wire.ask(&login);
-        assert_eq!(wire.ask(&json!([2, 2, lease_of(&reply), outcome])), json!([2, 2, true]));
-        let peek = wire.ask(&json!([4, 3, "work", [["login", "mary"]]]));
-        assert_eq!(peek[6], left, "{outcome}: {peek}");
-    }
-    assert_eq!(verdict_of(&wire.ask(&login)), 1);
-}
-
-#[test]
-fn lease_expires_unless_renewed() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let short = json!([1, 1, "work", [["short", "yes"]]]);
-    let lease = lease_of(&wire.ask(&short));
-    // Longer than the expiry, in intervals of at most a quarter of it.
-    for id in 0..8 {
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        assert_eq!(wire.ask(&json!([6, id, lease])), json!([2, id, true]));
-    }
-    assert_eq!(verdict_of(&wire.ask(&short)), 1, "renewed, it holds its place");
-    eventually("the place is free", || (verdict_of(&wire.ask(&short)) == 0).then_some(()));
-    assert_eq!(wire.ask(&json!([2, 9, lease, 0])), json!([2, 9, false]));
-}
-
-#[test]
 fn lease_renewed_while_daemon_was_stopped_goes_on() {
     let daemon = daemon();
     let mut wire = daemon.greeted();

@@ -2,7 +2,7 @@
 //!
 //! Frames are encoded and decoded by a separate codec of the tests, which detects errors in the daemon's.
 
-use crate::{daemon, http, msgpack, wire};
+use crate::{daemon, golden, http, msgpack, wire};
 mod abuse;
 mod access;
 mod acquire;
@@ -21,7 +21,6 @@ mod refunds;
 mod reload;
 mod session_ends;
 mod sessions;
-mod sheds;
 mod shell;
 mod stop;
 mod timeouts;

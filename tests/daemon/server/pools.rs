@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::daemon::Plan;
-use super::wire::{error_of, hello};
+use super::wire::error_of;
 
 #[test]
 fn opens_pool_to_configured_users_and_slots() {
@@ -39,12 +39,4 @@ fn opens_pool_to_configured_users_and_slots() {
     wire.assert_ended();
     let line = daemon.await_log(&["WARN", "the pool `closed` is not open to user"]);
     assert!(line.contains("`pools.closed` in the settings"), "{line}");
-}
-
-#[test]
-fn opens_every_pool_without_settings() {
-    let daemon = super::daemon::daemon();
-    let mut wire = daemon.connect();
-    assert_eq!(wire.ask(&json!([0, 1, 1, {"pool": "any", "slots": u32::MAX}]))[0], 0);
-    assert_eq!(daemon.connect().ask(&hello())[0], 0);
 }

@@ -1,7 +1,5 @@
 //! Refunds and costs above the maximum, over the socket.
 
-use std::os::unix::fs::PermissionsExt;
-
 use serde_json::{Value, json};
 
 use super::access::other_user;
@@ -12,10 +10,7 @@ const RULES: &str = "domain: pay\nlimits: [{name: all, key: [user], rate: 1/h, b
 
 /// A daemon to which every user may connect.
 fn daemon(settings: &str) -> Daemon {
-    let plan = Plan::new().rules("pay.yaml", RULES);
-    let plan = plan.settings(&format!("{settings}\nsocket: {{mode: \"0666\"}}"));
-    std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    plan.start()
+    Plan::new().rules("pay.yaml", RULES).settings(settings).open_to_all().start()
 }
 
 fn charge(id: u64, amount: i64, options: &Value) -> Value {
@@ -112,10 +107,8 @@ fn doctor_reports_open_domain_used_by_several_users() {
     let rules = "domain: closed\nlimits: [{name: all, key: [user], rate: 1/h, burst: 10}]\n";
     let mine = rustix::process::geteuid().as_raw();
     let plan = Plan::new().rules("pay.yaml", RULES).rules("closed.yaml", rules);
-    let plan =
-        plan.settings(&format!("domains: {{closed: {{uids: [{mine}, 65534]}}}}\nsocket: {{mode: \"0666\"}}"));
-    std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let daemon = plan.start();
+    let plan = plan.settings(&format!("domains: {{closed: {{uids: [{mine}, 65534]}}}}"));
+    let daemon = plan.open_to_all().start();
     let doctor = || outcome_of(&daemon.doctor(&[])).1;
     let requests = [json!([3, 1, "pay", [["user", "u"]]]), json!([3, 1, "closed", [["user", "u"]]])];
     requests.iter().for_each(|ask| drop(daemon.greeted().ask(ask)));

@@ -29,24 +29,6 @@ fn only_connections_of_session_release_its_leases() {
 }
 
 #[test]
-fn closed_connection_frees_only_abandoned_requests() {
-    let daemon = daemon();
-    let mut one = daemon.session(1, json!({"connection": 1}));
-    let mut other = daemon.session(1, json!({"connection": 2}));
-    lease_of(&one.ask(&acquire(17, "u")));
-    let kept = lease_of(&one.ask(&acquire(18, "u")));
-    drop(one);
-    // Only the abandoned request ends.
-    let report = json!([4, 1, "work", [["user", "u"]], 1, null, {"abandoned": [[1, 17]]}]);
-    assert_eq!(other.ask(&report)[6], 1, "it ends before the request is judged");
-    for _ in 0..10 {
-        sleep(Duration::from_millis(10));
-        assert_eq!(free_permits(&mut other, "u"), 1);
-    }
-    assert_eq!(other.ask(&json!([2, 2, kept, 0])), json!([2, 2, true]));
-}
-
-#[test]
 fn frees_leases_when_session_does_not_reconnect() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();

@@ -10,9 +10,16 @@ use super::msgpack::frame;
 use super::wire::{Wire, hello, hit};
 
 fn two_threads() -> Daemon {
-    let mut plan = Plan::new();
-    plan.arguments = vec!["--threads".into(), "2".into()];
-    plan.start()
+    Plan::new().threads(2).start()
+}
+
+/// A client that does not read delays the drain by 1 s.
+fn unread(daemon: &Daemon) -> Wire {
+    let wire = daemon.greeted();
+    wire.stream.set_nonblocking(true).unwrap();
+    let block = frame(&hit(1, "u")).repeat(50);
+    while (&wire.stream).write(&block).is_ok() {}
+    wire
 }
 
 /// Asserts that the replies end with GOODBYE; returns the number before it.
@@ -91,11 +98,7 @@ fn answers_connections_queued_before_drain() {
 #[test]
 fn second_signal_exits_at_once() {
     let mut daemon = daemon();
-    // A client that does not read delays the drain by 1 s.
-    let wire = daemon.greeted();
-    wire.stream.set_nonblocking(true).unwrap();
-    let block = frame(&hit(1, "u")).repeat(50);
-    while (&wire.stream).write(&block).is_ok() {}
+    let _unread = unread(&daemon);
     // A stopped daemon gets both at once.
     daemon.process.signal(libc::SIGSTOP);
     daemon.process.signal(libc::SIGTERM);
@@ -117,10 +120,7 @@ fn echo_of_a_signal_counts_once() {
 fn interrupt_drains_and_waits_briefly_for_clients_that_do_not_read() {
     let mut daemon = daemon();
     let mut idle = daemon.greeted();
-    let wire = daemon.greeted();
-    wire.stream.set_nonblocking(true).unwrap();
-    let block = frame(&hit(1, "u")).repeat(50);
-    while (&wire.stream).write(&block).is_ok() {}
+    let _unread = unread(&daemon);
     daemon.process.signal(libc::SIGINT);
     assert_eq!(before_goodbye(&idle.hear_all()), 0);
     assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());

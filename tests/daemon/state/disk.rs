@@ -13,7 +13,6 @@ use super::http::metric;
 use super::msgpack::frame;
 use super::restarts::{allowed, end, plan, state};
 use super::strace::{Fault, calls, may_trace};
-use super::trouble::often;
 use super::wire::{hit, verdict_of};
 
 /// Users besides the observed one, so that a snapshot takes several writes.
@@ -29,7 +28,7 @@ fn kept() -> Plan {
         wire.send_bytes(&hits);
         (0..100).for_each(|_| assert_eq!(verdict_of(&wire.hear().unwrap()), 0));
     }
-    let plan = often(daemon.stopped());
+    let plan = daemon.stopped().writes_state_every(15);
     assert!(fs::metadata(state(&plan).join("tables")).unwrap().len() > 3 * 64 * 1_024, "several pieces");
     plan
 }

@@ -5,65 +5,36 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
 use super::daemon::{Daemon, Plan, eventually};
+use super::machine::Group;
 use super::msgpack::frame;
 use super::restarts::{allowed, of_session, plan, state};
-use super::trouble::often;
 use super::wire::{Wire, hello, hit, verdict_of};
 
-/// A control group with a memory limit. Removed when dropped.
-struct Group {
-    path: PathBuf,
-    /// Files of the limit, the usage, and the count of kills.
-    files: [&'static str; 3],
+/// The limit of a group, its usage, and the count of kills, under either version of control groups.
+const LIMIT: [&str; 2] = ["memory.limit_in_bytes", "memory.max"];
+const USAGE: [&str; 2] = ["memory.usage_in_bytes", "memory.current"];
+const EVENTS: [&str; 2] = ["memory.oom_control", "memory.events"];
+
+fn read(group: &Group, files: [&str; 2]) -> String {
+    files.iter().find_map(|file| fs::read_to_string(group.0.join(file)).ok()).unwrap()
 }
 
-impl Group {
-    /// Makes a group with the memory controller of either version; else prints that the test is skipped.
-    fn new() -> Option<Group> {
-        let name = format!("tidegate-test-{}", std::process::id());
-        for (root, files) in [
-            (
-                "/sys/fs/cgroup/memory",
-                ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"],
-            ),
-            ("/sys/fs/cgroup", ["memory.max", "memory.current", "memory.events"]),
-        ] {
-            let group = Group { path: PathBuf::from(root).join(&name), files };
-            if fs::create_dir(&group.path).is_ok() && group.path.join(files[0]).exists() {
-                return Some(group);
-            }
-        }
-        eprintln!("SKIPPED: no control group with a limit of memory can be made here");
-        None
-    }
-
-    fn read(&self, file: usize) -> String {
-        fs::read_to_string(self.path.join(self.files[file])).unwrap()
-    }
-
-    /// Limits the memory to slightly above the current usage.
-    fn close(&self) {
-        let used: u64 = self.read(1).trim().parse().unwrap();
-        fs::write(self.path.join(self.files[0]), (used + (256 << 10)).to_string()).unwrap();
-    }
-
-    fn kills(&self) -> u64 {
-        let events = self.read(2);
-        events.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
-    }
+/// Limits the memory to slightly above the current usage.
+fn close(group: &Group) {
+    let used: u64 = read(group, USAGE).trim().parse().unwrap();
+    let limit = LIMIT.iter().map(|file| group.0.join(file)).find(|limit| limit.exists()).unwrap();
+    fs::write(limit, (used + (256 << 10)).to_string()).unwrap();
 }
 
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.path);
-    }
+fn kills(group: &Group) -> u64 {
+    let events = read(group, EVENTS);
+    events.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
 }
 
 /// An ACQUIRE of one of two permits of an organisation.
@@ -118,13 +89,12 @@ fn takes_up(plan: Plan, lease: u64) -> Daemon {
 
 #[test]
 fn restores_leases_after_oom_kill() {
-    let Some(group) = Group::new() else { return };
-    let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", group.path.display());
-    let mut daemon = often(plan()).shell(Box::leak(script.into_boxed_str())).start();
+    let Some(group) = Group::of("memory", LIMIT) else { return };
+    let mut daemon = plan().writes_state_every(15).shell(group.script()).start();
     let (wire, lease) = busy(&daemon);
-    group.close();
+    close(&group);
     let status = exhaust(&mut daemon);
-    assert_eq!((status.signal(), group.kills()), (Some(libc::SIGKILL), 1), "{}", daemon.log());
+    assert_eq!((status.signal(), kills(&group)), (Some(libc::SIGKILL), 1), "{}", daemon.log());
     drop(wire);
     let mut plan = daemon.plan;
     plan.shell = None;
@@ -133,7 +103,7 @@ fn restores_leases_after_oom_kill() {
 
 #[test]
 fn notes_its_end_when_memory_is_refused() {
-    let mut daemon = often(plan()).start();
+    let mut daemon = plan().writes_state_every(15).start();
     let (wire, lease) = busy(&daemon);
     let pid = daemon.process.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

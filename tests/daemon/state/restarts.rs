@@ -64,16 +64,6 @@ fn keeps_bucket_levels_across_restart() {
 }
 
 #[test]
-fn keeps_nothing_without_state_directory() {
-    let daemon = Plan::new().start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 9), 5);
-    let (plan, log) = end(daemon);
-    assert!(!log.contains("state") && !log.contains("tables"), "{log}");
-    let daemon = plan.start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 9), 5);
-}
-
-#[test]
 fn restored_sessions_keep_leases_if_they_reconnect() {
     let daemon = plan().start();
     let (mut one, mut other) = (of_session(&daemon, 1), of_session(&daemon, 2));
@@ -97,8 +87,7 @@ fn restored_sessions_keep_leases_if_they_reconnect() {
 
 #[test]
 fn kill_during_write_leaves_old_or_new_file() {
-    let mut plan = plan();
-    plan.arguments.extend(["--write-state-every".into(), "1".into()]);
+    let mut plan = plan().writes_state_every(1);
     let rounds = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {
         let daemon = plan.start();

@@ -19,11 +19,6 @@ fn serves_and_logs(plan: Plan, words: &[&str]) -> Plan {
     plan
 }
 
-pub(crate) fn often(mut plan: Plan) -> Plan {
-    plan.arguments.extend(["--write-state-every".into(), "15".into()]);
-    plan
-}
-
 #[test]
 fn sets_damaged_tables_aside_and_keeps_one_copy() {
     let mut plan = plan();
@@ -53,7 +48,7 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
 
 #[test]
 fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
-    let daemon = often(plan()).start();
+    let daemon = plan().writes_state_every(15).start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
     daemon.run("switch per-user disabled");
     let directory = state(&daemon.plan);
@@ -76,7 +71,7 @@ fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
 
 #[test]
 fn warns_of_missing_directory_until_created() {
-    let plan = often(plan());
+    let plan = plan().writes_state_every(15);
     fs::remove_dir(state(&plan)).unwrap();
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
@@ -98,7 +93,7 @@ fn warns_of_missing_directory_until_created() {
 
 #[test]
 fn survives_file_or_link_in_place_of_directory() {
-    let plan = often(plan());
+    let plan = plan().writes_state_every(15);
     fs::remove_dir(state(&plan)).unwrap();
     fs::write(state(&plan), "a file").unwrap();
     let plan = serves_and_logs(plan, &["WARN", "cannot be written", "Not a directory"]);
@@ -117,7 +112,7 @@ fn survives_file_or_link_in_place_of_directory() {
 #[test]
 fn second_daemon_runs_without_shared_state_directory() {
     let first = plan().start();
-    let mut second = often(Plan::new());
+    let mut second = Plan::new().writes_state_every(15);
     second.settings = format!("state: {}", state(&first.plan).display());
     let second = second.start();
     second.await_log(&["WARN", "another tidegate uses this directory"]);
@@ -176,7 +171,7 @@ fn logs_full_disk_once_and_retries() {
     if !may("unshare", &["--mount"]) {
         return;
     }
-    let plan = often(plan());
+    let plan = plan().writes_state_every(15);
     let mount = format!(
         "exec unshare --mount sh -c 'mount -t tmpfs -o size=256k none {0} && dd if=/dev/zero of={0}/filler bs=4096 \
          count=63 2>/dev/null && exec \"$@\"' sh \"$@\"",
@@ -207,7 +202,7 @@ fn logs_full_disk_once_and_retries() {
 #[test]
 fn survives_file_size_limit() {
     // In blocks of 512 bytes: enough for the log.
-    let daemon = often(plan()).shell("ulimit -f 64; exec \"$@\"").start();
+    let daemon = plan().writes_state_every(15).shell("ulimit -f 64; exec \"$@\"").start();
     let mut wire = daemon.greeted();
     for user in 0..2_000 {
         assert_eq!(allowed(&mut wire, &format!("u{user}"), 1), 1);
@@ -225,7 +220,7 @@ fn restores_from_read_only_directory() {
     }
     let daemon = plan().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
-    let plan = often(daemon.stopped());
+    let plan = daemon.stopped().writes_state_every(15);
     let tables = fs::read(state(&plan).join("tables")).unwrap();
     let mount = format!(
         "exec unshare --mount sh -c 'mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$@\"' sh \"$@\"",

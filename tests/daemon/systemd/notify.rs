@@ -90,8 +90,7 @@ fn notifies_systemd_of_ready_reload_and_stop() {
 #[test]
 #[cfg(debug_assertions)]
 fn notifies_watchdog_only_while_all_threads_decide() {
-    let mut plan = Plan::new();
-    plan.arguments = vec!["--threads".into(), "2".into()];
+    let plan = Plan::new().threads(2);
     let notify_socket = NotifySocket::bind(&plan);
     let process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_secs(1))));
     let daemon = Daemon { process, plan };

@@ -2,7 +2,6 @@
 //! same client of a second, idle daemon, so that the load of the machine slows down both.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -159,15 +158,8 @@ pub(crate) fn is_root() -> bool {
     is_root
 }
 
-pub(crate) fn open_plan(threads: &str) -> Plan {
-    let mut plan = Plan::new().settings("socket: {mode: \"0666\"}");
-    plan.arguments = vec!["--threads".into(), threads.into()];
-    std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    plan
-}
-
-fn open_to_all(threads: &str) -> Daemon {
-    open_plan(threads).start()
+fn open_to_all(threads: u32) -> Daemon {
+    Plan::new().threads(threads).open_to_all().start()
 }
 
 pub(crate) fn hit_of(bytes: usize) -> Vec<u8> {
@@ -213,7 +205,7 @@ fn flood_of_one_user_keeps_latency_of_another() {
         return;
     }
     for (threads, connections, bytes) in
-        [("1", 16, 110), ("1", 1, 110), ("1", 900, 20), ("1", 200, 16_384), ("2", 200, 110)]
+        [(1, 16, 110), (1, 1, 110), (1, 900, 20), (1, 200, 16_384), (2, 200, 110)]
     {
         let (flooded, twin) = (open_to_all(threads), open_to_all(threads));
         // One connection on each decision thread: the flood occupies all of them.
@@ -241,9 +233,8 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
     if !is_root() {
         return;
     }
-    let settings =
-        "adapters: {http: {socket: http.sock}, resp: {socket: resp.sock}}\nsocket: {mode: \"0666\"}";
-    let start = || open_plan("1").settings(settings).start();
+    let settings = "adapters: {http: {socket: http.sock}, resp: {socket: resp.sock}}";
+    let start = || Plan::new().settings(settings).open_to_all().start();
     let throttle = "CL.THROTTLE k 2 1 60\r\n";
     let document = "GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
     let body = r#"{"domain": "api", "attributes": {"user": "u1"}}"#;
@@ -277,7 +268,7 @@ fn flood_of_new_connections_keeps_latency_of_open_ones() {
     if !is_root() {
         return;
     }
-    let (flooded, twin) = (open_to_all("1"), open_to_all("1"));
+    let (flooded, twin) = (open_to_all(1), open_to_all(1));
     let (mut here, mut there) = (flooded.greeted(), twin.greeted());
     let floods: Vec<_> = (0..2).map(|_| Flood::run(OTHER, &flooded.socket(), VISITS, &[])).collect();
     let [flooded, idle] = round_trips([&mut here, &mut there]);
@@ -292,7 +283,7 @@ fn shares_decisions_between_busy_users() {
     if !is_root() {
         return;
     }
-    let daemon = open_to_all("1");
+    let daemon = open_to_all(1);
     let others = Flood::start(&daemon, 200, &hit_of(110));
     let own = Flood::start_as(0, &daemon, 10, &hit_of(110));
     std::thread::sleep(Duration::from_secs(1));

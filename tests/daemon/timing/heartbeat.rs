@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Daemon, Process};
-use super::fairness::{Flood, hit_of, is_root, open_plan};
+use super::daemon::{Daemon, Plan, Process};
+use super::fairness::{Flood, hit_of, is_root};
 
 /// A daemon and the socket of its watchdog messages. They are due every 0.5 s, longer than the interval of self-checks: an idle
 /// daemon needs none.
 fn watched() -> (Daemon, UnixDatagram) {
-    let plan = open_plan("1");
+    let plan = Plan::new().open_to_all();
     let notify_socket = UnixDatagram::bind(plan.path("notify")).unwrap();
     notify_socket.set_nonblocking(true).unwrap();
     let mut command = plan.command("log");

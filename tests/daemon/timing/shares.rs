@@ -85,16 +85,14 @@ fn go_on(clients: &mut [Busy]) {
 }
 
 /// A daemon with a rule that refuses none of these requests.
-fn generous(threads: &str) -> Daemon {
+fn generous(threads: u32) -> Daemon {
     let rules = "domain: api\nlimits:\n  - {name: many, key: [user], rate: 1000000/s, burst: 1000000000}\n";
-    let mut plan = Plan::new().rules("api.yaml", rules);
-    plan.arguments = vec!["--threads".into(), threads.into()];
-    plan.start()
+    Plan::new().rules("api.yaml", rules).threads(threads).start()
 }
 
 #[test]
 fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
-    let daemon = generous("1");
+    let daemon = generous(1);
     let mut floods: Vec<Busy> =
         (0..8).map(|flood| Busy::start(&daemon, (0..500).map(|_| format!("u{flood}")))).collect();
     let mut ninth = daemon.greeted().stream;
@@ -146,7 +144,7 @@ fn switches(daemon: &Daemon) -> u64 {
 
 #[test]
 fn decides_for_one_key_as_fast_as_for_many() {
-    let daemon = generous("2");
+    let daemon = generous(2);
     let one = |_| Busy::start(&daemon, (0..500).map(|_| "hot".to_owned()));
     let many = |client: usize| Busy::start(&daemon, (0..500).map(move |user| format!("u{client}-{user}")));
     let mut sets: [Vec<Busy>; 2] = [(0..8).map(one).collect(), (0..8).map(many).collect()];

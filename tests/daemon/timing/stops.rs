@@ -84,8 +84,7 @@ fn second_signal_exits_during_table_write() {
         return;
     }
     let exits = |first, second| {
-        let mut plan = busy_plan();
-        plan.arguments.extend(["--write-state-every".into(), "60000".into()]);
+        let plan = busy_plan().writes_state_every(60_000);
         let mut daemon = plan.traced("", "fsync", "fsync:delay_enter=700ms").start();
         Wire::greeted(&daemon.socket()).assert_served();
         daemon.process.signal(first);

@@ -1,9 +1,8 @@
 //! A type name is defined in one file of src/, so that a search finds one thing.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use super::read_sources;
+use super::product;
 use super::source::tokens;
 
 /// Names with one meaning everywhere: the options of a command.
@@ -28,9 +27,7 @@ fn types(text: &str) -> Vec<String> {
 
 #[test]
 fn type_names_are_unique() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    read_sources(&root, &root, &mut files);
+    let files = product();
     let mut places = BTreeMap::<String, Vec<&str>>::new();
     for (path, text) in &files {
         types(text).into_iter().for_each(|name| places.entry(name).or_default().push(path));

@@ -1,9 +1,8 @@
 //! The words of comments in src/: standard terms and plain sentences, as CONTRIBUTING.md asks.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use super::read_sources;
+use super::product;
 
 /// Words that hide the subject of a sentence.
 const BANNED: &[&str] = &["nobody", "somebody", "whoever", "heard"];
@@ -53,11 +52,7 @@ fn faults(files: &[(String, String)]) -> Vec<String> {
 
 #[test]
 fn comments_name_their_subjects() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    read_sources(&root, &root, &mut files);
-    assert!(files.len() > 50, "the sources were found: {}", files.len());
-    let faults = faults(&files);
+    let faults = faults(&product());
     assert!(faults.is_empty(), "see \"Words\" in CONTRIBUTING.md:\n{}", faults.join("\n"));
 }
 

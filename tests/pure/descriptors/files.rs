@@ -1,16 +1,12 @@
 //! Trees of several files merge in the order of the file names.
 
-use std::fs;
-
 use tidegate::rules::{Domain, Loaded, read};
 
 use super::{descriptor, shown};
+use crate::problems::folder;
 
 fn load(files: &[(&str, &str)]) -> (tempfile::TempDir, Loaded) {
-    let directory = tempfile::tempdir().unwrap();
-    for (name, text) in files {
-        fs::write(directory.path().join(name), text).unwrap();
-    }
+    let directory = folder(files);
     let loaded = read(directory.path());
     (directory, loaded)
 }

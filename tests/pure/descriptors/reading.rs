@@ -196,15 +196,6 @@ fn example_tree_behaves_as_documented() {
     );
 }
 
-/// The example on the page about trees loads.
-#[test]
-fn tree_of_the_page_loads() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/descriptors.md")).unwrap();
-    let example = page.split("```").find_map(|part| part.strip_prefix("yaml\n")).unwrap();
-    assert_eq!(read_text("page.yaml", example).problems, []);
-    assert_eq!(domain(example).rules().len(), 2);
-}
-
 #[test]
 fn rule_key_has_the_counted_entries() {
     let tree = "

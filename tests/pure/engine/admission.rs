@@ -12,21 +12,6 @@ use tidegate::rules::Mode;
 use crate::rng::Rng;
 
 #[test]
-fn peek_has_no_effect() {
-    let engine = engine(vec![rule("per-user", &["user"], 1, 2)]);
-    let mut decider = engine.decider();
-    for _ in 0..10 {
-        let seen = ask(&mut decider, Op::Peek, &[("user", "u1")], 2, at_millis(0));
-        assert_eq!((seen.verdict, seen.remaining), (Verdict::Allow, Some(2)));
-    }
-    assert_eq!(engine.keys(), 0);
-    assert_eq!(engine.totals().verdicts.allow, 0);
-    let too_much = ask(&mut decider, Op::Peek, &[("user", "u1")], 3, at_millis(0));
-    assert_eq!(too_much.verdict, Verdict::Limit);
-    assert_eq!(engine.totals().rules[0].refuse, 0);
-}
-
-#[test]
 fn daemon_mode_overrides_stricter_rule_mode() {
     for (mode, allowed) in [(Mode::Enforce, 1), (Mode::Shadow, 5), (Mode::Disabled, 5)] {
         let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
@@ -68,27 +53,6 @@ fn separates_keys_by_rule_and_values() {
         assert!(!hit(&mut decider, &attributes, at_millis(0)), "{attributes:?}");
     }
     assert_eq!(engine.keys(), 6);
-}
-
-#[test]
-fn panic_in_one_check_leaves_others_intact() {
-    if !cfg!(debug_assertions) {
-        eprintln!("skipped: only a debug build can be made to panic");
-        return;
-    }
-    let engine = engine(vec![rule("per-user", &["user"], 1, 2)]);
-    let mut decider = engine.decider();
-    let user = [("user", "u1")];
-    assert!(hit(&mut decider, &user, at_millis(0)));
-    let asked = [("user", "u1"), ("debug-panic", "now")];
-    let panicked =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hit(&mut decider, &asked, at_millis(0))));
-    assert!(panicked.is_err());
-    decider.count_panic();
-    // Nothing was charged, and the same thread goes on with the same state.
-    assert!(hit(&mut decider, &user, at_millis(0)));
-    assert!(!hit(&mut decider, &user, at_millis(0)));
-    assert_eq!(engine.totals().panics, 1);
 }
 
 #[test]
@@ -171,22 +135,6 @@ fn decision_lists_the_check_of_each_rule_that_matched() {
     let refused: Vec<bool> = checks(rules(vec![shadow()]), 5).into_iter().map(|check| check.3).collect();
     assert_eq!((refused, checks(rules(vec![]), 5)[0].3), (vec![false, false], false));
     assert_eq!(checks(vec![], 1), []);
-}
-
-#[test]
-fn sweep_keeps_limited_keys() {
-    let engine = engine(vec![rule("per-user", &["user"], 1, 10)]);
-    let mut decider = engine.decider();
-    let users: Vec<String> = (0..1_000).map(|user| format!("u{user}")).collect();
-    for user in &users {
-        assert_eq!(ask(&mut decider, Op::Hit, &[("user", user)], 10, at_millis(0)).verdict, Verdict::Allow);
-    }
-    for tick in 1..=36 {
-        engine.sweep(at_millis(tick * 250));
-    }
-    for user in &users {
-        assert_eq!(ask(&mut decider, Op::Peek, &[("user", user)], 1, at_millis(9_000)).remaining, Some(9));
-    }
 }
 
 #[test]

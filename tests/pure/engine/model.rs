@@ -11,10 +11,11 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Amount, Charge, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, Op, Request, Verdict,
+    Amount, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, Op, Request, Verdict,
 };
 use tidegate::rules::read_text;
 
+use super::bench::charge_of;
 use super::engines::options;
 use reference::{About, NAMES, Reference, Reply};
 use spec::{Event, Over, Pause, Spec, Step};
@@ -73,16 +74,8 @@ impl Subject {
         let units: Vec<(&str, i64)> =
             [("requests", requests)].into_iter().chain(tokens.map(|tokens| ("tokens", tokens))).collect();
         let amount = if tokens.is_some() { Amount::Units(&units) } else { Amount::Requests(requests) };
-        let charge = Charge {
-            domain: "api",
-            descriptors: Descriptors::from_attributes(&attributes),
-            amount,
-            idempotency_key: None,
-            refund_of: None,
-            trusted: true,
-        };
         let now = self.now(about.at);
-        self.decider.charge(&charge, now).unwrap();
+        self.decider.charge(&charge_of(&attributes, amount), now).unwrap();
     }
 }
 

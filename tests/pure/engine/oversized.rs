@@ -1,9 +1,9 @@
 //! A cost above the range of a rule is refused for good, whatever the rules do for a smaller one.
 
-use tidegate::engine::{ConnectionParams, Op};
+use tidegate::engine::Op;
 use tidegate::rules::Mode;
 
-use super::bench::{Bench, at};
+use super::bench::Bench;
 
 const FILE: &str = "\
 domain: api
@@ -21,8 +21,7 @@ const OPS: [Op; 3] = [Op::Hit, Op::Peek, Op::Acquire];
 
 fn asked(mode: Mode, domain: &str, attributes: &str) -> [String; 3] {
     let mut bench = Bench::of(mode, FILE);
-    let opening = ConnectionParams { name: None, user: 7, pool: "web", slots: 0, connection: 1, pid: None };
-    let session = bench.engine.open_session(&opening, at(0)).unwrap();
+    let session = bench.session(7);
     OPS.map(|op| bench.oversized(op, domain, attributes, Some(&session)))
 }
 

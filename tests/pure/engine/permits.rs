@@ -87,24 +87,24 @@ impl Host {
             PermitReply { held: needed + granted, free: 2, reported_at: now.at, refused_for: Duration::ZERO };
         self.engine.apply_permit_reply(key, limit, &reply, now);
     }
-
-    fn key(&mut self, millis: u64) -> SharedKey {
-        self.key_of("u1", millis)
-    }
 }
 
-/// A fleet rule.
+/// A fleet rule, and the same with another fallback.
 fn at_once(name: &str, max: u32) -> Rule {
-    let quota =
-        Quota::Concurrency(ConcurrencyQuota::new(NonZeroU32::new(max).unwrap()).shared(Fallback::Refuse));
-    Rule { limit: Limit::new(quota), expires: Some(Duration::from_secs(60)), ..rule(name, &["user"], 1, 1) }
+    asking(name, max, Fallback::Refuse)
+}
+
+fn asking(name: &str, max: u32, when_down: Fallback) -> Rule {
+    let quota = ConcurrencyQuota::new(NonZeroU32::new(max).unwrap()).shared(when_down);
+    let limit = Limit::new(Quota::Concurrency(quota));
+    Rule { limit, expires: Some(Duration::from_secs(60)), ..rule(name, &["user"], 1, 1) }
 }
 
 #[test]
 fn leases_use_and_free_granted_permits() {
     let mut host = Host::new(vec![at_once("work", 9)]);
     assert_eq!([host.begin(0), host.begin(0)], [None; 2]);
-    let key = host.key(0);
+    let key = host.key_of("u1", 0);
     host.grant(&key, 2, 1);
     let (first, second) = (host.begin(2).unwrap(), host.begin(2).unwrap());
     assert_eq!((host.begin(2), host.there(2)), (None, (2, 2)));
@@ -134,7 +134,7 @@ fn refusal_has_a_retry_after_as_on_one_host() {
 fn refusal_by_one_rule_charges_no_other() {
     let mut host = Host::new(vec![at_once("work", 9), rule("own", &["user"], 1, 1)]);
     assert_eq!(host.begin(0), None);
-    let key = host.key(0);
+    let key = host.key_of("u1", 0);
     host.grant(&key, 5, 1);
     assert!(host.begin(2).is_some(), "the refusal cost nothing here");
     assert_eq!((host.begin(2), host.there(2)), (None, (5, 1)), "this host's own rule refuses");
@@ -143,7 +143,7 @@ fn refusal_by_one_rule_charges_no_other() {
 #[test]
 fn ended_session_frees_its_permits() {
     let mut host = Host::new(vec![at_once("work", 9)]);
-    let key = host.key(0);
+    let key = host.key_of("u1", 0);
     host.grant(&key, 5, 1);
     assert!((0..5).all(|_| host.begin(2).is_some()));
     host.engine.end_session(&host.session, at_millis(3));
@@ -178,17 +178,11 @@ fn peek_charges_no_permit() {
 #[test]
 fn lowered_maximum_applies_at_once_and_ends_no_lease() {
     let mut host = Host::new(vec![at_once("work", 9)]);
-    let key = host.key(0);
+    let key = host.key_of("u1", 0);
     host.grant(&key, 5, 1);
     assert!((0..4).all(|_| host.begin(2).is_some()));
     host.engine.install_rules(api(vec![at_once("work", 3)]));
     assert_eq!((host.begin(3), host.there(3)), (None, (5, 4)));
-}
-
-/// The same with another fallback.
-fn asking(name: &str, max: u32, when_down: Fallback) -> Rule {
-    let quota = ConcurrencyQuota::new(NonZeroU32::new(max).unwrap()).shared(when_down);
-    Rule { limit: Limit::new(Quota::Concurrency(quota)), ..at_once(name, max) }
 }
 
 impl Host {
@@ -323,7 +317,7 @@ fn reports_permits_of_key_and_rule() {
     let unused = of("work", &user, 0).unwrap().unwrap();
     assert_eq!((unused.max, unused.held, unused.in_use, unused.is_tracked), (9, 0, 0, false));
     assert_eq!(engine.sum_permits(at_millis(0)).len(), 0);
-    let keys = [host.key(0), host.key_of("u2", 0)];
+    let keys = [host.key_of("u1", 0), host.key_of("u2", 0)];
     keys.iter().for_each(|key| host.grant(key, 3, 0));
     assert!(host.begin(1).is_some() && host.begin(1).is_some());
     assert!(host.ask_for("u2", Op::Acquire, at_millis(1)).1.is_some());
@@ -340,7 +334,7 @@ fn reports_permits_of_key_and_rule() {
 #[test]
 fn tracks_key_while_it_has_permits_or_leases() {
     let mut host = Host::new(vec![at_once("work", 9)]);
-    let key = host.key(0);
+    let key = host.key_of("u1", 0);
     let limits = host.engine.fleet_concurrency_limits();
     let let_go = |host: &Host, millis: u64| {
         host.engine.remove_permits(&key, &limits[&key.budget()], at_millis(millis))

@@ -1,8 +1,7 @@
 //! A negative charge names the grant or charge of the same user that it refunds, once, up to that cost.
 
 use tidegate::engine::{
-    Amount, ChargeError, ConnectionParams, Cost, IdempotencyKey, Op, RefundBy, RefundReference, Session,
-    WorkOutcome,
+    Amount, ChargeError, Cost, IdempotencyKey, Op, RefundBy, RefundReference, WorkOutcome,
 };
 use tidegate::rules::Mode;
 
@@ -20,11 +19,6 @@ fn of(user: u32, name: &'static str) -> Option<RefundBy<'static>> {
 
 fn of_lease(user: u32, lease: u64) -> Option<RefundBy<'static>> {
     Some(RefundBy { user, reference: RefundReference::Lease(lease) })
-}
-
-fn session(bench: &Bench, user: u32) -> Session {
-    let opening = ConnectionParams { name: None, user, pool: "web", slots: 0, connection: 1, pid: None };
-    bench.engine.open_session(&opening, at(0)).unwrap()
 }
 
 fn left(bench: &mut Bench, micros: u64, attributes: &str) -> String {
@@ -119,7 +113,7 @@ fn idempotency_key_lasts_sixty_seconds_and_refund_stops_at_full() {
 fn refunds_by_lease_while_it_lasts() {
     let rules = "  - {name: a, key: [u], rate: 10/h}\n  - {name: t, key: [u], unit: tokens, rate: 100/h}\n";
     let mut bench = Bench::new(rules);
-    let (mine, other) = (session(&bench, 7), session(&bench, 7));
+    let (mine, other) = (bench.session(7), bench.session(7));
     let plain = bench.acquire(0, "u=1", Cost::Requests(4), &mine, None).unwrap();
     let units = vec![("requests", 1), ("tokens", 80)];
     let in_units = bench.acquire(0, "u=1", Cost::Units(&units), &mine, None).unwrap();
@@ -152,7 +146,7 @@ fn refunds_by_lease_while_it_lasts() {
 fn refund_on_release_applies_once() {
     let rules = "  - {name: a, key: [u], rate: 10/h, refund_on: ok}\n  - {name: b, key: [u], rate: 20/h}\n";
     let mut bench = Bench::new(rules);
-    let mine = session(&bench, 7);
+    let mine = bench.session(7);
     bench.check(&[(0, "u=1", 5, "allow a 5/10")]);
     let lease = bench.acquire(0, "u=1", Cost::Requests(4), &mine, None).unwrap();
     assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-4), None, of_lease(7, lease)), Ok(true));
@@ -176,7 +170,7 @@ fn refunds_no_uncharged_request() {
 #[test]
 fn refunds_at_most_sixteen_units() {
     let mut bench = Bench::new("  - {name: t, key: [u], unit: u0, rate: 100/h}\n");
-    let mine = session(&bench, 7);
+    let mine = bench.session(7);
     let names: Vec<String> = (0..4_000).map(|number| format!("u{number}")).collect();
     let costs: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 2)).collect();
     let lease = bench.acquire(0, "u=1", Cost::Units(&costs), &mine, None).unwrap();
@@ -203,7 +197,7 @@ fn refunds_no_counted_refusal() {
 #[test]
 fn later_rule_refunds_no_earlier_request() {
     let mut bench = Bench::of(Mode::Enforce, "domain: api\nconcurrency:\n  - {name: w, key: [u], max: 9}\n");
-    let mine = session(&bench, 7);
+    let mine = bench.session(7);
     bench.acquire(0, "u=1", Cost::Requests(6), &mine, by(7, "g")).unwrap();
     let lease = bench.acquire(0, "u=1", Cost::Requests(6), &mine, None).unwrap();
     bench.reload(RULES);
@@ -218,7 +212,7 @@ fn expired_lease_is_not_refunded_before_sweep() {
     let rules =
         "  - {name: a, key: [u], rate: 10/h}\nconcurrency:\n  - {name: w, key: [u], max: 9, expires: 5s}\n";
     let mut bench = Bench::new(rules);
-    let mine = session(&bench, 7);
+    let mine = bench.session(7);
     let leases = [(); 2].map(|()| bench.acquire(0, "u=1", Cost::Requests(4), &mine, None).unwrap());
     let mut refund =
         |micros, lease| bench.charge_as(micros, "u=1", Amount::Requests(-4), None, of_lease(7, lease));

@@ -46,17 +46,6 @@ fn decides_at_both_ends_of_time() {
 }
 
 #[test]
-fn restores_window_from_start_and_count() {
-    let quota = quota(5, SECOND, WindowAlign::First);
-    let now = at(5_000_000_000, 0);
-    let mut key = FixedWindowState::default();
-    key.charge(&quota, now, 3);
-    let (began, count) = key.to_parts();
-    assert_eq!((began, count), (now.at, 3));
-    assert_eq!(FixedWindowState::from_parts(began, count), key);
-}
-
-#[test]
 fn quotas_of_equal_windows_share_states() {
     let zone = |name| WindowAlign::Zone(jiff::tz::TimeZone::get(name).unwrap());
     let quotas = [

@@ -7,19 +7,13 @@ use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::share::{
     CompactShare, Fallback, FleetStatus, KeyCheckReply, RemoteCheckWait, ShareQuota, ShareReply, ShareState,
 };
-use tidegate::limit::{self, Outcome, QuotaLevel, Rate, fixed_window, token_bucket};
+use tidegate::limit::{self, Outcome, QuotaLevel, fixed_window};
 
-const SECOND: u64 = 1_000_000_000;
-
-const MICRO: i64 = 1_000_000;
-
-fn at(millis: u64) -> Timestamp {
-    Timestamp::from_nanos(millis * 1_000_000)
-}
+use super::SECOND;
+use super::share::{MICRO, at, bucket, joined, settled};
 
 fn shared(count: u32, burst: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
-    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
-    joined(ShareQuota::new(bucket, credit, Fallback::Share))
+    super::share::shared(count, burst, credit, 3, Fallback::Share)
 }
 
 /// So many in each second.
@@ -29,17 +23,8 @@ fn windowed(count: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
         fixed_window::WindowPeriod::Nanos(SECOND),
         fixed_window::WindowAlign::Epoch,
     );
-    joined(
-        ShareQuota::for_window(limit::Quota::FixedWindow(window.unwrap()), credit, Fallback::Share).unwrap(),
-    )
-}
-
-fn joined(quota: ShareQuota) -> (ShareQuota, Arc<FleetStatus>) {
-    let fleet_status = Arc::new(FleetStatus::default());
-    fleet_status.set_redis_reachable(true);
-    fleet_status.set_hosts(3);
-    quota.join(&fleet_status, 7);
-    (quota, fleet_status)
+    let quota = ShareQuota::for_window(limit::Quota::FixedWindow(window.unwrap()), credit, Fallback::Share);
+    joined(quota.unwrap(), 3)
 }
 
 /// The same key, as it is and folded.
@@ -132,8 +117,8 @@ proptest! {
                 0 | 1 => {
                     both.change(&quota, now, |share| {
                         let (reported, back) = share.report(&quota, now, number / 4);
-                        let (granted, paid) = (number, reported.debt);
-                        let told = ShareReply { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent_at: now, low_mark: cost, next_increase: None };
+                        let told = settled(number, reported.debt, level * MICRO, now);
+                        let told = ShareReply { demand: 1_000 * u64::from(cost), low_mark: cost, ..told };
                         share.apply_reply(&quota, &told, now);
                         (reported, back)
                     });
@@ -166,19 +151,8 @@ fn admits_borrowed_tokens_until_report_due_or_expiry() {
     let settle = |both: &mut Both, now: Timestamp, low: u32| {
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
-            share.apply_reply(
-                &quota,
-                &ShareReply {
-                    granted: 10,
-                    paid: 0,
-                    level: 40 * MICRO,
-                    demand: 500,
-                    sent_at: now,
-                    low_mark: low,
-                    next_increase: None,
-                },
-                now,
-            );
+            let reply = settled(10, 0, 40 * MICRO, now);
+            share.apply_reply(&quota, &ShareReply { demand: 500, low_mark: low, ..reply }, now);
         });
     };
     settle(&mut both, at(0), 8);
@@ -239,20 +213,7 @@ fn levels_are_equal_at_every_nanosecond() {
         let mut both = Both::fresh(&quota, now);
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
-            let (level, more) = (40 * MICRO, None);
-            share.apply_reply(
-                &quota,
-                &ShareReply {
-                    granted: 10,
-                    paid: 0,
-                    level,
-                    demand: 0,
-                    sent_at: now,
-                    low_mark: 0,
-                    next_increase: more,
-                },
-                now,
-            );
+            share.apply_reply(&quota, &settled(10, 0, 40 * MICRO, now), now);
         });
         for age in [999_000, 999_999, 1_000_000, 1_001_024] {
             let now = Timestamp::from_nanos(now.as_nanos() + age);
@@ -263,14 +224,10 @@ fn levels_are_equal_at_every_nanosecond() {
 
 #[test]
 fn admissions_before_sharing_are_no_credit() {
-    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
-    let quota = ShareQuota::new(bucket, 1_000, Fallback::Share);
+    let quota = ShareQuota::new(bucket(100, 120), 1_000, Fallback::Share);
     let mut both = Both::fresh(&quota, at(0));
     assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.is_allowed()));
-    let fleet_status = Arc::new(FleetStatus::default());
-    fleet_status.set_redis_reachable(true);
-    fleet_status.set_hosts(3);
-    quota.join(&fleet_status, 7);
+    let (quota, _fleet_status) = joined(quota, 3);
     // It hears of that, and nothing else is changed by it.
     let _ = both.admit(&quota, at(1), 0);
     both.assert_same(&quota, at(1));

@@ -126,29 +126,6 @@ proptest! {
     }
 
     #[test]
-    fn retry_after_is_exact_to_the_microsecond(trace in traces()) {
-        let quota = trace.quota;
-        for (nanos, cost, max_wait, key, outcome, _) in run(&trace) {
-            let again = |micros: u64| {
-                judge(key, &quota, Timestamp::from_nanos(nanos + micros * 1_000), cost, max_wait).0
-            };
-            match outcome {
-                Later(Micros(wait)) => {
-                    prop_assert!(matches!(again(wait), Pass | Queued(_)));
-                    prop_assert!(matches!(again(wait - 1), Later(_)));
-                }
-                Queued(Micros(wait)) => {
-                    prop_assert!(max_wait.is_none_or(|most| wait <= most.0));
-                    prop_assert_eq!(again(wait), Pass);
-                    prop_assert_ne!(again(wait - 1), Pass);
-                }
-                Never => prop_assert!(cost > quota.bucket().burst()),
-                Pass => prop_assert!(cost <= quota.bucket().burst()),
-            }
-        }
-    }
-
-    #[test]
     fn two_rules_keep_both_intervals(
         a in (1_u32..130, 1_u64..100, 0_u32..9), b in (1_u32..130, 1_u64..100, 0_u32..9),
         steps in proptest::collection::vec((0..SECOND, 1_u32..4), 1..80),

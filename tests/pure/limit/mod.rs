@@ -1,7 +1,6 @@
 //! Properties of the algorithms: those of all against one exact definition, then those of each. The known
 //! examples are in `literature/examples.yaml`. A failing property prints its seed and its smallest case.
 
-mod concurrency;
 mod error;
 mod fixed_window;
 mod fixed_window_calendar;

@@ -6,8 +6,8 @@ use tidegate::clock::Micros;
 use tidegate::limit::fixed_window::{WindowAlign, WindowPeriod};
 use tidegate::limit::share::Fallback;
 use tidegate::limit::{
-    LimitError, Quota, QuotaLevel, Rate, TickScale, concurrency, fixed_window, leaky_bucket, share,
-    sliding_log, sliding_window, token_bucket,
+    LimitError, Quota, Rate, TickScale, concurrency, fixed_window, leaky_bucket, share, sliding_log,
+    sliding_window, token_bucket,
 };
 
 use super::{DAY, MILLI, SECOND};
@@ -54,20 +54,6 @@ fn quota_shows_its_configured_numbers() {
     for (quota, (limit, millis, rate, algorithm)) in table {
         assert_eq!((quota.limit(), quota.window()), (limit, Micros(millis * 1_000)), "{quota:?}");
         assert_eq!((quota.format_rate().as_str(), quota.algorithm()), (rate, algorithm), "{quota:?}");
-    }
-}
-
-#[test]
-fn level_of_refusal_shows_less_than_the_cost() {
-    // Remaining, refused cost; remaining in the reply.
-    for (remaining, cost, shown) in [(9, 4, 3), (3, 4, 3), (0, 4, 0), (9, 1, 0), (9, 0, 0), (9, u32::MAX, 9)]
-    {
-        let level = QuotaLevel { limit: 10, window: Micros(7), remaining, reset: Micros(5) };
-        assert_eq!(
-            level.for_refusal(cost),
-            QuotaLevel { remaining: shown, ..level },
-            "{remaining} left, {cost} refused"
-        );
     }
 }
 

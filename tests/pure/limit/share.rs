@@ -64,6 +64,11 @@ fn reply(granted: u32, sent: Timestamp) -> KeyCheckReply {
     KeyCheckReply { granted, level, refused: None, sent_at: sent, next_increase: None, paid_us: 0 }
 }
 
+/// The refusal of a remote check.
+fn refusal(cost: u32, wait: Micros) -> KeyCheckReply {
+    KeyCheckReply { level: 0, refused: Some((cost, Some(wait))), ..reply(0, at(0)) }
+}
+
 /// Checks, and charges if allowed.
 pub(super) fn ask(share: &mut ShareState, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
     let passes = share.judge(quota, now, cost).is_allowed();
@@ -135,14 +140,17 @@ fn windows_of(count: u32, credit: u16) -> ShareQuota {
     joined(ShareQuota::for_window(limit::Quota::FixedWindow(like), credit, Fallback::Share).unwrap(), 10).0
 }
 
+fn sliding_of_seven() -> ShareQuota {
+    let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
+    ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap()
+}
+
 #[test]
 fn spent_window_refuses_without_remote_check() {
     for credit in [0, 100] {
         let quota = of_windows(credit);
-        let mut share = ShareState::fresh(&quota, at(0));
-        share.report(&quota, at(0), 0);
         let more = Some(NextIncrease { at: at(5_000), is_exhausted: true });
-        share.apply_reply(&quota, &ShareReply { next_increase: more, ..settled(1, 0, 0, at(0)) }, at(1));
+        let mut share = synced(&quota, ShareReply { next_increase: more, ..settled(1, 0, 0, at(0)) });
         assert!(ask(&mut share, &quota, at(2), 1), "what is in hand is not spent yet");
         assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
         let level = share.level(&quota, at(1_000));
@@ -233,17 +241,9 @@ fn known_level_of_window_falls_with_demand() {
 }
 
 #[test]
-fn stops_tracking_only_without_tokens() {
-    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
-    let mut share = synced(&quota, settled(5, 0, 90 * MICRO, at(0)));
-    assert_eq!([2, 1_899, 1_900].map(|millis| share.stop_tracking(at(millis))), [false, false, true]);
-}
-
-#[test]
 fn reports_edges_of_window() {
     let minute = windows_of(7, 0);
-    let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
-    let sliding = ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap();
+    let sliding = sliding_of_seven();
     let now = Now { at: at(60_000), utc_offset_nanos: 1_500_000_000 };
     // Units leave a sliding window every six seconds.
     for (quota, micros) in [(&minute, 58_500_000), (&sliding, 4_500_000)] {
@@ -259,9 +259,7 @@ fn reports_edges_of_window() {
 fn level_of_window_refills_at_next_increase() {
     // A rate that no scale holds exactly: the bucket of this budget fills a little after its window ends.
     let fixed = windows_of(7, 0).with_remote_checks(RemoteCheckWait::OnMiss);
-    let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
-    let sliding = ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap();
-    let sliding = joined(sliding, 10).0.with_remote_checks(RemoteCheckWait::OnMiss);
+    let sliding = joined(sliding_of_seven(), 10).0.with_remote_checks(RemoteCheckWait::OnMiss);
     let more = |millis| Some(NextIncrease { at: at(millis), is_exhausted: false });
     // Level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
     let table = [
@@ -284,10 +282,8 @@ fn level_of_window_refills_at_next_increase() {
 #[test]
 fn requests_sync_while_others_hold_window_tokens() {
     let quota = of_windows(0);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
     let more = Some(NextIncrease { at: at(5_000), is_exhausted: false });
-    share.apply_reply(&quota, &ShareReply { next_increase: more, ..settled(0, 0, 0, at(0)) }, at(1));
+    let mut share = synced(&quota, ShareReply { next_increase: more, ..settled(0, 0, 0, at(0)) });
     // The tokens are there by then at the latest.
     assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
     assert!(!ask(&mut share, &quota, at(1_000), 1));
@@ -417,10 +413,7 @@ fn refused_key_is_checked_again_after_a_hold() {
     let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
     let hour = Micros(3_600_000_000);
     let mut share = ShareState::fresh(&quota, at(0));
-    let refused = Some((5, Some(hour)));
-    let reply =
-        KeyCheckReply { granted: 0, level: 0, refused, sent_at: at(0), next_increase: None, paid_us: 0 };
-    share.apply_remote_reply(&quota, at(1), &reply);
+    share.apply_remote_reply(&quota, at(1), &refusal(5, hour));
     share.report(&quota, at(1), 0);
     for (millis, cost, passes_elsewhere, missing) in
         [(2, 5, false, None), (2, 4, false, Some(4)), (1_900, 5, false, None), (1_902, 5, true, Some(5))]
@@ -447,21 +440,9 @@ fn absurd_waits_refuse_a_key_for_one_window_at_most() {
     let quota = quota.with_remote_checks(RemoteCheckWait::Always);
     for wait in [Micros(1 << 53), Micros(u64::MAX)] {
         let mut share = ShareState::fresh(&quota, at(0));
-        let refused = Some((1, Some(wait)));
-        let reply =
-            KeyCheckReply { granted: 0, level: 0, refused, sent_at: at(0), next_increase: None, paid_us: 0 };
-        share.apply_remote_reply(&quota, at(1), &reply);
+        share.apply_remote_reply(&quota, at(1), &refusal(1, wait));
         assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(2_000_000)), "{wait:?}");
     }
-}
-
-#[test]
-fn late_reply_grants_nothing() {
-    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.report(&quota, at(0), 0);
-    share.apply_reply(&quota, &settled(5, 0, 0, at(0)), at(1_900));
-    assert_eq!(drain(&mut share, &quota, at(1_900)), 0);
 }
 
 #[test]

@@ -51,14 +51,6 @@ fn common_scale_is_least_common_multiple() {
 }
 
 #[test]
-fn restores_bucket_from_arrival_time() {
-    let (quota, now) = (quota(100, SECOND, 20), Timestamp::from_nanos(SECOND));
-    let (_, charged) = GcraState::full(quota.scale(), now).judge(&quota, now, 7);
-    let restored = GcraState::from_arrival(charged.arrival());
-    assert_eq!((restored, restored.level(&quota, now).remaining), (charged, 13));
-}
-
-#[test]
 fn rate_is_exact_on_multiples_of_its_scale() {
     let thirds = Rate::new(3, SECOND).unwrap();
     for ticks in 1..=128 {

@@ -47,14 +47,6 @@ fn uses_time_of_the_trace() {
 }
 
 #[test]
-fn skips_gap_of_years() {
-    let trace = r#"{"t": 0, "domain": "api", "descriptors": [["user", "u1"]], "cost": 3}
-{"t": 4000000000.5, "domain": "api", "descriptors": [["user", "u1"]], "cost": 3}
-"#;
-    assert!(decisions(RULES, trace).iter().all(|decision| decision["verdict"] == "allow"));
-}
-
-#[test]
 fn notes_shadow_rules_and_decides_units_separately() {
     let trace = r#"{"t": 0, "domain": "api", "descriptors": [["ip", "192.0.2.1"]]}
 {"t": 0, "domain": "api", "descriptors": [["ip", "192.0.2.1"]], "cost": {"tokens": 9, "requests": 1}}

@@ -1,11 +1,9 @@
 //! `concurrency`: fields that rules share, and tables of overrides.
 
-use std::fs;
-
 use tidegate::limit::Quota;
 use tidegate::rules::{Limit, read};
 
-use super::problems::warnings;
+use super::problems::{folder, warnings};
 
 /// The allowances of a limit: `-` is unlimited.
 fn most(limit: &Limit) -> String {
@@ -36,11 +34,8 @@ fn keeps_file_order_with_limits_and_shared_fields() {
 #[test]
 fn table_has_column_for_max() {
     let load = |table: &str| {
-        let directory = tempfile::tempdir().unwrap();
         let rules = "domain: api\nconcurrency:\n- {name: a, key: [org], max: 2, overrides_file: t.csv}\n";
-        fs::write(directory.path().join("rules.yaml"), rules).unwrap();
-        fs::write(directory.path().join("t.csv"), table).unwrap();
-        read(directory.path())
+        read(folder(&[("rules.yaml", rules), ("t.csv", table)]).path())
     };
     let loaded = load("max,org\n5,acme\nunlimited,house\n5,other\n");
     assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);

@@ -5,13 +5,7 @@ use std::path::Path;
 
 use tidegate::rules::{Loaded, read, read_text};
 
-fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    for (name, bytes) in files {
-        fs::write(directory.path().join(name), bytes).unwrap();
-    }
-    directory
-}
+use super::problems::folder;
 
 /// Domains with the names of their rules: `api: a b; web: c`.
 fn shown(loaded: &Loaded) -> String {
@@ -25,7 +19,7 @@ fn shown(loaded: &Loaded) -> String {
 /// The loaded domains, the domains without their limits, and for each problem a part of its one-line form.
 #[track_caller]
 fn check(files: &[(&str, &[u8])], domains: &str, failed: &[&str], problems: &[&str]) {
-    let directory = directory(files);
+    let directory = folder(files);
     let loaded = read(directory.path());
     assert_eq!(shown(&loaded), domains, "{:#?}", loaded.problems);
     assert_eq!(loaded.failed.iter().map(|name| &**name).collect::<Vec<_>>(), failed);
@@ -129,7 +123,7 @@ fn reports_unreadable_files_without_panic() {
     assert!(found.ends_with("(create the directory, or say where the rules are)"), "{found}");
     assert!(loaded.problems[0].render(false).contains("--> /nowhere/at/all\n"));
 
-    let directory = directory(&[("a.yaml", API_A)]);
+    let directory = folder(&[("a.yaml", API_A)]);
     fs::create_dir(directory.path().join("b.yaml")).unwrap();
     std::os::unix::fs::symlink("nowhere", directory.path().join("c.yaml")).unwrap();
     std::os::unix::fs::symlink("a.yaml", directory.path().join("d.txt")).unwrap();
@@ -145,12 +139,6 @@ fn reports_unreadable_files_without_panic() {
     let loaded = read(&large);
     assert!(loaded.problems[0].message.contains("larger than 16 MiB"), "{:?}", loaded.problems);
     assert_eq!(loaded.failed, [Box::from("api")], "it may not be half a domain with the other files");
-}
-
-#[test]
-fn reads_single_file_of_any_name() {
-    let directory = directory(&[("rules.txt", API_A)]);
-    assert_eq!(shown(&read(&directory.path().join("rules.txt"))), "api: a");
 }
 
 #[test]
@@ -173,39 +161,16 @@ fn no_warning_when_another_domain_uses_it() {
 
 #[test]
 fn rejects_pool_shed_in_two_domains() {
-    let directory = tempfile::tempdir().unwrap();
-    for domain in ["a", "b"] {
-        let text = format!(
+    let of = |domain: &str| {
+        format!(
             "domain: {domain}\nshed: [{{pool: web, queue_age: {{}}}}, {{pool: {domain}, queue_age: {{}}}}]\n"
-        );
-        fs::write(directory.path().join(format!("{domain}.yaml")), text).unwrap();
-    }
+        )
+    };
+    let directory = folder(&[("a.yaml", of("a")), ("b.yaml", of("b"))]);
     let loaded = read(directory.path());
     let [found] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
     assert!(found.position.file.ends_with("b.yaml") && found.help.contains("a.yaml:2:15"), "{found}");
     assert_eq!((loaded.domains.len(), &*loaded.failed[0]), (1, "b"));
-}
-
-#[test]
-fn rule_keeps_span_and_help() {
-    let loaded = read_text(
-        "api.yaml",
-        "domain: api\nlimits:\n  - key: []\n    name: a\n    rate: 1/s\n    help: https://example.com/limits\n",
-    );
-    let rule = &loaded.domains[0].rules()[0];
-    assert_eq!(rule.position.to_string(), "api.yaml:4:11");
-    assert_eq!(rule.help.as_deref(), Some("https://example.com/limits"));
-}
-
-#[test]
-fn loads_thousands_of_rules() {
-    let mut text = "domain: api\nlimits:\n".to_owned();
-    for number in 0..2_000 {
-        text.push_str(&format!("  - name: rule-{number}\n    match: {{path: /v1/{number}, method: [GET, POST]}}\n    key: [user]\n    rate: {}/s\n", number + 1));
-    }
-    let loaded = read_text("api.yaml", &text);
-    assert!(!loaded.has_errors(), "{:?}", loaded.problems.first());
-    assert_eq!(loaded.domains[0].rules().len(), 2_000);
 }
 
 #[test]

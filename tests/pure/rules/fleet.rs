@@ -7,6 +7,8 @@ use tidegate::rules::{
     FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_scoped, read_text,
 };
 
+use super::problems::folder;
+
 #[track_caller]
 fn only(loaded: &Loaded) -> &Rule {
     assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
@@ -20,10 +22,7 @@ fn rule(fields: &str) -> Rule {
 }
 
 fn read_with_scopes(text: &str, scopes: &Scopes) -> Loaded {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("rules.yaml");
-    std::fs::write(&file, text).unwrap();
-    read_scoped(&file, scopes)
+    read_scoped(&folder(&[("rules.yaml", text)]).path().join("rules.yaml"), scopes)
 }
 
 #[test]

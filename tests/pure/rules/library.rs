@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use tidegate::clock::read_boot_nanos;
 use tidegate::rules::{Domain, Library, NotApplied, Reading};
 
+use super::problems::folder;
+
 /// A directory of rules and the library that reads it.
 struct Bench {
     directory: TempDir,
@@ -29,11 +31,8 @@ const FINE: Expected<'_> = Expected { domains: "", changes: &[], kept: &[], with
 
 impl Bench {
     fn new(files: &[(&str, &str)]) -> Bench {
-        let directory = tempfile::tempdir().unwrap();
-        let library = Library::new(directory.path());
-        let bench = Bench { directory, library };
-        files.iter().for_each(|(name, text)| bench.write(name, text));
-        bench
+        let directory = folder(files);
+        Bench { library: Library::new(directory.path()), directory }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -1,9 +1,10 @@
 //! The meaning of `exempt`, `deny`, `priorities` and `prioritize`, in one file and in several.
 
-use std::fs;
 use std::sync::Arc;
 
 use tidegate::rules::{Domain, ListKind, Loaded, Selection, read, read_text};
+
+use super::problems::folder;
 
 fn good(text: &str) -> Arc<Domain> {
     let loaded = read_text("rules.yaml", text);
@@ -12,11 +13,8 @@ fn good(text: &str) -> Arc<Domain> {
 }
 
 fn read_files(files: &[&str]) -> Loaded {
-    let directory = tempfile::tempdir().unwrap();
-    for (number, text) in files.iter().enumerate() {
-        fs::write(directory.path().join(format!("{number}.yaml")), text).unwrap();
-    }
-    read(directory.path())
+    let names = ["0.yaml", "1.yaml", "2.yaml", "3.yaml"].into_iter();
+    read(folder(&names.zip(files.iter().copied()).collect::<Vec<_>>()).path())
 }
 
 /// Matching rules by name, then entries as `-exempt` and `!deny`.

@@ -89,6 +89,14 @@ impl Fixture {
         Fixture::try_restart(path, now).unwrap().0
     }
 
+    /// An engine restored at a time from the tables of another, without rules.
+    pub(crate) fn restarted(&self, written: Now, now: Now) -> Fixture {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tables");
+        self.write(&path, written);
+        Fixture::restart(&path, now)
+    }
+
     pub(crate) fn try_restart(path: &Path, now: Now) -> Result<(Fixture, RestoreResult), SnapshotError> {
         let engine = engine();
         let back = read_tables(path, KEY, &engine, &here(now), ANY_SIZE)?;

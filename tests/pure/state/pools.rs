@@ -33,8 +33,6 @@ fn busy_for(seconds: u64) -> Fixture {
 
 #[test]
 fn controller_resumes_restored_severity() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tables");
     let fixture = busy_for(100);
     let stood = severity(&fixture, 101);
     assert!(stood > 0.4, "it sheds: {stood}");
@@ -46,8 +44,7 @@ fn controller_resumes_restored_severity() {
         (101 + 30 + 60, stood - 60.0 * 0.5 / 120.0),
         (101 + 3_600, -28.0 / 120.0),
     ] {
-        fixture.write(&path, s(101));
-        let mut again = Fixture::restart(&path, s(later));
+        let mut again = fixture.restarted(s(101), s(later));
         again.install(RULES);
         again.open(2, 4, s(later));
         run(&again, later, later + 1);
@@ -58,10 +55,7 @@ fn controller_resumes_restored_severity() {
 
 #[test]
 fn changed_controller_starts_at_rest() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tables");
-    busy_for(100).write(&path, s(101));
-    let again = Fixture::restart(&path, s(102));
+    let again = busy_for(100).restarted(s(101), s(102));
     again.install(&RULES.replace("full: 120s", "full: 240s"));
     run(&again, 102, 103);
     assert!(severity(&again, 103) < 0.0);
@@ -69,14 +63,10 @@ fn changed_controller_starts_at_rest() {
 
 #[test]
 fn keeps_controller_state_while_rules_unreadable() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tables");
     let fixture = busy_for(100);
     let stood = severity(&fixture, 101);
-    fixture.write(&path, s(101));
     // A restart without rules, and another with them.
-    Fixture::restart(&path, s(102)).write(&path, s(103));
-    let again = Fixture::restart(&path, s(104));
+    let again = fixture.restarted(s(101), s(102)).restarted(s(103), s(104));
     again.install(RULES);
     run(&again, 104, 105);
     assert!((severity(&again, 105) - stood).abs() < 0.02);
@@ -84,15 +74,12 @@ fn keeps_controller_state_while_rules_unreadable() {
 
 #[test]
 fn restores_slots_and_leases_of_sessions() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tables");
     let mut fixture = Fixture::new(RULES);
     for number in [2, 4] {
         fixture.open(number, 6, s(1));
         fixture.acquire(number, &[], s(1)).unwrap();
     }
-    fixture.write(&path, s(2));
-    let mut again = Fixture::restart(&path, s(3));
+    let mut again = fixture.restarted(s(2), s(3));
     again.install(RULES);
     let web = |fixture: &Fixture, seconds| {
         let pools = fixture.engine.pools(s(seconds));
@@ -107,8 +94,7 @@ fn restores_slots_and_leases_of_sessions() {
     again.engine.tick(s(8));
     assert_eq!(web(&again, 8), (Some(6), 1, 1));
     // Leases that would have expired are not restored.
-    fixture.write(&path, s(2));
-    let later = Fixture::restart(&path, s(62));
+    let later = fixture.restarted(s(2), s(62));
     assert_eq!(later.engine.leases().live, 0);
     assert_eq!(later.engine.leases().sessions, 2);
 }

@@ -37,15 +37,21 @@ fn pass(bench: &Bench, from: u64, seconds: u64) {
     (0..=seconds * 4).for_each(|quarter| bench.engine.tick(at(from + quarter * S / 4)));
 }
 
+/// These rules for a second, after good ones.
+fn changed(rules: &str) -> Bench {
+    let mut bench = Bench::new(GOOD);
+    bench.reload(rules);
+    pass(&bench, 0, 1);
+    bench
+}
+
 fn warnings(bench: &Bench) -> u64 {
     bench.engine.totals().rules.iter().map(|rule| rule.guard).sum()
 }
 
 #[test]
 fn alarms_once_when_changed_rule_refuses_most_callers() {
-    let mut bench = Bench::new(GOOD);
-    bench.reload(BAD);
-    pass(&bench, 0, 1);
+    let mut bench = changed(BAD);
     come(&mut bench, S, 100, 51);
     pass(&bench, S, 3);
     assert!(alarms(&bench).is_empty(), "in the first moments all is open");
@@ -71,9 +77,7 @@ fn alarms_once_when_changed_rule_refuses_most_callers() {
 #[test]
 fn no_alarm_at_half_or_below_minimum_of_callers() {
     for (callers, twice) in [(100, 50), (99, 99), (400, 200)] {
-        let mut bench = Bench::new(GOOD);
-        bench.reload(BAD);
-        pass(&bench, 0, 1);
+        let mut bench = changed(BAD);
         come(&mut bench, S, callers, twice);
         pass(&bench, S, 10);
         assert!(alarms(&bench).is_empty(), "{twice} of {callers}");
@@ -82,9 +86,7 @@ fn no_alarm_at_half_or_below_minimum_of_callers() {
 
 #[test]
 fn counts_frequent_caller_once() {
-    let mut bench = Bench::new(GOOD);
-    bench.reload(BAD);
-    pass(&bench, 0, 1);
+    let mut bench = changed(BAD);
     come(&mut bench, S, 100, 1);
     (0..10_000).for_each(|_| drop(bench.ask(S, Ask::hit("user=u0", 1))));
     pass(&bench, S, 10);
@@ -94,9 +96,7 @@ fn counts_frequent_caller_once() {
 #[test]
 fn samples_many_callers_fairly() {
     for (twice, tells) in [(6_000, true), (4_000, false)] {
-        let mut bench = Bench::new(GOOD);
-        bench.reload(BAD);
-        pass(&bench, 0, 1);
+        let mut bench = changed(BAD);
         come(&mut bench, S, 10_000, twice);
         pass(&bench, S, 10);
         let seen = alarms(&bench);
@@ -131,9 +131,8 @@ fn watches_only_rules_changed_since_start() {
 
 #[test]
 fn no_alarm_five_minutes_after_change() {
-    let mut bench = Bench::new(GOOD);
-    bench.reload(BAD);
-    pass(&bench, 0, 300);
+    let mut bench = changed(BAD);
+    pass(&bench, S, 299);
     come(&mut bench, 301 * S, 200, 200);
     pass(&bench, 301 * S, 10);
     assert!(alarms(&bench).is_empty());
@@ -161,9 +160,7 @@ fn watches_rules_switched_to_enforce() {
 
 #[test]
 fn guard_shadow_switches_rule_for_ten_minutes() {
-    let mut bench = Bench::new(GOOD);
-    bench.reload(GUARDED);
-    pass(&bench, 0, 1);
+    let mut bench = changed(GUARDED);
     come(&mut bench, S, 150, 150);
     pass(&bench, S, 5);
     let seen = alarms(&bench);
@@ -215,9 +212,7 @@ fn watches_rules_of_every_kind() {
         "  - {name: a, key: [user], rate: 1/h, burst: 1, overrides: [{match: {user: x}, rate: 2/h}]}\n",
     ];
     for rule in rules {
-        let mut bench = Bench::new(GOOD);
-        bench.reload(rule);
-        pass(&bench, 0, 1);
+        let mut bench = changed(rule);
         come(&mut bench, S, 200, 150);
         pass(&bench, S, 10);
         let seen = alarms(&bench);
@@ -231,9 +226,7 @@ fn watches_rules_of_every_kind() {
 
 #[test]
 fn watches_changed_rule_on_after_reload_of_another() {
-    let mut bench = Bench::new(GOOD);
-    bench.reload(BAD);
-    pass(&bench, 0, 1);
+    let mut bench = changed(BAD);
     bench.reload(&format!("{BAD}  - {{name: b, key: [other], rate: 1/h}}\n"));
     come(&mut bench, S, 100, 51);
     pass(&bench, S, 4);

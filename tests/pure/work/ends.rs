@@ -7,15 +7,6 @@ use super::fixture::{Ask, Fixture, ms, s};
 const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
 
 #[test]
-fn release_after_expiry_is_late_before_sweep() {
-    let mut fixture = Fixture::new(TWO);
-    let session = fixture.session(1, 0, s(0));
-    let lease = fixture.acquire(&session, s(0), "a=b").lease;
-    assert!(!fixture.release(&session, lease, s(60)));
-    fixture.holds(0);
-}
-
-#[test]
 fn lease_past_its_time_can_be_renewed_until_it_is_ended() {
     let mut fixture = Fixture::new(TWO);
     let session = fixture.session(1, 0, s(0));
@@ -72,16 +63,6 @@ fn waits_for_session_without_connection() {
 }
 
 #[test]
-fn unnamed_session_ends_with_connection() {
-    let mut fixture = Fixture::new(TWO);
-    let session = fixture.session(0, 0, s(0));
-    fixture.acquire(&session, s(0), "a=b");
-    fixture.engine.close_connection(&session, s(1));
-    fixture.holds(0);
-    assert_eq!(fixture.engine.leases().sessions, 0);
-}
-
-#[test]
 fn session_keeps_user_pool_and_slots() {
     let fixture = Fixture::new(TWO);
     fixture.session(1, 4, s(0));
@@ -122,21 +103,6 @@ fn abandoned_request_ends_before_and_after_grant() {
     // Reports are kept for a minute.
     fixture.engine.abandon_requests(&session, &mut [(7, 4)].into_iter(), s(1));
     assert!(fixture.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());
-}
-
-#[test]
-fn bounds_leases_of_a_session() {
-    let mut fixture = Fixture::new("limits: []\n");
-    let session = fixture.session(1, 0, s(0));
-    let leases: Vec<_> = (0..1_024).map(|_| fixture.acquire(&session, s(0), "a=b").lease).collect();
-    assert_eq!(fixture.acquire(&session, s(0), "a=b").line, "quota");
-    assert!(
-        fixture.acquire(&fixture.session(2, 0, s(0)), s(0), "a=b").lease.is_some(),
-        "others are not concerned"
-    );
-    assert!(fixture.release(&session, leases[0], s(0)));
-    assert!(fixture.acquire(&session, s(0), "a=b").lease.is_some());
-    assert_eq!(fixture.acquire(&session, s(0), "a=b").line, "quota");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, eventually, outcome_of};
 use super::hosts::{
-    Asked, CUT_OFF, Caller, LINKED, admitted_by_one_bucket, await_one_more, count_log, hosts, metric,
+    Asked, CUT_OFF, Caller, LINKED, assert_limits_alone, await_one_more, count_log, hosts, metric,
     most_at_once, passed, passed_between, plan, rules,
 };
 use super::http::get;
@@ -233,17 +233,7 @@ fn starts_without_reachable_redis() {
         fs::write(plan.path("password"), "wrong\n").unwrap();
         let host = plan.start();
         host.await_log(&["no connection to Redis", says]);
-        let asked = super::hosts::ask_all(
-            std::slice::from_ref(&host),
-            4,
-            Duration::from_millis(5),
-            Duration::from_secs(1),
-        );
-        let at = passed(&asked);
-        let most = most_at_once(&at, RATE);
-        let alone = admitted_by_one_bucket(&asked, RATE, BURST);
-        assert!(at.len() * 10 >= alone * 8, "it limits alone: {} of {alone} passed", at.len());
-        assert!(most <= f64::from(BURST) + RATE / 10.0, "{most}");
+        assert_limits_alone(&host, RATE, BURST);
         assert!(!host.log().contains("wrong"), "no password in the log");
     }
 }

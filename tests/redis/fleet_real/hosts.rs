@@ -10,7 +10,6 @@ use std::time::Duration;
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
-use super::http::get;
 use super::wire::{Wire, hit, verdict_of};
 
 /// Log lines of a daemon once it is linked, and once it detects an outage.
@@ -52,9 +51,7 @@ pub(crate) fn await_counted(hosts: &[Daemon], count: usize) {
 
 /// Returns the value of one metric of a daemon.
 pub(crate) fn metric(host: &Daemon, name: &str) -> f64 {
-    let page = get(host, "/metrics").body;
-    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name} in {page}")).trim().parse().unwrap()
+    super::http::metric(host, name).unwrap_or_else(|| panic!("no {name}"))
 }
 
 /// Returns the remote checks of these hosts without a reply in time.
@@ -176,6 +173,16 @@ pub(crate) fn admitted_by_one_bucket(asked: &[Vec<Asked>], rate: f64, burst: u32
         }
     }
     admitted
+}
+
+/// Asserts that a host without the others gives a caller the whole budget, and about no more.
+pub(crate) fn assert_limits_alone(host: &Daemon, rate: f64, burst: u32) {
+    let hosts = std::slice::from_ref(host);
+    let asked = ask_all(hosts, 4, Duration::from_millis(5), Duration::from_secs(1));
+    let (at, alone) = (passed(&asked), admitted_by_one_bucket(&asked, rate, burst));
+    assert!(at.len() * 10 >= alone * 8, "it limits alone: {} of {alone} passed", at.len());
+    let most = most_at_once(&at, rate);
+    assert!(most <= f64::from(burst) * 1.1 + rate / 10.0, "{most}");
 }
 
 /// Returns how many passed in a span.

@@ -14,11 +14,10 @@ pub(crate) fn once() -> String {
     rules("1/day", ONCE, "on_miss: refuse")
 }
 
-/// Returns the tokens left in the only key.
+/// Returns the tokens left in all keys of Redis.
 pub(crate) fn left(redis: &Redis) -> i64 {
-    let key = "redis.call('KEYS','tg:*:q:*')[1]";
-    let script =
-        format!("return(math.floor(struct.unpack('<i8',string.sub(redis.call('GET',{key}),25,32))/1000000))");
+    // Spaces separate arguments, but not lines of Lua.
+    let script = "local\tn=0\nfor\t_,k\tin\tipairs(redis.call('KEYS','tg:*:q:*'))do\nlocal\tlevel=struct.unpack('<i8',string.sub(redis.call('GET',k),25,32))\nn=n+math.floor(level/1000000)\nend\nreturn\tn";
     let reply = redis.say(&format!("EVAL {script} 0"));
     reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
 }

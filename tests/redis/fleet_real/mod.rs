@@ -4,7 +4,6 @@ use crate::{certificates, daemon, http, liar, msgpack, redis_cluster, redis_serv
 mod bound;
 mod faults;
 mod forged_replies;
-mod hostile;
 mod hosts;
 mod leaving;
 mod overrides;

@@ -12,6 +12,7 @@ use super::daemon::{Daemon, eventually};
 use super::hosts::{
     CUT_OFF, ask_all, await_counted, count_log, hosts, lost_replies, metric, passed, plan, rules,
 };
+use super::leaving::left;
 use super::msgpack::frame;
 use super::proxy::RedisProxy;
 use super::redis_server::Redis;
@@ -22,14 +23,6 @@ const LIMIT: u64 = 1;
 
 /// Without refill during a test; a request without a reply in time is allowed and charged.
 const LENIENT: &str = "mode: exact, wait: 50ms, on_redis_down: allow";
-
-/// Returns the tokens left in all keys of Redis.
-fn left(redis: &Redis) -> i64 {
-    // Spaces separate arguments, but not lines of Lua.
-    let script = "local\tn=0\nfor\t_,k\tin\tipairs(redis.call('KEYS','tg:*:q:*'))do\nlocal\tlevel=struct.unpack('<i8',string.sub(redis.call('GET',k),25,32))\nn=n+math.floor(level/1000000)\nend\nreturn\tn";
-    let reply = redis.say(&format!("EVAL {script} 0"));
-    reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
-}
 
 fn await_left(redis: &Redis, wanted: i64) {
     eventually(&format!("{wanted} tokens are left; now {}", left(redis)), || {

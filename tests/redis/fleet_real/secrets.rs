@@ -9,8 +9,7 @@ use std::time::Duration;
 use super::certificates::server;
 use super::daemon::{Daemon, eventually, outcome_of};
 use super::hosts::{
-    LINKED, admitted_by_one_bucket, ask_all, await_counted, count_log, metric, most_at_once, passed, plan,
-    rules,
+    LINKED, ask_all, assert_limits_alone, await_counted, count_log, metric, most_at_once, passed, plan, rules,
 };
 use super::http::get;
 use super::leaving::end;
@@ -36,12 +35,7 @@ fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
     let (_, output, _) = outcome_of(&daemon.doctor(&[]));
     let expected = if is_good { "may call all that the scripts call" } else { word };
     assert!(output.contains(expected) && (is_good || output.contains("correct the certificate")), "{output}");
-    let asked =
-        ask_all(std::slice::from_ref(&daemon), 4, Duration::from_millis(5), Duration::from_millis(1_000));
-    let at = passed(&asked);
-    let alone = admitted_by_one_bucket(&asked, RATE, BURST);
-    assert!(at.len() * 10 >= alone * 8, "it limits alone: {} of {alone} passed", at.len());
-    assert!(most_at_once(&at, RATE) <= f64::from(BURST) * 1.1 + RATE / 10.0, "{}", most_at_once(&at, RATE));
+    assert_limits_alone(&daemon, RATE, BURST);
 }
 
 #[test]

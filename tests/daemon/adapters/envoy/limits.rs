@@ -98,22 +98,6 @@ fn closes_other_protocols_and_serves_meanwhile() {
     assert_eq!(envoy.ask(&ask("shop", &["user=u1"])).overall_code, 1);
 }
 
-#[test]
-fn closes_connections_above_the_limit_of_a_user() {
-    let daemon = with_envoy();
-    let mut open: Vec<Grpc> = (0..256).map(|_| Grpc::connect(&daemon)).collect();
-    assert_eq!(open.last_mut().unwrap().ask(&ask("shop", &["user=u1"])).overall_code, 1);
-    let mut refused = UnixStream::connect(daemon.plan.path("envoy.sock")).unwrap();
-    refused.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(refused.read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
-    assert!(metric(&daemon, "tidegate_envoy_connections_refused_total") >= Some(1.0));
-    daemon.greeted().assert_served();
-    drop(open);
-    eventually("the places are free", || {
-        (metric(&daemon, "tidegate_envoy_connections") == Some(0.0)).then_some(())
-    });
-}
-
 /// Streams without a message are counted, as each takes memory until its time is over.
 #[test]
 fn ends_streams_above_the_limit_of_a_user() {
