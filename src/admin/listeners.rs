@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -74,11 +75,11 @@ pub struct Listeners {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Serves all listeners until `stop`. Calls `tried` once after the first attempt to open each listener.
+/// Serves all listeners until `stop`. Tells `tried` after the first attempt to open each listener.
 pub(super) async fn serve(
     admin: Arc<AdminState>,
     listeners: &mut Listeners,
-    tried: &dyn Fn(),
+    tried: &SyncSender<()>,
     stop: &CancellationToken,
 ) {
     let operators = listeners.admin.open();
@@ -90,7 +91,7 @@ pub(super) async fn serve(
         }
         None => None,
     };
-    tried();
+    let _ = tried.try_send(());
     let served = async {
         tokio::join!(serve_operators(&admin, operators, &mut listeners.admin), async {
             if let Some((address, first)) = scrapers {

@@ -55,6 +55,20 @@ impl Helpers {
         }
     }
 
+    /// Waits until the work of every thread that was stopped has ended, of these names, for [`END_MAX`] at most.
+    pub(super) fn await_end(&self, names: &[&str]) {
+        let begin = read_boot_nanos();
+        let helpers = self.0.lock().clone();
+        let is_running = |helper: &Arc<Helper>| {
+            names.contains(&helper.name) && helper.phase.load(Ordering::Relaxed) == RUNNING
+        };
+        while helpers.iter().any(is_running)
+            && Duration::from_nanos(read_boot_nanos().saturating_sub(begin)) < END_MAX
+        {
+            std::thread::sleep(END_LOOK);
+        }
+    }
+
     /// Retries until every thread has started.
     pub(super) async fn keep_starting(self) {
         let mut pause = START_AGAIN_MIN;
@@ -179,6 +193,10 @@ const RUNNING: u8 = 1;
 const PANICKED: u8 = 2;
 /// The work is done; the daemon ends.
 const ENDED: u8 = 3;
+
+/// A thread that removes the path of its socket may run only after hundreds of milliseconds on a busy machine.
+const END_MAX: Duration = Duration::from_millis(300);
+const END_LOOK: Duration = Duration::from_millis(1);
 
 /// Short enough that one panic hardly matters, long enough that a thread that always panics costs little.
 const RUN_AGAIN_MIN: Duration = Duration::from_millis(100);

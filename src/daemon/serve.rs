@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 #[cfg(feature = "test-hooks")]
@@ -22,8 +22,8 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
-use crate::adapters::{AdapterCounters, AdapterProtocol, AdapterThread, Endpoint};
-use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
+use crate::adapters::{self, AdapterCounters, AdapterProtocol};
+use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
 use crate::fleet::task::FleetHandle;
@@ -198,16 +198,19 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::watch_status_requests(admin_state.clone()).map_err(ServeFailure::Run)?;
-        let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
+        let listeners = Listeners { admin, metrics: settings.metrics };
+        let (admin_opened, admin_stop) = add_admin(admin_state, listeners, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
-        let _adapters = start_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
-        start_helpers(&helpers, &admin_thread);
+        add_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
+        start_helpers(&helpers, &admin_opened);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::Run);
         shutdown.cancel();
         // This task only notifies the end of serving, and waits for nothing.
         let _ = notifier.await;
+        admin_stop.cancel();
+        helpers.await_end(&["admin", "http", "resp", "envoy"]);
         served
     });
     runtime.shutdown_background();
@@ -232,9 +235,9 @@ fn prepare_process() {
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
-fn start_helpers(helpers: &Helpers, admin: &AdminThread) {
+fn start_helpers(helpers: &Helpers, admin_opened: &Receiver<()>) {
     if helpers.start() {
-        admin.await_open(OPEN_MAX);
+        let _ = admin_opened.recv_timeout(OPEN_MAX);
     }
     tokio::spawn(helpers.clone().keep_starting());
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
@@ -373,22 +376,27 @@ fn watch_switches(switches: &Arc<SwitchesStore>, settings: &Settings, helpers: &
 }
 
 /// Without this thread there is no admin socket; decisions continue.
-fn start_admin(state: AdminState, listeners: Listeners, helpers: &Helpers) -> AdminThread {
-    let (admin, work) = AdminThread::new(state, listeners);
+fn add_admin(
+    state: AdminState,
+    listeners: Listeners,
+    helpers: &Helpers,
+) -> (Receiver<()>, CancellationToken) {
+    let ((tell_opened, opened), stop) = (sync_channel(1), CancellationToken::new());
+    let work = admin::work(state, listeners, tell_opened, stop.clone());
     helpers.add("admin", "there is no admin socket and no metrics", work);
-    admin
+    (opened, stop)
 }
 
 /// Adds the thread of each adapter that the settings name.
-fn start_adapters(
+fn add_adapters(
     settings: &Settings,
     server: &server::Server,
     clock: &Arc<Clock>,
     [http, resp, envoy]: [Arc<AdapterCounters>; 3],
     shutdown: &CancellationToken,
     helpers: &Helpers,
-) -> Vec<AdapterThread> {
-    let start = |(protocol, endpoint): &(AdapterProtocol, Endpoint)| {
+) {
+    for (protocol, endpoint) in &settings.adapters {
         let name = protocol.names().1;
         let counters = match protocol {
             AdapterProtocol::Http(_) => &http,
@@ -403,12 +411,10 @@ fn start_adapters(
         });
         let (protocol, counters) = (protocol.clone(), Arc::clone(counters));
         let (connector, clock, stop) = (server.connector(), Arc::clone(clock), shutdown.clone());
-        let (adapter, work) =
-            AdapterThread::new(protocol, endpoint, settings.connections, connector, clock, counters, stop);
+        let limits = settings.connections;
+        let work = adapters::work(protocol, endpoint, limits, connector, clock, counters, stop);
         helpers.add(name, "an adapter is not served", work);
-        adapter
-    };
-    settings.adapters.iter().map(start).collect()
+    }
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.
