@@ -33,6 +33,7 @@ struct Helper {
 impl Helpers {
     /// Adds a thread of [`ORDER`] for [`Helpers::start`]. `without` is the consequence of its absence.
     pub(super) fn add(&self, name: &'static str, without: &'static str, work: impl FnMut() + Send + 'static) {
+        debug_assert!(ORDER.contains(&name), "{name} would start before all others");
         let work: Mutex<Option<HelperWork>> = Mutex::new(Some(Box::new(work)));
         let (phase, restarts) = (AtomicU8::new(WAITING), AtomicU64::new(0));
         let is_reported = AtomicBool::new(false);
@@ -183,8 +184,8 @@ pub(super) fn crash_if_requested() {
 
 /// The order of starting, for hosts without enough threads: a service manager without notifications ends the
 /// daemon, while the log works without its thread.
-const ORDER: [&str; 10] =
-    ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "http", "resp", "log"];
+const ORDER: [&str; 11] =
+    ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "http", "resp", "envoy", "log"];
 
 /// Not started yet.
 const WAITING: u8 = 0;
