@@ -31,14 +31,14 @@ pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use listeners::{AdminSocket, Listeners};
 pub use router::paths as page_paths;
-pub use status::log_status;
 pub(crate) use status::{DaemonStatus, MissedStatus, NamedCounts, RuleStatus};
+pub use status::{DomainInForce, RulesRecord, log_status};
 pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FOR_S_MAX, FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
 
 use crate::adapters::AdapterCounters;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
 use crate::record::Recorder;
@@ -177,38 +177,6 @@ pub struct ThreadRecord {
     pub is_running: bool,
     /// How often it was run again after a panic.
     pub restarts: u64,
-}
-
-/// The rules in force and how the last reading went.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RulesRecord {
-    /// Where they are read from.
-    pub path: String,
-    /// When everything that was written was last put in force.
-    pub last_success: Option<Timestamp>,
-    /// When something last had to be left out.
-    pub last_failure: Option<Timestamp>,
-    /// Whether the last reading was a success.
-    pub is_good: bool,
-    /// Whether a domain has no limits because its files have errors and it never had good rules.
-    pub lacks_limits: bool,
-    /// The domains in force.
-    pub domains: Vec<DomainInForce>,
-    /// Domains whose files have errors, in force by their last good rules.
-    pub kept: Vec<Box<str>>,
-    /// Domains whose files have errors, without limits.
-    pub without: Vec<Box<str>>,
-    /// The file and line of the first error of the last reading.
-    pub first_error: Option<String>,
-}
-
-/// One domain in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DomainInForce {
-    /// Its name.
-    pub name: Box<str>,
-    /// The fingerprint of its files, in hexadecimal digits.
-    pub sha: String,
 }
 
 /// Result of a reload.

@@ -122,7 +122,7 @@ impl RulesInForce {
 
     /// Whether all written rules are in force.
     pub(super) fn is_good(&self) -> bool {
-        self.record.lock().is_good
+        self.record.lock().good
     }
 
     /// Returns a summary in one line, for the service manager.
@@ -237,10 +237,11 @@ impl RulesInForce {
 
     fn note(&self, reading: &Reading) {
         let is_good = reading.is_good();
-        let now = Some(self.clock.now().at);
-        let domains = self.library.fingerprints();
-        let domains =
-            domains.map(|(name, content)| DomainInForce { name: name.into(), sha: content.to_string() });
+        let domains = self.library.fingerprints().map(|(domain, content)| DomainInForce {
+            name: domain.name().into(),
+            sha: content.to_string(),
+            rules: domain.rules().len() as u64,
+        });
         let domains: Vec<_> = domains.collect();
         let mut record = self.record.lock();
         // A reading that is not applied leaves every domain as it was, and the first one leaves none.
@@ -249,8 +250,8 @@ impl RulesInForce {
             None => !reading.without.is_empty() || !reading.homeless.is_empty(),
         };
         let when = if is_good { &mut record.last_success } else { &mut record.last_failure };
-        *when = now;
-        (record.is_good, record.domains) = (is_good, domains);
+        *when = Some(self.clock.now().at.as_nanos() as f64 / 1e9);
+        (record.good, record.domains) = (is_good, domains);
         (record.kept, record.without) = (reading.kept.clone(), reading.without.clone());
         let first = reading.problems.iter().find(|problem| problem.is_error());
         record.first_error = first.map(|error| match error.position.line {

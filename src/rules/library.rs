@@ -215,8 +215,8 @@ impl Library {
     }
 
     /// Returns the domains in force, each with the fingerprint of its files.
-    pub fn fingerprints(&self) -> impl Iterator<Item = (&str, Fingerprint)> + '_ {
-        self.good.iter().map(|good| (good.domain.name(), good.content))
+    pub fn fingerprints(&self) -> impl Iterator<Item = (&Domain, Fingerprint)> + '_ {
+        self.good.iter().map(|good| (&*good.domain, good.content))
     }
 
     /// Reads until the files do not change meanwhile, so that versions are not mixed, at most
