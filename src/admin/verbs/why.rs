@@ -120,8 +120,7 @@ pub(crate) struct UnusedAttribute {
 }
 
 pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -> VerbResult {
-    let request: WhyRequest = serde_json::from_value(body.clone())
-        .map_err(|error| VerbRefusal::bad(format!("the request cannot be read: {error}")))?;
+    let request: WhyRequest = super::fields(body)?;
     let in_force = admin.engine.in_force();
     let now = admin.clock.now();
     let mut status = WhyStatus {
