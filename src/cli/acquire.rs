@@ -57,7 +57,7 @@ enum Leave {
 
 /// Runs the command. Fails if the runtime, or waiting for the command, fails.
 pub(super) fn run(args: &Args) -> CliResult {
-    let descriptors = args.request.descriptors()?;
+    let descriptors = args.request.subject.descriptors()?;
     let runner = Runner::new()?;
     let mut holder = KeeperSession {
         socket: args.request.socket(),

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::admin_client::AdminArgs;
+use super::ask::SubjectArgs;
 use super::completions::domains;
-use super::explain::SubjectArgs;
 use super::{CliResult, FormatArgs};
 use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
 use crate::clock::Micros;
