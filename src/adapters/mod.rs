@@ -26,8 +26,8 @@ use strum::VariantNames;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+pub(crate) use crate::protocol::shorten_value;
 use crate::server::{ConnectionLimits, Connector, FairQueue};
-pub(crate) use encode::shorten_value;
 use envoy::own_limits::OwnLimitTable;
 use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;

@@ -14,13 +14,12 @@ use serde_json::{Value, json};
 use super::client::{Client, ClientFailure, default_socket, retry_unread};
 use super::completions::domains;
 use super::{CliError, CliResult, FormatArgs, span, usage};
-use crate::adapters::shorten_value;
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::{
     COST_MAX, CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteKind, PAIRS_MAX,
-    RequestFrame, RequestOptions, Verdict, WireReply,
+    RequestFrame, RequestOptions, Verdict, WireReply, shorten_value,
 };
 use crate::terms::count;
 

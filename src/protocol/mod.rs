@@ -35,6 +35,7 @@ mod name;
 mod options;
 mod reader;
 mod reply;
+mod shorten;
 mod wellformed;
 mod writer;
 
@@ -52,6 +53,7 @@ pub use message::{
 };
 pub(crate) use name::is_name;
 pub use reply::{DecisionReply, LimitEntry, WireReply};
+pub use shorten::{shorten, shorten_value};
 
 pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 
