@@ -44,7 +44,7 @@ pub use decode_reply::{ReplyScratch, decode_reply};
 pub use descriptors::DescriptorList;
 pub use encode::{TooLarge, encode_request};
 pub use encode_reply::{encode_decision, encode_fault, encode_reply};
-pub use entries::{Abandoned, ReplyEntry, WireList};
+pub use entries::{Abandoned, WireEntry, WireList};
 pub use fault::{Code, Fault};
 pub use frame::{FrameSplit, split_frame};
 pub use message::{
