@@ -239,7 +239,7 @@ fn rule_entry(rule: &NamedItem<'_>, switches: &[SwitchView]) -> Value {
 
 fn kind(kind: &NamedKind<'_>) -> &'static str {
     match kind {
-        NamedKind::Rule(_, rule) if rule.expires.is_some() => "concurrency",
+        NamedKind::Rule(_, rule) if rule.counts_work() => "concurrency",
         NamedKind::Rule(..) => "limit",
         NamedKind::Listed(list) => list.into(),
         NamedKind::Shedder => "shed",

@@ -51,16 +51,10 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
 fn fleet(rule: &Rule, settings: &FleetSettings, fleets: &[u32]) -> Value {
     let quota = rule.limit.quota();
     let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(settings, quota?, *hosts)).map(|bound| {
-        json!({
-            "hosts": bound.hosts,
-            "on_miss": <&str>::from(bound.on_miss),
-            "extra": bound.extra,
-            "quiet_permille": bound.quiet,
-            "cold_max": bound.cold,
-            "commands_per_second": bound.commands_per_second,
-            "says": past_budget(&bound),
-            "doubt": quota.and_then(|quota| bound.doubt(quota)),
-        })
+        let mut fields = object(json!(bound));
+        fields.insert("says".to_owned(), past_budget(&bound).into());
+        fields.insert("doubt".to_owned(), quota.and_then(|quota| bound.doubt(quota)).into());
+        fields
     });
     json!({
         "mode": <&str>::from(settings.mode),

@@ -282,8 +282,7 @@ fn of_rule<'d>(
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
     let named = request.cost.iter().find(|(named, _)| *named == unit).map(|(_, cost)| cost);
-    // A concurrency rule counts work, whatever it costs.
-    let Some(cost) = rule.expires.map_or(named, |_| Some(&1)) else {
+    let Some(cost) = (if rule.counts_work() { Some(&1) } else { named }) else {
         return ExplainFinding { rule, stands: Err(MismatchReason::Unit(unit)) };
     };
     let mut scratch = KeyScratch::default();

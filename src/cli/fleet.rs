@@ -177,17 +177,17 @@ fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
 
 fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
     let rows = rules.iter().map(|rule| {
-        let bound = rule.bound.clone().unwrap_or_default();
+        let bound = rule.bound;
         vec![
             name(&rule.domain, &rule.rule),
             if rule.shared { &rule.mode } else { "this host alone" }.to_owned(),
-            bound.on_miss,
+            bound.map(|bound| bound.on_miss.to_string()).unwrap_or_default(),
             rule.on_redis_down.clone(),
             dash(rule.version.map(|version| {
                 format!("{}{}", count(version), if rule.newer_elsewhere { " elsewhere" } else { "" })
             })),
             count(rule.limit),
-            format!("+{}", count(bound.extra)),
+            format!("+{}", count(bound.map_or(0, |bound| bound.extra.into()))),
             dash(rule.places.as_ref().map(|places| count(places.held))),
             dash(rule.places.as_ref().map(|places| count(places.in_use))),
             count(rule.keys),
