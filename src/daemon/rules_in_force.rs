@@ -164,7 +164,7 @@ impl RulesInForce {
             .map(|name| &**name)
             .filter(is_fixed)
             .map(|name| format!("{name}: its errors are fixed"));
-        let changes: Vec<String> = fixed.chain(reading.difference.lines()).collect();
+        let changes: Vec<String> = fixed.chain(reading.changes.iter().cloned()).collect();
         for line in &changes {
             info!("{line}");
         }

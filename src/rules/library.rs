@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::contents::{FileFingerprints, Fingerprint};
-use super::difference::Difference;
+use super::difference::changes;
 use super::load::{FileDomains, Loaded, read_kept, read_knowing};
 use super::source::{NamedTable, Source};
 use super::{Domain, Problem, Scopes};
@@ -63,7 +63,7 @@ pub struct Reading {
     /// The reason if no domain was swapped.
     pub halt: Option<NotApplied>,
     /// Changes from the previous rules to the new ones.
-    pub difference: Difference,
+    pub changes: Vec<String>,
 }
 
 /// Why a reading is not applied.
@@ -177,10 +177,10 @@ impl Library {
         let (kept, without): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|name| self.find(name).is_some());
         good.extend(kept.iter().filter_map(|name| self.find(name)).cloned());
-        let difference = Difference::between(&shared(&self.good), &shared(&good));
+        let changes = changes(&shared(&self.good), &shared(&good));
         (self.good, self.begun) = (good, true);
         self.remembered = Vec::new();
-        Reading { problems, kept, without, recalled, homeless, halt, difference }
+        Reading { problems, kept, without, recalled, homeless, halt, changes }
     }
 
     /// Restores wanted domains of an earlier process, unless a reading was applied; returns their names.
