@@ -111,7 +111,7 @@ Examples:
   if tidegate hit mail to=\"$TO\"; then sendmail \"$TO\"; fi
 
 Of a rule with a queue, `hit` returns when the request may start; with --json at once, and `retry_us` says when.
-Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse;
+Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse; \
 2 wrong usage. Without an answer the work is allowed, and standard error says so.";
 
 impl RequestArgs {

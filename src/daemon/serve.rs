@@ -87,8 +87,8 @@ Examples:
   tidegate serve --rules config/rules --socket /tmp/tidegate.sock
   tidegate serve --config /etc/tidegate/tidegate.yaml
 
-Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason, or after a second
-signal, which ends it at once; 2 wrong usage; 75 when another tidegate has the socket or the admin
+Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason, or after a second \
+signal, which ends it at once; 2 wrong usage; 75 when another tidegate has the socket or the admin \
 socket; 101 after a panic.";
 
 /// Runs the command. Standard error carries the log.
