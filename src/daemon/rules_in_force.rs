@@ -291,16 +291,7 @@ fn report_lines(reading: &Reading) -> Vec<String> {
     }
     lines.extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is fixed")));
     lines.extend(reading.kept.iter().map(|domain| format!("{domain}: keeps its last good rules")));
-    lines.extend(reading.halt.as_ref().map(|halt| match halt {
-        NotApplied::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),
-        NotApplied::Unsettled => {
-            "the files changed all the time while they were read: nothing is changed".to_owned()
-        }
-        NotApplied::Homeless(files) => {
-            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            format!("the domain of these files cannot be read: {files}: nothing is changed")
-        }
-    }));
+    lines.extend(reading.halt.as_ref().map(|halt| format!("{halt}: nothing is changed")));
     lines
 }
 
@@ -323,17 +314,8 @@ fn log_reading(reading: &Reading, path: &Path) {
         error!(%domain, "the rules of this domain have errors: it keeps its last good rules until they are fixed");
     }
     match &reading.halt {
-        Some(NotApplied::Unlisted) => {
-            error!(path = %path.display(), "the rules cannot be read: NOTHING IS CHANGED until they can");
-        }
-        Some(NotApplied::Unsettled) => {
-            let path = path.display();
-            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stop changing");
-        }
-        Some(NotApplied::Homeless(files)) => {
-            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            error!(files, "the domain of these files cannot be read: NOTHING IS CHANGED until it can");
-        }
+        Some(halt @ NotApplied::Unsettled) => warn!("{halt}: nothing is changed until they stop changing"),
+        Some(halt) => error!("{halt}: NOTHING IS CHANGED until that is fixed"),
         None => {}
     }
 }
@@ -343,9 +325,6 @@ const PROBLEMS_MAX: usize = 1_000;
 
 /// As many as an operator reads in a terminal.
 const ANSWERED_MAX: usize = 20;
-
-/// As many names as fit a line.
-const FILES_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

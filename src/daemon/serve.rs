@@ -109,8 +109,8 @@ pub fn run(args: &Args) -> ExitCode {
     let code = match catch_unwind(AssertUnwindSafe(|| serve(args, &settings, &queue))) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => {
-            error!("{failure}");
-            failure.exit_code()
+            error!("{}", failure.0);
+            failure.1.into()
         }
         Err(payload) => {
             restart::note_crash();
@@ -143,7 +143,10 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
-    let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
+    let admin = AdminSocket::first(settings.admin_socket()).map_err(|taken| {
+        let help = "stop the other daemon, or name another path as `admin.socket` in the settings";
+        ServeFailure(format!("the admin socket is taken: {taken}\nhelp: {help}"), EXIT_TAKEN)
+    })?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let (ledger, state) = (Arc::new(ChangeLedger::default()), Arc::clone(&taken.record));
@@ -169,9 +172,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let shutdown = CancellationToken::new();
         let record = rules.record();
         let adapters: [Arc<AdapterCounters>; 3] = Default::default();
-        let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
+        let (reload_signal, work) = watch::watch(rules, manager.clone())?;
         helpers.add("rules", "changes of the rules are not noticed", work);
-        signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
+        signals::watch(&shutdown, reload_signal.clone())?;
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -197,15 +200,15 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             metrics_failure: Arc::default(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
-        signals::watch_status_requests(admin_state.clone()).map_err(ServeFailure::Run)?;
+        signals::watch_status_requests(admin_state.clone())?;
         let listeners = Listeners { admin, metrics: settings.metrics };
         let (admin_opened, admin_stop) = add_admin(admin_state, listeners, &helpers);
         // Decision threads start first, in case threads are scarce.
-        let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
+        let server = server::start(&engine, &clock, options).map_err(no_thread)?;
         add_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
         start_helpers(&helpers, &admin_opened);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
-        let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::Run);
+        let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::from);
         shutdown.cancel();
         // This task only notifies the end of serving, and waits for nothing.
         let _ = notifier.await;
@@ -218,14 +221,13 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
 }
 
 /// Makes the runtime of the accepting thread.
-fn runtime(pulse: &Arc<ThreadHealth>) -> Result<Runtime, ServeFailure> {
+fn runtime(pulse: &Arc<ThreadHealth>) -> std::io::Result<Runtime> {
     let (parking, unparking) = (Arc::clone(pulse), Arc::clone(pulse));
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .on_thread_park(move || parking.set_accepting_parked(true))
         .on_thread_unpark(move || unparking.set_accepting_parked(false))
-        .build();
-    runtime.map_err(ServeFailure::Run)
+        .build()
 }
 
 fn prepare_process() {
@@ -262,14 +264,14 @@ fn end(
     manager.finish();
 }
 
-fn take_up(args: &Args, settings: &Settings) -> Result<restart::RestoredState, ServeFailure> {
+fn take_up(args: &Args, settings: &Settings) -> std::io::Result<restart::RestoredState> {
     let plan = restart::RestorePlan {
         state: settings.state.as_deref(),
         boot_id: &args.hooks.boot_id,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
-    plan.take_up().map_err(ServeFailure::Run)
+    plan.take_up()
 }
 
 fn start_rules(settings: &Settings, taken: &mut restart::RestoredState, every: Duration) -> RulesInForce {
@@ -306,7 +308,7 @@ fn server_options(
 /// Listens on the passed socket, else on one of our own.
 fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
     let wanted = &settings.socket.path;
-    if let Some(listener) = passed_socket::listener().map_err(ServeFailure::Passed)? {
+    if let Some(listener) = passed_socket::listener()? {
         if listener.path() != wanted {
             let (passed, wanted) = (listener.path().display(), wanted.display());
             warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
@@ -418,41 +420,51 @@ fn add_adapters(
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.
-fn make_directory_of(socket: &Path) -> Result<(), ServeFailure> {
+fn make_directory_of(socket: &Path) -> Result<(), String> {
     let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty() && !path.exists())
     else {
         return Ok(());
     };
-    let made = std::fs::create_dir(directory);
-    made.map_err(|source| ServeFailure::Directory { path: directory.into(), source })
+    std::fs::create_dir(directory).map_err(|error| {
+        format!(
+            "{}: cannot make the directory of the socket: {}\nhelp: name a socket in another directory: --socket PATH",
+            directory.display(),
+            without_number(&error)
+        )
+    })
 }
 
-fn group_of(settings: &Settings) -> Result<Option<u32>, ServeFailure> {
-    settings.socket.group_number().map_err(|wrong| ServeFailure::Group(wrong.message, wrong.help))
+fn group_of(settings: &Settings) -> Result<Option<u32>, String> {
+    settings.socket.group_number().map_err(|wrong| format!("{}\nhelp: {}", wrong.message, wrong.help))
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ServeFailure {
-    #[error("{}{}", .0, help(.0))]
-    Bind(#[from] BindError),
-    #[error(
-        "the admin socket is taken: {0}\nhelp: stop the other daemon, or name another path as `admin.socket` in the settings"
-    )]
-    Admin(BindError),
-    #[error("{0}")]
-    Passed(String),
-    #[error(
-        "{}: cannot make the directory of the socket: {}\nhelp: name a socket in another directory: --socket PATH",
-        path.display(),
-        without_number(source)
-    )]
-    Directory { path: PathBuf, source: std::io::Error },
-    #[error("{0}\nhelp: {1}")]
-    Group(String, String),
-    #[error("cannot start a single decision thread: {0}; help: raise TasksMax of the unit, or `ulimit -u`")]
-    Threads(std::io::Error),
-    #[error("cannot start: {0}")]
-    Run(std::io::Error),
+fn no_thread(error: std::io::Error) -> String {
+    format!(
+        "cannot start a single decision thread: {error}; help: raise TasksMax of the unit, or `ulimit -u`"
+    )
+}
+
+/// Why the daemon does not start, with its help, and the exit code.
+#[derive(Debug)]
+struct ServeFailure(String, u8);
+
+impl From<String> for ServeFailure {
+    fn from(message: String) -> ServeFailure {
+        ServeFailure(message, 1)
+    }
+}
+
+impl From<std::io::Error> for ServeFailure {
+    fn from(error: std::io::Error) -> ServeFailure {
+        format!("cannot start: {error}").into()
+    }
+}
+
+impl From<BindError> for ServeFailure {
+    fn from(error: BindError) -> ServeFailure {
+        let is_taken = matches!(error, BindError::Locked { .. } | BindError::InUse { .. });
+        ServeFailure(format!("{error}{}", help(&error)), if is_taken { EXIT_TAKEN } else { 1 })
+    }
 }
 
 /// Says how to end the daemon that has the path.
@@ -472,21 +484,13 @@ fn help(error: &BindError) -> String {
     }
 }
 
-impl ServeFailure {
-    fn exit_code(&self) -> ExitCode {
-        match self {
-            // EX_TEMPFAIL: a start may succeed once the other daemon has stopped.
-            ServeFailure::Bind(BindError::Locked { .. } | BindError::InUse { .. })
-            | ServeFailure::Admin(_) => ExitCode::from(75),
-            _ => ExitCode::FAILURE,
-        }
-    }
-}
-
 /// A thread at work beats several times a second.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 const OPEN_MAX: Duration = Duration::from_secs(1);
+
+/// `EX_TEMPFAIL` of sysexits.h: a start may succeed once the other daemon has stopped.
+const EXIT_TAKEN: u8 = 75;
 
 /// The exit code of a Rust program that panicked.
 const EXIT_PANICKED: u8 = 101;

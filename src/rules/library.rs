@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::condition::joined;
 use super::contents::{FileFingerprints, Fingerprint};
 use super::difference::changes;
 use super::load::{FileDomains, Loaded, read_kept, read_knowing};
@@ -67,13 +68,16 @@ pub struct Reading {
 }
 
 /// Why a reading is not applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotApplied {
     /// The files cannot be listed.
+    #[error("the rules cannot be read")]
     Unlisted,
     /// The files changed repeatedly during reading, so the result may mix two versions.
+    #[error("the files changed all the time while they were read")]
     Unsettled,
     /// These files do not name their domain and never did, so that any domain may be affected.
+    #[error("the domain of these files cannot be read: {}", joined(.0.iter().take(FILES_SHOWN)))]
     Homeless(Vec<Arc<str>>),
 }
 
@@ -276,6 +280,9 @@ impl DomainTexts {
 fn shared(good: &[ReadDomain]) -> Vec<Arc<Domain>> {
     good.iter().map(|good| Arc::clone(&good.domain)).collect()
 }
+
+/// As many names as fit a line.
+const FILES_SHOWN: usize = 16;
 
 /// Each reading takes a fraction of a second at most. Later writes trigger another reload.
 const READINGS_MAX: u32 = 4;
