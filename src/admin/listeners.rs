@@ -17,7 +17,7 @@ use super::AdminState;
 use super::http_connections::{HttpConnection, HttpConnections, head_patience};
 use super::router::{self, HttpClient};
 use crate::engine::SwitchOrigin;
-use crate::server::{BindError, Listener, LogThrottle, retry_until_open};
+use crate::server::{BindError, Listener, retry_until_open};
 
 /// The admin socket, open to the user of the daemon alone.
 #[derive(Debug)]
@@ -134,14 +134,11 @@ async fn serve_operators_until_removed(
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon: it is tried again every second";
     let listener = retry_until_open(first, async || admin_socket.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
-    let throttle = LogThrottle::default();
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
         if user != 0 && user != own {
-            if throttle.count_event(admin.clock.now().at).is_some() {
-                warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
-            }
+            warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
             return Ok(None);
         }
         Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
@@ -199,3 +196,6 @@ const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands miss a removed admin socket for no longer than this. Each check wakes the idle daemon twice.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
+
+/// The target of log lines of this module: any user may cause some.
+pub const LOG_TARGET: &str = module_path!();

@@ -29,7 +29,7 @@ pub(crate) use fleet::{
 };
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
-pub use listeners::{AdminSocket, Listeners};
+pub use listeners::{AdminSocket, LOG_TARGET, Listeners};
 pub use router::paths as page_paths;
 pub(crate) use status::{DaemonStatus, MissedStatus, NamedCounts, RuleStatus};
 pub use status::{DomainInForce, RulesRecord, log_status};
