@@ -20,7 +20,7 @@ use super::log_queue::LogQueue;
 use super::operator_control::SwitchesStore;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
-use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
+use super::settings::{SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
 use crate::adapters::{self, AdapterCounters, AdapterProtocol};
 use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
@@ -293,7 +293,8 @@ fn server_options(
     server::ServerOptions {
         threads: settings.threads,
         connections: settings.connections,
-        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)).with_trusted_refunds(
+        access: DomainAccess::new(
+            settings.domains.iter().map(|domain| (domain.name.clone(), domain.uids.clone())),
             settings.domains.iter().filter(|domain| domain.trusts_refunds).map(|domain| domain.name.clone()),
         ),
         pools: PoolAccess::new(settings.pools.iter().cloned()),

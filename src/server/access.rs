@@ -15,21 +15,18 @@ pub struct DomainAccess {
 }
 
 impl DomainAccess {
-    /// Makes the access from domains and their users. A domain without users, or not listed, is open to all.
+    /// Makes the access from domains and their users, and the domains in which a negative charge need not name the charge that
+    /// it refunds. A domain without users, or not listed, is open to all.
     #[must_use]
-    pub fn new(domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>) -> DomainAccess {
+    pub fn new(
+        domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>,
+        trusted_refunds: impl IntoIterator<Item = Box<str>>,
+    ) -> DomainAccess {
         let restricted = domains.into_iter().filter(|(_, users)| !users.is_empty());
         DomainAccess {
             restricted: restricted.map(|(name, users)| (name, users.into_iter().collect())).collect(),
-            ..DomainAccess::default()
+            trusted_refunds: trusted_refunds.into_iter().collect(),
         }
-    }
-
-    /// Sets the domains in which a negative charge need not name the charge that it refunds.
-    #[must_use]
-    pub fn with_trusted_refunds(mut self, domains: impl IntoIterator<Item = Box<str>>) -> DomainAccess {
-        self.trusted_refunds = domains.into_iter().collect();
-        self
     }
 
     /// Whether a negative charge in a domain need not name the charge that it refunds.
