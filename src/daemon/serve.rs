@@ -94,8 +94,10 @@ socket; 101 after a panic.";
 /// Runs the command. Standard error carries the log.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
+    sys::return_freed_memory(MAPPED_BYTES_MIN);
+    process_limits::forbid_core_dumps();
     // Before the first line of the log, which may be a file of the largest size allowed.
-    prepare_process();
+    sys::ignore_file_size_signal();
     let (settings, problems) = match settings(args) {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -143,10 +145,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
-    let admin = AdminSocket::first(settings.admin_socket()).map_err(|taken| {
-        let help = "stop the other daemon, or name another path as `admin.socket` in the settings";
-        ServeFailure(format!("the admin socket is taken: {taken}\nhelp: {help}"), EXIT_TAKEN)
-    })?;
+    let listeners = operator_listeners(settings)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let (ledger, state) = (Arc::new(ChangeLedger::default()), Arc::clone(&taken.record));
@@ -159,8 +158,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
-    let plan = joined.ok().flatten();
-    let fleet = plan.map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
+    let fleet = joined.ok().flatten().map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
     let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
@@ -201,7 +199,6 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
         signals::watch_status_requests(admin_state.clone())?;
-        let listeners = Listeners { admin, metrics: settings.metrics };
         let (admin_opened, admin_stop) = add_admin(admin_state, listeners, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(no_thread)?;
@@ -210,7 +207,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::from);
         shutdown.cancel();
-        // This task only notifies the end of serving, and waits for nothing.
+        // It only notifies the end of serving, and waits for nothing.
         let _ = notifier.await;
         admin_stop.cancel();
         helpers.await_end(&["admin", "http", "resp", "envoy"]);
@@ -218,6 +215,14 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     });
     runtime.shutdown_background();
     served.map(|()| end(&helpers, fleet, keeper, &manager))
+}
+
+fn operator_listeners(settings: &Settings) -> Result<Listeners, ServeFailure> {
+    let admin = AdminSocket::first(settings.admin_socket()).map_err(|taken| {
+        let help = "stop the other daemon, or name another path as `admin.socket` in the settings";
+        ServeFailure(format!("the admin socket is taken: {taken}\nhelp: {help}"), EXIT_TAKEN)
+    })?;
+    Ok(Listeners { admin, metrics: settings.metrics })
 }
 
 /// Makes the runtime of the accepting thread.
@@ -228,12 +233,6 @@ fn runtime(pulse: &Arc<ThreadHealth>) -> std::io::Result<Runtime> {
         .on_thread_park(move || parking.set_accepting_parked(true))
         .on_thread_unpark(move || unparking.set_accepting_parked(false))
         .build()
-}
-
-fn prepare_process() {
-    sys::return_freed_memory(MAPPED_BYTES_MIN);
-    process_limits::forbid_core_dumps();
-    sys::ignore_file_size_signal();
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
