@@ -164,16 +164,3 @@ const HEADINGS: [&str; 3] = ["Example:", "Examples:", "Begin with:"];
 const MANUAL: &str = "tidegate manual";
 
 const SOURCE: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn splits_text_after_options_into_sections() {
-        let [notes, exit_codes, examples] = super::sections(
-            "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine; 1 not.\n\nLast.",
-        );
-        assert_eq!(notes.1, ["", "", "Prose:", "more.", "", "Last."]);
-        assert_eq!(exit_codes.1, ["0 fine; 1 not."]);
-        assert_eq!(examples.1, ["a  b", "A file:", "c"]);
-    }
-}
