@@ -5,11 +5,11 @@ use std::io::{self, Read, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use tidegate::admin::{
-    AdminSocket, AdminState, AdminThread, DaemonControl, Listeners, ProcessRecord, ReloadResult, RulesRecord,
-    ServedSocket,
+    AdminSocket, AdminState, DaemonControl, Listeners, ProcessRecord, ReloadResult, RulesRecord, ServedSocket,
 };
 use tidegate::clock::Clock;
 
@@ -37,9 +37,10 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         adapters: Default::default(),
     };
     let admin = AdminSocket::first(path.clone()).map_err(io::Error::other)?;
-    let (office, work) = AdminThread::new(desk, Listeners { admin, metrics: None });
-    std::thread::spawn(work);
-    office.await_open(Duration::from_secs(5));
+    let (tell_opened, opened) = sync_channel(1);
+    let listeners = Listeners { admin, metrics: None };
+    std::thread::spawn(tidegate::admin::work(desk, listeners, tell_opened, Default::default()));
+    let _ = opened.recv_timeout(Duration::from_secs(5));
     let bytes = scrape(&path)?;
     let (mut took, mut percent) = (Vec::new(), Vec::new());
     for _ in 0..reps {
@@ -52,7 +53,6 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         // Client and server of one scrape; at one per second, that is a share of a core.
         percent.push((process_cpu_nanos() - cpu) as f64 / f64::from(SCRAPES) / 1e9 * 100.0);
     }
-    drop(office);
     let kib = bytes as f64 / 1_024.0;
     Ok(vec![
         Row::alone("a scrape, 64 rules", "ms", &took).must(Bound::AtMost(5.0)),

@@ -60,10 +60,7 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
                     reading
                 });
                 is_done.store(true, Ordering::SeqCst);
-                assert!(
-                    reading.is_good() && !reading.difference.is_empty(),
-                    "the rules were read and changed"
-                );
+                assert!(reading.is_good() && !reading.changes.is_empty(), "the rules were read and changed");
                 pinned.map(|()| millis)
             });
             while !is_done.load(Ordering::SeqCst) {

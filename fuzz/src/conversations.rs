@@ -84,7 +84,7 @@ impl Daemon {
         let options = ServerOptions {
             threads: 1,
             connections: ConnectionLimits { max: 64, per_user: 64 },
-            access: DomainAccess::new([]),
+            access: DomainAccess::default(),
             pools: PoolAccess::new([]),
             telemetry: Arc::default(),
             request_short_slices: false,

@@ -11,7 +11,7 @@ use super::exchange::REQUEST_ID;
 use super::json::{self, NamedTexts, Units};
 use crate::protocol::{
     ChargeFrame, CheckRequest, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions, UnitsField,
-    WorkOutcome,
+    WorkOutcome, shorten,
 };
 
 /// A request to check: hit, acquire or peek.
@@ -211,7 +211,7 @@ fn present(pairs: &[(String, String)]) -> encode::Pairs<'_> {
 }
 
 fn shortened_idem(idem: &str) -> Cow<'_, str> {
-    encode::cut(idem, IDEM_BYTES_MAX, IDEM_BYTES_KEPT)
+    shorten(idem, IDEM_BYTES_MAX, IDEM_BYTES_KEPT)
 }
 
 fn lease_of(text: &str) -> Result<u64, String> {

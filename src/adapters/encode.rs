@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 
-use ring::digest::{SHA256, digest};
-
-use crate::protocol::{DescriptorList, RequestFrame, VALUE_BYTES_MAX, encode_request};
+use crate::protocol::{DescriptorList, RequestFrame, encode_request, shorten, shorten_value};
 
 /// The names and values of one descriptor.
 pub(super) type Pairs<'t> = Vec<(&'t str, Cow<'t, str>)>;
@@ -18,7 +16,9 @@ pub(super) fn fitting(
     mut descriptors: Vec<Pairs<'_>>,
 ) -> Result<Vec<u8>, String> {
     for (_, value) in descriptors.iter_mut().flatten() {
-        shorten(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT);
+        if let Cow::Owned(shortened) = shorten_value(value) {
+            *value = shortened.into();
+        }
     }
     loop {
         let mut frame = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn fitting(
         // Of equally long ones the first, as every client does: `max_by_key` returns the last.
         let values = descriptors.iter_mut().flatten().map(|(_, value)| value).rev();
         match values.max_by_key(|value| value.len()).filter(|value| value.len() > DIGEST_BYTES) {
-            Some(longest) => shorten(longest, DIGEST_BYTES, 0),
+            Some(longest) => *longest = shorten(longest, DIGEST_BYTES, 0).into_owned().into(),
             None => return Err(error.to_string()),
         }
     }
@@ -44,31 +44,6 @@ fn listed<'t>(descriptors: &'t [Pairs<'_>]) -> Result<DescriptorList<'t>, String
     }
     Ok(list)
 }
-
-/// Shortens a value above [`VALUE_BYTES_MAX`] as every client does, so that operators name the same key.
-pub(crate) fn shorten_value(value: &str) -> Cow<'_, str> {
-    cut(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT)
-}
-
-fn shorten(value: &mut Cow<'_, str>, max: usize, kept: usize) {
-    if value.len() > max {
-        *value = cut(value, max, kept).into_owned().into();
-    }
-}
-
-/// Replaces the end of a text above the maximum by a digest of the whole.
-pub(super) fn cut(text: &str, max: usize, kept: usize) -> Cow<'_, str> {
-    if text.len() <= max {
-        return text.into();
-    }
-    let start = text.get(..text.floor_char_boundary(kept)).unwrap_or_default();
-    let digest = digest(&SHA256, text.as_bytes());
-    let hex: String = digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("{start}~{hex}").into()
-}
-
-/// As in docs/protocol.md, "Input never means allow".
-const VALUE_BYTES_KEPT: usize = 960;
 
 /// A tilde and 32 digits.
 const DIGEST_BYTES: usize = 33;

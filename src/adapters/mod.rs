@@ -18,9 +18,7 @@ mod sessions;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use hyper::header::HeaderName;
 use parking_lot::Mutex;
@@ -28,8 +26,8 @@ use strum::VariantNames;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+pub(crate) use crate::protocol::shorten_value;
 use crate::server::{ConnectionLimits, Connector, FairQueue};
-pub(crate) use encode::shorten_value;
 use envoy::own_limits::OwnLimitTable;
 use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;
@@ -133,59 +131,38 @@ impl AdapterProtocol {
     }
 }
 
-/// The thread of an adapter, until this is dropped.
-#[derive(Debug)]
-pub struct AdapterThread {
+/// Returns the work of the thread of an adapter, until `stop`. A listener that cannot be opened is logged and tried again.
+pub fn work(
+    protocol: AdapterProtocol,
+    endpoint: Endpoint,
+    limits: ConnectionLimits,
+    connector: Connector,
+    clock: Arc<Clock>,
+    counters: Arc<AdapterCounters>,
     stop: CancellationToken,
-    ended: Receiver<()>,
-}
-
-impl AdapterThread {
-    /// Returns the handle of the thread, and its work until `stop`. A listener that cannot be opened is logged and tried again.
-    pub fn new(
-        protocol: AdapterProtocol,
-        endpoint: Endpoint,
-        limits: ConnectionLimits,
-        connector: Connector,
-        clock: Arc<Clock>,
-        counters: Arc<AdapterCounters>,
-        stop: CancellationToken,
-    ) -> (AdapterThread, impl FnMut() + Send + 'static) {
-        let (tell_ended, ended) = sync_channel(1);
-        let fair_queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
-        let state = Arc::new(AdapterState {
-            fair_queue: Arc::clone(&fair_queue),
-            protocol,
-            endpoint,
-            limits,
-            connector,
-            clock,
-            counters,
-            sessions: HttpSessions::default(),
-            throttle: LazyLock::new(Mutex::default),
-            own_limits: LazyLock::new(Mutex::default),
-        });
-        let stopped = stop.clone();
-        let work = move || {
-            let sleeping = Arc::clone(&fair_queue);
-            let mut runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = runtime.enable_all().event_interval(POLLS_PER_EVENTS);
-            let runtime = runtime.on_thread_park(move || sleeping.sleep()).build();
-            #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
-            let runtime = runtime.expect("descriptors for a runtime");
-            runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
-            runtime.block_on(listen::serve(&state, &stopped));
-            let _ = tell_ended.try_send(());
-        };
-        (AdapterThread { stop, ended }, work)
-    }
-}
-
-impl Drop for AdapterThread {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        // The path of the socket is removed then.
-        let _ = self.ended.recv_timeout(END_MAX);
+) -> impl FnMut() + Send + 'static {
+    let fair_queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+    let state = Arc::new(AdapterState {
+        fair_queue: Arc::clone(&fair_queue),
+        protocol,
+        endpoint,
+        limits,
+        connector,
+        clock,
+        counters,
+        sessions: HttpSessions::default(),
+        throttle: LazyLock::new(Mutex::default),
+        own_limits: LazyLock::new(Mutex::default),
+    });
+    move || {
+        let sleeping = Arc::clone(&fair_queue);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().event_interval(POLLS_PER_EVENTS);
+        let runtime = runtime.on_thread_park(move || sleeping.sleep()).build();
+        #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
+        let runtime = runtime.expect("descriptors for a runtime");
+        runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
+        runtime.block_on(listen::serve(&state, &stop));
     }
 }
 
@@ -214,6 +191,3 @@ const STATUS_HEADER: &str = "tidegate-status";
 /// Polls of connections between two looks at the sockets. A single user's are not in turn, and a poll may take as long as a
 /// slice: with the 61 of tokio, another user's first connection would wait for them.
 const POLLS_PER_EVENTS: u32 = 4;
-
-/// How long the end of the daemon waits for the thread.
-const END_MAX: Duration = Duration::from_millis(300);

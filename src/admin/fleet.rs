@@ -145,12 +145,7 @@ pub(super) fn fleet_rules(
             limit: quota.limit().into(),
             rate: quota.format_rate(),
             shared: joined.is_some(),
-            bound: FleetBound::of(&settings, quota, fleet.hosts.max(1)).map(|bound| BoundStatus {
-                hosts: bound.hosts.into(),
-                on_miss: bound.on_miss.to_string(),
-                extra: bound.extra.into(),
-                quiet_permille: bound.quiet.into(),
-            }),
+            bound: FleetBound::of(&settings, quota, fleet.hosts.max(1)),
             // The hosts of another secret share a budget of their own.
             admitted_max: Some(
                 settings.admitted_max(fleet.hosts, fleet.cut_off()) + f64::from(fleet.unlike.min(1)),
@@ -252,7 +247,7 @@ pub(crate) struct FleetRuleStatus {
     pub(crate) limit: u64,
     pub(crate) rate: String,
     pub(crate) shared: bool,
-    pub(crate) bound: Option<BoundStatus>,
+    pub(crate) bound: Option<FleetBound>,
     /// The most that all hosts together admit while some are cut off, in budgets; `None`: without bound.
     pub(crate) admitted_max: Option<f64>,
     /// Permits of a concurrency rule.
@@ -267,16 +262,6 @@ pub(crate) struct FleetRuleStatus {
     pub(crate) excess: f64,
     pub(crate) false_refusals: u64,
     pub(crate) lost: u64,
-}
-
-/// The tokens that hosts may admit beyond a budget.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct BoundStatus {
-    pub(crate) hosts: u64,
-    pub(crate) on_miss: String,
-    pub(crate) extra: u64,
-    pub(crate) quiet_permille: u64,
 }
 
 /// The reserve of a pool.

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -16,7 +17,7 @@ use super::AdminState;
 use super::http_connections::{HttpConnection, HttpConnections, head_patience};
 use super::router::{self, HttpClient};
 use crate::engine::SwitchOrigin;
-use crate::server::{BindError, Listener, LogThrottle, retry_until_open};
+use crate::server::{BindError, Listener, retry_until_open};
 
 /// The admin socket, open to the user of the daemon alone.
 #[derive(Debug)]
@@ -74,11 +75,11 @@ pub struct Listeners {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Serves all listeners until `stop`. Calls `tried` once after the first attempt to open each listener.
+/// Serves all listeners until `stop`. Tells `tried` after the first attempt to open each listener.
 pub(super) async fn serve(
     admin: Arc<AdminState>,
     listeners: &mut Listeners,
-    tried: &dyn Fn(),
+    tried: &SyncSender<()>,
     stop: &CancellationToken,
 ) {
     let operators = listeners.admin.open();
@@ -90,7 +91,7 @@ pub(super) async fn serve(
         }
         None => None,
     };
-    tried();
+    let _ = tried.try_send(());
     let served = async {
         tokio::join!(serve_operators(&admin, operators, &mut listeners.admin), async {
             if let Some((address, first)) = scrapers {
@@ -133,14 +134,11 @@ async fn serve_operators_until_removed(
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon: it is tried again every second";
     let listener = retry_until_open(first, async || admin_socket.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
-    let throttle = LogThrottle::default();
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
         if user != 0 && user != own {
-            if throttle.count_event(admin.clock.now().at).is_some() {
-                warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
-            }
+            warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
             return Ok(None);
         }
         Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
@@ -198,3 +196,6 @@ const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands miss a removed admin socket for no longer than this. Each check wakes the idle daemon twice.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
+
+/// The target of log lines of this module: any user may cause some.
+pub const LOG_TARGET: &str = module_path!();

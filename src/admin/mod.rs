@@ -18,8 +18,7 @@ mod warnings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::SyncSender;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -30,16 +29,16 @@ pub(crate) use fleet::{
 };
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
-pub use listeners::{AdminSocket, Listeners};
+pub use listeners::{AdminSocket, LOG_TARGET, Listeners};
 pub use router::paths as page_paths;
-pub use status::log_status;
 pub(crate) use status::{DaemonStatus, MissedStatus, NamedCounts, RuleStatus};
+pub use status::{DomainInForce, RulesRecord, log_status};
 pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FOR_S_MAX, FleetKeyKind, FleetKeyStatus, UnusedAttribute, WhyCheck, WhyStatus};
 
 use crate::adapters::AdapterCounters;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
 use crate::record::Recorder;
@@ -77,64 +76,30 @@ pub struct AdminState {
     pub metrics_failure: Arc<Mutex<Option<String>>>,
 }
 
-/// The thread that answers operators, until this is dropped.
-#[derive(Debug)]
-pub struct AdminThread {
+/// Returns the work of the thread that answers operators, until `stop`. It tells `opened` once every listener that can be
+/// opened is open; another one is logged and tried again.
+pub fn work(
+    state: AdminState,
+    mut listeners: Listeners,
+    opened: SyncSender<()>,
     stop: CancellationToken,
-    opened: Receiver<()>,
-    ended: Receiver<()>,
-}
-
-impl AdminThread {
-    /// The handle of the thread, and its work. A listener that cannot be opened is logged and tried again.
-    pub fn new(state: AdminState, mut listeners: Listeners) -> (AdminThread, impl FnMut() + Send + 'static) {
-        let stop = CancellationToken::new();
-        let (tell_opened, opened) = sync_channel(1);
-        let (tell_ended, ended) = sync_channel(1);
-        // Before the daemon serves: later counts are growth.
-        state.history.note(history::HistorySample::take(&state));
-        let (state, stopped) = (Arc::new(state), stop.clone());
-        let work = move || {
-            let opened = || {
-                let _ = tell_opened.try_send(());
-            };
-            serve(&state, &mut listeners, &stopped, &opened);
-            // Close before signalling the end: the process may exit right after the signal.
-            listeners.admin.close();
-            let _ = tell_ended.try_send(());
-        };
-        (AdminThread { stop, opened, ended }, work)
-    }
-
-    /// Waits until every listener that can be opened is open, within this time.
-    pub fn await_open(&self, within: Duration) {
-        let _ = self.opened.recv_timeout(within);
+) -> impl FnMut() + Send + 'static {
+    // Before the daemon serves: later counts are growth.
+    state.history.note(history::HistorySample::take(&state));
+    let state = Arc::new(state);
+    move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
+        let runtime = runtime.expect("descriptors for a runtime");
+        runtime.block_on(async {
+            let noted = Arc::clone(&state);
+            tokio::spawn(async move { History::keep(&noted).await });
+            listeners::serve(Arc::clone(&state), &mut listeners, &opened, &stop).await;
+        });
+        drop(runtime);
+        listeners.admin.close();
     }
 }
-
-impl Drop for AdminThread {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        // The listeners are closed then, and the path of the socket is left; an answer that takes longer is not waited for.
-        let _ = self.ended.recv_timeout(END_MAX);
-    }
-}
-
-/// Serves until it is stopped.
-fn serve(state: &Arc<AdminState>, listeners: &mut Listeners, stopped: &CancellationToken, opened: &dyn Fn()) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
-    let runtime = runtime.expect("descriptors for a runtime");
-    runtime.block_on(async {
-        let noted = Arc::clone(state);
-        tokio::spawn(async move { History::keep(&noted).await });
-        listeners::serve(Arc::clone(state), listeners, opened, stopped).await;
-    });
-}
-
-/// How long the end of the daemon waits for this thread, which removes the path of the admin socket: a busy machine may let it
-/// run only after hundreds of milliseconds.
-const END_MAX: Duration = Duration::from_millis(300);
 
 /// The parts of the daemon that only its start code knows. Called on the thread that answers
 /// operators, so readers must not block; verbs may.
@@ -212,38 +177,6 @@ pub struct ThreadRecord {
     pub is_running: bool,
     /// How often it was run again after a panic.
     pub restarts: u64,
-}
-
-/// The rules in force and how the last reading went.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RulesRecord {
-    /// Where they are read from.
-    pub path: String,
-    /// When everything that was written was last put in force.
-    pub last_success: Option<Timestamp>,
-    /// When something last had to be left out.
-    pub last_failure: Option<Timestamp>,
-    /// Whether the last reading was a success.
-    pub is_good: bool,
-    /// Whether a domain has no limits because its files have errors and it never had good rules.
-    pub lacks_limits: bool,
-    /// The domains in force.
-    pub domains: Vec<DomainInForce>,
-    /// Domains whose files have errors, in force by their last good rules.
-    pub kept: Vec<Box<str>>,
-    /// Domains whose files have errors, without limits.
-    pub without: Vec<Box<str>>,
-    /// The file and line of the first error of the last reading.
-    pub first_error: Option<String>,
-}
-
-/// One domain in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DomainInForce {
-    /// Its name.
-    pub name: Box<str>,
-    /// The fingerprint of its files, in hexadecimal digits.
-    pub sha: String,
 }
 
 /// Result of a reload.

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use hyper::body::{Bytes, Frame};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Sender, channel};
 
 use super::answer::LineFrame;
-use super::verbs::{RequestFields, VerbRefusal, VerbResult};
-use super::{AdminState, DomainInForce, answer};
+use super::verbs::{VerbRefusal, VerbResult};
+use super::{AdminState, DomainInForce, answer, verbs};
 use crate::clock::Timestamp;
 use crate::engine::SwitchOrigin;
 use crate::record::{RecordReceiver, RecordingKey, RecordingWriter};
@@ -44,19 +45,27 @@ enum RecordingEnd {
     Stalled,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordFields<'a> {
+    for_s: Option<u64>,
+    domain: Option<&'a str>,
+    #[serde(borrow, default)]
+    clear: Vec<&'a str>,
+}
+
 /// Begins a recording. Its lines come as long as they are taken.
 pub(super) fn begin(admin: &AdminState, by: SwitchOrigin, options: &Value) -> VerbResult {
-    let options = RequestFields::of(options, &["for_s", "domain", "clear"])?;
+    let RecordFields { for_s, domain, clear } = verbs::fields(options)?;
     let now = admin.clock.now();
-    let until =
-        options.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
+    let until = verbs::end(for_s, now)?;
     let lasts = until.since(now.at);
     if lasts > LASTS_MAX {
         let most = format_duration(LASTS_MAX);
         return Err(VerbRefusal::bad(format!("`for_s` is too long: a recording takes {most} at most")));
     }
-    let domain = options.text("domain")?.map(named).transpose()?;
-    let clear = options.texts("clear")?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
+    let domain = domain.map(named).transpose()?;
+    let clear = clear.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
     let key = RecordingKey::draw()
         .map_err(|error| VerbRefusal::failed(format!("no key to hash values with: {error}")))?;
     let rules = admin.control.rules().domains;

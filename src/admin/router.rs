@@ -176,7 +176,7 @@ fn healthz(_: &AdminState) -> HttpAnswer {
 /// Whether work should be sent here: the reasons against it, a line each.
 fn readyz(admin: &AdminState) -> HttpAnswer {
     let rules = admin.control.rules();
-    let errors = (!rules.is_good).then(|| errors_in_rules(&rules.path));
+    let errors = (!rules.good).then(|| errors_in_rules(&rules.path));
     let mut reasons: Vec<String> = errors.iter().filter(|_| rules.lacks_limits).cloned().collect();
     reasons.extend(admin.control.unready());
     if reasons.is_empty() {
@@ -215,7 +215,7 @@ fn rules(admin: &AdminState) -> HttpAnswer {
         let rules = by_domain.remove(domain.name()).unwrap_or_default();
         json!({"name": domain.name(), "sha": sha(domain.name()), "rules": rules})
     });
-    let page = json!({"path": record.path, "good": record.is_good, "domains": domains.collect::<Vec<_>>()});
+    let page = json!({"path": record.path, "good": record.good, "domains": domains.collect::<Vec<_>>()});
     answer::value(StatusCode::OK, &page)
 }
 
@@ -239,7 +239,7 @@ fn rule_entry(rule: &NamedItem<'_>, switches: &[SwitchView]) -> Value {
 
 fn kind(kind: &NamedKind<'_>) -> &'static str {
     match kind {
-        NamedKind::Rule(_, rule) if rule.expires.is_some() => "concurrency",
+        NamedKind::Rule(_, rule) if rule.counts_work() => "concurrency",
         NamedKind::Rule(..) => "limit",
         NamedKind::Listed(list) => list.into(),
         NamedKind::Shedder => "shed",

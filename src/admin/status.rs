@@ -16,13 +16,13 @@ use super::AdminState;
 use super::fleet::{FleetReading, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
 use super::warnings;
-use crate::clock::{Now, Timestamp};
+use crate::clock::Now;
 use crate::engine::{Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
 use crate::rules::{NamedItem, NamedKind, Rule};
 use crate::server::RAISED;
 use crate::state::SnapshotStatus;
 use crate::terms::{count, counted};
-pub(crate) use rule_files::RuleFilesStatus;
+pub use rule_files::{DomainInForce, RulesRecord};
 
 /// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
@@ -37,7 +37,7 @@ pub(crate) struct DaemonStatus {
     pub(crate) started: f64,
     pub(crate) uptime_s: u64,
     pub(crate) mode: String,
-    pub(crate) rules: RuleFilesStatus,
+    pub(crate) rules: RulesRecord,
     pub(crate) connections: ConnectionsStatus,
     pub(crate) errors: NamedCounts,
     /// Users by the domain that they share.
@@ -129,10 +129,10 @@ impl DaemonStatus {
         let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new());
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: unix_seconds(began.at, began),
+            started: unix_seconds(began),
             uptime_s: now.at.since(began.at).as_secs(),
             mode: engine.mode().name().to_owned(),
-            rules: RuleFilesStatus::new(&admin.control.rules(), &in_force, now),
+            rules: admin.control.rules().in_unix_time(now),
             connections: ConnectionsStatus {
                 now: server.connections.load(Ordering::Relaxed),
                 refused: by_name(server.refused_connections()),
@@ -288,9 +288,9 @@ pub(super) fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> 
     counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// A moment in Unix time, by the wall clock as it was at `now`.
-pub(super) fn unix_seconds(at: Timestamp, now: Now) -> f64 {
-    (i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos)) as f64 / 1e9
+/// Returns a moment in Unix time.
+pub(super) fn unix_seconds(now: Now) -> f64 {
+    (i128::from(now.at.as_nanos()) + i128::from(now.utc_offset_nanos)) as f64 / 1e9
 }
 
 /// As many as fit a screen.

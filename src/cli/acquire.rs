@@ -39,12 +39,12 @@ Examples:
   tidegate acquire jobs user=\"$USER\" -- make -j4 all
   tidegate acquire mail to=\"$TO\" --pool mailers -- sendmail \"$TO\"
 
-The lease is renewed as long as the command runs, and released when it ends: `ok` with exit code 0, else `error`,
-`dropped` when a signal ended it. Where a rule has work wait for its turn, the command is started then. SIGINT, SIGTERM,
+The lease is renewed as long as the command runs, and released when it ends: `ok` with exit code 0, else `error`, \
+`dropped` when a signal ended it. Where a rule has work wait for its turn, the command is started then. SIGINT, SIGTERM, \
 SIGHUP and SIGQUIT are passed on.
 
-Exit codes: that of the command, 128 and the number of the signal that ended it, 126 or 127 when it cannot be
-started; 75 refused, try again later; 69 no answer, with --on-failure refuse; 2 wrong usage. Without an answer the
+Exit codes: that of the command, 128 and the number of the signal that ended it, 126 or 127 when it cannot be \
+started; 75 refused, try again later; 69 no answer, with --on-failure refuse; 2 wrong usage. Without an answer the \
 command is run, and standard error says so.";
 
 /// Whether the command runs.
@@ -57,7 +57,7 @@ enum Leave {
 
 /// Runs the command. Fails if the runtime, or waiting for the command, fails.
 pub(super) fn run(args: &Args) -> CliResult {
-    let descriptors = args.request.descriptors()?;
+    let descriptors = args.request.subject.descriptors()?;
     let runner = Runner::new()?;
     let mut holder = KeeperSession {
         socket: args.request.socket(),

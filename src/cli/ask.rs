@@ -1,9 +1,11 @@
 //! `tidegate hit` and `tidegate peek`: one request from a shell.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -11,15 +13,13 @@ use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, retry_unread};
 use super::completions::domains;
-use super::explain::{cost, one_cost_a_unit};
 use super::{CliError, CliResult, FormatArgs, span, usage};
-use crate::adapters::shorten_value;
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::{
-    CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteKind, PAIRS_MAX,
-    RequestFrame, RequestOptions, Verdict, WireReply,
+    COST_MAX, CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteKind, PAIRS_MAX,
+    RequestFrame, RequestOptions, Verdict, WireReply, shorten_value,
 };
 use crate::terms::count;
 
@@ -29,15 +29,8 @@ pub(super) struct RequestArgs {
     /// The domain of the request
     #[arg(add = domains())]
     pub(super) domain: String,
-    /// Attributes of the request, in order; an empty value counts as absent
-    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    pub(super) attributes: Vec<(String, String)>,
-    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
-    #[arg(long, value_name = "[UNIT=]N", value_parser = unit_cost, allow_hyphen_values = true)]
-    cost: Vec<(&'static str, u64)>,
-    /// Its priority, by a name of the rules
-    #[arg(long, value_name = "NAME")]
-    priority: Option<String>,
+    #[command(flatten)]
+    pub(super) subject: SubjectArgs,
     /// Where the daemon listens [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -47,6 +40,46 @@ pub(super) struct RequestArgs {
     /// The decision when the daemon does not answer
     #[arg(long, value_enum, default_value_t)]
     pub(super) on_failure: OnFailure,
+}
+
+/// What a request is about
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct SubjectArgs {
+    /// Attributes of the request, in order: its first descriptor; an empty value counts as absent
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// Another descriptor of the request, for descriptor trees; may be given several times
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
+    descriptor: Vec<Arc<[(String, String)]>>,
+    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
+    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true)]
+    #[arg(default_value = "1", hide_default_value = true)]
+    pub(super) cost: Vec<(&'static str, u64)>,
+    /// Its priority, by a name of the rules
+    #[arg(long, value_name = "NAME")]
+    pub(super) priority: Option<String>,
+}
+
+impl SubjectArgs {
+    /// Returns the attributes in as many descriptors as needed, then the others.
+    ///
+    /// # Errors
+    /// There are too many, or two costs in one unit.
+    pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
+        let mut units = BTreeSet::new();
+        if let Some((unit, _)) = self.cost.iter().find(|(unit, _)| !units.insert(unit)) {
+            return Err(usage(format!("--cost is given twice in {unit}: give one cost for each unit")));
+        }
+        let mut descriptors = DescriptorList::new();
+        let first = self.attributes.chunks(PAIRS_MAX);
+        for list in first.chain(self.descriptor.iter().map(|list| &**list)) {
+            let pairs: Vec<_> = list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            if !descriptors.push(&pairs) {
+                return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
+            }
+        }
+        Ok(descriptors)
+    }
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -78,7 +111,7 @@ Examples:
   if tidegate hit mail to=\"$TO\"; then sendmail \"$TO\"; fi
 
 Of a rule with a queue, `hit` returns when the request may start; with --json at once, and `retry_us` says when.
-Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse;
+Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse; \
 2 wrong usage. Without an answer the work is allowed, and standard error says so.";
 
 impl RequestArgs {
@@ -86,27 +119,13 @@ impl RequestArgs {
         self.socket.clone().unwrap_or_else(default_socket)
     }
 
-    /// Returns the attributes in as many descriptors as needed.
-    ///
-    /// # Errors
-    /// There are too many, or two costs in one unit.
-    pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
-        one_cost_a_unit(self.cost.iter().map(|(unit, _)| *unit))?;
-        let attributes: Vec<(&str, &str)> =
-            self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let mut descriptors = DescriptorList::new();
-        let fits = attributes.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor));
-        if fits { Ok(descriptors) } else { Err(usage("too many attributes: at most 128")) }
-    }
-
     pub(super) fn check(&self, id: u64) -> CheckRequest<'_> {
         CheckRequest {
-            cost: match self.cost.as_slice() {
-                [] => CostField::Requests(1),
+            cost: match self.subject.cost.as_slice() {
                 [(UNIT_REQUESTS, number)] => CostField::Requests(*number),
                 costs => CostField::Units(costs.into()),
             },
-            priority: self.priority.as_deref(),
+            priority: self.subject.priority.as_deref(),
             ..CheckRequest::new(id, &self.domain)
         }
     }
@@ -134,7 +153,7 @@ impl Args {
         waits: bool,
         out: &mut dyn Write,
     ) -> CliResult {
-        let descriptors = self.request.descriptors()?;
+        let descriptors = self.request.subject.descriptors()?;
         if let Some(undecided) = disabled() {
             return self.print_undecided(&undecided, out);
         }
@@ -231,9 +250,21 @@ pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), shorten_value(value).into()))
 }
 
+/// Parses `user=u1,path=/x`. Values with commas fit only the first descriptor: one argument per attribute.
+fn descriptor(text: &str) -> Result<Arc<[(String, String)]>, String> {
+    if text.is_empty() {
+        return Ok(Arc::default());
+    }
+    text.split(',').map(attribute).collect()
+}
+
 /// Parses `3` or `tokens=3`. The unit is leaked: a process has one request.
-fn unit_cost(text: &str) -> Result<(&'static str, u64), String> {
-    cost(text).map(|(unit, number)| (&*unit.leak(), number.into()))
+fn cost(text: &str) -> Result<(&'static str, u64), String> {
+    let (unit, number) = text.split_once('=').unwrap_or((UNIT_REQUESTS, text));
+    match number.parse::<u32>() {
+        Ok(cost) => Ok((unit.to_owned().leak(), cost.into())),
+        Err(_) => Err(format!("`{number}` is not a number from 0 to {COST_MAX}")),
+    }
 }
 
 pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> io::Result<()> {

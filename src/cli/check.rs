@@ -67,8 +67,8 @@ Examples:
   tidegate check --hosts 12 rules      the bound of twelve hosts together
   tidegate check --format json rules/api.yaml
 
-Exit codes: 0 fine, perhaps with warnings; 1 errors; 2 wrong usage.
-A domain with an error anywhere in its files is left out whole: the daemon starts all the same,
+Exit codes: 0 fine, perhaps with warnings; 1 errors; 2 wrong usage. \
+A domain with an error anywhere in its files is left out whole: the daemon starts all the same, \
 without limits for that domain, and says so.";
 
 /// Runs the command.

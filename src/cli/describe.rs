@@ -11,8 +11,8 @@ use crate::rules::percent::Percent;
 use crate::rules::shed::{Shed, ShedPart, SignalSource, Workers};
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
-    Allowance, Condition, Domain, FleetBound, FleetSettings, KeyPart, Limit, ListedEntry, Mode,
-    OverTreatment, Position, RefusedCost, Rule, WholeNumbers, conditions,
+    Allowance, Condition, Domain, FleetBound, FleetSettings, Limit, ListedEntry, Mode, OverTreatment,
+    Position, RefusedCost, Rule, WholeNumbers, conditions,
 };
 
 /// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
@@ -24,7 +24,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
         "mode": rule.mode.name(),
         "match": conditions_or_none(&rule.conditions),
         "key": rule.key.iter().map(|part| &*part.attribute).collect::<Vec<_>>(),
-        "key_parts": rule.key.iter().map(key_part).collect::<Vec<_>>(),
+        "key_parts": rule.key,
         "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
         "scope": <&str>::from(rule.scope()),
         "fleet": rule.fleet.as_ref().map(|settings| fleet(rule, settings, fleets)),
@@ -51,16 +51,10 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
 fn fleet(rule: &Rule, settings: &FleetSettings, fleets: &[u32]) -> Value {
     let quota = rule.limit.quota();
     let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(settings, quota?, *hosts)).map(|bound| {
-        json!({
-            "hosts": bound.hosts,
-            "on_miss": <&str>::from(bound.on_miss),
-            "extra": bound.extra,
-            "quiet_permille": bound.quiet,
-            "cold_max": bound.cold,
-            "commands_per_second": bound.commands_per_second,
-            "says": past_budget(&bound),
-            "doubt": quota.and_then(|quota| bound.doubt(quota)),
-        })
+        let mut fields = object(json!(bound));
+        fields.insert("says".to_owned(), past_budget(&bound).into());
+        fields.insert("doubt".to_owned(), quota.and_then(|quota| bound.doubt(quota)).into());
+        fields
     });
     json!({
         "mode": <&str>::from(settings.mode),
@@ -192,14 +186,6 @@ fn over(allowance: &Allowance, limit: &Limit, hosts: u32) -> Option<Value> {
         "bound": beyond(&allowance.over, limit.soft_for, 1),
         "bound_on_hosts": beyond(&allowance.over, limit.soft_for, hosts),
     }))
-}
-
-fn key_part(part: &KeyPart) -> Value {
-    json!({
-        "attribute": &*part.attribute,
-        "lowercase": part.transform.lowercase,
-        "ipv6_prefix": part.transform.ipv6_prefix,
-    })
 }
 
 /// Describes the requests that a part refuses, and when; `None` if it is not configured.

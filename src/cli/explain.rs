@@ -2,17 +2,16 @@
 
 mod text;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
 
 use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
-use super::ask::attribute;
+use super::ask::SubjectArgs;
 use super::check::RulesRead;
 use super::client::default_socket;
 use super::completions::domains;
@@ -20,7 +19,7 @@ use super::{CliError, CliResult, FormatArgs, failed, fleet, usage};
 use crate::admin::{DaemonStatus, FleetKeyStatus};
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
-use crate::protocol::{self, CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame};
+use crate::protocol::{CheckRequest, DescriptorList, RequestFrame};
 use crate::rules::{
     Condition, Domain, KeyScratch, ListKind, ListedEntry, Mismatch, Mode, NodeHits, Prioritize, Rule,
     Selection, near::value, shown,
@@ -51,43 +50,6 @@ pub(super) struct Args {
     admin: AdminArgs,
     #[command(flatten)]
     format: FormatArgs,
-}
-
-/// The request to explain
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct SubjectArgs {
-    /// Attributes of the request, in order: its first descriptor
-    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    attributes: Vec<(String, String)>,
-    /// Another descriptor of the request, for descriptor trees; may be given several times
-    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
-    descriptor: Vec<Arc<[(String, String)]>>,
-    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
-    #[arg(long, value_name = "[UNIT=]N", value_parser = cost, allow_hyphen_values = true)]
-    #[arg(default_value = "1", hide_default_value = true)]
-    pub(super) cost: Vec<(String, u32)>,
-    /// Its priority, by a name of the rules
-    #[arg(long, value_name = "NAME")]
-    pub(super) priority: Option<String>,
-}
-
-impl SubjectArgs {
-    /// Returns the attributes in as many descriptors as needed, then the others.
-    ///
-    /// # Errors
-    /// There are too many, or two costs in one unit.
-    pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
-        one_cost_a_unit(self.cost.iter().map(|(unit, _)| unit.as_str()))?;
-        let mut descriptors = DescriptorList::new();
-        let first = self.attributes.chunks(PAIRS_MAX);
-        for list in first.chain(self.descriptor.iter().map(|list| &**list)) {
-            let pairs: Vec<_> = list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-            if !descriptors.push(&pairs) {
-                return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
-            }
-        }
-        Ok(descriptors)
-    }
 }
 
 const EXAMPLES: &str = "\
@@ -143,33 +105,6 @@ fn no_domain(name: &str, read: &RulesRead) -> CliError {
         }
     };
     failed(reason)
-}
-
-/// Parses `user=u1,path=/x`. Values with commas fit only the first descriptor: one argument per attribute.
-fn descriptor(text: &str) -> Result<Arc<[(String, String)]>, String> {
-    if text.is_empty() {
-        return Ok(Arc::default());
-    }
-    text.split(',').map(attribute).collect()
-}
-
-/// Fails if two costs are in the same unit.
-pub(super) fn one_cost_a_unit<'a>(units: impl Iterator<Item = &'a str>) -> Result<(), CliError> {
-    let mut seen = BTreeSet::new();
-    for unit in units {
-        if !seen.insert(unit) {
-            return Err(usage(format!("--cost is given twice in {unit}: give one cost for each unit")));
-        }
-    }
-    Ok(())
-}
-
-/// Parses `3` or `tokens=3`.
-pub(super) fn cost(text: &str) -> Result<(String, u32), String> {
-    let (unit, number) = text.split_once('=').unwrap_or((UNIT_REQUESTS, text));
-    let number =
-        number.parse().map_err(|_| format!("`{number}` is not a number from 0 to {}", protocol::COST_MAX))?;
-    Ok((unit.into(), number))
 }
 
 /// The daemon's view of each matching rule, by name.
@@ -232,7 +167,7 @@ fn print_live(live: &LiveRules, out: &mut dyn Write) -> io::Result<()> {
 #[derive(Debug)]
 struct ExplainedRequest<'a> {
     descriptors: &'a DescriptorList<'a>,
-    cost: &'a [(String, u32)],
+    cost: &'a [(&'static str, u64)],
     priority: Option<&'a str>,
 }
 
@@ -346,9 +281,8 @@ fn of_rule<'d>(
         return ExplainFinding { rule, stands: Err(MismatchReason::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
-    let named = request.cost.iter().find(|(named, _)| named == unit).map(|(_, cost)| cost);
-    // A concurrency rule counts work, whatever it costs.
-    let Some(cost) = rule.expires.map_or(named, |_| Some(&1)) else {
+    let named = request.cost.iter().find(|(named, _)| *named == unit).map(|(_, cost)| cost);
+    let Some(cost) = (if rule.counts_work() { Some(&1) } else { named }) else {
         return ExplainFinding { rule, stands: Err(MismatchReason::Unit(unit)) };
     };
     let mut scratch = KeyScratch::default();
@@ -367,7 +301,7 @@ fn of_rule<'d>(
     };
     let attributes = rule.key.iter().map(|part| part.attribute.to_string());
     let key = attributes.zip(key.values().map(str::to_owned)).collect();
-    ExplainFinding { rule, stands: Ok(Counted { key, allowance, by, cost: u64::from(*cost) }) }
+    ExplainFinding { rule, stands: Ok(Counted { key, allowance, by, cost: *cost }) }
 }
 
 /// Appends the tree nodes that are hit and returns the outcome of each descriptor.
@@ -382,7 +316,7 @@ fn in_tree<'d>(
     }
     let mut hits = NodeHits::new();
     tree.select_hits(request.descriptors.iter(), &mut hits);
-    let cost = request.cost.iter().find(|(unit, _)| unit == UNIT_REQUESTS).map(|(_, cost)| u64::from(*cost));
+    let cost = request.cost.iter().find(|(unit, _)| *unit == UNIT_REQUESTS).map(|(_, cost)| *cost);
     for hit in &hits {
         let Some(rule) = domain.rules().get(hit.hit.rule as usize) else { continue };
         let stands = match cost {

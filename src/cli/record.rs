@@ -60,7 +60,7 @@ Examples:
 
 Rules match no hashed value: a replay names the attributes to record with --clear. Only its owner may read the file.
 
-Exit codes: 0 recorded, to the end or to Ctrl-C, also where lines were dropped; 1 the daemon does not answer, refuses or
+Exit codes: 0 recorded, to the end or to Ctrl-C, also where lines were dropped; 1 the daemon does not answer, refuses or \
 went, or the trace cannot be written, with the reason; 2 wrong usage.";
 
 enum End {

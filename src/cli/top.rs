@@ -50,7 +50,7 @@ Examples:
   tidegate top --sort refused --filter per-user
   tidegate top --once --json
 
-Keys: q quits, s sorts, / filters, p pauses, ? explains. Rates are those of the last second; callers fade over some
+Keys: q quits, s sorts, / filters, p pauses, ? explains. Rates are those of the last second; callers fade over some \
 ten minutes. Colours: none with NO_COLOR=1.
 
 Exit codes: 0 ended; 1 the daemon does not answer, with what to do; 2 wrong usage.";

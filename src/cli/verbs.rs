@@ -52,7 +52,7 @@ Examples:
   tidegate switch --all disabled --for 1h        everything is allowed
   tidegate switch api/per-user shadow --fleet    on all hosts that share a Redis, within two seconds
 
-A switch applies from the next decision on, across reloads, and across restarts if there is a state directory. It never
+A switch applies from the next decision on, across reloads, and across restarts if there is a state directory. It never \
 makes a rule stricter than `mode` of the settings. Of a switch of all hosts and one of this host, the later applies.
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";

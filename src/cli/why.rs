@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::admin_client::AdminArgs;
+use super::ask::SubjectArgs;
 use super::completions::domains;
-use super::explain::SubjectArgs;
 use super::{CliResult, FormatArgs};
 use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
 use crate::clock::Micros;
@@ -39,7 +39,7 @@ Examples:
   tidegate why api user=u1 method=POST path=/v1/charges
   tidegate why --digest 5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3
 
-Nothing is charged. The rules are those that the daemon has in force; `explain` reads files.
+Nothing is charged. The rules are those that the daemon has in force; `explain` reads files. \
 Shedding depends on the pool of the process that asks: `tidegate status` shows the pools.
 Exit codes: 0 answered; 1 no such domain, or the daemon does not answer; 2 wrong usage.";
 

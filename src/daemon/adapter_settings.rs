@@ -18,7 +18,7 @@ use crate::rules::{ValueProblem, shown};
 #[serde(rename = "`adapters`")]
 pub(super) struct AdaptersFields<'n> {
     #[serde(borrow)]
-    http: Option<HttpFields<'n>>,
+    http: Option<EndpointFields<'n>>,
     resp: Option<EndpointFields<'n>>,
     envoy: Option<EndpointFields<'n>>,
 }
@@ -31,16 +31,7 @@ struct EndpointFields<'n> {
     listen: Option<LoopbackAddress>,
     token_file: Option<PathText<'n>>,
     domains: Option<Vec<Name<'n>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "`http`")]
-struct HttpFields<'n> {
-    #[serde(borrow)]
-    socket: Option<PathText<'n>>,
-    listen: Option<LoopbackAddress>,
-    token_file: Option<PathText<'n>>,
-    domains: Option<Vec<Name<'n>>>,
+    /// Of HTTP alone.
     auth: Option<AuthFields<'n>>,
 }
 
@@ -79,35 +70,20 @@ pub(super) fn read(
     directory: &Path,
     report: &mut Report<'_>,
 ) -> Vec<(AdapterProtocol, Endpoint)> {
-    let http = fields.http.zip(mapping.get("http"));
-    let http = http.and_then(|(own, http)| read_http(own, Mapping(http), directory, report));
-    let mut adapters = Vec::from_iter(http);
-    for (protocol, own) in [(AdapterProtocol::Resp, fields.resp), (AdapterProtocol::Envoy, fields.envoy)] {
+    let mut adapters = Vec::new();
+    for (protocol, own) in [
+        (AdapterProtocol::Http(None), fields.http),
+        (AdapterProtocol::Resp, fields.resp),
+        (AdapterProtocol::Envoy, fields.envoy),
+    ] {
         let Some((own, node)) = own.zip(mapping.get(protocol.names().1)) else { continue };
         adapters.extend(read_endpoint(protocol, own, Mapping(node), directory, report));
     }
     adapters
 }
 
-fn read_http(
-    fields: HttpFields<'_>,
-    mapping: Mapping<'_>,
-    directory: &Path,
-    report: &mut Report<'_>,
-) -> Option<(AdapterProtocol, Endpoint)> {
-    let HttpFields { socket, listen, token_file, domains, auth } = fields;
-    let errors_before = report.errors();
-    let auth = auth.zip(mapping.get("auth")).map(|(auth, node)| HttpAuth {
-        domain: auth.domain.0.into(),
-        attributes: attributes(Mapping(node), report),
-    });
-    let endpoint = EndpointFields { socket, listen, token_file, domains };
-    let http = read_endpoint(AdapterProtocol::Http(auth), endpoint, mapping, directory, report);
-    http.filter(|_| report.errors() == errors_before)
-}
-
 fn read_endpoint(
-    protocol: AdapterProtocol,
+    mut protocol: AdapterProtocol,
     fields: EndpointFields<'_>,
     mapping: Mapping<'_>,
     directory: &Path,
@@ -115,6 +91,16 @@ fn read_endpoint(
 ) -> Option<(AdapterProtocol, Endpoint)> {
     let (_, name) = protocol.names();
     let errors_before = report.errors();
+    match (&mut protocol, fields.auth) {
+        (AdapterProtocol::Http(auth), Some(own)) => {
+            let node = Mapping(mapping.get("auth").unwrap_or(mapping.0));
+            *auth = Some(HttpAuth { domain: own.domain.0.into(), attributes: attributes(node, report) });
+        }
+        (_, Some(_)) => {
+            report.error(mapping.at("auth"), "only `http` has `auth`", "leave it out");
+        }
+        (_, None) => {}
+    }
     let socket = fields.socket.map(|path| directory.join(path.0));
     if let Some(socket) = &socket {
         report.settle(mapping.at("socket"), check_socket_path(socket));

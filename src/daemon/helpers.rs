@@ -33,6 +33,7 @@ struct Helper {
 impl Helpers {
     /// Adds a thread of [`ORDER`] for [`Helpers::start`]. `without` is the consequence of its absence.
     pub(super) fn add(&self, name: &'static str, without: &'static str, work: impl FnMut() + Send + 'static) {
+        debug_assert!(ORDER.contains(&name), "{name} would start before all others");
         let work: Mutex<Option<HelperWork>> = Mutex::new(Some(Box::new(work)));
         let (phase, restarts) = (AtomicU8::new(WAITING), AtomicU64::new(0));
         let is_reported = AtomicBool::new(false);
@@ -52,6 +53,20 @@ impl Helpers {
         let helper = self.0.lock().iter().find(|helper| helper.name == name).cloned();
         if let Some(helper) = helper {
             Helper::start(&helper);
+        }
+    }
+
+    /// Waits until the work of every thread that was stopped has ended, of these names, for [`END_MAX`] at most.
+    pub(super) fn await_end(&self, names: &[&str]) {
+        let begin = read_boot_nanos();
+        let helpers = self.0.lock().clone();
+        let is_running = |helper: &Arc<Helper>| {
+            names.contains(&helper.name) && helper.phase.load(Ordering::Relaxed) == RUNNING
+        };
+        while helpers.iter().any(is_running)
+            && Duration::from_nanos(read_boot_nanos().saturating_sub(begin)) < END_MAX
+        {
+            std::thread::sleep(END_LOOK);
         }
     }
 
@@ -169,8 +184,8 @@ pub(super) fn crash_if_requested() {
 
 /// The order of starting, for hosts without enough threads: a service manager without notifications ends the
 /// daemon, while the log works without its thread.
-const ORDER: [&str; 10] =
-    ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "http", "resp", "log"];
+const ORDER: [&str; 11] =
+    ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "http", "resp", "envoy", "log"];
 
 /// Not started yet.
 const WAITING: u8 = 0;
@@ -179,6 +194,10 @@ const RUNNING: u8 = 1;
 const PANICKED: u8 = 2;
 /// The work is done; the daemon ends.
 const ENDED: u8 = 3;
+
+/// A thread that removes the path of its socket may run only after hundreds of milliseconds on a busy machine.
+const END_MAX: Duration = Duration::from_millis(300);
+const END_LOOK: Duration = Duration::from_millis(1);
 
 /// Short enough that one panic hardly matters, long enough that a thread that always panics costs little.
 const RUN_AGAIN_MIN: Duration = Duration::from_millis(100);

@@ -107,8 +107,12 @@ fn is_of_traffic(target: &str) -> bool {
 }
 
 /// The modules that serve, and the service manager, which may not listen. Panics have their own throttle.
-const SPOKEN_BY_TRAFFIC: [&str; 3] =
-    [crate::server::LOG_TARGET, crate::engine::LOG_TARGET, super::service_manager::LOG_TARGET];
+const SPOKEN_BY_TRAFFIC: [&str; 4] = [
+    crate::server::LOG_TARGET,
+    crate::engine::LOG_TARGET,
+    crate::admin::LOG_TARGET,
+    super::service_manager::LOG_TARGET,
+];
 
 /// Enough to show the cause.
 const LINES_MAX: u32 = 8;

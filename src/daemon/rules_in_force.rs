@@ -122,7 +122,7 @@ impl RulesInForce {
 
     /// Whether all written rules are in force.
     pub(super) fn is_good(&self) -> bool {
-        self.record.lock().is_good
+        self.record.lock().good
     }
 
     /// Returns a summary in one line, for the service manager.
@@ -164,7 +164,7 @@ impl RulesInForce {
             .map(|name| &**name)
             .filter(is_fixed)
             .map(|name| format!("{name}: its errors are fixed"));
-        let changes: Vec<String> = fixed.chain(reading.difference.lines()).collect();
+        let changes: Vec<String> = fixed.chain(reading.changes.iter().cloned()).collect();
         for line in &changes {
             info!("{line}");
         }
@@ -238,10 +238,11 @@ impl RulesInForce {
     fn note(&self, reading: &Reading) {
         self.engine.set_invalid_domains(&reading.without);
         let is_good = reading.is_good();
-        let now = Some(self.clock.now().at);
-        let domains = self.library.fingerprints();
-        let domains =
-            domains.map(|(name, content)| DomainInForce { name: name.into(), sha: content.to_string() });
+        let domains = self.library.fingerprints().map(|(domain, content)| DomainInForce {
+            name: domain.name().into(),
+            sha: content.to_string(),
+            rules: domain.rules().len() as u64,
+        });
         let domains: Vec<_> = domains.collect();
         let mut record = self.record.lock();
         // A reading that is not applied leaves every domain as it was, and the first one leaves none.
@@ -250,8 +251,8 @@ impl RulesInForce {
             None => !reading.without.is_empty() || !reading.homeless.is_empty(),
         };
         let when = if is_good { &mut record.last_success } else { &mut record.last_failure };
-        *when = now;
-        (record.is_good, record.domains) = (is_good, domains);
+        *when = Some(self.clock.now().at.as_nanos() as f64 / 1e9);
+        (record.good, record.domains) = (is_good, domains);
         (record.kept, record.without) = (reading.kept.clone(), reading.without.clone());
         let first = reading.problems.iter().find(|problem| problem.is_error());
         record.first_error = first.map(|error| match error.position.line {
@@ -291,16 +292,7 @@ fn report_lines(reading: &Reading) -> Vec<String> {
     }
     lines.extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is fixed")));
     lines.extend(reading.kept.iter().map(|domain| format!("{domain}: keeps its last good rules")));
-    lines.extend(reading.halt.as_ref().map(|halt| match halt {
-        NotApplied::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),
-        NotApplied::Unsettled => {
-            "the files changed all the time while they were read: nothing is changed".to_owned()
-        }
-        NotApplied::Homeless(files) => {
-            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            format!("the domain of these files cannot be read: {files}: nothing is changed")
-        }
-    }));
+    lines.extend(reading.halt.as_ref().map(|halt| format!("{halt}: nothing is changed")));
     lines
 }
 
@@ -324,17 +316,8 @@ fn log_reading(reading: &Reading, path: &Path, is_empty: bool) {
         error!(%domain, "the rules of this domain have errors: it keeps its last good rules until they are fixed");
     }
     match &reading.halt {
-        Some(NotApplied::Unlisted) => {
-            error!(path = %path.display(), "the rules cannot be read: {state} until they can");
-        }
-        Some(NotApplied::Unsettled) => {
-            let path = path.display();
-            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stop changing");
-        }
-        Some(NotApplied::Homeless(files)) => {
-            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            error!(files, "the domain of these files cannot be read: {state} until it can");
-        }
+        Some(halt @ NotApplied::Unsettled) => warn!("{halt}: nothing is changed until they stop changing"),
+        Some(halt) => error!("{halt}: {state} until that is fixed"),
         None => {}
     }
 }
@@ -344,9 +327,6 @@ const PROBLEMS_MAX: usize = 1_000;
 
 /// As many as an operator reads in a terminal.
 const ANSWERED_MAX: usize = 20;
-
-/// As many names as fit a line.
-const FILES_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 #[cfg(feature = "test-hooks")]
@@ -20,10 +20,10 @@ use super::log_queue::LogQueue;
 use super::operator_control::SwitchesStore;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
-use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
+use super::settings::{SETTINGS_FILE, Settings};
 use super::{log, passed_socket, process_limits, restart, signals, watch};
-use crate::adapters::{AdapterCounters, AdapterProtocol, AdapterThread, Endpoint};
-use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
+use crate::adapters::{self, AdapterCounters, AdapterProtocol};
+use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
 use crate::fleet::task::FleetHandle;
@@ -87,15 +87,17 @@ Examples:
   tidegate serve --rules config/rules --socket /tmp/tidegate.sock
   tidegate serve --config /etc/tidegate/tidegate.yaml
 
-Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason, or after a second
-signal, which ends it at once; 2 wrong usage; 75 when another tidegate has the socket or the admin
+Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason, or after a second \
+signal, which ends it at once; 2 wrong usage; 75 when another tidegate has the socket or the admin \
 socket; 101 after a panic.";
 
 /// Runs the command. Standard error carries the log.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
+    sys::return_freed_memory(MAPPED_BYTES_MIN);
+    process_limits::forbid_core_dumps();
     // Before the first line of the log, which may be a file of the largest size allowed.
-    prepare_process();
+    sys::ignore_file_size_signal();
     let (settings, problems) = match settings(args) {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -109,8 +111,8 @@ pub fn run(args: &Args) -> ExitCode {
     let code = match catch_unwind(AssertUnwindSafe(|| serve(args, &settings, &queue))) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => {
-            error!("{failure}");
-            failure.exit_code()
+            error!("{}", failure.0);
+            failure.1.into()
         }
         Err(payload) => {
             restart::note_crash();
@@ -143,7 +145,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
-    let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
+    let listeners = operator_listeners(settings)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let (ledger, state) = (Arc::new(ChangeLedger::default()), Arc::clone(&taken.record));
@@ -156,8 +158,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     process_limits::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
-    let plan = joined.ok().flatten();
-    let fleet = plan.map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
+    let fleet = joined.ok().flatten().map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
     let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
@@ -169,9 +170,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let shutdown = CancellationToken::new();
         let record = rules.record();
         let adapters: [Arc<AdapterCounters>; 3] = Default::default();
-        let (reload_signal, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
+        let (reload_signal, work) = watch::watch(rules, manager.clone())?;
         helpers.add("rules", "changes of the rules are not noticed", work);
-        signals::watch(&shutdown, reload_signal.clone()).map_err(ServeFailure::Run)?;
+        signals::watch(&shutdown, reload_signal.clone())?;
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -197,44 +198,47 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             metrics_failure: Arc::default(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
-        signals::watch_status_requests(admin_state.clone()).map_err(ServeFailure::Run)?;
-        let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
+        signals::watch_status_requests(admin_state.clone())?;
+        let (admin_opened, admin_stop) = add_admin(admin_state, listeners, &helpers);
         // Decision threads start first, in case threads are scarce.
-        let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
-        let _adapters = start_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
-        start_helpers(&helpers, &admin_thread);
+        let server = server::start(&engine, &clock, options).map_err(|error| no_thread(&error))?;
+        add_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
+        start_helpers(&helpers, &admin_opened);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
-        let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::Run);
+        let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::from);
         shutdown.cancel();
-        // This task only notifies the end of serving, and waits for nothing.
+        // It only notifies the end of serving, and waits for nothing.
         let _ = notifier.await;
+        admin_stop.cancel();
+        helpers.await_end(&["admin", "http", "resp", "envoy"]);
         served
     });
     runtime.shutdown_background();
     served.map(|()| end(&helpers, fleet, keeper, &manager))
 }
 
+fn operator_listeners(settings: &Settings) -> Result<Listeners, ServeFailure> {
+    let admin = AdminSocket::first(settings.admin_socket()).map_err(|taken| {
+        let help = "stop the other daemon, or name another path as `admin.socket` in the settings";
+        ServeFailure(format!("the admin socket is taken: {taken}\nhelp: {help}"), EXIT_TAKEN)
+    })?;
+    Ok(Listeners { admin, metrics: settings.metrics })
+}
+
 /// Makes the runtime of the accepting thread.
-fn runtime(pulse: &Arc<ThreadHealth>) -> Result<Runtime, ServeFailure> {
+fn runtime(pulse: &Arc<ThreadHealth>) -> std::io::Result<Runtime> {
     let (parking, unparking) = (Arc::clone(pulse), Arc::clone(pulse));
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .on_thread_park(move || parking.set_accepting_parked(true))
         .on_thread_unpark(move || unparking.set_accepting_parked(false))
-        .build();
-    runtime.map_err(ServeFailure::Run)
-}
-
-fn prepare_process() {
-    sys::return_freed_memory(MAPPED_BYTES_MIN);
-    process_limits::forbid_core_dumps();
-    sys::ignore_file_size_signal();
+        .build()
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
-fn start_helpers(helpers: &Helpers, admin: &AdminThread) {
+fn start_helpers(helpers: &Helpers, admin_opened: &Receiver<()>) {
     if helpers.start() {
-        admin.await_open(OPEN_MAX);
+        let _ = admin_opened.recv_timeout(OPEN_MAX);
     }
     tokio::spawn(helpers.clone().keep_starting());
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
@@ -259,14 +263,14 @@ fn end(
     manager.finish();
 }
 
-fn take_up(args: &Args, settings: &Settings) -> Result<restart::RestoredState, ServeFailure> {
+fn take_up(args: &Args, settings: &Settings) -> std::io::Result<restart::RestoredState> {
     let plan = restart::RestorePlan {
         state: settings.state.as_deref(),
         boot_id: &args.hooks.boot_id,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
-    plan.take_up().map_err(ServeFailure::Run)
+    plan.take_up()
 }
 
 fn start_rules(settings: &Settings, taken: &mut restart::RestoredState, every: Duration) -> RulesInForce {
@@ -288,7 +292,8 @@ fn server_options(
     server::ServerOptions {
         threads: settings.threads,
         connections: settings.connections,
-        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)).with_trusted_refunds(
+        access: DomainAccess::new(
+            settings.domains.iter().map(|domain| (domain.name.clone(), domain.uids.clone())),
             settings.domains.iter().filter(|domain| domain.trusts_refunds).map(|domain| domain.name.clone()),
         ),
         pools: PoolAccess::new(settings.pools.iter().cloned()),
@@ -303,7 +308,7 @@ fn server_options(
 /// Listens on the passed socket, else on one of our own.
 fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
     let wanted = &settings.socket.path;
-    if let Some(listener) = passed_socket::listener().map_err(ServeFailure::Passed)? {
+    if let Some(listener) = passed_socket::listener()? {
         if listener.path() != wanted {
             let (passed, wanted) = (listener.path().display(), wanted.display());
             warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
@@ -373,22 +378,27 @@ fn watch_switches(switches: &Arc<SwitchesStore>, settings: &Settings, helpers: &
 }
 
 /// Without this thread there is no admin socket; decisions continue.
-fn start_admin(state: AdminState, listeners: Listeners, helpers: &Helpers) -> AdminThread {
-    let (admin, work) = AdminThread::new(state, listeners);
+fn add_admin(
+    state: AdminState,
+    listeners: Listeners,
+    helpers: &Helpers,
+) -> (Receiver<()>, CancellationToken) {
+    let ((tell_opened, opened), stop) = (sync_channel(1), CancellationToken::new());
+    let work = admin::work(state, listeners, tell_opened, stop.clone());
     helpers.add("admin", "there is no admin socket and no metrics", work);
-    admin
+    (opened, stop)
 }
 
 /// Adds the thread of each adapter that the settings name.
-fn start_adapters(
+fn add_adapters(
     settings: &Settings,
     server: &server::Server,
     clock: &Arc<Clock>,
     [http, resp, envoy]: [Arc<AdapterCounters>; 3],
     shutdown: &CancellationToken,
     helpers: &Helpers,
-) -> Vec<AdapterThread> {
-    let start = |(protocol, endpoint): &(AdapterProtocol, Endpoint)| {
+) {
+    for (protocol, endpoint) in &settings.adapters {
         let name = protocol.names().1;
         let counters = match protocol {
             AdapterProtocol::Http(_) => &http,
@@ -403,50 +413,58 @@ fn start_adapters(
         });
         let (protocol, counters) = (protocol.clone(), Arc::clone(counters));
         let (connector, clock, stop) = (server.connector(), Arc::clone(clock), shutdown.clone());
-        let (adapter, work) =
-            AdapterThread::new(protocol, endpoint, settings.connections, connector, clock, counters, stop);
+        let limits = settings.connections;
+        let work = adapters::work(protocol, endpoint, limits, connector, clock, counters, stop);
         helpers.add(name, "an adapter is not served", work);
-        adapter
-    };
-    settings.adapters.iter().map(start).collect()
+    }
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.
-fn make_directory_of(socket: &Path) -> Result<(), ServeFailure> {
+fn make_directory_of(socket: &Path) -> Result<(), String> {
     let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty() && !path.exists())
     else {
         return Ok(());
     };
-    let made = std::fs::create_dir(directory);
-    made.map_err(|source| ServeFailure::Directory { path: directory.into(), source })
+    std::fs::create_dir(directory).map_err(|error| {
+        format!(
+            "{}: cannot make the directory of the socket: {}\nhelp: name a socket in another directory: --socket PATH",
+            directory.display(),
+            without_number(&error)
+        )
+    })
 }
 
-fn group_of(settings: &Settings) -> Result<Option<u32>, ServeFailure> {
-    settings.socket.group_number().map_err(|wrong| ServeFailure::Group(wrong.message, wrong.help))
+fn group_of(settings: &Settings) -> Result<Option<u32>, String> {
+    settings.socket.group_number().map_err(|wrong| format!("{}\nhelp: {}", wrong.message, wrong.help))
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ServeFailure {
-    #[error("{}{}", .0, help(.0))]
-    Bind(#[from] BindError),
-    #[error(
-        "the admin socket is taken: {0}\nhelp: stop the other daemon, or name another path as `admin.socket` in the settings"
-    )]
-    Admin(BindError),
-    #[error("{0}")]
-    Passed(String),
-    #[error(
-        "{}: cannot make the directory of the socket: {}\nhelp: name a socket in another directory: --socket PATH",
-        path.display(),
-        without_number(source)
-    )]
-    Directory { path: PathBuf, source: std::io::Error },
-    #[error("{0}\nhelp: {1}")]
-    Group(String, String),
-    #[error("cannot start a single decision thread: {0}; help: raise TasksMax of the unit, or `ulimit -u`")]
-    Threads(std::io::Error),
-    #[error("cannot start: {0}")]
-    Run(std::io::Error),
+fn no_thread(error: &std::io::Error) -> String {
+    format!(
+        "cannot start a single decision thread: {error}; help: raise TasksMax of the unit, or `ulimit -u`"
+    )
+}
+
+/// Why the daemon does not start, with its help, and the exit code.
+#[derive(Debug)]
+struct ServeFailure(String, u8);
+
+impl From<String> for ServeFailure {
+    fn from(message: String) -> ServeFailure {
+        ServeFailure(message, 1)
+    }
+}
+
+impl From<std::io::Error> for ServeFailure {
+    fn from(error: std::io::Error) -> ServeFailure {
+        format!("cannot start: {error}").into()
+    }
+}
+
+impl From<BindError> for ServeFailure {
+    fn from(error: BindError) -> ServeFailure {
+        let is_taken = matches!(error, BindError::Locked { .. } | BindError::InUse { .. });
+        ServeFailure(format!("{error}{}", help(&error)), if is_taken { EXIT_TAKEN } else { 1 })
+    }
 }
 
 /// Says how to end the daemon that has the path.
@@ -466,21 +484,13 @@ fn help(error: &BindError) -> String {
     }
 }
 
-impl ServeFailure {
-    fn exit_code(&self) -> ExitCode {
-        match self {
-            // EX_TEMPFAIL: a start may succeed once the other daemon has stopped.
-            ServeFailure::Bind(BindError::Locked { .. } | BindError::InUse { .. })
-            | ServeFailure::Admin(_) => ExitCode::from(75),
-            _ => ExitCode::FAILURE,
-        }
-    }
-}
-
 /// A thread at work beats several times a second.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 const OPEN_MAX: Duration = Duration::from_secs(1);
+
+/// `EX_TEMPFAIL` of sysexits.h: a start may succeed once the other daemon has stopped.
+const EXIT_TAKEN: u8 = 75;
 
 /// The exit code of a Rust program that panicked.
 const EXIT_PANICKED: u8 = 101;

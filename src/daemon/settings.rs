@@ -103,13 +103,6 @@ pub struct DomainSettings {
     pub(super) unknown: Problem,
 }
 
-impl DomainSettings {
-    /// Returns the name, and the users (uids) that may use the domain.
-    pub(super) fn access(&self) -> (Box<str>, Vec<u32>) {
-        (self.name.clone(), self.uids.clone())
-    }
-}
-
 /// The settings of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 
 use super::descriptors::DescriptorList;
 use super::elements::Elements;
-use super::entries::{ReplyEntry, WireList};
+use super::entries::{WireEntry, WireList};
 use super::fault::{Code, ExpectedField, Fault, FaultReason, FormatFault, expected};
 use super::message::{
     AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, RequestFrame, RequestOptions, UnitsField,
@@ -204,7 +204,7 @@ fn read_units_field<'a, N: Copy>(
     read_number: impl Fn(&mut PayloadReader<'a>) -> Option<N>,
 ) -> Result<UnitsField<'a, N>, FaultReason>
 where
-    (&'a str, N): ReplyEntry<'a>,
+    (&'a str, N): WireEntry<'a>,
 {
     let field = if reader.at_map() {
         read_units(reader).map(UnitsField::Units)
@@ -230,7 +230,7 @@ fn read_priority<'a>(reader: &mut PayloadReader<'a>) -> Result<Option<&'a str>, 
 #[inline(never)]
 fn read_units<'a, N: Copy>(reader: &mut PayloadReader<'a>) -> Option<WireList<'a, (&'a str, N)>>
 where
-    (&'a str, N): ReplyEntry<'a>,
+    (&'a str, N): WireEntry<'a>,
 {
     let count = reader.map()?;
     let entries = WireList::checked(reader, count)?;

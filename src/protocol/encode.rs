@@ -5,7 +5,7 @@
 
 use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
 use super::descriptors::DescriptorList;
-use super::entries::{Abandoned, ReplyEntry};
+use super::entries::{Abandoned, WireEntry};
 use super::message::{
     ChargeFrame, CheckRequest, HelloFrame, MissedCounts, RequestFrame, RequestOptions, UnitsField,
 };
@@ -102,7 +102,7 @@ fn write_units_field<'a, 'o, N: Copy>(
     field: UnitsField<'a, N>,
     write_number: impl Fn(&mut FrameWriter<'o>, N),
 ) where
-    (&'a str, N): ReplyEntry<'a>,
+    (&'a str, N): WireEntry<'a>,
 {
     match field {
         UnitsField::Requests(number) => write_number(writer, number),

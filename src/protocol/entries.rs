@@ -22,12 +22,12 @@ enum ListSource<'a, T> {
 }
 
 /// An entry of a list.
-pub trait ReplyEntry<'a>: Copy + PartialEq + fmt::Debug {
+pub trait WireEntry<'a>: Copy + PartialEq + fmt::Debug {
     /// Reads one entry from the front; `None` if there is none, or none that version 1 allows.
     fn read(bytes: &mut &'a [u8]) -> Option<Self>;
 }
 
-impl<'a, T: ReplyEntry<'a>> WireList<'a, T> {
+impl<'a, T: WireEntry<'a>> WireList<'a, T> {
     /// Reads `count` entries and keeps their bytes.
     pub(super) fn checked(reader: &mut PayloadReader<'a>, count: usize) -> Option<WireList<'a, T>> {
         let start = reader.rest();
@@ -80,33 +80,33 @@ impl<T> Default for WireList<'_, T> {
     }
 }
 
-impl<'a, T: ReplyEntry<'a>> PartialEq for WireList<'a, T> {
+impl<'a, T: WireEntry<'a>> PartialEq for WireList<'a, T> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl<'a, T: ReplyEntry<'a> + Eq> Eq for WireList<'a, T> {}
+impl<'a, T: WireEntry<'a> + Eq> Eq for WireList<'a, T> {}
 
-impl<'a, T: ReplyEntry<'a>> fmt::Debug for WireList<'a, T> {
+impl<'a, T: WireEntry<'a>> fmt::Debug for WireList<'a, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
 
-impl<'a> ReplyEntry<'a> for (&'a str, u64) {
+impl<'a> WireEntry<'a> for (&'a str, u64) {
     fn read(bytes: &mut &'a [u8]) -> Option<Self> {
         read(bytes, |reader| Some((reader.name()?, reader.unsigned()?)))
     }
 }
 
-impl<'a> ReplyEntry<'a> for (&'a str, i64) {
+impl<'a> WireEntry<'a> for (&'a str, i64) {
     fn read(bytes: &mut &'a [u8]) -> Option<Self> {
         read(bytes, |reader| Some((reader.name()?, reader.amount()?)))
     }
 }
 
-impl<'a> ReplyEntry<'a> for (u64, u64) {
+impl<'a> WireEntry<'a> for (u64, u64) {
     fn read(bytes: &mut &'a [u8]) -> Option<Self> {
         read(bytes, |reader| {
             let more = reader.array()?.checked_sub(2)?;

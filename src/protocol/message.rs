@@ -2,7 +2,7 @@
 
 use strum::VariantArray;
 
-use super::entries::{Abandoned, ReplyEntry, WireList};
+use super::entries::{Abandoned, WireEntry, WireList};
 use crate::terms::{RefundReference, WorkOutcome};
 
 /// One request, without its descriptors.
@@ -113,7 +113,7 @@ pub type AmountField<'a> = UnitsField<'a, i64>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitsField<'a, N>
 where
-    (&'a str, N): ReplyEntry<'a>,
+    (&'a str, N): WireEntry<'a>,
 {
     /// In the unit `requests`.
     Requests(N),

@@ -35,6 +35,7 @@ mod name;
 mod options;
 mod reader;
 mod reply;
+mod shorten;
 mod wellformed;
 mod writer;
 
@@ -43,7 +44,7 @@ pub use decode_reply::{ReplyScratch, decode_reply};
 pub use descriptors::DescriptorList;
 pub use encode::{TooLarge, encode_request};
 pub use encode_reply::{encode_decision, encode_fault, encode_reply};
-pub use entries::{Abandoned, ReplyEntry, WireList};
+pub use entries::{Abandoned, WireEntry, WireList};
 pub use fault::{Code, Fault};
 pub use frame::{FrameSplit, split_frame};
 pub use message::{
@@ -52,6 +53,7 @@ pub use message::{
 };
 pub(crate) use name::is_name;
 pub use reply::{DecisionReply, LimitEntry, WireReply};
+pub use shorten::{shorten, shorten_value};
 
 pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 

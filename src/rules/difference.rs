@@ -9,44 +9,28 @@ use super::problem::shortened;
 use super::rule::RuleField;
 use crate::terms::counted;
 
-/// The changes by domain, one line each, in the order of the new rules; removed domains come last.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
-    changes: Vec<String>,
-}
-
-impl Difference {
-    /// Compares two lists of domains.
-    pub fn between(old: &[Arc<Domain>], new: &[Arc<Domain>]) -> Difference {
-        let mut changes = Vec::new();
-        let before: HashMap<&str, &Arc<Domain>> = old.iter().map(|domain| (domain.name(), domain)).collect();
-        let rules = |domain: &Domain| counted(domain.rules().len(), "rule");
-        for domain in new {
-            match before.get(domain.name()) {
-                None => changes.push(format!("{}: new, {}", domain.name(), rules(domain))),
-                Some(known) if Arc::ptr_eq(known, domain) => {}
-                Some(known) => compare(known, domain, &mut changes),
-            }
+/// Compares two lists of domains. Returns the changes by domain, one line each, in the order of the new rules; removed domains
+/// come last. Of thousands of changes it returns the first few hundred, and a count of the rest.
+pub fn changes(old: &[Arc<Domain>], new: &[Arc<Domain>]) -> Vec<String> {
+    let mut changes = Vec::new();
+    let before: HashMap<&str, &Arc<Domain>> = old.iter().map(|domain| (domain.name(), domain)).collect();
+    let rules = |domain: &Domain| counted(domain.rules().len(), "rule");
+    for domain in new {
+        match before.get(domain.name()) {
+            None => changes.push(format!("{}: new, {}", domain.name(), rules(domain))),
+            Some(known) if Arc::ptr_eq(known, domain) => {}
+            Some(known) => compare(known, domain, &mut changes),
         }
-        let now: HashSet<&str> = new.iter().map(|domain| domain.name()).collect();
-        let removed = old.iter().filter(|domain| !now.contains(domain.name()));
-        changes.extend(removed.map(|domain| {
-            format!("{}: removed with its {}: it has NO LIMITS now", domain.name(), rules(domain))
-        }));
-        Difference { changes }
     }
-
-    /// Whether nothing changed.
-    pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    /// Returns the first few hundred changes, and a count of the rest.
-    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
-        let more = self.changes.len().saturating_sub(LINES_MAX);
-        let rest = (more > 0).then(|| format!("and {more} more changes"));
-        self.changes.iter().take(LINES_MAX).cloned().chain(rest)
-    }
+    let now: HashSet<&str> = new.iter().map(|domain| domain.name()).collect();
+    let removed = old.iter().filter(|domain| !now.contains(domain.name()));
+    changes.extend(removed.map(|domain| {
+        format!("{}: removed with its {}: it has NO LIMITS now", domain.name(), rules(domain))
+    }));
+    let more = changes.len().saturating_sub(LINES_MAX);
+    changes.truncate(LINES_MAX);
+    changes.extend((more > 0).then(|| format!("and {more} more changes")));
+    changes
 }
 
 /// Returns all parts of a domain: their names in differences, and their fields.
@@ -111,8 +95,7 @@ fn from_to(field: &str, old: Option<&str>, new: Option<&str>) -> String {
 }
 
 /// Fields whose change discards the state of a rule.
-const STATE_FIELDS: [&str; 8] =
-    ["algorithm", "window", "key", "unit", "buckets", "align", "timezone", "scope"];
+const STATE_FIELDS: [&str; 6] = ["algorithm", "window", "key", "unit", "buckets", "scope"];
 
 /// A log with more lines is not read.
 const LINES_MAX: usize = 200;

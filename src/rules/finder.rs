@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
 
 use super::prefixes::Prefixes;
+use super::values::VALUE_BYTES_MAX;
 use super::{Network, Pattern, fold, network};
 
 /// A necessary condition of a pattern by which values are looked up.
@@ -188,6 +189,3 @@ impl<I> Networks<I> {
         found.any(|items| is_enough(items))
     }
 }
-
-/// The longest value that the wire protocol carries.
-const VALUE_BYTES_MAX: usize = 1_024;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use strum::{Display, IntoStaticStr};
 
 use super::percent;
@@ -88,12 +88,15 @@ pub enum FleetMode {
 }
 
 /// The result for a request if its host has no token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema, IntoStaticStr, Display)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr, Display,
+)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 #[schemars(inline)]
 pub enum OnMiss {
     /// Allowed on credit, within `max_over`.
+    #[default]
     Admit,
     /// Refused.
     Refuse,
@@ -250,7 +253,8 @@ fn in_lowest_terms((num, den): (u64, u64)) -> (u64, u64) {
 /// of R·W.
 ///
 /// In a window all hosts together admit at most `N + extra`, which includes unreported requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FleetBound {
     /// The host count.
     pub hosts: u32,
@@ -259,18 +263,23 @@ pub struct FleetBound {
     /// The excess in tokens, once in any span.
     pub extra: u32,
     /// The share of the rate that hosts with little use of the key may never report, in thousandths.
+    #[serde(rename = "quiet_permille")]
     pub quiet: u16,
     /// The largest burst, and the largest cost of one request, that passes on a host without tokens of the key while
     /// Redis answers in time.
+    #[serde(rename = "cold_max")]
     pub cold: u32,
     /// Commands about one key per second, of all hosts, if they use its rate evenly by requests of one token; `None` for
     /// permits. With `admit` and `refuse` the most.
     pub commands_per_second: Option<u64>,
     /// Whether `extra` applies once per window.
+    #[serde(skip)]
     pub windows: bool,
     /// The unit that hosts borrow: `token`, or `place` for permits.
+    #[serde(skip)]
     pub unit: &'static str,
     /// The fleet budget.
+    #[serde(skip)]
     limit: u32,
 }
 

@@ -8,16 +8,17 @@ use arrayvec::ArrayVec;
 use super::{fold, network};
 
 /// One attribute of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct KeyPart {
     /// The attribute's name.
     pub attribute: Box<str>,
     /// The transformation of its value.
+    #[serde(flatten)]
     pub transform: Transform,
 }
 
 /// The transformation of a value in a key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct Transform {
     /// Convert to lower case.
     pub lowercase: bool,

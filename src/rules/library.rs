@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::condition::joined;
 use super::contents::{FileFingerprints, Fingerprint};
-use super::difference::Difference;
+use super::difference::changes;
 use super::load::{FileDomains, Loaded, read_kept, read_knowing};
 use super::source::{NamedTable, Source};
 use super::{Domain, Problem, Scopes};
@@ -63,17 +64,20 @@ pub struct Reading {
     /// The reason if no domain was swapped.
     pub halt: Option<NotApplied>,
     /// Changes from the previous rules to the new ones.
-    pub difference: Difference,
+    pub changes: Vec<String>,
 }
 
 /// Why a reading is not applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotApplied {
     /// The files cannot be listed.
+    #[error("the rules cannot be read")]
     Unlisted,
     /// The files changed repeatedly during reading, so the result may mix two versions.
+    #[error("the files changed all the time while they were read")]
     Unsettled,
     /// These files do not name their domain and never did, so that any domain may be affected.
+    #[error("the domain of these files cannot be read: {}", joined(.0.iter().take(FILES_SHOWN)))]
     Homeless(Vec<Arc<str>>),
 }
 
@@ -177,10 +181,10 @@ impl Library {
         let (kept, without): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|name| self.find(name).is_some());
         good.extend(kept.iter().filter_map(|name| self.find(name)).cloned());
-        let difference = Difference::between(&shared(&self.good), &shared(&good));
+        let changes = changes(&shared(&self.good), &shared(&good));
         (self.good, self.begun) = (good, true);
         self.remembered = Vec::new();
-        Reading { problems, kept, without, recalled, homeless, halt, difference }
+        Reading { problems, kept, without, recalled, homeless, halt, changes }
     }
 
     /// Restores wanted domains of an earlier process, unless a reading was applied; returns their names.
@@ -215,8 +219,8 @@ impl Library {
     }
 
     /// Returns the domains in force, each with the fingerprint of its files.
-    pub fn fingerprints(&self) -> impl Iterator<Item = (&str, Fingerprint)> + '_ {
-        self.good.iter().map(|good| (good.domain.name(), good.content))
+    pub fn fingerprints(&self) -> impl Iterator<Item = (&Domain, Fingerprint)> + '_ {
+        self.good.iter().map(|good| (&*good.domain, good.content))
     }
 
     /// Reads until the files do not change meanwhile, so that versions are not mixed, at most
@@ -276,6 +280,9 @@ impl DomainTexts {
 fn shared(good: &[ReadDomain]) -> Vec<Arc<Domain>> {
     good.iter().map(|good| Arc::clone(&good.domain)).collect()
 }
+
+/// As many names as fit a line.
+const FILES_SHOWN: usize = 16;
 
 /// Each reading takes a fraction of a second at most. Later writes trigger another reload.
 const READINGS_MAX: u32 = 4;

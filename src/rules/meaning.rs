@@ -68,7 +68,13 @@ struct KindFields<'n> {
 
 fn limit_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Option<RuleAndCandidate> {
     let fields: RuleFields<'_> = de::read_whole(node, report)?;
-    let own = |key: &[KeyPart], report: &mut Report<'_>| limits::rate(&fields, key, Mapping(node), report);
+    let own = |key: &[KeyPart], report: &mut Report<'_>| KindFields {
+        algorithm: fields.algorithm.unwrap_or_default().into(),
+        admitted: limits::admitted(&fields, key, Mapping(node), report),
+        unit: fields.unit,
+        refund_on: fields.refund_on,
+        max_over: fields.max_over,
+    };
     rule(&fields.common, own, Mapping(node), given, report)
 }
 
@@ -78,8 +84,13 @@ fn concurrency_rule(
     report: &mut Report<'_>,
 ) -> Option<RuleAndCandidate> {
     let fields: ConcurrencyFields<'_> = de::read_whole(node, report)?;
-    let own =
-        |key: &[KeyPart], report: &mut Report<'_>| limits::concurrency(&fields, key, Mapping(node), report);
+    let own = |key: &[KeyPart], report: &mut Report<'_>| KindFields {
+        algorithm: "concurrency",
+        admitted: Some(limits::admitted_work(&fields, key, Mapping(node), report)),
+        unit: None,
+        refund_on: None,
+        max_over: None,
+    };
     rule(&fields.common, own, Mapping(node), given, report)
 }
 

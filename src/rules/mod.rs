@@ -44,7 +44,7 @@ pub mod yaml;
 
 pub use condition::{Condition, Pattern, conditions};
 pub use contents::{Fingerprint, glance};
-pub use difference::Difference;
+pub use difference::changes;
 pub use fleet::{
     CellRate, FleetBound, FleetMode, FleetSettings, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, Region, Scope,
     Scopes, WholeNumbers,

@@ -96,6 +96,11 @@ impl Rule {
         if self.fleet.is_some() { Scope::Fleet } else { Scope::Host }
     }
 
+    /// Whether the rule limits concurrency: it counts work in progress, whatever that costs.
+    pub fn counts_work(&self) -> bool {
+        self.expires.is_some()
+    }
+
     /// Returns the fields as texts in the notation of rules files, for comparisons and queries. Those without a value are left
     /// out.
     pub fn fields(&self) -> Vec<RuleField> {
@@ -104,7 +109,7 @@ impl Rule {
         let overrides = self.overrides.as_ref().map(|overrides| self.limit.overrides_text(overrides));
         let mut fields =
             vec![("match", conditions(&self.conditions)), ("key", format!("[{}]", joined(&self.key)))];
-        fields.extend(self.limit.fields(self.expires.is_some()));
+        fields.extend(self.limit.fields(self.counts_work()));
         fields.extend([
             ("expires", text(self.expires.map(span))),
             ("mode", self.mode.to_string()),

@@ -90,6 +90,9 @@ pub(crate) fn check_name(name: &str, what: &str) -> Result<(), ValueProblem> {
 /// The maximum on the wire.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
+/// The maximum on the wire.
+pub(super) const VALUE_BYTES_MAX: usize = 1_024;
+
 /// Implements `Deserialize` for types that are read from a [`FieldText`] or a [`Scalar`].
 macro_rules! read_from {
     ($([$($of:tt)*] $type:ty, $source:ident => $read:expr;)*) => {$(

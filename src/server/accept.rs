@@ -14,9 +14,7 @@ use super::ServerState;
 use super::connections::{ConnectionPermit, ConnectionRefusal, ConnectionRegistry};
 use super::decision_thread::DecisionThread;
 use super::listener::{BACKLOG, Listener};
-use super::log_throttle::LogThrottle;
 use super::socket_file;
-use crate::clock::Timestamp;
 use crate::protocol::{Code, WireReply, encode_reply};
 
 /// Accepts until shutdown. Errors of single connections and a lack of descriptors do not end it.
@@ -29,8 +27,7 @@ pub(super) async fn run(
     let mut watched = listener.watch()?;
     let mut next_thread = threads.iter().cycle();
     let mut queue = AcceptedQueue::new();
-    let mut shortage = ShortagePause::default();
-    let refusals = RefusalLog::default();
+    let mut last_pause = None;
     while !shutdown.is_cancelled() {
         let first = if queue.is_empty() {
             tokio::select! {
@@ -48,7 +45,7 @@ pub(super) async fn run(
         };
         let accepted = accept_some(first, listener, |socket, user| {
             let socket = Arc::new(socket);
-            if let Some(permit) = admit(shared, &socket, user, &refusals) {
+            if let Some(permit) = admit(shared, &socket, user) {
                 queue.push(user, (socket, permit));
             }
         });
@@ -57,13 +54,15 @@ pub(super) async fn run(
             thread.assign(socket, permit);
         }
         match accepted {
-            Ok(()) => shortage.pause = None,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => shortage.pause = None,
+            Ok(()) => last_pause = None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => last_pause = None,
             // Connections with a permit are assigned before the pause.
             Err(error) if is_shortage(&error) && !queue.is_empty() => {}
             Err(error) if is_shortage(&error) => {
                 // Open connections are served meanwhile; new ones wait in the backlog.
-                let pause = shortage.begin_pause(&error, shared.clock.now().at);
+                warn!(%error, "no connection can be let in: raise the limit of open files (LimitNOFILE=, ulimit -n)");
+                let pause = last_pause.map_or(PAUSE_MIN, |pause: Duration| (pause * 2).min(PAUSE_MAX));
+                last_pause = Some(pause);
                 tokio::select! {
                     () = shutdown.cancelled() => break,
                     () = tokio::time::sleep(pause) => {}
@@ -102,13 +101,12 @@ async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
 
 /// Admits the connections that wait in the backlog at shutdown: their requests are answered during the drain.
 pub(super) fn admit_backlog(listener: &Listener, shared: &Arc<ServerState>, threads: &[DecisionThread]) {
-    let refusals = RefusalLog::default();
     // At most one backlog: clients keep connecting to a passed socket, and wait for the next daemon.
     for thread in threads.iter().cycle().take(usize::from(BACKLOG)) {
         match listener.try_accept().and_then(|socket| Ok((peer_uid(&socket)?, socket))) {
             Ok((user, socket)) => {
                 let socket = Arc::new(socket);
-                if let Some(permit) = admit(shared, &socket, user, &refusals) {
+                if let Some(permit) = admit(shared, &socket, user) {
                     thread.assign(socket, permit);
                 }
             }
@@ -127,25 +125,20 @@ pub(super) fn admit(
     shared: &Arc<ServerState>,
     socket: &Arc<UnixStream>,
     user: u32,
-    refusals: &RefusalLog,
 ) -> Option<ConnectionPermit> {
     let admitted = ConnectionRegistry::admit(shared, socket, user);
     if let Err(refusal) = &admitted {
         shared.options.telemetry.count_refused(*refusal);
     }
-    let (throttle, message) = match admitted {
+    let message = match admitted {
         Ok(permit) => return Some(permit),
         Err(ConnectionRefusal::Draining) => return None,
-        Err(ConnectionRefusal::Full) => {
-            (&refusals.full, "there are as many connections as `connections.max` allows")
-        }
+        Err(ConnectionRefusal::Full) => "there are as many connections as `connections.max` allows",
         Err(ConnectionRefusal::FullForUser) => {
-            (&refusals.full_for_user, "this user has as many connections as `connections.per_user` allows")
+            "this user has as many connections as `connections.per_user` allows"
         }
     };
-    if let Some(refused) = throttle.count_event(shared.clock.now().at) {
-        warn!(user, refused, "{message}: more are refused");
-    }
+    warn!(user, "{message}: more are refused");
     let mut reply = Vec::new();
     encode_reply(&mut reply, &WireReply::Error { id: None, code: Code::Busy, message });
     // A new socket has room for it. On an error the closed connection is the reply.
@@ -194,32 +187,6 @@ impl<T> AcceptedQueue<T> {
     }
 }
 
-/// Pauses that grow while a shortage lasts.
-#[derive(Debug, Default)]
-struct ShortagePause {
-    pause: Option<Duration>,
-    throttle: LogThrottle,
-}
-
-impl ShortagePause {
-    /// Logs the shortage and returns the next pause.
-    fn begin_pause(&mut self, error: &io::Error, now: Timestamp) -> Duration {
-        if self.throttle.count_event(now).is_some() {
-            warn!(%error, "no connection can be let in: raise the limit of open files (LimitNOFILE=, ulimit -n)");
-        }
-        let pause = self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
-        self.pause = Some(pause);
-        pause
-    }
-}
-
-/// The throttles of log lines about refused connections, by reason.
-#[derive(Debug, Default)]
-pub(super) struct RefusalLog {
-    full: LogThrottle,
-    full_for_user: LogThrottle,
-}
-
 /// Connections accepted between two yields, at which housekeeping runs.
 const ACCEPTED_PER_ROUND: usize = 64;
 
@@ -227,6 +194,7 @@ const ACCEPTED_PER_ROUND: usize = 64;
 /// before the rest of a flood.
 const ASSIGNED_PER_ROUND: usize = 16;
 
+/// Pauses grow while a shortage lasts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 

@@ -5,9 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::warn;
 
-use super::log_throttle::LogThrottle;
-use crate::clock::Timestamp;
-
 /// The domains that not every user may use.
 #[derive(Debug, Default)]
 pub struct DomainAccess {
@@ -15,25 +12,21 @@ pub struct DomainAccess {
     restricted: BTreeMap<Box<str>, BTreeSet<u32>>,
     /// The domains in which a negative charge need not name the charge that it refunds.
     trusted_refunds: BTreeSet<Box<str>>,
-    throttle: LogThrottle,
 }
 
 impl DomainAccess {
-    /// Makes the access from domains and their users. A domain without users, or not listed, is open to all.
+    /// Makes the access from domains and their users, and the domains in which a negative charge need not name the charge that
+    /// it refunds. A domain without users, or not listed, is open to all.
     #[must_use]
-    pub fn new(domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>) -> DomainAccess {
+    pub fn new(
+        domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>,
+        trusted_refunds: impl IntoIterator<Item = Box<str>>,
+    ) -> DomainAccess {
         let restricted = domains.into_iter().filter(|(_, users)| !users.is_empty());
         DomainAccess {
             restricted: restricted.map(|(name, users)| (name, users.into_iter().collect())).collect(),
-            ..DomainAccess::default()
+            trusted_refunds: trusted_refunds.into_iter().collect(),
         }
-    }
-
-    /// Sets the domains in which a negative charge need not name the charge that it refunds.
-    #[must_use]
-    pub fn with_trusted_refunds(mut self, domains: impl IntoIterator<Item = Box<str>>) -> DomainAccess {
-        self.trusted_refunds = domains.into_iter().collect();
-        self
     }
 
     /// Whether a negative charge in a domain need not name the charge that it refunds.
@@ -50,29 +43,11 @@ impl DomainAccess {
     pub(super) fn is_open(&self, domain: &str, user: u32) -> bool {
         self.restricted.get(domain).is_none_or(|users| users.contains(&user))
     }
-
-    /// Logs a refused request, which the clients refuse as well. The domain comes from the settings, so this logs
-    /// no text of a client.
-    pub(super) fn log_refusal(&self, domain: &str, user: u32, now: Timestamp) {
-        if let Some(requests) = self.throttle.count_event(now) {
-            warn!(
-                domain,
-                user,
-                requests,
-                "this domain is not open to this user: its requests are refused; \
-                 help: add the user to `domains.{domain}.uids`"
-            );
-        }
-    }
 }
 
-/// The pools that have limits in the settings.
+/// The pools that have limits in the settings, by name.
 #[derive(Debug, Default)]
-pub struct PoolAccess {
-    /// By name.
-    pools: BTreeMap<Box<str>, PoolLimits>,
-    throttle: LogThrottle,
-}
+pub struct PoolAccess(BTreeMap<Box<str>, PoolLimits>);
 
 /// The limits of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,14 +73,13 @@ impl PoolAccess {
     /// Makes the access from the limits of pools. A pool that is not listed is open to all.
     #[must_use]
     pub fn new(pools: impl IntoIterator<Item = PoolLimits>) -> PoolAccess {
-        let pools = pools.into_iter().map(|limits| (limits.name.clone(), limits)).collect();
-        PoolAccess { pools, throttle: LogThrottle::default() }
+        PoolAccess(pools.into_iter().map(|limits| (limits.name.clone(), limits)).collect())
     }
 
     /// Checks that a process of this user may join this pool with this number of slots. Logs a refusal, as the
     /// clients then refuse its requests.
-    pub(super) fn check(&self, pool: &str, user: u32, slots: u32, now: Timestamp) -> Result<(), PoolRefusal> {
-        let Some(limits) = self.pools.get(pool) else { return Ok(()) };
+    pub(super) fn check(&self, pool: &str, user: u32, slots: u32) -> Result<(), PoolRefusal> {
+        let Some(limits) = self.0.get(pool) else { return Ok(()) };
         let refusal = if !limits.uids.is_empty() && !limits.uids.contains(&user) {
             PoolRefusal::User { pool: limits.name.clone(), user }
         } else if let Some(max) = limits.slots_max.filter(|max| slots > *max) {
@@ -113,14 +87,9 @@ impl PoolAccess {
         } else {
             return Ok(());
         };
-        if let Some(connections) = self.throttle.count_event(now) {
-            // The name comes from the settings, so this logs no text of a client.
-            let pool = &limits.name;
-            warn!(
-                user,
-                connections, "{refusal}: its requests are refused; help: see `pools.{pool}` in the settings"
-            );
-        }
+        // The name comes from the settings, so this logs no text of a client.
+        let pool = &limits.name;
+        warn!(user, "{refusal}: its requests are refused; help: see `pools.{pool}` in the settings");
         Err(refusal)
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct FrameHandler {
 impl FrameHandler {
     /// Makes the handler of a connection whose HELLO was not received yet.
     pub(super) fn new(shared: Arc<ServerState>, info: ConnectionInfo) -> FrameHandler {
-        let charge = MemoryCharge::new(Arc::clone(&shared), info.user, AccountUse::PendingRequests);
+        let charge = MemoryCharge::new(&shared.engine, info.user, AccountUse::PendingRequests);
         FrameHandler {
             member: None,
             shared,
@@ -237,7 +237,7 @@ impl FrameHandler {
         if let Some(remote_checker) = &self.shared.options.remote_checker {
             match self.pending.add(payload, shortfalls, is_second, now.at, remote_checker) {
                 Ok(()) => return AfterFrame::Continue,
-                Err(reason) => self.shared.count_not_pending(reason, now.at),
+                Err(reason) => self.shared.count_not_pending(reason),
             }
         }
         let check = RemoteCheck { result: Some(RemoteCheckResult::TimedOut(shortfalls)), may_wait: false };

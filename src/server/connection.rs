@@ -44,7 +44,7 @@ pub(super) async fn serve(
         buffer_bytes: BUFFER_BYTES,
         may_have_more: false,
         replies: Vec::new(),
-        charge: MemoryCharge::new(Arc::clone(&shared), permit.user, AccountUse::Buffers),
+        charge: MemoryCharge::new(&shared.engine, permit.user, AccountUse::Buffers),
         hello_deadline: Some(Box::pin(sleep(HELLO_TIMEOUT))),
         frame_deadline: None,
         write_closed: false,

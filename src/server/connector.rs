@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc::WeakUnboundedSender;
 
 use super::ServerState;
-use super::accept::{RefusalLog, admit};
+use super::accept::admit;
 use super::decision_thread::{Assignment, DecisionThread};
 use crate::terms::Mode;
 
@@ -18,7 +18,6 @@ pub struct Connector {
     shared: Arc<ServerState>,
     threads: Vec<WeakUnboundedSender<Assignment>>,
     next: AtomicUsize,
-    refusals: RefusalLog,
 }
 
 impl Connector {
@@ -27,7 +26,6 @@ impl Connector {
             shared: Arc::clone(shared),
             threads: threads.iter().map(DecisionThread::assignments).collect(),
             next: AtomicUsize::new(0),
-            refusals: RefusalLog::default(),
         }
     }
 
@@ -47,7 +45,7 @@ impl Connector {
         own.set_nonblocking(true)?;
         served.set_nonblocking(true)?;
         let served = Arc::new(served);
-        if let Some(permit) = admit(&self.shared, &served, user, &self.refusals) {
+        if let Some(permit) = admit(&self.shared, &served, user) {
             let number = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len().max(1);
             let thread = self.threads.get(number).and_then(WeakUnboundedSender::upgrade);
             // Without its thread, as during the drain, the connection is closed here.

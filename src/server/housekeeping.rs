@@ -30,7 +30,7 @@ async fn run(shared: Arc<ServerState>) {
     let engine = &shared.engine;
     let mut ticks = interval(Duration::from_millis(TICK_MILLIS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut file_checked = None;
+    let (mut file_checked, mut missed_logged) = (None, None);
     let mut pauses = Pauses::default();
     loop {
         ticks.tick().await;
@@ -40,7 +40,7 @@ async fn run(shared: Arc<ServerState>) {
             engine.defer_lease_ends(until);
         }
         if let Some(by) = stepped_back.filter(|by| *by >= LOGGED_STEP_MIN) {
-            shared.log_clock_step(by, now.at);
+            shared.log_clock_step(by);
         }
         if file_checked.is_none_or(|checked| now.at.since(checked) >= socket_file::CHECK_EVERY) {
             file_checked = Some(now.at);
@@ -53,7 +53,10 @@ async fn run(shared: Arc<ServerState>) {
         engine.sweep(now);
         shared.processes.forget_ended(engine);
         shared.options.thread_health.beat_accepting(now.at);
-        shared.missed.log_if_due(now.at);
+        let is_due = missed_logged.is_none_or(|logged| now.at.since(logged) >= LOG_MISSED_EVERY);
+        if is_due && shared.missed.log() {
+            missed_logged = Some(now.at);
+        }
         if is_idle(&shared) {
             // A connection ends the pause. The next tick is then due, at least one interval after the last.
             let _ = timeout(IDLE_PAUSE, shared.connections.first.notified()).await;
@@ -98,6 +101,9 @@ const DEFERRAL_MAX: Duration = Duration::from_secs(30);
 
 /// The smallest step of the wall clock that is logged: corrections by time servers are smaller.
 const LOGGED_STEP_MIN: Duration = Duration::from_millis(100);
+
+/// The least time between log lines about missed decisions: clients report them at any rate.
+const LOG_MISSED_EVERY: Duration = Duration::from_secs(10);
 
 /// The pause before a restart, so that housekeeping that always panics does not use the CPU.
 const AFTER_PANIC: Duration = Duration::from_millis(100);

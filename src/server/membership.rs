@@ -66,7 +66,7 @@ impl Membership {
         library: ClientKind,
         now: Now,
     ) -> Result<Membership, HelloRefusal> {
-        shared.options.pools.check(hello.pool, info.user, hello.slots, now.at)?;
+        shared.options.pools.check(hello.pool, info.user, hello.slots)?;
         // The pid of HELLO is used only if the kernel confirms it.
         let kernel_pid = || sys::peer_pid(&info.socket).ok().flatten();
         let pid = hello.pid.filter(|pid| kernel_pid() == Some(*pid));

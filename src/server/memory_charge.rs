@@ -7,13 +7,11 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use super::ServerState;
-use crate::engine::{Account, AccountUse};
+use crate::engine::{Account, AccountUse, Engine};
 
 /// The charge of one connection for one use, credited by its drop.
 #[derive(Debug)]
 pub(super) struct MemoryCharge {
-    shared: Arc<ServerState>,
     user: u32,
     account: Arc<Account>,
     purpose: AccountUse,
@@ -22,16 +20,22 @@ pub(super) struct MemoryCharge {
 
 impl MemoryCharge {
     /// Makes a charge of 0 bytes.
-    pub(super) fn new(shared: Arc<ServerState>, user: u32, purpose: AccountUse) -> MemoryCharge {
-        let account = shared.engine.account(user);
-        MemoryCharge { shared, user, account, purpose, bytes: 0 }
+    pub(super) fn new(engine: &Engine, user: u32, purpose: AccountUse) -> MemoryCharge {
+        MemoryCharge { user, account: engine.account(user), purpose, bytes: 0 }
     }
 
     /// Sets the charge. Returns false, without a change, if the account has no room.
     pub(super) fn set_bytes(&mut self, bytes: usize) -> bool {
         if bytes > self.bytes {
             if !self.account.grow(self.purpose, bytes - self.bytes) {
-                self.log_full();
+                // Requests that cannot wait have a line of their own.
+                if self.purpose == AccountUse::Buffers {
+                    warn!(
+                        user = self.user,
+                        "the connections of this user hold 16 MiB of unread replies, large frames and reports, or all \
+                         users together 64 MiB: some are closed"
+                    );
+                }
                 return false;
             }
         } else {
@@ -39,23 +43,6 @@ impl MemoryCharge {
         }
         self.bytes = bytes;
         true
-    }
-
-    /// Logs that connections are closed. Requests that cannot wait have a metric instead.
-    #[cold]
-    fn log_full(&self) {
-        if self.purpose != AccountUse::Buffers {
-            return;
-        }
-        let now = self.shared.clock.now().at;
-        if let Some(connections) = self.shared.account_throttle.count_event(now) {
-            warn!(
-                user = self.user,
-                connections,
-                "the connections of this user hold 16 MiB of unread replies, large frames and reports, or all \
-                 users together 64 MiB: some are closed"
-            );
-        }
     }
 }
 

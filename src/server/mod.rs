@@ -12,7 +12,6 @@ mod decision_thread;
 mod fair_queue;
 mod housekeeping;
 mod listener;
-mod log_throttle;
 mod membership;
 mod memory_charge;
 mod pending;
@@ -36,13 +35,12 @@ pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
 pub use listener::{BindError, Listener, connect_at_once, retry_until_open};
-pub use log_throttle::LogThrottle;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
 pub use socket_file::SocketFile;
 pub use telemetry::{RAISED, ServerCounters};
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::engine::{Engine, SharedRemoteChecker};
 use crate::protocol::{Code, MissedCounts, WireReply, encode_reply};
 use crate::record::Recorder;
@@ -88,12 +86,6 @@ struct ServerState {
     /// A number that differs at every start, so that a client detects a restart.
     boot: u64,
     missed: MissedReports,
-    /// Throttles log lines about requests that cannot wait for their remote check.
-    pending_throttle: LogThrottle,
-    /// Throttles log lines about connections that are closed because the account of their user is full.
-    account_throttle: LogThrottle,
-    /// Throttles log lines about a wall clock that was set back.
-    clock_throttle: LogThrottle,
 }
 
 impl ServerState {
@@ -115,26 +107,17 @@ impl ServerState {
     }
 
     /// Counts and logs a step back of the wall clock.
-    fn log_clock_step(&self, by: Duration, now: Timestamp) {
+    fn log_clock_step(&self, by: Duration) {
         self.options.telemetry.clock_steps_back.fetch_add(1, Ordering::Relaxed);
-        if let Some(steps) = self.clock_throttle.count_event(now) {
-            warn!(
-                by_seconds = by.as_secs_f64(),
-                steps, "the wall clock was set back: windows still last no longer than their own length"
-            );
-        }
+        let by_seconds = by.as_secs_f64();
+        warn!(by_seconds, "the wall clock was set back: windows still last no longer than their own length");
     }
 
     /// Counts and logs a request that is decided without waiting for its remote check.
     #[cold]
-    fn count_not_pending(&self, reason: NotPending, now: Timestamp) {
+    fn count_not_pending(&self, reason: NotPending) {
         self.options.telemetry.count_not_pending(reason);
-        if let Some(requests) = self.pending_throttle.count_event(now) {
-            warn!(
-                requests,
-                "too many requests wait for remote checks: further ones are decided by `on_redis_down`"
-            );
-        }
+        warn!("too many requests wait for remote checks: further ones are decided by `on_redis_down`");
     }
 }
 
@@ -159,9 +142,6 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         // Without randomness a client misses a restart; nothing else depends on this number.
         boot: u64::from_le_bytes(sys::random_bytes().unwrap_or_default()) >> 1,
         missed: MissedReports::default(),
-        pending_throttle: LogThrottle::default(),
-        account_throttle: LogThrottle::default(),
-        clock_throttle: LogThrottle::default(),
         options,
     });
     let options = &shared.options;
@@ -210,7 +190,7 @@ impl Server {
             warn!("some clients did not read their last replies in time");
         }
         housekeeping.abort();
-        shared.missed.log_now();
+        shared.missed.log();
         Ok(())
     }
 }

@@ -14,7 +14,6 @@ use tracing::{info, warn};
 
 use super::ServerState;
 use super::connections::ConnectionLimits;
-use super::log_throttle::LogThrottle;
 use super::membership::ConnectionInfo;
 use crate::engine::{Engine, Session};
 use crate::record::{EventOrigin, NotedKind, SESSION_BYTES};
@@ -27,7 +26,6 @@ pub(super) struct Processes {
     runtime: Handle,
     limits: ConnectionLimits,
     watched: Mutex<HashMap<SessionKey, WatchedSession>>,
-    too_many: LogThrottle,
     /// Logs the kernel's lack of process descriptors.
     lack: Once,
 }
@@ -73,13 +71,7 @@ impl SessionKey {
 impl Processes {
     /// Makes a watcher on the current runtime. The connection limits also bound the number of watched processes.
     pub(super) fn new(limits: ConnectionLimits) -> Processes {
-        Processes {
-            runtime: Handle::current(),
-            limits,
-            watched: Mutex::default(),
-            too_many: LogThrottle::default(),
-            lack: Once::new(),
-        }
+        Processes { runtime: Handle::current(), limits, watched: Mutex::default(), lack: Once::new() }
     }
 
     /// Watches the process of a session if the kernel has `confirmed` it, from the session's first connection on. If it cannot be
@@ -103,14 +95,11 @@ impl Processes {
         let of_user = watched.keys().filter(|known| known.user == key.user).count();
         if watched.len() >= self.limits.max as usize || of_user >= self.limits.per_user as usize {
             drop(watched);
-            if let Some(sessions) = self.too_many.count_event(shared.clock.now().at) {
-                warn!(
-                    user = key.user,
-                    sessions,
-                    "more processes than `connections` allows connections: \
-                     leases of further processes end with their connections"
-                );
-            }
+            warn!(
+                user = key.user,
+                "more processes than `connections` allows connections: \
+                 leases of further processes end with their connections"
+            );
             return true;
         }
         let process = {

@@ -1,5 +1,7 @@
 //! Passes requests from frames to the engine, and writes the engine's answers as replies.
 
+use tracing::warn;
+
 use super::answer::{AfterFrame, UnwrittenGrants};
 use super::membership::Membership;
 use crate::clock::{Micros, Now};
@@ -207,7 +209,13 @@ impl<'a> RequestContext<'a> {
     /// Replies that the domain is closed to the user. The request changes nothing.
     #[cold]
     fn refuse_domain(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> AfterFrame {
-        self.client.shared.options.access.log_refusal(domain, self.user(), self.now.at);
+        // The domain is one of the settings, so this logs no text of a client.
+        warn!(
+            domain,
+            user = self.user(),
+            "this domain is not open to this user: its requests are refused; \
+             help: add the user to `domains.{domain}.uids`"
+        );
         self.client.shared.options.telemetry.add_turned_away(domain, self.user());
         let message = format!("the domain `{domain}` is not open to user {}", self.user());
         self.write_error(id, Code::NotAllowed, &message, replies);

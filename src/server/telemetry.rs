@@ -10,8 +10,6 @@ use strum::{VariantArray, VariantNames};
 use tracing::warn;
 
 use super::connections::ConnectionRefusal;
-use super::log_throttle::LogThrottle;
-use crate::clock::Timestamp;
 use crate::protocol::{Code, MissReason, MissedCounts};
 
 /// Counts since the start, and the number of open connections.
@@ -187,34 +185,23 @@ impl ServerCounters {
     }
 }
 
-/// The sum of what clients report of decisions without the daemon, since the last log line about it. One line at
-/// intervals, so that no client can fill the log.
+/// The sum of what clients report of decisions without the daemon, since the last log line about it.
 #[derive(Debug, Default)]
-pub(super) struct MissedReports {
-    unlogged: Mutex<MissedCounts>,
-    throttle: LogThrottle,
-}
+pub(super) struct MissedReports(Mutex<MissedCounts>);
 
 impl MissedReports {
     /// Adds a client's report.
     pub(super) fn add(&self, missed: &MissedCounts) {
-        let mut unlogged = self.unlogged.lock();
+        let mut unlogged = self.0.lock();
         for (reason, more) in missed.iter() {
             let sum = unlogged.count(reason).saturating_add(more);
             unlogged.set(reason, sum);
         }
     }
 
-    /// Logs the reports since the last line, if another line is due.
-    pub(super) fn log_if_due(&self, now: Timestamp) {
-        if !self.unlogged.lock().is_empty() && self.throttle.count_event(now).is_some() {
-            self.log_now();
-        }
-    }
-
-    /// Logs the reports since the last line at once.
-    pub(super) fn log_now(&self) {
-        let missed = std::mem::take(&mut *self.unlogged.lock());
+    /// Logs the reports since the last line. Returns whether there were any.
+    pub(super) fn log(&self) -> bool {
+        let missed = std::mem::take(&mut *self.0.lock());
         let [unreachable, timeout, protocol, breaker, callback] = missed.0;
         if missed.iter().any(|(reason, _)| reason.is_without_daemon()) {
             warn!(unreachable, timeout, protocol, breaker, "clients report decisions made without tidegate");
@@ -225,6 +212,7 @@ impl MissedReports {
                 "functions of an application raised: requests were judged without their attributes; see its log"
             );
         }
+        !missed.is_empty()
     }
 }
 

@@ -1,14 +1,12 @@
 //! Parses one line of an access log in the combined format of Apache and nginx into request attributes. Paths
 //! are normalized like the middlewares do: decoded once, no query, dot segments or repeated slashes.
 
-use std::hash::Hasher;
 use std::net::IpAddr;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::protocol::VALUE_BYTES_MAX;
+use crate::protocol::shorten_value;
 use crate::rules::shown;
 
 /// A request parsed from a log line.
@@ -86,24 +84,10 @@ impl AccessLine {
 
     fn push(&mut self, name: &'static str, value: &[u8]) {
         let start = self.text.len();
-        self.text.push_str(&String::from_utf8_lossy(value));
-        self.shorten(start);
+        self.text.push_str(&shorten_value(&String::from_utf8_lossy(value)));
         let range = start..self.text.len();
         let is_full = self.attributes.try_push((name, range)).is_err();
         debug_assert!(!is_full, "there are {ATTRIBUTES_MAX} names");
-    }
-
-    /// Shortens a value above the socket's bound to its beginning and a digest, as the clients do.
-    fn shorten(&mut self, start: usize) {
-        let value = self.text.get(start..).unwrap_or_default();
-        if value.len() <= VALUE_BYTES_MAX {
-            return;
-        }
-        let mut hasher = SipHasher13::new();
-        hasher.write(value.as_bytes());
-        let digest = hasher.finish128().as_u128();
-        self.text.truncate(start + value.floor_char_boundary(VALUE_BYTES_KEPT));
-        self.text.push_str(&format!("~{digest:032x}"));
     }
 }
 
@@ -244,9 +228,6 @@ const TIME_BYTES: usize = 26;
 
 /// ip, method, path, status, user_agent, user.
 const ATTRIBUTES_MAX: usize = 6;
-
-/// Bytes kept of a shortened value, before `~` and 32 digits; the same as in the clients.
-const VALUE_BYTES_KEPT: usize = 960;
 
 /// Brackets tried as the beginning of the time, since the user may contain brackets too.
 const BRACKETS_MAX: usize = 16;

@@ -12,7 +12,7 @@ use std::path::Path;
 use tidegate::cli::replay::play;
 use tidegate::daemon::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
-use tidegate::rules::{Difference, Problem, read_text};
+use tidegate::rules::{Problem, changes, read_text};
 
 use crate::problems::folder;
 
@@ -72,10 +72,7 @@ fn read_changes(text: &str) -> Vec<String> {
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
         loaded.domains
     });
-    let difference = Difference::between(&before, &after);
-    let lines: Vec<_> = difference.lines().collect();
-    assert_eq!(difference.is_empty(), lines.is_empty());
-    lines
+    changes(&before, &after)
 }
 
 /// A problem in one line. Its full form shows the span and the source line.

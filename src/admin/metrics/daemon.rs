@@ -45,7 +45,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     rules(scrape, sheet)?;
     recording(scrape, sheet)?;
     sheet.infos("build", "The running version", [[("version", env!("CARGO_PKG_VERSION"))]])?;
-    let started = unix_seconds(began.at, began);
+    let started = unix_seconds(began);
     sheet.gauge(
         "start_time_seconds",
         "Start time of the daemon, in Unix time. Act if it changes often",
@@ -192,12 +192,11 @@ fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let rules = scrape.admin.control.rules();
+    let rules = scrape.admin.control.rules().in_unix_time(scrape.admin.clock.now());
     let help = "1 if the last reload put all rules into force. Act if 0: `tidegate check` says why";
-    sheet.gauge("rules_reload_success", help, &u64::from(rules.is_good))?;
-    let last = rules.last_success.map_or(0.0, |at| unix_seconds(at, scrape.now));
+    sheet.gauge("rules_reload_success", help, &u64::from(rules.good))?;
     let help = "Time of the last reload that put all rules into force, in Unix time; 0: never";
-    sheet.gauge("rules_last_reload_timestamp_seconds", help, &last)?;
+    sheet.gauge("rules_last_reload_timestamp_seconds", help, &rules.last_success.unwrap_or_default())?;
     let domains = rules.domains.iter().take(DOMAINS_MAX);
     let domains = domains.map(|domain| [("domain", &*domain.name), ("sha", &*domain.sha)]);
     sheet.infos(

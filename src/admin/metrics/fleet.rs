@@ -52,7 +52,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("fleet_blocks_ratio", help, &fleet.overrides.blocks_ratio)?;
     let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
         let bound = rule.bound.as_ref()?;
-        Some(([("domain", &*rule.domain), ("rule", &*rule.rule)], bound.extra))
+        Some(([("domain", &*rule.domain), ("rule", &*rule.rule)], u64::from(bound.extra)))
     });
     let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while \
                 Redis answers. Act if above your tolerance: set `max_over`, or `on_miss: refuse`";

@@ -19,13 +19,11 @@ use tracing::error;
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use super::fleet::{FleetReading, FleetRuleStatus, fleet_rules};
-use crate::clock::Now;
 use crate::engine::{InForce, PoolView, Totals};
 
 /// The state at one moment, as far as several families need it, and the daemon to read the rest from.
 struct Scrape {
     admin: AdminState,
-    now: Now,
     totals: Totals,
     in_force: InForce,
     pools: Vec<PoolView>,
@@ -50,7 +48,6 @@ impl Scrape {
         let (engine, now) = (&admin.engine, admin.clock.now());
         let fleet = FleetReading::take(admin, now.at);
         Scrape {
-            now,
             totals: engine.totals(),
             in_force: engine.in_force(),
             pools: engine.pools(now),

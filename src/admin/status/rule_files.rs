@@ -1,60 +1,54 @@
 //! The part of the status about the rules in force, and what the files have beside them.
 
-use std::collections::HashMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::{limits, unix_seconds};
-use crate::admin::RulesRecord;
-use crate::clock::{Now, Timestamp};
-use crate::engine::InForce;
+use crate::clock::Now;
 
-/// The rules in force and the results of reloads, in Unix time.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// The rules in force, and how the last reading went. Times are in seconds: since the boot of the host, in the status Unix times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct RuleFilesStatus {
-    pub(crate) path: String,
-    pub(crate) good: bool,
-    pub(crate) last_success: Option<f64>,
-    pub(crate) last_failure: Option<f64>,
-    pub(crate) domains: Vec<DomainStatus>,
+pub struct RulesRecord {
+    /// Where they are read from.
+    pub path: String,
+    /// Whether the last reading was a success.
+    pub good: bool,
+    /// When everything that was written was last put in force.
+    pub last_success: Option<f64>,
+    /// When something last had to be left out.
+    pub last_failure: Option<f64>,
+    /// The domains in force.
+    pub domains: Vec<DomainInForce>,
     /// Domains whose files have errors, in force by their last good rules.
-    pub(crate) kept: Vec<Box<str>>,
+    pub kept: Vec<Box<str>>,
     /// Domains whose files have errors, without limits.
-    pub(crate) without: Vec<Box<str>>,
-    /// The file and line of the first error.
-    pub(crate) first_error: Option<String>,
+    pub without: Vec<Box<str>>,
+    /// The file and line of the first error of the last reading.
+    pub first_error: Option<String>,
+    /// Whether a domain has no limits because its files have errors and it never had good rules.
+    #[serde(skip)]
+    pub lacks_limits: bool,
 }
 
-/// A domain and the number of its rules.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// One domain in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct DomainStatus {
-    pub(crate) name: String,
-    pub(crate) sha: String,
-    pub(crate) rules: u64,
+pub struct DomainInForce {
+    /// Its name.
+    pub name: Box<str>,
+    /// The fingerprint of its files, in hexadecimal digits.
+    pub sha: String,
+    /// The number of its rules, without parts of pools and entries of lists.
+    pub rules: u64,
 }
 
-impl RuleFilesStatus {
-    pub(super) fn new(record: &RulesRecord, in_force: &InForce, now: Now) -> RuleFilesStatus {
-        let when = |at: Option<Timestamp>| at.map(|at| unix_seconds(at, now));
-        let mut by_domain: HashMap<&str, u64> = HashMap::new();
-        // Parts of pools and entries of lists are no rules, as `check` and the start line count them.
-        limits(in_force).for_each(|rule| *by_domain.entry(rule.domain).or_default() += 1);
-        let domains = record.domains.iter().map(|domain| DomainStatus {
-            name: domain.name.to_string(),
-            sha: domain.sha.clone(),
-            rules: by_domain.get(&*domain.name).copied().unwrap_or_default(),
-        });
-        RuleFilesStatus {
-            path: record.path.clone(),
-            good: record.is_good,
-            last_success: when(record.last_success),
-            last_failure: when(record.last_failure),
-            domains: domains.collect(),
-            kept: record.kept.clone(),
-            without: record.without.clone(),
-            first_error: record.first_error.clone(),
+impl RulesRecord {
+    /// Returns it with Unix times, by the wall clock as it is now.
+    pub(crate) fn in_unix_time(self, now: Now) -> RulesRecord {
+        let unix = |seconds: f64| seconds + now.utc_offset_nanos as f64 / 1e9;
+        RulesRecord {
+            last_success: self.last_success.map(unix),
+            last_failure: self.last_failure.map(unix),
+            ..self
         }
     }
 

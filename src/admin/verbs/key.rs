@@ -1,35 +1,34 @@
 //! `POST /block`, `/unblock`, `/reset`, `/fleet/key`: one key of one rule, in the body, as a path would name the caller. No
 //! answer and no line of the log names it but by its digest.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::why::{DIGITS_MIN, find_digest};
-use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, keep, rule};
+use super::{VerbRefusal, VerbResult, keep};
 use crate::admin::fleet::FleetReading;
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
-use crate::engine::{
-    BlockedKey, Engine, FleetChange, KeyError, NamedKey, RuleName, ShownDigest, SwitchOrigin,
-};
+use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, NamedKey, RuleName, SwitchOrigin};
 use crate::terms::hex;
 
 pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
-    let body = RequestFields::of(body, &["rule", "key", "digest", "for_s", "fleet"])?;
-    let (rule, key) = rule_and_named_key(admin, &body)?;
+    let fields: VerbKey<'_> = super::fields(body)?;
+    let (rule, key) = fields.rule_and_key(admin)?;
     let now = admin.clock.now();
-    let until =
-        body.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
+    let until = super::end(fields.for_s, now)?;
     let (shown_until, mode) = (utc(until, now), mode_of(admin, &rule));
-    let (digest, everywhere) = if body.flag("fleet")? {
+    let (digest, everywhere) = if fields.fleet {
         // Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-        let key = admin.engine.fleet_key_digest(&rule, key.attributes()?)?;
+        let key = admin.engine.fleet_key_digest(&rule, attributes(&key)?)?;
         let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
         let digest = blocked.format_digest();
         admin.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
         (digest, ", on all hosts")
     } else {
-        let digest = admin.engine.block_key(&rule, key.named(), until, by)?.format_digest();
+        let digest = admin.engine.block_key(&rule, key, until, by)?.format_digest();
         let what = format!("blocked the key {digest} of {rule} until {shown_until}");
         admin.ledger.enter(&by.to_string(), &what, now);
         (digest, "")
@@ -39,18 +38,18 @@ pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, body: &Value
 }
 
 pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
-    let fields = RequestFields::of(body, &["rule", "key", "digest", "fleet"])?;
-    if !fields.flag("fleet")? {
+    let fields = VerbKey::without_time(body)?;
+    if !fields.fleet {
         let message = ["was not blocked", "is free"];
-        return undo(admin, by, body, "freed a key of", message, |engine, rule, key| {
+        return undo(admin, by, &fields, "freed a key of", message, |engine, rule, key| {
             engine.unblock_key(rule, key)
         });
     }
-    let (rule, attributes) = rule_and_key(admin, &fields)?;
-    let key = match fields.text("digest")? {
-        Some(_) if !attributes.is_empty() => return Err(VerbRefusal::bad(KEY_OR_DIGEST)),
+    let rule = super::rule(admin, fields.rule)?;
+    let key = match fields.digest {
+        Some(_) if !fields.key.is_empty() => return Err(VerbRefusal::bad(KEY_OR_DIGEST)),
         Some(digest) => listed_block(admin, &rule, digest)?,
-        None => admin.engine.fleet_key_digest(&rule, &attributes)?,
+        None => admin.engine.fleet_key_digest(&rule, &fields.key)?,
     };
     let change = FleetChange::Unblock(rule.clone(), key);
     let some = admin.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
@@ -83,7 +82,8 @@ fn listed_block(admin: &AdminState, rule: &RuleName, digest: &str) -> Result<[u6
 
 pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
     let message = ["had no state", "starts fresh; leases stay"];
-    undo(admin, by, body, "reset a key of", message, |engine, rule, key| engine.reset_key(rule, key))
+    let fields = VerbKey::without_time(body)?;
+    undo(admin, by, &fields, "reset a key of", message, |engine, rule, key| engine.reset_key(rule, key))
 }
 
 type Undo = fn(&Engine, &RuleName, NamedKey<'_>) -> Result<bool, KeyError>;
@@ -91,23 +91,22 @@ type Undo = fn(&Engine, &RuleName, NamedKey<'_>) -> Result<bool, KeyError>;
 fn undo(
     admin: &AdminState,
     by: SwitchOrigin,
-    body: &Value,
+    fields: &VerbKey<'_>,
     what: &str,
     message: [&str; 2],
     undo: Undo,
 ) -> VerbResult {
-    let body = RequestFields::of(body, &["rule", "key", "digest", "fleet"])?;
-    if body.flag("fleet")? {
+    if fields.fleet {
         return Err(VerbRefusal::bad("a key starts fresh on one host alone: leave `fleet` out"));
     }
-    let (rule, key) = rule_and_named_key(admin, &body)?;
-    let some = undo(&admin.engine, &rule, key.named())?;
+    let (rule, key) = fields.rule_and_key(admin)?;
+    let some = undo(&admin.engine, &rule, key)?;
     if some {
         admin.ledger.enter(&by.to_string(), &format!("{what} {rule}"), admin.clock.now());
     }
     let [nothing, done] = message;
-    let mut still = key.attributes().map_or("", |key| still_blocked(admin, &rule, key));
-    if some && still.is_empty() && admin.engine.is_over_limit(&rule, key.named(), admin.clock.now()) {
+    let mut still = attributes(&key).map_or("", |key| still_blocked(admin, &rule, key));
+    if some && still.is_empty() && admin.engine.is_over_limit(&rule, key, admin.clock.now()) {
         still =
             "; it is still over the limit, and its next request is refused: `tidegate reset` starts it fresh";
     }
@@ -115,53 +114,68 @@ fn undo(
     Ok(answer::done(json!({"said": message, "done": some, "warning": keep(admin, false)})))
 }
 
-pub(super) fn rule_and_key<'a>(
-    admin: &AdminState,
-    body: &RequestFields<'a>,
-) -> Result<(RuleName, AttributePairs<'a>), VerbRefusal> {
-    let name = body.text("rule")?.ok_or_else(|| VerbRefusal::bad("of which rule: write `rule`"))?;
-    Ok((rule(admin, name)?, body.pairs("key")?))
+/// A rule and one of its keys, by attributes or by digest.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VerbKey<'a> {
+    rule: &'a str,
+    #[serde(borrow, default, deserialize_with = "pairs")]
+    key: AttributePairs<'a>,
+    digest: Option<&'a str>,
+    for_s: Option<u64>,
+    #[serde(default)]
+    fleet: bool,
 }
 
-/// A key, as a body names it.
-enum RequestedKey<'a> {
-    Attributes(AttributePairs<'a>),
-    Digest(ShownDigest),
+type AttributePairs<'a> = Vec<(&'a str, &'a str)>;
+
+/// Reads attributes: a list of pairs, in their order, or an object where that is free.
+fn pairs<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<AttributePairs<'a>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "`key` is a list of pairs of texts: [[\"user\", \"u1\"]]")]
+    enum Pairs<'a> {
+        #[serde(borrow)]
+        List(AttributePairs<'a>),
+        Object(BTreeMap<&'a str, &'a str>),
+    }
+    Ok(match Pairs::deserialize(deserializer)? {
+        Pairs::List(pairs) => pairs,
+        Pairs::Object(pairs) => pairs.into_iter().collect(),
+    })
 }
 
-impl RequestedKey<'_> {
-    fn named(&self) -> NamedKey<'_> {
-        match self {
-            RequestedKey::Attributes(attributes) => NamedKey::Attributes(attributes),
-            RequestedKey::Digest(digest) => NamedKey::Digest(*digest),
+impl<'a> VerbKey<'a> {
+    /// Reads the fields of a verb that holds for good.
+    fn without_time(body: &'a Value) -> Result<VerbKey<'a>, VerbRefusal> {
+        let fields: VerbKey<'_> = super::fields(body)?;
+        match fields.for_s {
+            Some(_) => Err(VerbRefusal::bad("it holds for good: leave `for_s` out")),
+            None => Ok(fields),
         }
     }
 
-    /// The digest of a key in Redis is another one, which only its values give.
-    fn attributes(&self) -> Result<&AttributePairs<'_>, VerbRefusal> {
-        match self {
-            RequestedKey::Attributes(attributes) => Ok(attributes),
-            RequestedKey::Digest(_) => Err(VerbRefusal::bad(
-                "all hosts know the key by its values: name its attributes in place of the digest",
-            )),
+    fn rule_and_key(&self, admin: &AdminState) -> Result<(RuleName, NamedKey<'_>), VerbRefusal> {
+        let rule = super::rule(admin, self.rule)?;
+        match self.digest {
+            None => Ok((rule, NamedKey::Attributes(&self.key))),
+            Some(_) if !self.key.is_empty() => Err(VerbRefusal::bad(KEY_OR_DIGEST)),
+            Some(digest) => Ok((rule, NamedKey::Digest(find_digest(admin, digest)?))),
         }
     }
 }
 
-fn rule_and_named_key<'a>(
-    admin: &AdminState,
-    body: &RequestFields<'a>,
-) -> Result<(RuleName, RequestedKey<'a>), VerbRefusal> {
-    let (rule, attributes) = rule_and_key(admin, body)?;
-    match body.text("digest")? {
-        None => Ok((rule, RequestedKey::Attributes(attributes))),
-        Some(_) if !attributes.is_empty() => Err(VerbRefusal::bad(KEY_OR_DIGEST)),
-        Some(digest) => Ok((rule, RequestedKey::Digest(find_digest(admin, digest)?))),
+/// The digest of a key in Redis is another one, which only its values give.
+fn attributes<'a>(key: &NamedKey<'a>) -> Result<&'a [(&'a str, &'a str)], VerbRefusal> {
+    match key {
+        NamedKey::Attributes(attributes) => Ok(attributes),
+        NamedKey::Digest(_) => Err(VerbRefusal::bad(
+            "all hosts know the key by its values: name its attributes in place of the digest",
+        )),
     }
 }
 
 /// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.
-fn still_blocked(admin: &AdminState, rule: &RuleName, key: &AttributePairs<'_>) -> &'static str {
+fn still_blocked(admin: &AdminState, rule: &RuleName, key: &[(&str, &str)]) -> &'static str {
     let Ok(key) = admin.engine.fleet_key_digest(rule, key) else { return "" };
     let overrides = admin.engine.fleet_overrides();
     let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && block.key == key);
@@ -214,11 +228,11 @@ pub(crate) struct RedisLevelStatus {
 }
 
 pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, body: &Value) -> VerbResult {
-    let body = RequestFields::of(body, &["rule", "key", "digest"])?;
-    let (rule, key) = rule_and_named_key(admin, &body)?;
+    let fields = VerbKey::without_time(body)?;
+    let (rule, key) = fields.rule_and_key(admin)?;
     let now = admin.clock.now();
     let fleet = FleetReading::take(admin, now.at);
-    let shown = admin.engine.shown_digest(&rule, key.named())?;
+    let shown = admin.engine.shown_digest(&rule, key)?;
     let (key, digest) = (NamedKey::Digest(shown), shown.to_hex().to_string());
     if let Some(here) = admin.engine.find_permits(&rule, key, now)? {
         return Ok(answer::done(json!(FleetKeyStatus {

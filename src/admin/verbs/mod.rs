@@ -7,7 +7,8 @@ pub(super) mod why;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
@@ -15,7 +16,7 @@ use super::fleet::FleetReading;
 use crate::adapters::shorten_value;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
-use crate::terms::{counted, is_deceptive};
+use crate::terms::counted;
 pub(crate) use key::{FleetKeyKind, FleetKeyStatus};
 pub(crate) use why::{UnusedAttribute, WhyCheck, WhyStatus};
 
@@ -82,83 +83,23 @@ pub(super) fn reload(admin: &AdminState, _by: SwitchOrigin, _body: &Value) -> Ve
     Ok(answer::done(json!({"changes": reloaded.changes})))
 }
 
-/// Attributes and their values.
-type AttributePairs<'a> = Vec<(&'a str, &'a str)>;
+/// Reads the fields of a request.
+pub(super) fn fields<'a, T: Deserialize<'a>>(body: &'a Value) -> Result<T, VerbRefusal> {
+    T::deserialize(body).map_err(|error| VerbRefusal::bad(format!("the request cannot be read: {error}")))
+}
 
-/// The fields of one request.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::admin) struct RequestFields<'a>(Option<&'a Map<String, Value>>);
-
-impl<'a> RequestFields<'a> {
-    /// Of an object that has these fields and no other.
-    pub(in crate::admin) fn of(object: &'a Value, known: &[&str]) -> Result<RequestFields<'a>, VerbRefusal> {
-        let fields = object.as_object();
-        let mut names = fields.into_iter().flat_map(Map::keys);
-        match names.find(|name| !known.contains(&name.as_str())) {
-            Some(unknown) => {
-                let known = known.join("`, `");
-                Err(VerbRefusal::bad(format!("unknown field `{}`: known are `{known}`", shown(unknown))))
-            }
-            None => Ok(RequestFields(fields)),
-        }
+/// Returns the end of `for_s` from now on; `None`: it is not there.
+pub(super) fn until(for_s: Option<u64>, now: Now) -> Result<Option<Timestamp>, VerbRefusal> {
+    if for_s.is_some_and(|seconds| !(1..=FOR_S_MAX).contains(&seconds)) {
+        let message = format!("the time (--for, `for_s`) is in whole seconds, 1 to {FOR_S_MAX} (366 days)");
+        return Err(VerbRefusal::bad(message));
     }
+    Ok(for_s.map(|seconds| now.at.after(Duration::from_secs(seconds))))
+}
 
-    fn get(&self, name: &str) -> Option<&'a Value> {
-        self.0.and_then(|fields| fields.get(name)).filter(|value| !value.is_null())
-    }
-
-    pub(in crate::admin) fn text(&self, name: &str) -> Result<Option<&'a str>, VerbRefusal> {
-        let text =
-            |value: &'a Value| value.as_str().ok_or_else(|| VerbRefusal::bad(format!("`{name}` is a text")));
-        self.get(name).map(text).transpose()
-    }
-
-    /// Returns a boolean field; a missing field is false.
-    pub(in crate::admin) fn flag(&self, name: &str) -> Result<bool, VerbRefusal> {
-        let flag = |value: &Value| {
-            value.as_bool().ok_or_else(|| VerbRefusal::bad(format!("`{name}` is true or false")))
-        };
-        Ok(self.get(name).map(flag).transpose()?.unwrap_or(false))
-    }
-
-    /// The end of `for_s` from now on; `None`: it is not there.
-    pub(in crate::admin) fn until(&self, now: Now) -> Result<Option<Timestamp>, VerbRefusal> {
-        let Some(value) = self.get("for_s") else { return Ok(None) };
-        let seconds = value.as_u64().filter(|seconds| (1..=FOR_S_MAX).contains(seconds));
-        let seconds = seconds.ok_or_else(|| {
-            VerbRefusal::bad(format!(
-                "the time (--for, `for_s`) is in whole seconds, 1 to {FOR_S_MAX} (366 days)"
-            ))
-        })?;
-        Ok(Some(now.at.after(Duration::from_secs(seconds))))
-    }
-
-    /// Returns a list of strings; a missing field is an empty list.
-    pub(in crate::admin) fn texts(&self, name: &str) -> Result<Vec<&'a str>, VerbRefusal> {
-        let wrong = || VerbRefusal::bad(format!("`{name}` is a list of texts: [\"method\"]"));
-        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
-        value.as_array().ok_or_else(wrong)?.iter().map(|text| text.as_str().ok_or_else(wrong)).collect()
-    }
-
-    /// Attributes: a list of pairs, in their order, or an object where that is free.
-    fn pairs(&self, name: &str) -> Result<AttributePairs<'a>, VerbRefusal> {
-        let wrong =
-            || VerbRefusal::bad(format!("`{name}` is a list of pairs of texts: [[\"user\", \"u1\"]]"));
-        let pair = |pair: &'a Value| match pair.as_array().map(Vec::as_slice) {
-            Some([Value::String(key), Value::String(value)]) => Ok((key.as_str(), value.as_str())),
-            _ => Err(wrong()),
-        };
-        match self.get(name) {
-            None => Ok(Vec::new()),
-            Some(Value::Array(pairs)) => pairs.iter().map(pair).collect(),
-            Some(Value::Object(pairs)) => {
-                let pairs =
-                    pairs.iter().map(|(key, value)| Ok((key.as_str(), value.as_str().ok_or_else(wrong)?)));
-                pairs.collect()
-            }
-            Some(_) => Err(wrong()),
-        }
-    }
+/// Returns the end of `for_s`, which must be there.
+pub(super) fn end(for_s: Option<u64>, now: Now) -> Result<Timestamp, VerbRefusal> {
+    until(for_s, now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))
 }
 
 /// Stores switches and blocks. Returns the warning of a change: that it would be lost, or that it does not reach all hosts.
@@ -180,14 +121,8 @@ fn rule(admin: &AdminState, name: &str) -> Result<RuleName, VerbRefusal> {
     Ok(admin.engine.find_rule_name(name)?)
 }
 
-fn shown(text: &str) -> String {
-    text.chars().filter(|letter| !is_deceptive(*letter)).take(SHOWN_MAX).collect()
-}
-
 /// Changes that last longer belong in the files.
 pub(crate) const FOR_S_MAX: u64 = 366 * 86_400;
 
 /// A domain's 64 bytes, a node's 255, and the separators.
 const NAME_BYTES_MAX: usize = 512;
-
-const SHOWN_MAX: usize = 64;

@@ -1,18 +1,32 @@
 //! `POST /switch`: a rule, or everything, in another mode than the files say. For the next decision, and for a time.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{RequestFields, VerbRefusal, VerbResult, keep, rule};
+use super::{VerbRefusal, VerbResult, keep};
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[derive(Default)]
+struct SwitchFields<'a> {
+    #[serde(borrow)]
+    rule: Option<&'a str>,
+    all: bool,
+    mode: Option<Mode>,
+    clear: bool,
+    for_s: Option<u64>,
+    fleet: bool,
+}
+
 pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Value) -> VerbResult {
-    let body = RequestFields::of(body, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
-    let target = match (body.text("rule")?, body.flag("all")?) {
-        (Some(name), false) => Target::Rule(rule(admin, name)?),
+    let SwitchFields { rule, all, mode, clear, for_s, fleet } = super::fields(body)?;
+    let target = match (rule, all) {
+        (Some(name), false) => Target::Rule(super::rule(admin, name)?),
         (None, true) => Target::Daemon,
         (Some(_), true) => return Err(VerbRefusal::bad("`rule` and `all`: write one of the two")),
         (None, false) => {
@@ -20,18 +34,17 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Valu
         }
     };
     let now = admin.clock.now();
-    let is_fleet = body.flag("fleet")?;
-    let outcome = match (body.text("mode")?, body.flag("clear")?) {
-        (Some(word), false) => {
-            let (mode, until) = (mode(word)?, body.until(now)?);
+    let until = super::until(for_s, now)?;
+    let outcome = match (mode, clear) {
+        (Some(mode), false) => {
             let switch = Switch { target, mode, until, set_at: now.at, by };
-            if is_fleet { set_everywhere(admin, &switch, now)? } else { set(admin, &switch, now)? }
+            if fleet { set_everywhere(admin, &switch, now)? } else { set(admin, &switch, now)? }
         }
-        (None, true) if body.until(now)?.is_some() => {
+        (None, true) if until.is_some() => {
             return Err(VerbRefusal::bad("`clear` holds for good: leave `for_s` out"));
         }
-        (None, true) if is_fleet => clear_everywhere(admin, &target, by, now)?,
-        (None, true) => clear(admin, &target, by, now),
+        (None, true) if fleet => clear_everywhere(admin, &target, by, now)?,
+        (None, true) => self::clear(admin, &target, by, now),
         (Some(_), true) => return Err(VerbRefusal::bad("`mode` and `clear`: write one of the two")),
         (None, false) => {
             return Err(VerbRefusal::bad(
@@ -39,7 +52,7 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Valu
             ));
         }
     };
-    Ok(answer::done(json!({"said": outcome, "warning": keep(admin, is_fleet)})))
+    Ok(answer::done(json!({"said": outcome, "warning": keep(admin, fleet)})))
 }
 
 fn set(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
@@ -148,9 +161,4 @@ fn clear(admin: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> Str
         Target::Daemon => format!("everything: back to what the settings and the files say{still}"),
         Target::Rule(rule) => format!("{rule}: back to what its file says{still}"),
     }
-}
-
-fn mode(word: &str) -> Result<Mode, VerbRefusal> {
-    let refusal = |_| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled"));
-    word.parse().map_err(refusal)
 }

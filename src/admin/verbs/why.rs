@@ -120,8 +120,7 @@ pub(crate) struct UnusedAttribute {
 }
 
 pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -> VerbResult {
-    let request: WhyRequest = serde_json::from_value(body.clone())
-        .map_err(|error| VerbRefusal::bad(format!("the request cannot be read: {error}")))?;
+    let request: WhyRequest = super::fields(body)?;
     let in_force = admin.engine.in_force();
     let now = admin.clock.now();
     let mut status = WhyStatus {
@@ -235,8 +234,7 @@ fn inspect(
 /// `None` for nodes of the descriptor tree.
 fn unit_left_out(domain: &Domain, number: u32, units: &[&str]) -> Option<(String, Option<String>)> {
     let rule = domain.rules().get(number as usize).filter(|_| domain.tree().path(number).is_none())?;
-    // A concurrency rule counts work, whatever it costs.
-    let rule = Some(rule).filter(|rule| rule.expires.is_none())?;
+    let rule = Some(rule).filter(|rule| !rule.counts_work())?;
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
     let units = if units.is_empty() { &[UNIT_REQUESTS] } else { units };
     if units.contains(&unit) {

@@ -168,7 +168,7 @@ fn cost(counted: &Counted, unit: &str, limit: Option<u32>) -> String {
 
 fn request_text(request: &ExplainedRequest<'_>) -> String {
     let descriptors: Vec<_> = request.descriptors.iter().map(written).collect();
-    let costs = request.cost.iter().map(|(unit, cost)| match (unit.as_str(), *cost) {
+    let costs = request.cost.iter().map(|(unit, cost)| match (*unit, *cost) {
         (UNIT_REQUESTS, 1) => "1 request".to_owned(),
         (unit, cost) => format!("{cost} {unit}"),
     });

@@ -4,7 +4,7 @@ use crate::rules::de::{self, Mapping};
 use crate::rules::file::ConditionFields;
 use crate::rules::problem::shown;
 use crate::rules::source::Report;
-use crate::rules::values::AttributeName;
+use crate::rules::values::{AttributeName, VALUE_BYTES_MAX};
 use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{Condition, Network, Pattern};
 
@@ -216,6 +216,3 @@ const CONDITIONS_MAX: usize = 32;
 
 /// Longer lists should be a pattern, or an attribute that the application adds.
 const VALUES_MAX: usize = 1_000;
-
-/// The longest value that the wire protocol carries.
-pub(super) const VALUE_BYTES_MAX: usize = 1_024;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::KindFields;
 use super::overrides::OverridesReader;
 use crate::limit::{Quota, concurrency};
 use crate::rules::de::Mapping;
@@ -24,23 +23,8 @@ pub(super) struct Admitted {
     pub(super) expires: Option<Duration>,
 }
 
-/// Reads what only rules of `limits` have.
-pub(super) fn rate<'n>(
-    fields: &RuleFields<'n>,
-    key: &[KeyPart],
-    mapping: Mapping<'n>,
-    report: &mut Report<'_>,
-) -> KindFields<'n> {
-    KindFields {
-        algorithm: fields.algorithm.unwrap_or_default().into(),
-        admitted: admitted(fields, key, mapping, report),
-        unit: fields.unit,
-        refund_on: fields.refund_on,
-        max_over: fields.max_over,
-    }
-}
-
-fn admitted(
+/// Reads the numbers of a rule of `limits`.
+pub(super) fn admitted(
     fields: &RuleFields<'_>,
     key: &[KeyPart],
     mapping: Mapping<'_>,
@@ -224,13 +208,13 @@ fn check_over(over: &OverValue, mapping: Mapping<'_>, report: &mut Report<'_>) -
     None
 }
 
-/// Reads what only rules of `concurrency` have.
-pub(super) fn concurrency<'n>(
-    fields: &ConcurrencyFields<'n>,
+/// Reads the numbers of a rule of `concurrency`.
+pub(super) fn admitted_work(
+    fields: &ConcurrencyFields<'_>,
     key: &[KeyPart],
-    mapping: Mapping<'n>,
+    mapping: Mapping<'_>,
     report: &mut Report<'_>,
-) -> KindFields<'n> {
+) -> Admitted {
     let mut reader = OverridesReader::new(key, &[]);
     let overrides = reader.read(&fields.common, mapping, report);
     let limit = |own: Max| permits(own, &reader);
@@ -239,13 +223,7 @@ pub(super) fn concurrency<'n>(
     let expires = fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0);
     let admitted = Admitted { limit: limit(fields.max), overrides, candidate, expires: Some(expires) };
     admitted.doubt(mapping.at("max"), report);
-    KindFields {
-        algorithm: "concurrency",
-        admitted: Some(admitted),
-        unit: None,
-        refund_on: None,
-        max_over: None,
-    }
+    admitted
 }
 
 fn permits(own: Max, reader: &OverridesReader<'_>) -> Limit {

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::conditions::VALUE_BYTES_MAX;
 use super::conditions_of;
 use super::limits::Numbers;
 use crate::rules::csv::{Cell, CsvTable};
@@ -15,7 +14,7 @@ use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::rate_text::WrittenRate;
 use crate::rules::rows::NotAdded;
 use crate::rules::source::{Report, Span};
-use crate::rules::values::Max;
+use crate::rules::values::{Max, VALUE_BYTES_MAX};
 use crate::rules::yaml::YamlNode;
 use crate::rules::{Condition, KeyPart, Overrides, Rows, amount, rate_text};
 

@@ -12,7 +12,7 @@ use crate::rules::file::{DescriptorFields, RateLimitFields};
 use crate::rules::problem::shown;
 use crate::rules::source::{Report, Span};
 use crate::rules::tree::{Branch, NodeLimit};
-use crate::rules::values::Text;
+use crate::rules::values::{Text, VALUE_BYTES_MAX};
 use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{Allowance, Limit, Mode, RefusedCost, Rule, check_name};
 
@@ -329,8 +329,6 @@ const STARS_SINCE: &str = "v1.4.1-0.20260312062621-6bcd4d2f8eda";
 
 /// Maxima of the wire protocol: entries of a descriptor, bytes of a value.
 const ENTRIES_MAX: usize = 16;
-
-const VALUE_BYTES_MAX: usize = 1_024;
 
 /// As envoyproxy/ratelimit counts: a month is 30 days and a year 365, independent of the calendar.
 const UNITS: [(&str, u32); 7] = [

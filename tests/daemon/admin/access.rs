@@ -65,7 +65,9 @@ fn refuses_another_user_at_any_socket_mode() {
         assert!(message.contains("only root and the daemon's own user"), "{command}: {message}");
     }
     let log = daemon.await_log(&["refused on the admin socket", "user=4711"]);
-    assert_eq!(daemon.log().matches("refused on the admin socket").count(), 1, "{log}");
+    let lines = daemon.log().matches("refused on the admin socket").count();
+    // A busy machine may take longer than the ten seconds of the first eight.
+    assert!(lines == 8 || daemon.log().contains("suppressed="), "{log}");
     assert!(!daemon.log().contains("read again"), "nothing was reloaded");
     let found = get(&daemon, "/switches").json();
     assert_eq!(

@@ -51,7 +51,7 @@ impl Bench {
     fn reads(&mut self, expected: &Expected<'_>) -> Reading {
         let reading = self.library.read();
         assert_eq!(self.shown(), expected.domains, "{:#?}", reading.problems);
-        assert_eq!(reading.difference.lines().collect::<Vec<_>>(), expected.changes);
+        assert_eq!(reading.changes, expected.changes);
         assert_eq!(names(&reading.kept), expected.kept);
         assert_eq!(names(&reading.without), expected.without);
         assert_eq!(reading.halt, None);
@@ -65,7 +65,7 @@ impl Bench {
         let before = (self.shown(), self.library.domains());
         let reading = self.library.read();
         assert!(same(&before.1, &self.library.domains()), "{} is now {}", before.0, self.shown());
-        assert!(reading.difference.is_empty() && !reading.is_good());
+        assert!(reading.changes.is_empty() && !reading.is_good());
         assert!(reading.problems.iter().any(tidegate::rules::Problem::is_error), "it is said where");
         reading.halt.expect("nothing is swapped")
     }
