@@ -153,7 +153,7 @@ fn fleet_scope_applies_to_max_and_its_overrides() {
         Some(FleetSettings { on_redis_down: Fallback::Refuse, ..FleetSettings::default() })
     );
     let of = |hosts| FleetBound::of(&rule.fleet.unwrap(), rule.limit.quota().unwrap(), hosts).unwrap();
-    assert_eq!((of(10).on_miss, of(10).extra, of(10).quiet, of(10).unit), (OnMiss::Ask, 0, 0, "place"));
+    assert_eq!((of(10).on_miss, of(10).extra, of(10).quiet, of(10).unit), (OnMiss::Ask, 0, 0, "permit"));
     assert_eq!(of(10).doubt(rule.limit.quota().unwrap()), None);
     assert_eq!((of(11).on_miss, of(11).extra), (OnMiss::Ask, 0));
     assert_eq!(of(11).doubt(rule.limit.quota().unwrap()), None);
