@@ -222,8 +222,12 @@ impl Engine {
     /// Reads the state of a key without a change.
     #[must_use]
     pub fn peek_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<ShareReport> {
+        Some(self.read_share(key, budget, now)?.peek_report(now.at))
+    }
+
+    fn read_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<share::ShareState> {
         let shard = self.shards.lock_for(&key.digest);
-        Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at).peek_report(now.at))
+        Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at))
     }
 
     /// Whether only Redis knows the level of a key of a shared budget: it has not reported it for as long as other hosts
@@ -233,12 +237,9 @@ impl Engine {
         let Quota::FleetBudget(quota) = quota else { return false };
         let (Some(number), budgets) = (quota.budget(), self.fleet_budgets()) else { return false };
         let Some(budget) = budgets.get(&number) else { return false };
-        let key = SharedKey::new(key, number);
-        let shard = self.shards.lock_for(&key.digest);
-        let share = shard.shares.find(&key.state(budget)).map(|share| share.unfold(&budget.quota, now.at));
-        share
-            .and_then(|share| share.last_level())
-            .is_none_or(|seen| now.at.since(seen.received_at) >= share::HOLD)
+        let share = self.read_share(&SharedKey::new(key, number), budget, now);
+        let seen = share.and_then(|share| share.last_level());
+        seen.is_none_or(|seen| now.at.since(seen.received_at) >= share::HOLD)
     }
 
     /// This host's share of a key of a rule, unchanged. `None`: the rule has no fleet budget.
@@ -259,9 +260,7 @@ impl Engine {
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.bucket().burst()));
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey { digest, budget: *number };
-            let shard = self.shards.lock_for(&digest);
-            let state = shard.shares.find(&key.state(budget));
-            let state = state.map(|state| state.unfold(&budget.quota, now.at));
+            let state = self.read_share(&key, budget, now);
             HostShare {
                 name: key.name(),
                 limit: budget.quota.bucket().burst(),

@@ -200,9 +200,12 @@ impl Sync {
             return;
         }
         self.absence.set_linked(linked, now);
-        if !linked {
-            return;
+        if linked {
+            self.check_all_soon(now);
         }
+    }
+
+    fn check_all_soon(&mut self, now: Timestamp) {
         for number in self.key_table.numbers() {
             let at = now.after(self.rng.up_to(key_sync::EVERY));
             self.key_table.schedule(number, at);
@@ -212,11 +215,8 @@ impl Sync {
     /// Forgets the commands without a reply: their connections were closed.
     pub fn forget_commands(&mut self, now: Timestamp) {
         self.buckets.forget_commands();
-        for number in self.key_table.numbers() {
-            self.key_table.entry_mut(number).forget();
-            let at = now.after(self.rng.up_to(key_sync::EVERY));
-            self.key_table.schedule(number, at);
-        }
+        self.key_table.numbers().into_iter().for_each(|number| self.key_table.entry_mut(number).forget());
+        self.check_all_soon(now);
     }
 
     pub(super) fn record_reply(&mut self, took: Duration, now: Timestamp) {

@@ -70,6 +70,8 @@ pub(crate) struct Host {
     waiting: Waiting<FleetRequest>,
     /// Whether requests may wait.
     asks: bool,
+    /// When the next connection is open, if none is.
+    opens_us: Option<u64>,
 }
 
 impl Host {
@@ -132,6 +134,7 @@ impl Host {
             secret: SecretDigest::of_secret(&[secret]),
             waiting,
             asks,
+            opens_us: None,
         }
     }
 
@@ -284,7 +287,10 @@ impl Host {
         let now = self.now(us);
         self.known.set(None);
         let timeout = self.member.sync.timeout();
-        self.link.detect_outage(true, timeout, now.at);
+        if self.opens_us.take_if(|opens_us| *opens_us <= us).is_some() {
+            self.link.connected(now.at);
+        }
+        self.link.detect_outage(self.is_connected(), timeout, now.at);
         self.member.set_reachable(self.link.is_linked(), now.at);
         if self.link.accepts_heartbeat(now.at) {
             let (host, secret) = (self.name, self.secret);
@@ -300,7 +306,7 @@ impl Host {
         let (is_quiet, before) = (self.member.is_quiet(now.at), self.out.len());
         self.member.tick(now, &mut self.out);
         assert!(!is_quiet || self.out.len() == before, "a command was due");
-        self.next = self.member.sync.next().min(self.link.next(true, timeout));
+        self.next = self.member.sync.next().min(self.link.next(self.is_connected(), timeout));
         &mut self.out
     }
 
@@ -345,17 +351,39 @@ impl Host {
 
     /// Handles the timeout of a command if it is still pending.
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
+        if let Some(command) = self.pending.remove(&number) {
+            self.failed(&command, us);
+        }
+    }
+
+    fn failed(&mut self, command: &ScriptCommand, us: u64) {
         let now = self.now(us);
         self.acts();
         let before = self.member.sync.counts.unanswered;
-        let command = self.pending.remove(&number);
-        match &command {
-            Some(ScriptCommand::Heartbeat(_)) => self.link.heartbeat_failed(now.at),
-            Some(command) => self.member.failed(command, now.at),
-            None => {}
+        match command {
+            ScriptCommand::Heartbeat(_) => self.link.heartbeat_failed(now.at),
+            command => self.member.failed(command, now.at),
         }
         let unanswered = self.member.sync.counts.unanswered - before;
-        assert_eq!(unanswered, u64::from(matches!(command, Some(ScriptCommand::Sync(_)))));
+        assert_eq!(unanswered, u64::from(matches!(command, ScriptCommand::Sync(_))));
+    }
+
+    /// Closes the connection with all pending commands until another one is open.
+    pub(crate) fn reconnect(&mut self, us: u64, opens_us: u64) {
+        self.opens_us = Some(opens_us);
+        let mut pending: Vec<_> = self.pending.drain().collect();
+        pending.sort_unstable_by_key(|(number, _)| *number);
+        pending.iter().for_each(|(_, command)| self.failed(command, us));
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.opens_us.is_none()
+    }
+
+    /// Refuses a command without a connection.
+    pub(crate) fn refuse(&mut self, command: &ScriptCommand, us: u64) {
+        self.link.sent(self.now(us).at);
+        self.failed(command, us);
     }
 }
 

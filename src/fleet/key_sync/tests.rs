@@ -92,7 +92,6 @@ impl Case {
         match name {
             "borrowed" => there.borrowed = number,
             "debt" => there.debt = number,
-            "refund" => there.refund = number,
             "since" => there.since = ago(millis),
             "requested" => there.requested = number,
             "measured" => sync.measured = (0, ago(millis)),
@@ -103,10 +102,8 @@ impl Case {
             "silent" => (sync.busy, sync.requests_sent, there.requested) = (ago(millis), 0, 0),
             "calls" => sync.calls = true,
             "answered" => sync.last_reply = Some(LastReply { at: ago(millis), kept: ms(10_000) }),
-            "lost" => sync.is_lost = true,
             "short" => sync.is_short = true,
             "unknown" => sync.last = None,
-            "token-takes" => sync.token_takes = ms(millis),
             "spent-out-for" => {
                 sync.more = Some(NextIncrease { at: NOW.after(ms(millis)), is_exhausted: true });
             }
@@ -114,7 +111,6 @@ impl Case {
             "level" => sync.level = i64::from(number) * TOKEN.cast_signed(),
             "demand" => sync.demand = millis,
             "fleet-demand" => sync.fleet_demand = millis,
-            "heaviest" => sync.heaviest = (number, NOW),
             "round-trip" => pace.round_trip = ms(millis),
             "others-are-away" => pace.others_are_away = true,
             unknown => panic!("{unknown}"),
@@ -165,54 +161,17 @@ fn check(rule: &str, result: fn(Case) -> String, rows: &[(&str, &str, &str)]) {
 
 #[rustfmt::skip]
 #[test]
-fn commands_are_sent_when_redis_must_know_or_tokens_run_out() {
+fn commands_renew_tokens_and_follow_windows_and_growth() {
     check(BORROWS, Case::next, &[
-        ("", "look 80", "nothing to say, until demand might be over"),
-        ("never-asked", "ask 0", "Redis does not know the key"),
-        ("debt 1", "ask 0", "it was passed and is not charged yet"),
-        ("refund 1", "ask 0", "it was charged and not needed"),
-        ("silent 0, borrowed 0, demand 1000", "look 8000", "nothing is held that might return"),
-        ("silent 0, borrowed 3, demand 1000", "look 250", "something is"),
-        ("lost", "ask 0", "the last command has no reply"),
-        ("borrowed 2", "ask 0", "the demand until a reply needs them, half as many and one"),
-        ("borrowed 3", "look 80", "one more"),
-        ("borrowed 2, silent 0", "look 80", "no request since the last command"),
-        ("calls", "ask 0", "the engine needs some"),
         ("calls, spent-out-for 1, answered 1899", "look 80", "the window has none"),
         ("calls, spent-out-for 1, answered 1900", "ask 0", "another host may have returned some"),
         ("calls, spent-out-for 0", "ask 0", "the window has turned"),
         ("calls, more-after 1", "ask 0", "the window has some"),
-        ("short, borrowed 12, asked 100", "ask 0", "less was granted than the 13 that are needed"),
-        ("short, borrowed 13, asked 100", "look 80", "as many are here"),
         ("asked 900", "ask 0", "what is held is reported before it expires"),
         ("asked 899", "look 1", "not earlier"),
-        // The least interval.
-        ("debt 1, asked 1", "look 1", "2 ms where there is enough"),
-        ("debt 1, asked 2", "ask 0", ""),
-        ("debt 1, short, token-takes 70", "look 20", "where there is not, the time in which a token is earned"),
-        ("debt 1, short, token-takes 7, asked 49", "look 1", "half of the usual interval at least"),
-        ("debt 1, short, token-takes 700", "look 50", "all of it at most"),
-        ("debt 1, short, rising, asked 9", "look 1", "a tenth while the demand grows"),
         // The demand of a key that is asked for far more than before is not known yet.
         ("rising, borrowed 6", "ask 0", "half of what was held is used"),
         ("rising, borrowed 7", "look 80", ""),
-    ]);
-}
-
-#[rustfmt::skip]
-#[test]
-fn returns_tokens_without_demand() {
-    check(BORROWS, Case::next, &[
-        ("borrowed 20, asked 250", "ask 7", "half again as many as are needed"),
-        ("borrowed 20, asked 249", "look 80", "not within a quarter of a second"),
-        ("borrowed 19, asked 250", "look 80", "fewer"),
-        ("silent 80", "ask 15", "eight requests did not come: the demand is over"),
-        ("silent 79", "look 1", ""),
-        ("silent 80, borrowed 0", "ask 0", "Redis is told so"),
-        ("silent 80, borrowed 0, asked 4000", "look 900", "it has forgotten the demand"),
-        ("silent 80, borrowed 0, unknown", "look 900", "it does not know it"),
-        ("silent 10000, borrowed 0, asked 9000", "let go", "the key is idle"),
-        ("silent 9999, borrowed 0, asked 9000", "look 900", ""),
     ]);
 }
 
@@ -227,18 +186,6 @@ fn tokens_expire_without_a_command_where_there_are_plenty() {
         ("silent 80, level 499", "ask 15", "less than half of the burst is no plenty"),
         ("silent 80, fleet-demand 500001", "ask 15", "nor is it where half of what is earned is used"),
         ("silent 80, short, asked 100", "ask 15", "nor where less was granted than was wanted"),
-    ]);
-}
-
-#[rustfmt::skip]
-#[test]
-fn nothing_is_borrowed_where_requests_wait_for_redis_anyway() {
-    check(ASKS, Case::next, &[
-        ("borrowed 2", "ask 0", "a key in use borrows"),
-        ("borrowed 2, demand 11000", "ask 2", "not for one request until the next command"),
-        ("borrowed 0, demand 12000", "ask 0", "but for two"),
-        ("demand 1000000, heaviest 62, borrowed 16", "ask 0", "a host's part of what the heaviest request leaves of the burst"),
-        ("demand 1000000, heaviest 501", "ask 15", "less than half of what is needed: no use"),
     ]);
 }
 
@@ -280,21 +227,12 @@ fn a_command_wants_the_demand_until_the_next_one() {
 
 #[rustfmt::skip]
 #[test]
-fn a_key_is_looked_at_again_when_something_may_be_due() {
+fn a_key_is_looked_at_again_when_its_window_turns() {
     check(BORROWS, Case::after, &[
-        ("", "30", "the demand might be over"),
-        ("demand 1000", "200", "tokens might be held in vain"),
-        ("calls", "0", "the engine needs some"),
-        ("calls, asked 1", "1", "after the least interval"),
-        ("short, demand 1000, token-takes 400", "150", "half of a token is earned"),
-        ("short, demand 1000, token-takes 7", "50", "not more often than usual"),
-        ("short, demand 1000, token-takes 7000", "850", "what is held is to be reported"),
-        ("short", "30", "the demand might be over"),
         ("spent-out-for 500, unknown", "500", "the window turns"),
         ("spent-out-for 20000, unknown", "10000", "the state is dropped before it does"),
         ("spent-out-for 500", "30", "some tokens of it are held"),
     ]);
-    check(ADMITS, Case::after, &[("", "850", "what is held is to be reported, where there are plenty")]);
 }
 
 #[test]

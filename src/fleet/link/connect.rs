@@ -25,6 +25,7 @@ use super::connection::{ServerConnection, ServerStream};
 use super::failure::{FailureClass, LinkError};
 use super::url::{ServerAddress, Url};
 use super::{LinkOptions, Script};
+use crate::fleet::round_trip::TIMEOUT_MAX;
 
 /// Opens a connection with the scripts loaded, and returns it with its first round trip.
 pub(super) async fn open(
@@ -32,8 +33,8 @@ pub(super) async fn open(
     options: &LinkOptions,
     scripts: &[Script],
 ) -> Result<(ServerConnection, Duration), LinkError> {
-    let password = read_credentials(options).await?;
-    let mut connection = ServerConnection::new(reach(url, options).await?);
+    let password = in_time(read_credentials(options)).await?;
+    let mut connection = ServerConnection::new(in_time(reach(url, options)).await?);
     // Redis closes an unauthenticated connection at an argument over 16 KiB, as some scripts are, before the
     // reason arrives. So only the first script goes out with AUTH.
     let (first, rest) = scripts.split_at(scripts.len().min(1));
@@ -51,7 +52,7 @@ pub(super) async fn open(
         expected.push(Value::SimpleString("PONG".into()));
     }
     load(first, &mut commands, &mut expected);
-    let (replies, took) = connection.greet(&commands).await?;
+    let (replies, took) = in_time(connection.greet(&commands)).await?;
     if let (Some(_), Some(Value::ServerError(error))) = (&password, replies.first())
         && LinkError::of_reply(error).class == FailureClass::Other
     {
@@ -60,8 +61,15 @@ pub(super) async fn open(
     check(&replies, &expected)?;
     let (mut commands, mut expected) = (redis::pipe(), Vec::new());
     load(rest, &mut commands, &mut expected);
-    check(&connection.greet(&commands).await?.0, &expected)?;
+    check(&in_time(connection.greet(&commands)).await?.0, &expected)?;
     Ok((connection, took))
+}
+
+/// Bounds one step of an attempt. All steps take up to five round trips, and a server may be most of a second away.
+async fn in_time<T>(step: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
+    let timed_out =
+        |_| Err(LinkError::new(FailureClass::Timeout, "no answer within two seconds while connecting"));
+    timeout(TIMEOUT_MAX, step).await.unwrap_or_else(timed_out)
 }
 
 fn load(scripts: &[Script], commands: &mut redis::Pipeline, expected: &mut Vec<Value>) {
@@ -236,7 +244,7 @@ fn tls(why: impl Into<std::borrow::Cow<'static, str>>) -> LinkError {
     LinkError::new(FailureClass::Tls, why)
 }
 
-/// A server without TLS waits for the end of a line. Less than the timeout of the whole attempt.
+/// A server without TLS waits for the end of a line. Less than the timeout of the step.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 const PASSWORD_BYTES_MAX: u64 = 4_096;

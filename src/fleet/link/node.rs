@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::Shared;
 use super::connect::open;
@@ -218,11 +218,9 @@ impl NodeKeeper {
 /// Connects on a task of its own, as the runtime panics if it gets no thread for the name lookup.
 async fn connect(url: Url, shared: Arc<Shared>) -> Result<(ServerConnection, Duration), LinkError> {
     let mut attempt = JoinSet::new();
-    attempt
-        .spawn(async move { timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await });
-    let timed_out = |_| Err(LinkError::new(FailureClass::Timeout, "no connection within two seconds"));
+    attempt.spawn(async move { open(&url, &shared.options, &shared.scripts).await });
     match attempt.join_next().await {
-        Some(Ok(opened)) => opened.unwrap_or_else(timed_out),
+        Some(Ok(opened)) => opened,
         _ => Err(LinkError::new(FailureClass::Down, "the attempt panicked: raise TasksMax of the unit")),
     }
 }
@@ -303,9 +301,6 @@ impl LinkLogThrottle {
         Some(Some(std::mem::take(&mut self.suppressed)).filter(|suppressed| *suppressed > 0))
     }
 }
-
-/// Bounds the connection, the TLS handshake and the loading of scripts.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes queued for a server that has stopped reading: 100 times a tick of sixteen full batches.
 const QUEUED_BYTES_MAX: u32 = 8 << 20;

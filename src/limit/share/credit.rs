@@ -116,28 +116,6 @@ impl ShareState {
         UntrackedCredit::new(quota, fleet_status.hosts(), self.untracked, now)
     }
 
-    /// Admits a request of an untracked key with the same result as [`ShareState::judge`] and [`ShareState::charge`].
-    #[inline(always)]
-    pub(super) fn admit_untracked(
-        &mut self,
-        credit: &UntrackedCredit,
-        quota: &ShareQuota,
-        now: Timestamp,
-        cost: u32,
-    ) -> bool {
-        let Some(ahead) = credit.after(cost) else { return false };
-        if credit.ahead == 0 {
-            self.requested = 0;
-            self.requested_since = now;
-        }
-        self.requested = self.requested.saturating_add(cost);
-        self.untracked = GcraState::from_ahead(quota.bucket().scale(), now, ahead);
-        if credit.is_sync_due(ahead) {
-            self.request_sync();
-        }
-        true
-    }
-
     /// Whether Redis has tokens to spare, by the last known level.
     fn has_spare_tokens(&self, quota: &ShareQuota, now: Timestamp) -> bool {
         let Some(seen) = self.last_level() else { return false };

@@ -1,7 +1,7 @@
 //! This host's state of one key, and the judgement of requests by it.
 
 use super::fallback::fallback_parts;
-use super::{Fallback, FleetStatus, MICRO_UNITS, ShareQuota, is_linked};
+use super::{Fallback, FleetStatus, MICRO_UNITS, ShareQuota};
 use crate::clock::{Micros, NANOS_PER_MICRO, Timestamp};
 use crate::limit::Outcome;
 use crate::limit::token_bucket::GcraState;
@@ -162,38 +162,12 @@ impl ShareState {
     }
 
     /// Judges a request of `cost` units, and charges it if it passes.
-    #[inline]
     pub fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Outcome {
-        if self.tracked {
-            if self.only_takes_borrowed(quota, now, cost) {
-                self.tokens -= cost;
-                self.requested = self.requested.saturating_add(cost);
-                if self.tokens < self.low {
-                    self.request_sync();
-                }
-                return Outcome::Pass;
-            }
-        } else if let Some(credit) = self.untracked_credit(quota, now)
-            && self.admit_untracked(&credit, quota, now, cost)
-        {
-            return Outcome::Pass;
-        }
         let outcome = self.judge(quota, now, cost);
         if outcome.is_allowed() {
             self.charge(quota, now, cost);
         }
         outcome
-    }
-
-    /// Whether a request of a tracked key takes borrowed tokens and changes nothing else.
-    fn only_takes_borrowed(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
-        let is_reachable = |fleet_status: &FleetStatus| {
-            self.outages == quota.outages(fleet_status) && is_linked(self.outages)
-        };
-        (1..=self.borrowed(now)).contains(&cost)
-            && cost <= quota.bucket().burst()
-            && self.owed == 0
-            && quota.fleet_status().is_some_and(is_reachable)
     }
 
     /// Charges a request that passed.

@@ -1,4 +1,4 @@
-//! Tests a slow line to Redis: 1 Mbit/s with a round trip of 50 ms.
+//! Tests slow lines to Redis: 1 Mbit/s with a round trip of 50 ms, and a round trip of a second.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -13,11 +13,11 @@ use tidegate::clock::read_boot_nanos;
 use super::redis_server::Redis;
 use super::{echo, echoed, failures, link, one, up};
 
-/// Forwards bytes at a limited rate with a delay. Ends with the connection.
-fn pass(mut from: UnixStream, mut to: UnixStream) {
-    let mut part = [0; BYTES_A_STEP];
+/// Forwards so many bytes at a time with a delay. Ends with the connection.
+fn pass(mut from: UnixStream, mut to: UnixStream, (bytes, delay): (usize, Duration)) {
+    let mut part = vec![0; bytes];
     while let Ok(count @ 1..) = from.read(&mut part) {
-        thread::sleep(STEP);
+        thread::sleep(delay);
         if to.write_all(&part[..count]).is_err() {
             break;
         }
@@ -26,11 +26,13 @@ fn pass(mut from: UnixStream, mut to: UnixStream) {
 }
 
 /// 3 125 bytes in 25 ms: 1 Mbit/s each way.
-const BYTES_A_STEP: usize = 3_125;
-const STEP: Duration = Duration::from_millis(25);
+const NARROW: (usize, Duration) = (3_125, Duration::from_millis(25));
+
+/// Two round trips are longer than any step of a connection may take.
+const FAR: (usize, Duration) = (1 << 20, Duration::from_millis(520));
 
 /// Listens for one connection at a time and forwards it to this server.
-fn line(directory: &Path, server: PathBuf) -> PathBuf {
+fn line(directory: &Path, server: PathBuf, pace: (usize, Duration)) -> PathBuf {
     let path = directory.join("line");
     let listener = UnixListener::bind(&path).unwrap();
     thread::spawn(move || {
@@ -38,8 +40,8 @@ fn line(directory: &Path, server: PathBuf) -> PathBuf {
             match UnixStream::connect(&server) {
                 Ok(there) => {
                     let (back, forth) = (there.try_clone().unwrap(), here.try_clone().unwrap());
-                    thread::spawn(move || pass(back, forth));
-                    thread::spawn(move || pass(here, there));
+                    thread::spawn(move || pass(back, forth, pace));
+                    thread::spawn(move || pass(here, there, pace));
                 }
                 Err(error) => assert_ne!(error.kind(), ErrorKind::AddrInUse),
             }
@@ -53,7 +55,7 @@ async fn waits_for_replies_over_a_slow_line() {
     let redis = Redis::start(&[]);
     let directory = tempfile::tempdir().unwrap();
     let server = redis.url().trim_start_matches("unix://").into();
-    let link = link(&format!("unix://{}", line(directory.path(), server).display()));
+    let link = link(&format!("unix://{}", line(directory.path(), server, NARROW).display()));
     up(&link).await;
     let script = echo();
     let text = "x".repeat(1_000);
@@ -65,4 +67,14 @@ async fn waits_for_replies_over_a_slow_line() {
     }
     assert!(read_boot_nanos() - begin > 900_000_000, "the line was slow");
     assert_eq!((failures(&link, "timeout"), one(&link).connections), (0, 1));
+}
+
+#[tokio::test]
+async fn connects_to_server_a_second_away() {
+    let redis = Redis::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let server = redis.url().trim_start_matches("unix://").into();
+    let link = link(&format!("unix://{}", line(directory.path(), server, FAR).display()));
+    up(&link).await;
+    assert_eq!(failures(&link, "timeout"), 0);
 }
