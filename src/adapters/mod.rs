@@ -191,3 +191,6 @@ const STATUS_HEADER: &str = "tidegate-status";
 /// Polls of connections between two looks at the sockets. A single user's are not in turn, and a poll may take as long as a
 /// slice: with the 61 of tokio, another user's first connection would wait for them.
 const POLLS_PER_EVENTS: u32 = 4;
+
+/// The target of log lines of this module, and the prefix of those of its submodules.
+pub const LOG_TARGET: &str = module_path!();

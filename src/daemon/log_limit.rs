@@ -99,17 +99,20 @@ where
     }
 }
 
-/// Whether lines of this target are caused by clients or scrapers.
+/// Whether lines of this target are caused by clients, scrapers or servers.
 fn is_of_traffic(target: &str) -> bool {
     SPOKEN_BY_TRAFFIC.iter().any(|room| {
         target.strip_prefix(room).is_some_and(|rest| matches!(rest.as_bytes().first(), None | Some(b':')))
     })
 }
 
-/// The modules that serve, and the service manager, which may not listen. Panics have their own throttle.
-const SPOKEN_BY_TRAFFIC: [&str; 4] = [
+/// The modules that serve, Redis, which may come and go, and the service manager, which may not listen. Panics have their
+/// own throttle.
+const SPOKEN_BY_TRAFFIC: [&str; 6] = [
     crate::server::LOG_TARGET,
+    crate::adapters::LOG_TARGET,
     crate::engine::LOG_TARGET,
+    crate::fleet::LOG_TARGET,
     crate::admin::LOG_TARGET,
     super::service_manager::LOG_TARGET,
 ];
@@ -156,6 +159,8 @@ mod tests {
             ("tidegate::server::accept", true),
             ("tidegate::server", true),
             ("tidegate::servers", false),
+            ("tidegate::adapters::envoy::handler", true),
+            ("tidegate::fleet::link::node", true),
             ("tidegate::daemon::service_manager", true),
             ("tidegate::daemon::rules_in_force", false),
             ("tidegate::state::keeper", false),

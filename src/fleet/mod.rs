@@ -29,3 +29,6 @@ pub mod task;
 pub mod version;
 pub mod window;
 mod wire;
+
+/// The target of log lines of this module, and the prefix of those of its submodules.
+pub const LOG_TARGET: &str = module_path!();

@@ -24,7 +24,6 @@ use tokio::task::JoinSet;
 pub(crate) use connect::{authorities_of_file, read_password};
 pub(super) use failure::FailureCounts;
 pub use failure::{FailureClass, LinkError};
-pub(super) use node::LinkLogThrottle;
 pub use node::{NodeState, NodeStatus};
 pub use nodes::NodeId;
 pub use reply_parser::ReplyParser;

@@ -13,7 +13,7 @@ use super::connection::{CommandBatch, CommandResult, ServerConnection};
 use super::failure::{FailureClass, LinkError};
 use super::nodes::NodeId;
 use super::url::Url;
-use crate::clock::{Micros, Timestamp, read_boot_nanos};
+use crate::clock::Micros;
 use crate::fleet::rng::drawn;
 use crate::fleet::round_trip::RoundTrip;
 
@@ -73,7 +73,7 @@ impl NodeHandle {
         let state = NodeState::Starting;
         let status = NodeStatus { id, url: url.clone(), state, round_trip_us: None, connections: 0 };
         let (to, status) = watch::channel(status);
-        let log = ServerLog { url: url.to_string(), logged: None, throttle: LinkLogThrottle::default() };
+        let log = ServerLog { url: url.to_string(), logged: None };
         let keeper = NodeKeeper { url: url.clone(), shared, status: to, inbox: receiver, log };
         tokio::spawn(keeper.keep());
         NodeHandle { id, url, inbox, room: Arc::new(Semaphore::new(QUEUED_BYTES_MAX as usize)), status }
@@ -252,7 +252,6 @@ impl Backoff {
 struct ServerLog {
     url: String,
     logged: Option<Option<LinkError>>,
-    throttle: LinkLogThrottle,
 }
 
 impl ServerLog {
@@ -266,39 +265,15 @@ impl ServerLog {
         if self.logged.as_ref() == Some(&news) {
             return;
         }
-        let Some(suppressed) = self.throttle.admit(Timestamp::from_nanos(read_boot_nanos())) else { return };
         let redis = &*self.url;
         match &news {
-            None => tracing::info!(redis, suppressed, "connected to Redis"),
+            None => tracing::info!(redis, "connected to Redis"),
             Some(error) => {
                 let class = error.class.name();
-                tracing::warn!(redis, class, suppressed, "no connection to Redis: {error}; probing goes on");
+                tracing::warn!(redis, class, "no connection to Redis: {error}; probing goes on");
             }
         }
         self.logged = Some(news);
-    }
-}
-
-/// Admits some lines of the log per minute.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::fleet) struct LinkLogThrottle {
-    since: Timestamp,
-    lines: u32,
-    suppressed: u64,
-}
-
-impl LinkLogThrottle {
-    /// Returns the number of suppressed lines before this one, if there are any; `None`: suppress this one as well.
-    pub(in crate::fleet) fn admit(&mut self, now: Timestamp) -> Option<Option<u64>> {
-        if self.lines == 0 || now.since(self.since) >= LINES_PERIOD {
-            (self.since, self.lines) = (now, 0);
-        }
-        if self.lines >= LINES_MAX {
-            self.suppressed += 1;
-            return None;
-        }
-        self.lines += 1;
-        Some(Some(std::mem::take(&mut self.suppressed)).filter(|suppressed| *suppressed > 0))
     }
 }
 
@@ -313,8 +288,6 @@ const DOUBLINGS_MAX: u32 = 6;
 const RIGHTS_WAIT: Duration = Duration::from_secs(30);
 
 /// Lines per period: a flapping server changes several times a second.
-const LINES_MAX: u32 = 6;
-const LINES_PERIOD: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::fleet::command::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::heartbeat::Heartbeat;
-use crate::fleet::link::{LinkLogThrottle, NodeId, RedisLink};
+use crate::fleet::link::{NodeId, RedisLink};
 use crate::fleet::member::HostMember;
 use crate::fleet::remote_checks::WaitingRequest;
 use crate::fleet::reply::{Received, ScriptReply};
@@ -35,9 +35,8 @@ pub(super) struct SyncLoop {
     pause: Duration,
     ticked: Timestamp,
     view: FleetView,
-    /// When the last outage began, and the throttle of its lines in the log.
+    /// When the last outage began.
     outage: Option<Timestamp>,
-    throttle: LinkLogThrottle,
     /// When storing the identity was last tried, and whether it is stored.
     kept_at: Timestamp,
     is_kept: Arc<AtomicBool>,
@@ -76,7 +75,6 @@ impl SyncLoop {
             view: FleetView::new(),
             published: Timestamp::ORIGIN,
             outage: None,
-            throttle: LinkLogThrottle::default(),
             kept_at: Timestamp::ORIGIN,
             is_kept: Arc::default(),
         }
@@ -190,23 +188,15 @@ impl SyncLoop {
             self.view.outages += 1;
             self.outage = Some(now.at);
         }
-        // A Redis that is away for moments would fill the log.
-        if let Some(suppressed) = self.throttle.admit(now.at) {
-            match (is_reachable, outage.map(|since| Micros::from(now.at.since(since)))) {
-                (true, Some(after)) => {
-                    info!(hosts, %after, suppressed, "Redis answers again: budgets are shared with the other hosts");
-                }
-                (true, None) => info!(hosts, suppressed, "budgets are shared with the other hosts"),
-                (false, _) => {
-                    let why = servers.faults();
-                    let why = if why.is_empty() { "no reply in time" } else { &why };
-                    warn!(
-                        hosts,
-                        why,
-                        suppressed,
-                        "Redis does not answer: fleet rules follow `on_redis_down` until it does"
-                    );
-                }
+        match (is_reachable, outage.map(|since| Micros::from(now.at.since(since)))) {
+            (true, Some(after)) => {
+                info!(hosts, %after, "Redis answers again: budgets are shared with the other hosts");
+            }
+            (true, None) => info!(hosts, "budgets are shared with the other hosts"),
+            (false, _) => {
+                let why = servers.faults();
+                let why = if why.is_empty() { "no reply in time" } else { &why };
+                warn!(hosts, why, "Redis does not answer: fleet rules follow `on_redis_down` until it does");
             }
         }
         self.publish_view(servers, now);
