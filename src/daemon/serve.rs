@@ -203,7 +203,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(|error| no_thread(&error))?;
         add_adapters(settings, &server, &clock, adapters, &shutdown, &helpers);
-        start_helpers(&helpers, &admin_opened);
+        start_helpers(&helpers, &admin_opened, fleet.as_ref());
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await.map_err(ServeFailure::from);
         shutdown.cancel();
@@ -235,10 +235,11 @@ fn runtime(pulse: &Arc<ThreadHealth>) -> std::io::Result<Runtime> {
         .build()
 }
 
-/// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
-fn start_helpers(helpers: &Helpers, admin_opened: &Receiver<()>) {
+/// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect, and for Redis.
+fn start_helpers(helpers: &Helpers, admin_opened: &Receiver<()>, fleet: Option<&FleetHandle>) {
     if helpers.start() {
         let _ = admin_opened.recv_timeout(OPEN_MAX);
+        fleet.into_iter().for_each(FleetHandle::await_contact);
     }
     tokio::spawn(helpers.clone().keep_starting());
     #[cfg(all(debug_assertions, feature = "test-hooks"))]

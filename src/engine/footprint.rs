@@ -1,7 +1,7 @@
 //! The memory of a key, computed from the numbers of its limit without allocation or table access.
 
 use super::check::SoftState;
-use super::memory::usable;
+use super::memory::{SIDE_SHARE, usable};
 use super::table::bucket_bytes;
 use super::tag::{BlockedUntil, TableState};
 use crate::limit::Quota;
@@ -54,11 +54,19 @@ pub fn bytes_per_rule_key(Rule { limit, .. }: &Rule) -> KeyFootprint {
     }
 }
 
-/// The number of keys of `bytes_per_key` that fit a memory limit, without the reserve for table rebuilds;
-/// `None` for zero bytes.
+/// The number of keys of a rule alone that fit a memory limit, without the reserve for table rebuilds; `None` if the rule
+/// keeps no state.
 #[must_use]
-pub fn keys_within(memory_bytes_max: usize, bytes_per_key: u64) -> Option<u64> {
-    u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX).checked_div(bytes_per_key)
+pub fn keys_within(memory_bytes_max: usize, rule: &Rule) -> Option<u64> {
+    let bytes = u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX);
+    let fit = bytes.checked_div(bytes_per_rule_key(rule).most)?;
+    // Blocks and soft times have a part of the memory.
+    let beside = |entry: KeyFootprint| bytes / SIDE_SHARE as u64 / entry.most;
+    let is_soft = |allowance: &Allowance| matches!(allowance.over, OverTreatment::Soft(_));
+    let blocks = rule.limit.block.map(|_| beside(entry::<BlockedUntil>((0, 0))));
+    let soft =
+        rule.limit.allowances.iter().flatten().any(is_soft).then(|| beside(entry::<SoftState>((0, 0))));
+    [blocks, soft].into_iter().flatten().chain([fit]).min()
 }
 
 fn max_entries(allowance: &Allowance) -> u64 {

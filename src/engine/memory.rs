@@ -113,7 +113,7 @@ pub(super) const fn usable(bytes_max: usize) -> usize {
 const REBUILD_SHARE: usize = 16;
 
 /// Blocks, retries ([`MemoryKind::IdempotencyKeys`]) and soft times get at most 1/4 each.
-const SIDE_SHARE: usize = 4;
+pub(super) const SIDE_SHARE: usize = 4;
 
 /// Each kind in use is guaranteed 1/16.
 const SURE_SHARE: usize = 16;

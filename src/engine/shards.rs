@@ -239,8 +239,8 @@ fn shard_at(bits: u32) -> u32 {
     (bits * slope) >> (u32::BITS - SHARDS.ilog2())
 }
 
-/// The first bits of a shard's keys, by bisection; of the first shard that does not exist, the number of all bits.
-fn first_bits(shard: usize) -> u32 {
+/// The first bits of a shard's keys, by bisection.
+pub(super) fn first_bits(shard: usize) -> u16 {
     let (mut from, mut to) = (0, 65_536);
     while from < to {
         let middle = u32::midpoint(from, to);
@@ -250,18 +250,7 @@ fn first_bits(shard: usize) -> u32 {
             to = middle;
         }
     }
-    from
-}
-
-/// Bits for digests of keys in a shard.
-pub(super) fn bits_within(shard: usize) -> u16 {
-    u16::try_from(first_bits(shard)).unwrap_or_default()
-}
-
-/// The expected number of keys in a shard, of all.
-pub(super) fn expected_keys(shard: usize, keys: usize) -> usize {
-    let part = first_bits(shard + 1) - first_bits(shard);
-    keys.saturating_mul(part as usize) >> 16
+    u16::try_from(from).unwrap_or(u16::MAX)
 }
 
 /// A table of what is remembered of a name for a time, in shards of its own.
@@ -331,16 +320,18 @@ const ROUND_NANOS_MAX: u64 = 60_000_000_000;
 #[cfg(test)]
 #[cfg(not(feature = "interleavings"))]
 mod tests {
-    use super::{SHARDS, bits_within, expected_keys, shard_at};
+    use super::{SHARDS, first_bits, shard_at};
 
     #[test]
     fn every_shard_has_one_to_two_times_as_many_keys_as_the_last() {
-        let sizes: Vec<usize> = (0..SHARDS).map(|shard| expected_keys(shard, 65_536)).collect();
-        assert_eq!(sizes.iter().sum::<usize>(), 65_536);
+        let mut sizes = [0_usize; SHARDS];
+        (0..65_536).for_each(|bits| sizes[shard_at(bits) as usize] += 1);
         assert!(sizes.is_sorted_by(|one, next| one + 1 >= *next), "{sizes:?}");
         assert!(sizes.iter().all(|size| (740..=1_480).contains(size)), "{sizes:?}");
         for shard in 0..SHARDS {
-            assert_eq!(shard_at(bits_within(shard).into()) as usize, shard);
+            let first = u32::from(first_bits(shard));
+            assert_eq!(shard_at(first) as usize, shard);
+            assert!(first == 0 || shard_at(first - 1) as usize == shard - 1);
         }
     }
 }

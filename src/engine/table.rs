@@ -430,24 +430,4 @@ impl<S: TableState> StateTable<S> {
         self.remove(&digest, memory);
         self.insert(digest, state, memory, now)
     }
-
-    /// Reserves room for `keys` more at once, within the budget: growing in steps would move them twice.
-    pub(in crate::engine) fn reserve(&mut self, keys: usize, memory: &Memory) {
-        let wanted = self.entries.len().saturating_add(keys.min(RESERVED_MAX));
-        let mut buckets = SMALLEST;
-        while capacity(buckets) < wanted {
-            buckets *= 2;
-        }
-        let bytes = allocation_size::<TableEntry<S>>(buckets);
-        if wanted <= self.entries.capacity() || !memory.claim(self.kind, bytes) {
-            return;
-        }
-        let claimed = self.bytes() + bytes;
-        self.layout += 1;
-        self.entries.reserve(wanted - self.entries.len(), TableEntry::hash);
-        memory.settle(self.kind, claimed, self.bytes());
-    }
 }
-
-/// More keys than the largest budget holds in one shard.
-const RESERVED_MAX: usize = 1 << 32;

@@ -447,8 +447,9 @@ const RENEW_AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// After a refusal a host refuses by itself for this time, so that overload costs little.
 const REFUSED_FOR: Duration = Duration::from_micros(2_500);
 
-/// By then each host has renewed its members after Redis has lost them.
-const CLOSED_FOR: Duration = Duration::from_secs(2);
+/// By then each host has renewed its members after Redis has lost them: one that noticed the outage connects again within five
+/// seconds.
+const CLOSED_FOR: Duration = Duration::from_secs(6);
 
 /// The number of added members if Redis has lost the set.
 const LOST: u32 = u32::MAX;

@@ -45,6 +45,7 @@ pub type StoreIdentity = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 pub struct FleetHandle {
     stop: oneshot::Sender<()>,
     ended: Receiver<()>,
+    contact: Receiver<()>,
     /// The metrics of the task.
     pub counters: Arc<FleetCounters>,
     /// Changes the fleet overrides, for operators.
@@ -78,7 +79,8 @@ impl FleetHandle {
         let overrides = OverridesHandle { to_task, clock: Arc::clone(&clock) };
         let (options, key) = (plan.link.clone(), plan.overrides_key.clone());
         let parts = (Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&counters));
-        let mut sync_loop = SyncLoop::new(engine, clock, plan, (Arc::clone(&counters), waiting));
+        let (contacts, contact) = sync_channel(1);
+        let mut sync_loop = SyncLoop::new(engine, clock, plan, (Arc::clone(&counters), waiting), contacts);
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
@@ -96,7 +98,13 @@ impl FleetHandle {
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
-        (FleetHandle { stop, ended, counters, overrides, remote_checker: Arc::new(checks) }, work)
+        (FleetHandle { stop, ended, contact, counters, overrides, remote_checker: Arc::new(checks) }, work)
+    }
+
+    /// Waits until it is known whether Redis answers, [`CONTACT_MAX`] at most. A request that is judged before follows
+    /// `on_redis_down`, as if this host knew of no other request.
+    pub fn await_contact(&self) {
+        let _ = self.contact.recv_timeout(CONTACT_MAX);
     }
 
     /// Stops the task after it returns borrowed tokens, within [`LEAVE_MAX`]. Requests must have stopped.
@@ -126,6 +134,9 @@ impl fmt::Debug for SyncPlan {
         f.debug_struct("Plan").field("link", &self.link).finish_non_exhaustive()
     }
 }
+
+/// The longest wait for Redis at a start: clients wait meanwhile, and then pass.
+const CONTACT_MAX: Duration = Duration::from_millis(250);
 
 /// The queue of requests that wait for remote checks: more than come in ten milliseconds.
 const CHECKS_MAX: usize = 1_024;

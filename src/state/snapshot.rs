@@ -99,7 +99,7 @@ pub fn write_tables(
     whole.write_all(&VERSION.to_le_bytes())?;
     whole.write_all(&fingerprint_key(key).to_le_bytes())?;
     let mut sections = SectionWriter::new(whole, key);
-    sections.add(&SnapshotHead { here: *here, at: now.at, is_final, keys: engine.count_keys() })?;
+    sections.add(&SnapshotHead { here: *here, at: now.at, is_final })?;
     let mut written = sections.finish_section();
     // After an error the rest is still copied, but not written.
     engine.copy_out(now, &mut |entry| {
@@ -139,9 +139,6 @@ pub fn read_tables(
         return Err(SnapshotError::NoTime);
     }
     let now = Now { at, utc_offset_nanos: here.unix_nanos.saturating_sub_unsigned(at.as_nanos()) };
-    // The expected number of keys is only a hint, bounded by the size of the file.
-    let keys_max = usize::try_from(metadata.len() / KEY_BYTES_MIN).unwrap_or(usize::MAX);
-    engine.expect_keys(head.keys.0.min(keys_max), head.keys.1.min(keys_max));
     let mut putting = engine.putting_back(now);
     let mut entries = 0;
     loop {
@@ -166,8 +163,6 @@ struct SnapshotHead {
     /// The same moment on the engine's timeline.
     at: Timestamp,
     is_final: bool,
-    /// The approximate numbers of buckets and fixed windows that follow.
-    keys: (usize, usize),
 }
 
 fn check_preamble(file: &mut impl io::Read, key: SnapshotKey) -> Result<(), SnapshotError> {
@@ -214,9 +209,6 @@ const PREAMBLE_BYTES: u64 = 24;
 
 /// A million leases with their ties.
 const LEASES_BYTES: u64 = 256 << 20;
-
-/// No bucket and no window takes less.
-const KEY_BYTES_MIN: u64 = 20;
 
 /// Bytes read from the kernel at a time.
 const READ_BYTES: usize = 256 << 10;

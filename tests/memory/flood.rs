@@ -1,7 +1,7 @@
 //! A flood of new keys stays within the budget; limited keys stay limited.
 
 use tidegate::clock::Now;
-use tidegate::engine::{Decider, Op, Verdict};
+use tidegate::engine::{Decider, Engine, EngineOptions, HashKey, Mode, Op, Verdict};
 
 use crate::counting::{held, most};
 use crate::{ALGORITHMS, SECOND, ask, engine, hit, one_of_each, rules};
@@ -146,4 +146,27 @@ fn holds_ten_million_keys_of_each_algorithm() {
         flood(&[kind], LARGE);
     }
     flood(&ALGORITHMS.map(|(kind, _)| kind), LARGE);
+}
+
+#[test]
+fn restart_keeps_full_tables() {
+    let budget = 2 << 20;
+    let (kind, quota) = ALGORITHMS[0];
+    let limits = format!("  - {{name: {kind}, match: {{k: {kind}}}, key: [u], {quota}}}\n");
+    let before = engine(&limits, budget);
+    let mut decider = before.decider();
+    let at = 1_000 * 3_600 * SECOND;
+    (0..100_000).for_each(|user| assert!(hit(&mut decider, kind, &user.to_string(), at)));
+    assert!(before.totals().evictions > 0);
+    let after = Engine::new(EngineOptions {
+        hash_key: HashKey::from_bytes([7; 16]),
+        mode: Mode::Enforce,
+        memory_bytes_max: budget,
+    });
+    let (keys, now) = (before.keys(), Now::at_nanos(at));
+    let mut putting = after.putting_back(now);
+    before.copy_out(now, &mut |entry| putting.put(entry).unwrap());
+    drop(putting);
+    let kept = after.keys();
+    assert!(kept * 500 >= keys * 499 && kept <= keys, "{kept} of {keys}");
 }

@@ -34,10 +34,10 @@ impl BlockSettings {
         std::iter::once(2).chain([now, now.saturating_mul(2)].into_iter().filter(|hosts| *hosts > 2))
     }
 
-    /// Returns the least number of keys of a rule that fit into the byte budget.
+    /// Returns the least number of keys of a rule alone that fit into the byte budget.
     pub(super) fn keys_held(&self, rule: &Rule) -> Option<u64> {
         let budget = usize::try_from(self.memory_bytes_max).unwrap_or(usize::MAX);
-        keys_within(budget, bytes_per_rule_key(rule).most)
+        keys_within(budget, rule)
     }
 }
 
@@ -270,7 +270,10 @@ fn memory(rule: &Rule, settings: &BlockSettings) -> String {
         return format!("one key, at most {} bytes{work}", bytes.most);
     }
     let (budget, held) = (mebibytes(settings.memory_bytes_max), count(held));
-    format!("{} to {} bytes a key: {budget} hold at least {held} keys{work}", bytes.least, bytes.most)
+    format!(
+        "{} to {} bytes a key: {budget} hold at least {held} keys of this rule alone{work}",
+        bytes.least, bytes.most
+    )
 }
 
 fn mebibytes(bytes: u64) -> String {

@@ -8,8 +8,8 @@ use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::check::SoftState;
 use crate::engine::digest::TableKey;
-use crate::engine::shards::{SHARDS, Shard, bits_within};
-use crate::engine::table::{AnyTable, Copied, CopyProgress, StateTable};
+use crate::engine::shards::{SHARDS, Shard, first_bits};
+use crate::engine::table::{Copied, CopyProgress, StateTable};
 use crate::engine::tag::{BlockedUntil, TableState};
 use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::permits::Permits;
@@ -59,17 +59,8 @@ impl Engine {
         });
     }
 
-    /// The approximate numbers of buckets and fixed windows, the bulk of a snapshot.
-    #[must_use]
-    pub fn count_keys(&self) -> (usize, usize) {
-        (0..SHARDS).fold((0, 0), |(buckets, windows), shard| {
-            let shard = self.shards.lock(shard);
-            (buckets + shard.buckets.len(), windows + shard.windows.len())
-        })
-    }
-
     fn copy_shard(&self, shard: usize, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        let digest = |key: TableKey| key.digest(bits_within(shard));
+        let digest = |key: TableKey| key.digest(first_bits(shard));
         self.copy_table(shard, |shard| &shard.buckets, now, &mut |copies| {
             let arrivals = copies.map(|(key, state): (_, GcraState)| (digest(key), state.arrival()));
             visit(SnapshotEntry::Buckets(arrivals.collect()));

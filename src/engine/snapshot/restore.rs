@@ -10,7 +10,7 @@ use crate::engine::digest::Digest;
 use crate::engine::leases::{ConnectionParams, Lease, LeaseResource, Session};
 use crate::engine::memory::Memory;
 use crate::engine::rule_set::permit_salt;
-use crate::engine::shards::{SHARDS, Shard, expected_keys};
+use crate::engine::shards::Shard;
 use crate::engine::table::StateTable;
 use crate::engine::tag::{BlockedUntil, TableState, Tag};
 use crate::limit::fixed_window::FixedWindowState;
@@ -40,17 +40,6 @@ impl Engine {
     #[must_use]
     pub fn putting_back(&self, now: Now) -> Restore<'_> {
         Restore { engine: self, now, session: None, is_any_session: false }
-    }
-
-    /// Reserves room for the numbers of buckets and fixed windows, within the memory limit.
-    pub fn expect_keys(&self, buckets: usize, windows: usize) {
-        for shard in 0..SHARDS {
-            // Some shards have slightly more than their part.
-            let part = |keys: usize| expected_keys(shard, keys + keys / 32);
-            let (mut shard, memory) = (self.shards.lock(shard), self.shards.memory());
-            shard.buckets.reserve(part(buckets), memory);
-            shard.windows.reserve(part(windows), memory);
-        }
     }
 
     /// Sets the first lease number: a random one, so that lease numbers differ from those of earlier

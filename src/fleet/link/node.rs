@@ -287,8 +287,6 @@ const WAIT_MAX_MS: u64 = 5_000;
 const DOUBLINGS_MAX: u32 = 6;
 const RIGHTS_WAIT: Duration = Duration::from_secs(30);
 
-/// Lines per period: a flapping server changes several times a second.
-
 #[cfg(test)]
 mod tests {
     use super::{Backoff, FailureClass};

@@ -16,6 +16,7 @@ use crate::fleet::rng::drawn;
 use crate::fleet::sync::{BUCKETS, SyncOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -42,6 +43,8 @@ pub(super) struct SyncLoop {
     is_kept: Arc<AtomicBool>,
     /// When the view was last published.
     published: Timestamp,
+    /// Notified once it is known whether Redis answers.
+    contact: Option<SyncSender<()>>,
 }
 
 impl SyncLoop {
@@ -50,6 +53,7 @@ impl SyncLoop {
         clock: Arc<Clock>,
         plan: SyncPlan,
         (counters, waiting): (Arc<FleetCounters>, mpsc::Receiver<WaitingRequest>),
+        contact: SyncSender<()>,
     ) -> SyncLoop {
         let identity = &plan.identity;
         let many = plan.link.cluster || plan.link.urls.len() > 1;
@@ -77,6 +81,7 @@ impl SyncLoop {
             outage: None,
             kept_at: Timestamp::ORIGIN,
             is_kept: Arc::default(),
+            contact: Some(contact),
         }
     }
 
@@ -99,7 +104,13 @@ impl SyncLoop {
                         tick.reset_after(self.pause);
                     }
                 }
+                if self.contact.is_some()
+                    && (self.plan.status.is_redis_reachable() || !servers.faults().is_empty())
+                {
+                    self.report_contact();
+                }
             } else {
+                self.report_contact();
                 self.publish_view(&servers, self.clock.now());
                 tokio::select! {
                     biased;
@@ -112,6 +123,13 @@ impl SyncLoop {
         // Tokens not returned in time expire.
         let is_all_confirmed = timeout(LEAVE_MAX, self.leave(&mut servers)).await.unwrap_or(false);
         self.log_end(is_all_confirmed);
+    }
+
+    fn report_contact(&mut self) {
+        // Nothing may wait for it any more.
+        if let Some(contact) = self.contact.take() {
+            let _ = contact.try_send(());
+        }
     }
 
     /// Whether a shared budget or reserve exists. Without one nothing is sent, not even heartbeats.

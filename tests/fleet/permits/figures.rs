@@ -64,12 +64,12 @@ fn renews_permits_of_many_leases_in_batches() {
 #[test]
 fn flushed_redis_grants_no_permit_before_all_hosts_report() {
     let mut plan = WorkPlan { when_down: Fallback::Refuse, ..plan(10, Shape::Even, 1_500) };
-    plan.base = Plan { ms: 8_000, burst: 60, rate: 600, ..plan.base };
+    plan.base = Plan { ms: 16_000, burst: 60, rate: 600, ..plan.base };
     plan.base.faults.outages.push(Outage { from_ms: 2_000, to_ms: 2_300, empty: true, later_ms: 0 });
     let seen = tell(&plan);
     assert!(seen.most <= 60 && seen.most_loose == 0, "{seen:?}");
-    // Redis grants nothing for two seconds after the loss.
-    assert!(seen.used() > 0.6, "{seen:?}");
+    // Redis grants nothing for six seconds after the loss.
+    assert!(seen.used() > 0.55, "{seen:?}");
 }
 
 #[test]

@@ -164,14 +164,3 @@ fn held_bytes_grow_and_shrink_with_what_clients_hold() {
     assert_eq!((most(10) - most(0)) as u64, 10 * connected);
     assert!(most(0) > fixture.engine.memory_bytes_max() + (64 << 20), "tables, accounts, and leases");
 }
-
-#[test]
-fn counts_keys_of_buckets_and_windows_for_a_restore() {
-    let mut fixture = Fixture::new(
-        "limits:\n- {name: a, key: [u], rate: 1/h}\n- {name: b, key: [w], algorithm: fixed_window, rate: 1/h}\n",
-    );
-    let session = fixture.session(1, 0, s(0));
-    (0..300).for_each(|user| drop(fixture.acquire(&session, s(0), &format!("u={user}"))));
-    (0..200).for_each(|user| drop(fixture.acquire(&session, s(0), &format!("w={user}"))));
-    assert_eq!(fixture.engine.count_keys(), (300, 200));
-}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::daemon::{Daemon, eventually};
 use super::hosts::{LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
 use super::redis_server::Redis;
+use super::wire::{hit, verdict_of};
 
 /// Burst of a rate too slow to refill during a test.
 const ONCE: u32 = 3_000;
@@ -20,6 +21,23 @@ pub(crate) fn left(redis: &Redis) -> i64 {
     let script = "local\tn=0\nfor\t_,k\tin\tipairs(redis.call('KEYS','tg:*:q:*'))do\nlocal\tlevel=struct.unpack('<i8',string.sub(redis.call('GET',k),25,32))\nn=n+math.floor(level/1000000)\nend\nreturn\tn";
     let reply = redis.say(&format!("EVAL {script} 0"));
     reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
+}
+
+#[test]
+fn restarted_host_grants_a_spent_caller_nothing() {
+    let redis = Redis::start(&[]);
+    let mut hosts = hosts(1, &redis.url(), &rules("10/day", 10, ""));
+    let passed = |host: &Daemon, tries: u64| {
+        let mut wire = host.greeted();
+        (0..tries).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count()
+    };
+    assert_eq!(passed(&hosts[0], 12), 10);
+    for restart in 0..3 {
+        end(&mut hosts);
+        let plan = hosts.pop().unwrap().plan;
+        hosts.push(plan.start());
+        assert_eq!(passed(&hosts[0], 12), 0, "after restart {restart}");
+    }
 }
 
 /// Stops them as an operator does; each exits within a second on a busy machine too.
