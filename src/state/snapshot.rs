@@ -99,7 +99,7 @@ pub fn write_tables(
     whole.write_all(&VERSION.to_le_bytes())?;
     whole.write_all(&fingerprint_key(key).to_le_bytes())?;
     let mut sections = SectionWriter::new(whole, key);
-    sections.add(&SnapshotHead { here: *here, at: now.at, is_final })?;
+    sections.add(&SnapshotHead { here: *here, at: now.at, is_final, unused: (0, 0) })?;
     let mut written = sections.finish_section();
     // After an error the rest is still copied, but not written.
     engine.copy_out(now, &mut |entry| {
@@ -163,6 +163,8 @@ struct SnapshotHead {
     /// The same moment on the engine's timeline.
     at: Timestamp,
     is_final: bool,
+    /// Numbers of keys, once: a struct is an array of all its fields.
+    unused: (u64, u64),
 }
 
 fn check_preamble(file: &mut impl io::Read, key: SnapshotKey) -> Result<(), SnapshotError> {

@@ -186,7 +186,7 @@ fn sign(bytes: &mut [u8]) {
 fn forged_length_reserves_no_memory() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
-    // The first section has the numbers of keys to reserve, which the length of the file bounds.
+    // The first section has two numbers of keys, for which nothing is reserved.
     let Moment { clock, boot_nanos, unix_nanos } = here(s(12));
     let keys = (u64::MAX, u64::MAX);
     let head = rmp_serde::to_vec(&((clock, boot_nanos, unix_nanos), s(12).at, false, keys)).unwrap();
