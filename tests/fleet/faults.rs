@@ -20,12 +20,9 @@ fn check_outage(hosts: u32, seconds: u64, empty: bool) {
         / (f64::from(plan.rate) * seconds as f64);
     // The first answered probe arrives within a second of the end.
     let settled = world.measure.settled_after(to_ms);
-    println!(
-        "{hosts} hosts, {seconds} s, empty {empty}: meanwhile {meanwhile:.3}, settled after {settled:.1} s, {seen}"
-    );
     assert!((0.90..=1.10).contains(&meanwhile), "{meanwhile} of the rate: {plan:#?}");
     assert!(settled <= 4.0, "settled after {settled} s: {plan:#?}");
-    assert!(seen.excess <= 1.5 * f64::from(plan.burst), "{seen}: {plan:#?}");
+    assert!(seen.excess <= 1.5 * f64::from(plan.burst), "{seen:?}: {plan:#?}");
 }
 
 #[test]
@@ -52,11 +49,8 @@ fn staggered_reconnects_lend_no_token_twice() {
             let seen = world.measure.seen();
             let to_ms = plan.faults.outages[0].to_ms + u64::from(hosts - 1) * later_ms;
             let settled = world.measure.settled_after(to_ms);
-            println!(
-                "{hosts} hosts, {later_ms} ms apart, {seconds} s, empty {empty}: after {settled:.1} s, {seen}"
-            );
             assert!(settled <= 4.0, "settled after {settled} s: {plan:#?}");
-            assert!(seen.excess <= f64::from(plan.burst), "{seen}: {plan:#?}");
+            assert!(seen.excess <= f64::from(plan.burst), "{seen:?}: {plan:#?}");
         }
     }
 }
@@ -79,7 +73,6 @@ fn lost_replies_admit_no_uncharged_token() {
         audit.check(seen.admitted);
         let (held, owed) = audit.in_hand();
         let unanswered: u64 = world.counts().iter().map(|counts| counts.unanswered).sum();
-        println!("credit {credit}: {seen}, {unanswered} unanswered, {audit}");
         assert!(unanswered > 100, "{unanswered}: {plan:#?}");
         assert_eq!(seen.cut_offs, 0, "Redis is heard all the time: {plan:#?}");
         // A grant whose reply is lost or late expires.
@@ -91,7 +84,7 @@ fn lost_replies_admit_no_uncharged_token() {
         let untold = seen.admitted.saturating_sub(charged);
         assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit} {plan:#?}");
         // A lost reply costs its grant and the time until its timeout.
-        assert!(seen.used >= 0.5, "{seen}: {plan:#?}");
+        assert!(seen.used >= 0.5, "{seen:?}: {plan:#?}");
     }
 }
 
@@ -107,7 +100,6 @@ fn tokens_of_a_crashed_host_stay_spent() {
         let world = run(&plan);
         let (seen, audit) = (world.measure.seen(), world.audit.as_ref().unwrap());
         audit.check(seen.admitted);
-        println!("{window:?}: {seen}, {audit}");
         let (held, _) = audit.crashed;
         assert!(held > 0, "it held nothing: {audit}");
         let gone = seen.admitted + held + audit.lapsed + audit.in_hand().0;
@@ -122,7 +114,6 @@ fn flushed_redis_grants_no_token_twice() {
         let faults = Faults { flushes_ms: vec![10_000, 13_000], ..Faults::default() };
         let plan = Plan { ms: 20_000, faults, ..Plan::cell(hosts, Shape::Even, load) };
         let seen = run(&plan).measure.seen();
-        println!("{hosts} hosts: {seen}");
-        assert!(seen.excess <= 0.2 * f64::from(plan.burst), "{seen}: {plan:#?}");
+        assert!(seen.excess <= 0.2 * f64::from(plan.burst), "{seen:?}: {plan:#?}");
     }
 }

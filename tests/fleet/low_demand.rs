@@ -15,7 +15,6 @@ fn quiet(rate: u32, credit: u16) -> (f64, f64) {
     let plan = Plan { rate, burst: rate, tenants, load, credit, ms, ..Plan::cell(8, Shape::Even, 0) };
     let seen = run(&plan).measure.seen();
     let cells = seen.cells * ms as f64 / 1_000.0 / seen.offered as f64;
-    println!("{rate}/s, credit {credit}: {cells:.3} cells for each request, {seen}");
     (1.0 - seen.used, cells)
 }
 

@@ -166,7 +166,6 @@ fn syncs_excess_keys_equally_often() {
     let since: Vec<u64> =
         exchange.asked.iter().map(|(key, now)| now - before.get(key).copied().unwrap_or(0)).collect();
     let (least, most) = (since.iter().min().unwrap(), since.iter().max().unwrap());
-    println!("asked about {least} to {most} times each, {} in all", since.iter().sum::<u64>());
     assert!(since.len() == KEYS && *least >= 9, "asked about {least} to {most} times each");
     assert!(*most <= 4 * least, "asked about {least} to {most} times each");
 }

@@ -22,6 +22,7 @@ use tidegate::fleet::reserve::Reserves;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::rules::read_text;
 
+use crate::load::poisson;
 use crate::network::{Event, Network, To};
 use crate::plan::{Faults, Plan, Shape};
 use crate::random::Random;
@@ -384,13 +385,4 @@ impl World {
 
 fn now(ms: u64, utc: i64) -> Now {
     Now { at: Timestamp::from_nanos(ms * 1_000_000), utc_offset_nanos: utc }
-}
-
-fn poisson(random: &mut Random, mean: f64) -> u32 {
-    let (limit, mut product, mut count) = ((-mean).exp(), random.share(), 0);
-    while product > limit {
-        product *= random.share();
-        count += 1;
-    }
-    count
 }

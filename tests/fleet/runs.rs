@@ -60,7 +60,7 @@ fn keeps_bounds_and_conserves_tokens() {
         // borrow.
         let bursts = (1.5 + world.measure.parts_too_large()) * f64::from(plan.burst);
         let most = plan.extra() + bursts + world.measure.earned_alone() + f64::from(plan.hosts);
-        assert!(seen.excess_leaking <= most, "{seen}");
+        assert!(seen.excess_leaking <= most, "{seen:?}");
     });
 }
 

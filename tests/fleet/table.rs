@@ -7,9 +7,13 @@ use crate::world::run;
 /// Checks the bounds stated for every run.
 pub(crate) fn check_bounds(plan: &Plan, seen: &Seen) {
     if plan.credit == 0 {
-        assert!(seen.excess <= 0.001, "{seen}: {plan:#?}");
+        assert!(seen.excess <= 0.001, "{seen:?}: {plan:#?}");
     }
-    assert!(seen.excess_leaking <= plan.extra() + 0.001, "{} tokens, {seen}: {plan:#?}", seen.excess_leaking);
+    assert!(
+        seen.excess_leaking <= plan.extra() + 0.001,
+        "{} tokens, {seen:?}: {plan:#?}",
+        seen.excess_leaking
+    );
 }
 
 /// Runs a cell and prints its results; collects failed checks in `faults`.
@@ -17,11 +21,10 @@ fn cell(plan: &Plan, faults: &mut Vec<String>) {
     let seen = run(plan).measure.seen();
     let Plan { hosts, shape, load, round_trip_us, credit, .. } = *plan;
     let shape = format!("{shape:?}");
-    println!("{hosts:>4} {shape:7} {load:>6} {round_trip_us:>6} {credit:>3} {seen}");
     check_bounds(plan, &seen);
     let mut must = |holds: bool, what: &str| {
         if !holds {
-            faults.push(format!("{hosts} {shape} {load} {round_trip_us}: {what}: {seen}"));
+            faults.push(format!("{hosts} {shape} {load} {round_trip_us}: {what}: {seen:?}"));
         }
     };
     let is_small = hosts <= 100;

@@ -132,7 +132,7 @@ pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
 fn windows_stay_within_limit_under_any_fault() {
     each_seed(seed()..seed() + runs().div_ceil(5), plan, |(plan, kind)| {
         let world = run(plan);
-        let (most, used) = seen(&world, plan, *kind);
+        let (most, _) = seen(&world, plan, *kind);
         let limit = f64::from(plan.rate);
         // A host that has just started does not know the other hosts either.
         let has_outages = world.measure.seen().cut_offs > 0 || !plan.faults.crashes.is_empty();
@@ -143,7 +143,6 @@ fn windows_stay_within_limit_under_any_fault() {
             _ if has_outages => (1.5 + 2.0 * world.measure.parts_too_large()) * limit + f64::from(plan.hosts),
             _ => plan.extra().max(f64::from(plan.hosts)),
         };
-        println!("{}: {most} of {limit}, used {used:.3}", plan.seed);
         assert!(most as f64 <= limit + extra, "{most} of {limit}");
     });
 }
@@ -175,12 +174,6 @@ fn uses_most_of_every_window() {
                 };
                 let world = run(&plan);
                 let (most, used) = seen(&world, &plan, kind);
-                let figures = world.measure.seen();
-                println!(
-                    "{kind:?} {period_s} s, {hosts} hosts, {shape:?} {load}, credit {credit}: used {used:.3}, most {most} of \
-                     {rate}, {:.0} cells/s (max {})",
-                    figures.cells, figures.cells_max
-                );
                 let extra = if credit == 0 { 0 } else { u64::from(rate) / 10 };
                 assert!(most <= u64::from(rate) + extra, "{most}: {plan:#?}");
                 if used < least {
@@ -231,7 +224,6 @@ fn spent_window_sends_one_command_per_host_and_hold() {
     let world = run(&plan);
     let admitted: u32 = world.measure.admitted.iter().sum();
     let cells: u64 = world.measure.cells.iter().sum();
-    println!("{admitted} of 5000 requests admitted, {cells} cells");
     // One window, or two if an edge lies in the run.
     assert!((100..=200).contains(&admitted), "{admitted} admitted");
     // At most one command for each token, and then one for each host and hold of 1.9 s.

@@ -75,11 +75,6 @@ impl WorkHost {
         WorkHost { host, session, waiting, counted, tenants, keys, rule, next_id: 0 }
     }
 
-    /// Returns the permits that it holds.
-    pub(crate) fn held(&self, us: u64) -> u64 {
-        self.host.engine.sum_permits(self.host.now(us)).values().map(|sum| sum.held).sum()
-    }
-
     /// Returns whether a key had no reply for the lifetime of a hold.
     pub(crate) fn has_lapsed(&self, tenant: u32, us: u64) -> bool {
         let counted = self.counted.get(&self.keys[tenant as usize]);

@@ -83,10 +83,6 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
     let (came, served) = world.critical;
     let part = served as f64 / came as f64;
     assert!(part >= 0.999, "{part} of {came}");
-    println!(
-        "critical {part:.5} of {came}; other work at most {:.3}; a dead host in the sums for {gone} ms, known for {unknown}",
-        world.most(world.ms)
-    );
 }
 
 /// Half of the hosts are nearly idle: the other half uses their slots and returns them on demand, before any
