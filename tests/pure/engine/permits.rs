@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    CheckReply, ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey,
-    IdempotencyKey, Op, PermitReply, PermitTotals, RemoteCheckResult, Request, RuleName, Session, SharedKey,
-    Shortfall, Shortfalls, Verdict, WorkOutcome, bytes_per_rule_key,
+    CheckReply, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey, Op,
+    PermitReply, PermitTotals, RemoteCheckResult, Request, RuleName, Session, SharedKey, Shortfall,
+    Shortfalls, Verdict, WorkOutcome, bytes_per_rule_key,
 };
 use tidegate::limit::Quota;
 use tidegate::limit::concurrency::ConcurrencyQuota;
 use tidegate::limit::share::Fallback;
 use tidegate::rules::{Limit, Mode, Rule};
 
-use super::engines::{api, at_millis, in_mode, options, rule};
+use super::engines::{api, at_millis, in_mode, open, options, rule};
 
 struct Host {
     engine: Arc<Engine>,
@@ -32,9 +32,7 @@ impl Host {
         let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max, ..options() }));
         engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
         engine.install_rules(api(switched_rules));
-        let opening =
-            ConnectionParams { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
-        let session = engine.open_session(&opening, at_millis(0)).unwrap();
+        let session = open(&engine, 1, 8, at_millis(0));
         Host { decider: engine.decider(), engine, session }
     }
 

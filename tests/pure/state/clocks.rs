@@ -54,7 +54,7 @@ fn bounds_refusal_by_window_whatever_the_clocks() {
         (Moment { clock: Some(9), boot_nanos: u64::MAX / 2, ..here(s(90)) }, 3),
     ] {
         let mut fixture = Fixture::new(RULES);
-        (0..3).for_each(|_| drop(fixture.hit(&[], s(99))));
+        (0..3).for_each(|_| drop(fixture.hit("", s(99))));
         fixture.write(&path, s(100));
         let engine = super::fixture::engine();
         let back = tidegate::state::read_tables(
@@ -74,7 +74,7 @@ fn bounds_refusal_by_window_whatever_the_clocks() {
         let mut fixture = Fixture::of(engine);
         fixture.install(RULES);
         let now = super::fixture::at(now.as_nanos());
-        let allowed = (0..4).filter(|_| fixture.hit(&[], now).starts_with("Allow")).count();
+        let allowed = (0..4).filter(|_| fixture.hit("", now).starts_with("Allow")).count();
         assert_eq!(allowed, left, "{passed} ns later");
     }
 }

@@ -167,10 +167,10 @@ fn held_bytes_grow_and_shrink_with_what_clients_hold() {
 
 #[test]
 fn counts_keys_of_buckets_and_windows_for_a_restore() {
-    let mut fixture = Fixture::new(
+    let (mut fixture, session) = Fixture::with_session(
         "limits:\n- {name: a, key: [u], rate: 1/h}\n- {name: b, key: [w], algorithm: fixed_window, rate: 1/h}\n",
+        0,
     );
-    let session = fixture.session(1, 0, s(0));
     (0..300).for_each(|user| drop(fixture.acquire(&session, s(0), &format!("u={user}"))));
     (0..200).for_each(|user| drop(fixture.acquire(&session, s(0), &format!("w={user}"))));
     assert_eq!(fixture.engine.count_keys(), (300, 200));
