@@ -1,5 +1,7 @@
 //! Tests the guarantees under faults.
 
+use tidegate::limit::share::Fallback;
+
 use crate::plan::{Crash, Faults, Outage, Plan, Shape, is_short};
 use crate::windows::Kind;
 use crate::world::run;
@@ -93,10 +95,12 @@ fn lost_replies_admit_no_uncharged_token() {
 fn tokens_of_a_crashed_host_stay_spent() {
     for window in [None, Some(Kind::Fixed), Some(Kind::Sliding), Some(Kind::Calendar)] {
         let crashes = vec![Crash { host: 0, from_ms: 3_000, to_ms: u64::MAX }];
-        let faults = Faults { alone_refuses: true, crashes, ..Faults::default() };
+        let faults = Faults { crashes, ..Faults::default() };
         // 150 requests a second use all of it while the other host runs alone, long after the hold expired.
         let cell = Plan::cell(2, Shape::Even, 150 * 86_400);
-        let plan = Plan { ms: 20_000, period_s: 86_400, credit: 0, audited: true, window, faults, ..cell };
+        let when_down = Fallback::Refuse;
+        let base = Plan { ms: 20_000, period_s: 86_400, credit: 0, when_down, ..cell };
+        let plan = Plan { audited: true, window, faults, ..base };
         let world = run(&plan);
         let (seen, audit) = (world.measure.seen(), world.audit.as_ref().unwrap());
         audit.check(seen.admitted);

@@ -16,7 +16,7 @@ use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
+use tidegate::limit::share::{self, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
@@ -404,7 +404,8 @@ pub(crate) fn own_rule() -> Rule {
     Rule { key, ..Rule::new("own", position(), Limit::new(Quota::TokenBucket(bucket))) }
 }
 
-fn rule(plan: &Plan) -> Rule {
+/// The rule of a plan.
+pub(crate) fn rule(plan: &Plan) -> Rule {
     let position = position();
     let key = vec![KeyPart::plain("tenant")];
     if let Some(kind) = plan.window {
@@ -414,9 +415,8 @@ fn rule(plan: &Plan) -> Rule {
     }
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
     let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
-    let when_down = if plan.faults.alone_refuses { Fallback::Refuse } else { Fallback::Share };
     let quota = Quota::FleetBudget(Box::new(
-        share::ShareQuota::new(bucket, plan.credit, when_down).with_remote_checks(plan.asks),
+        share::ShareQuota::new(bucket, plan.credit, plan.when_down).with_remote_checks(plan.asks),
     ));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{iter, thread};
 
-use tidegate::limit::share::RemoteCheckWait;
+use tidegate::limit::share::{Fallback, RemoteCheckWait};
 
 use crate::random::Random;
 
@@ -98,8 +98,6 @@ pub(crate) struct Faults {
     pub(crate) flushes_ms: Vec<u64>,
     /// Spans in which a host cannot reach Redis.
     pub(crate) cut_off: Vec<Crash>,
-    /// The fallback admits only tokens already borrowed.
-    pub(crate) alone_refuses: bool,
     pub(crate) rollouts: Vec<Rollout>,
 }
 
@@ -139,10 +137,12 @@ pub(crate) struct Plan {
     pub(crate) faults: Faults,
     /// Whether tokens are audited one by one.
     pub(crate) audited: bool,
-    /// Windows of `rate` each, instead of a bucket.
+    /// Windows of `burst` each, instead of a bucket.
     pub(crate) window: Option<crate::windows::Kind>,
     /// When requests wait for a command.
     pub(crate) asks: RemoteCheckWait,
+    /// Admission by a host in an outage.
+    pub(crate) when_down: Fallback,
 }
 
 impl Plan {
@@ -172,6 +172,7 @@ impl Plan {
             audited: false,
             window: None,
             asks: RemoteCheckWait::Never,
+            when_down: Fallback::Share,
         }
     }
 

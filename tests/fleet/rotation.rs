@@ -1,6 +1,8 @@
 //! Tests admissions beyond one budget while hosts restart one by one with another fleet secret, at twice the
 //! rate.
 
+use tidegate::limit::share::Fallback;
+
 use crate::plan::{Faults, Plan, Rollout, Shape};
 use crate::windows::{self, Kind};
 use crate::world::run;
@@ -13,9 +15,9 @@ const NEW: u8 = 77;
 fn rotation(window: Option<Kind>) -> Plan {
     let restart = |host: u32| Rollout { host, at_ms: FROM_MS + u64::from(host) * APART_MS, secret: NEW };
     let rollouts = (0..HOSTS).map(restart).collect();
-    let faults = Faults { alone_refuses: true, rollouts, ..Faults::default() };
+    let faults = Faults { rollouts, ..Faults::default() };
     let cell = Plan::cell(HOSTS, Shape::Even, 2_000);
-    Plan { ms: 14_000, period_s: 2, credit: 0, window, faults, ..cell }
+    Plan { ms: 14_000, period_s: 2, credit: 0, when_down: Fallback::Refuse, window, faults, ..cell }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests random small runs with faults: the stated bounds hold, and no token is created.
 
-use tidegate::limit::share::RemoteCheckWait;
+use tidegate::limit::share::{Fallback, RemoteCheckWait};
 
 use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_short, runs, seed};
@@ -42,6 +42,7 @@ fn plan(seed: u64) -> Plan {
         audited: true,
         window: None,
         asks: RemoteCheckWait::Never,
+        when_down: Fallback::Share,
     }
 }
 

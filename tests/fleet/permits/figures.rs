@@ -9,8 +9,7 @@ use crate::plan::{Outage, Plan, Shape, is_short};
 fn plan(hosts: u32, shape: Shape, load: u32) -> WorkPlan {
     let ms = if is_short() { 4_000 } else { 60_000 };
     let base = Plan { rate: 10_000, burst: 1_000, ms, ..Plan::cell(hosts, shape, load) };
-    let (asks, when_down) = (true, Fallback::Share);
-    WorkPlan { base, service_ms: 100, when_down, asks, held: 0, leaves: 0 }
+    WorkPlan { base, service_ms: 100, asks: true, held: 0, leaves: 0 }
 }
 
 #[test]
@@ -38,8 +37,8 @@ fn renews_permits_of_many_leases_in_batches() {
 
 #[test]
 fn flushed_redis_grants_no_permit_before_all_hosts_report() {
-    let mut plan = WorkPlan { when_down: Fallback::Refuse, ..plan(10, Shape::Even, 1_500) };
-    plan.base = Plan { ms: 8_000, burst: 60, rate: 600, ..plan.base };
+    let mut plan = plan(10, Shape::Even, 1_500);
+    plan.base = Plan { when_down: Fallback::Refuse, ms: 8_000, burst: 60, rate: 600, ..plan.base };
     plan.base.faults.outages.push(Outage { from_ms: 2_000, to_ms: 2_300, empty: true, later_ms: 0 });
     let seen = run(&plan);
     assert!(seen.most <= 60 && seen.most_loose == 0, "{seen:?}");
@@ -49,8 +48,8 @@ fn flushed_redis_grants_no_permit_before_all_hosts_report() {
 
 #[test]
 fn excess_leases_of_an_outage_are_not_replaced() {
-    let mut plan = WorkPlan { when_down: Fallback::Local, ..plan(10, Shape::Even, 2_000) };
-    plan.base = Plan { ms: 7_000, burst: 60, rate: 600, ..plan.base };
+    let mut plan = plan(10, Shape::Even, 2_000);
+    plan.base = Plan { when_down: Fallback::Local, ms: 7_000, burst: 60, rate: 600, ..plan.base };
     plan.base.faults.outages.push(Outage { from_ms: 1_000, to_ms: 3_000, empty: false, later_ms: 0 });
     let seen = run(&plan);
     assert!(seen.most > 72, "the outage admits more: {seen:?}");

@@ -182,7 +182,7 @@ impl WorkHost {
 
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
-    let quota = ConcurrencyQuota::new(max).shared(plan.when_down);
+    let quota = ConcurrencyQuota::new(max).shared(plan.base.when_down);
     let quota = Quota::Concurrency(if plan.asks { quota } else { quota.without_remote_checks() });
     let key = vec![KeyPart::plain("tenant")];
     Rule {

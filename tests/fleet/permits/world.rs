@@ -18,7 +18,6 @@ pub(crate) struct WorkPlan {
     pub(crate) base: Plan,
     /// Mean duration of a lease.
     pub(crate) service_ms: u32,
-    pub(crate) when_down: Fallback,
     /// Whether requests wait for a permit.
     pub(crate) asks: bool,
     /// Requests per thousand that their own host refuses too.
@@ -274,7 +273,7 @@ impl World<'_> {
         self.seen.begun += 1;
         let there = &mut self.there[number as usize][tenant as usize];
         let epoch = self.epochs[number as usize];
-        let may_unheard = self.plan.when_down != Fallback::Refuse;
+        let may_unheard = self.plan.base.when_down != Fallback::Refuse;
         let is_cut_off = host.is_cut_off(tenant, us);
         if is_cut_off || is_beyond_hand {
             // A request whose remote check timed out uses the fallback too.
@@ -298,7 +297,7 @@ impl World<'_> {
             let counted: u32 = self.there.iter().map(|there| there[tenant].counted).sum();
             let loose: u32 = self.there.iter().map(|there| there[tenant].loose).sum();
             // Leases that began under a fallback are reported later.
-            let has_fallback = self.plan.when_down != Fallback::Refuse || !self.plan.asks;
+            let has_fallback = self.plan.base.when_down != Fallback::Refuse || !self.plan.asks;
             assert!(
                 counted <= self.plan.base.burst || has_fallback,
                 "{counted} at once after {us} us, and {loose} under hosts cut off"
