@@ -31,7 +31,7 @@ fn allows_callers_below_their_limit() {
 #[test]
 fn checks_no_waiting_key_until_capacity_frees() {
     let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 0) };
-    let mut host = Host::new(&plan, 0, 1, 0, 0);
+    let mut host = Host::new(&plan);
     let mut store = Store::default();
     let mut numbers = 0;
     let mut answer = |host: &mut Host, command: &ScriptCommand, us: u64| {

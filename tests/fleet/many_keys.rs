@@ -37,7 +37,7 @@ impl Exchange {
     fn new(seed: u64) -> Exchange {
         let random = Random::new(seed, 41);
         let mut exchange = Exchange {
-            host: Host::new(&plan(), 0, 1, 0, 0),
+            host: Host::new(&plan()),
             store: Store::default(),
             events: BTreeMap::new(),
             numbers: 0,

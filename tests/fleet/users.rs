@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use tidegate::limit::token_bucket::TokenBucketQuota;
 use tidegate::limit::{Quota, Rate};
-use tidegate::rules::{Domain, FleetBound, FleetSettings, read_text};
+use tidegate::rules::{Domain, FleetBound, FleetSettings};
 
 use self::oracle::Oracle;
+use crate::engines::domains;
 use crate::host::{FleetRequest, Host, Judged};
 use crate::network::{Event, Network, To};
 use crate::plan::{Plan, Shape, draws, is_short, runs, seed};
@@ -150,9 +151,7 @@ impl Scenario<'_> {
             "domain: api\nlimits:\n- {{name: r, key: [tenant], algorithm: {algorithm}, rate: {rate}/s, scope: fleet, \
              fleet: {{wait: {wait_ms}ms}}}}\n"
         );
-        let loaded = read_text("rules.yaml", &text);
-        assert!(!loaded.has_errors(), "{text}: {:?}", loaded.problems);
-        loaded.domains.into_iter().next().expect("one domain")
+        domains(&text).remove(0)
     }
 
     fn mean_cost(&self) -> f64 {
@@ -223,13 +222,7 @@ impl World<'_> {
     fn cost(&mut self) -> u32 {
         match self.scenario.costs {
             Costs::Always(cost) => cost,
-            Costs::OneIn(many, cost) => {
-                if self.random.below(many) == 0 {
-                    cost
-                } else {
-                    1
-                }
-            }
+            Costs::OneIn(many, cost) => [1, cost][usize::from(self.random.below(many) == 0)],
             Costs::Lognormal(median) => {
                 ((median * self.random.lognormal()) as u32).clamp(1, self.scenario.burst)
             }
@@ -265,7 +258,8 @@ impl World<'_> {
             }
             self.flush(host, us);
             if (us / STEP_US + u64::from(host)).is_multiple_of(TICK_US / STEP_US) {
-                self.tick(host, us);
+                let _ = self.hosts[host as usize].tick(us);
+                self.flush(host, us);
             }
         }
         while self.asks.peek().is_some_and(|Reverse((at, ..))| *at <= us) {
@@ -311,11 +305,6 @@ impl World<'_> {
             }
         }
         oracles.iter().map(|oracle| oracle.refused.len() as u64).sum()
-    }
-
-    fn tick(&mut self, host: u32, us: u64) {
-        let _ = self.hosts[host as usize].tick(us);
-        self.flush(host, us);
     }
 
     /// Sends the pending commands of a host.

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request,
-    Session, Verdict, WorkOutcome,
+    Decider, Descriptors, Engine, EngineAnswer, Op, Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::rules::read_text;
 
+use crate::engines::{domains, open, options};
 use crate::plan::{CALLERS, PRIORITIES, SECOND};
 use crate::quota::QuotaCheck;
 
@@ -130,7 +129,7 @@ pub(crate) struct Real {
 impl Real {
     pub(crate) fn new(setting: &Setting) -> Real {
         let engine = engine(&rules(setting));
-        let sessions: Vec<_> = (0..setting.slots).map(|_| open(&engine)).collect();
+        let sessions: Vec<_> = (0..setting.slots).map(|_| open(&engine, 1_000, 1, Now::default())).collect();
         let held = vec![None; sessions.len()];
         let callers = (0..=CALLERS).map(|caller| format!("u{caller}")).collect();
         let decider = engine.decider();
@@ -210,20 +209,9 @@ impl Real {
 }
 
 fn engine(rules: &str) -> Arc<Engine> {
-    let hash_key = HashKey::from_bytes([7; 16]);
-    let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
-    let engine = Arc::new(Engine::new(options));
-    let loaded = read_text("rules.yaml", rules);
-    assert!(!loaded.has_errors(), "{rules}\n{:#?}", loaded.problems);
-    engine.install_rules(loaded.domains);
+    let engine = Arc::new(Engine::new(options()));
+    engine.install_rules(domains(rules));
     engine
-}
-
-/// Opens the session of a process with one slot.
-fn open(engine: &Engine) -> Session {
-    let opening =
-        ConnectionParams { name: None, user: 1_000, pool: "web", slots: 1, connection: 1, pid: None };
-    engine.open_session(&opening, Now::default()).unwrap()
 }
 
 fn rules(setting: &Setting) -> String {

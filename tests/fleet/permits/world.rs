@@ -8,9 +8,10 @@ use tidegate::limit::share::Fallback;
 use super::host::{Came, Wanted, WorkHost};
 use crate::load::Load;
 use crate::network::{Event, Network, To};
-use crate::plan::{Outage, Plan};
+use crate::plan::Plan;
 use crate::random::Random;
 use crate::store::Store;
+use crate::world::WARM_MS;
 
 /// Plan of a run: `burst` of `base` is the maximum concurrency, `load` is in thousandths of full utilization.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,8 +88,6 @@ impl Seen {
     }
 }
 
-const WARM_MS: u64 = 2_500;
-
 /// Runs a plan.
 pub(crate) fn run(plan: &WorkPlan) -> Seen {
     let mut random = Random::new(plan.base.seed, 13);
@@ -149,16 +148,13 @@ impl World<'_> {
                 self.join(crash.host, us);
             }
         }
-        if plan.base.faults.outages.iter().any(|outage| outage.empty && outage.to_ms == ms) {
+        if plan.base.faults.flushes(ms) {
             self.store.flush();
         }
     }
 
     fn is_out(&self, us: u64) -> bool {
-        let out = |outage: &Outage| {
-            ((WARM_MS + outage.from_ms) * 1_000..(WARM_MS + outage.to_ms) * 1_000).contains(&us)
-        };
-        self.plan.base.faults.outages.iter().any(out)
+        self.plan.base.faults.is_out(0, us, WARM_MS)
     }
 
     fn deliver(&mut self, until_us: u64) {
