@@ -84,7 +84,7 @@ fn lost_replies_admit_no_uncharged_token() {
         let leaks = plan.leak() * f64::from(plan.rate * plan.tenants) * seconds;
         let most = if credit == 0 { 0.0 } else { leaks };
         let untold = seen.admitted.saturating_sub(charged);
-        assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit} {plan:#?}");
+        assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit:?} {plan:#?}");
         // A lost reply costs its grant and the time until its timeout.
         assert!(seen.used >= 0.5, "{seen:?}: {plan:#?}");
     }
@@ -105,9 +105,9 @@ fn tokens_of_a_crashed_host_stay_spent() {
         let (seen, audit) = (world.measure.seen(), world.audit.as_ref().unwrap());
         audit.check(seen.admitted);
         let (held, _) = audit.crashed;
-        assert!(held > 0, "it held nothing: {audit}");
+        assert!(held > 0, "it held nothing: {audit:?}");
         let gone = seen.admitted + held + audit.lapsed + audit.in_hand().0;
-        assert_eq!(gone, u64::from(plan.burst), "each token is spent, or lapsed: {audit} {plan:#?}");
+        assert_eq!(gone, u64::from(plan.burst), "each token is spent, or lapsed: {audit:?} {plan:#?}");
     }
 }
 
