@@ -18,6 +18,9 @@
     allow(dead_code, unused_imports, reason = "only a debug build can be made to panic")
 )]
 
+#[path = "../support/bench.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod bench;
 #[path = "../support/completions.rs"]
 mod completions;
 #[path = "../support/daemon.rs"]
@@ -26,6 +29,8 @@ mod daemon;
 #[path = "../support/docs.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod docs;
+#[path = "../support/engines.rs"]
+mod engines;
 #[path = "../support/golden.rs"]
 mod golden;
 #[path = "../support/http.rs"]

@@ -9,7 +9,7 @@ use tidegate::fleet::reply::ScriptReply;
 /// Tokens that a host holds, and tokens that it owes.
 pub(crate) type Has = (u64, u64);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Audit {
     /// Last observed state, by host.
     has: HashMap<u32, Has>,
@@ -25,30 +25,6 @@ pub(crate) struct Audit {
     pub(crate) owed: u64,
     pub(crate) settled: u64,
     pub(crate) crashed: Has,
-}
-
-impl std::fmt::Display for Audit {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Audit {
-            granted,
-            back,
-            paid,
-            received,
-            given_back,
-            from_hand,
-            lapsed,
-            owed,
-            settled,
-            crashed,
-            ..
-        } = self;
-        write!(
-            to,
-            "granted {granted} received {received} back {back} of {given_back} spent {from_hand} lapsed {lapsed} \
-             owed {owed} paid {paid} settled {settled} crashed {crashed:?} now {:?}",
-            self.in_hand()
-        )
-    }
 }
 
 impl Audit {
@@ -116,15 +92,15 @@ impl Audit {
     pub(crate) fn check(&self, admitted: u64) {
         let (held, owed) = self.in_hand();
         let (crashed, crashed_owed) = self.crashed;
-        assert!(self.received <= self.granted, "more was received than granted: {self}");
-        assert!(self.back <= self.given_back, "more came back than was given: {self}");
+        assert!(self.received <= self.granted, "more was received than granted: {self:?}");
+        assert!(self.back <= self.given_back, "more came back than was given: {self:?}");
         assert_eq!(
             self.received,
             self.from_hand + self.given_back + self.lapsed + crashed + held,
-            "tokens in hands: {self}"
+            "tokens in hands: {self:?}"
         );
-        assert_eq!(self.owed, self.settled + crashed_owed + owed, "debts: {self}");
-        assert!(self.settled <= self.paid, "no debt is forgotten: {self}");
-        assert!(self.from_hand <= admitted, "{self}");
+        assert_eq!(self.owed, self.settled + crashed_owed + owed, "debts: {self:?}");
+        assert!(self.settled <= self.paid, "no debt is forgotten: {self:?}");
+        assert!(self.from_hand <= admitted, "{self:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
+    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Op,
     RemoteCheckResult, Request, Shortfalls, Verdict,
 };
 use tidegate::fleet::command::ScriptCommand;
@@ -16,10 +16,11 @@ use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
+use tidegate::limit::share::{self, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
+use crate::engines::options;
 use crate::pending::Waiting;
 use crate::plan::Plan;
 use crate::world::SECRET;
@@ -75,8 +76,9 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(plan: &Plan, number: u32, epoch: u64, drift_ppm: i64, at_us: u64) -> Host {
-        Host::with_secret(SECRET, plan, (number, epoch), drift_ppm, at_us)
+    /// Creates the first host of a plan.
+    pub(crate) fn new(plan: &Plan) -> Host {
+        Host::with_secret(SECRET, plan, (0, 1), 0, 0)
     }
 
     /// Creates a host with this secret; `number` identifies it, `life` is its epoch.
@@ -102,8 +104,7 @@ impl Host {
         at_us: u64,
     ) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
-        let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
-        let engine = Arc::new(Engine::new(options));
+        let engine = Arc::new(Engine::new(EngineOptions { hash_key, ..options() }));
         let fleet_status = engine.join_fleet(HashKey::from_bytes([secret; 16]));
         engine.install_rules(vec![domain]);
         let decider = engine.decider();
@@ -113,10 +114,7 @@ impl Host {
         let seed = crate::random::mixed(seed);
         let options = sync::SyncOptions { host: name, buckets: plan.buckets, seed };
         let member = HostMember::new(Arc::clone(&engine), Arc::clone(&fleet_status), options);
-        let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
-        let (utc, out, has_counted, waiting) = (0, Vec::new(), false, Waiting::new());
-        let next = Timestamp::ORIGIN;
         Host {
             engine,
             decider,
@@ -125,14 +123,14 @@ impl Host {
             fleet_status,
             name,
             drift_ppm,
-            utc,
-            has_counted,
-            pending,
-            next,
+            utc: 0,
+            has_counted: false,
+            pending: HashMap::default(),
+            next: Timestamp::ORIGIN,
             known: Cell::new(None),
-            out,
+            out: Vec::new(),
             secret: SecretDigest::of_secret(&[secret]),
-            waiting,
+            waiting: Waiting::new(),
             asks,
             opens_us: None,
         }
@@ -293,14 +291,8 @@ impl Host {
         self.link.detect_outage(self.is_connected(), timeout, now.at);
         self.member.set_reachable(self.link.is_linked(), now.at);
         if self.link.accepts_heartbeat(now.at) {
-            let (host, secret) = (self.name, self.secret);
-            self.out.push(ScriptCommand::Heartbeat(Heartbeat {
-                host,
-                epoch: 0,
-                seq: 0,
-                pools: Vec::new(),
-                secret,
-            }));
+            let (host, secret, pools) = (self.name, self.secret, Vec::new());
+            self.out.push(ScriptCommand::Heartbeat(Heartbeat { host, epoch: 0, seq: 0, pools, secret }));
         }
         // The daemon leaves out this part while nothing is due.
         let (is_quiet, before) = (self.member.is_quiet(now.at), self.out.len());
@@ -404,7 +396,8 @@ pub(crate) fn own_rule() -> Rule {
     Rule { key, ..Rule::new("own", position(), Limit::new(Quota::TokenBucket(bucket))) }
 }
 
-fn rule(plan: &Plan) -> Rule {
+/// The rule of a plan.
+pub(crate) fn rule(plan: &Plan) -> Rule {
     let position = position();
     let key = vec![KeyPart::plain("tenant")];
     if let Some(kind) = plan.window {
@@ -414,9 +407,8 @@ fn rule(plan: &Plan) -> Rule {
     }
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
     let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
-    let when_down = if plan.faults.alone_refuses { Fallback::Refuse } else { Fallback::Share };
     let quota = Quota::FleetBudget(Box::new(
-        share::ShareQuota::new(bucket, plan.credit, when_down).with_remote_checks(plan.asks),
+        share::ShareQuota::new(bucket, plan.credit, plan.when_down).with_remote_checks(plan.asks),
     ));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }

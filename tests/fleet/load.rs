@@ -51,7 +51,7 @@ impl Load {
         }
         let flash = self.shape == Shape::Flash && (self.ms / 3..self.ms / 2).contains(&ms);
         let mean = self.per_ms * if flash { 10.0 } else { 1.0 } * self.part();
-        for _ in 0..self.poisson(mean) {
+        for _ in 0..poisson(&mut self.random, mean) {
             into.push(self.draw());
         }
     }
@@ -64,13 +64,13 @@ impl Load {
     fn cold(&mut self, ms: u64, into: &mut Vec<u32>) {
         self.bursts.retain(|(_, until)| ms < *until);
         let each = (self.burst / 2.0).max(1.0);
-        for _ in 0..self.poisson(self.per_ms / each) {
+        for _ in 0..poisson(&mut self.random, self.per_ms / each) {
             let host = self.random.below(self.hosts);
             self.bursts.push((host, ms + 100));
         }
         for number in 0..self.bursts.len() {
             let host = self.bursts[number].0;
-            for _ in 0..self.poisson(each / 100.0) {
+            for _ in 0..poisson(&mut self.random, each / 100.0) {
                 into.push(host);
             }
         }
@@ -117,20 +117,21 @@ impl Load {
         let at = self.random.share() * self.sums.last().unwrap();
         (self.sums.partition_point(|sum| *sum <= at) as u32).min(self.hosts - 1)
     }
+}
 
-    /// Draws by Knuth's product of uniform draws, in steps small enough for it.
-    fn poisson(&mut self, mean: f64) -> u32 {
-        let mut left = mean;
-        let mut count = 0;
-        while left > 0.0 {
-            let end = (-left.min(30.0)).exp();
-            left -= 30.0;
-            let mut product = self.random.share();
-            while product > end {
-                count += 1;
-                product *= self.random.share();
-            }
+/// Draws by Knuth's product of uniform draws, in steps small enough for it.
+pub(crate) fn poisson(random: &mut Random, mean: f64) -> u32 {
+    let (mut left, mut count) = (mean, 0);
+    loop {
+        let end = (-left.min(30.0)).exp();
+        let mut product = random.share();
+        while product > end {
+            count += 1;
+            product *= random.share();
         }
-        count
+        left -= 30.0;
+        if left <= 0.0 {
+            return count;
+        }
     }
 }

@@ -19,6 +19,8 @@
 
 mod audit;
 mod csv;
+#[path = "../support/engines.rs"]
+mod engines;
 mod faults;
 mod host;
 mod load;

@@ -34,7 +34,6 @@ pub(crate) struct Measure {
     /// Cells synced, by second.
     pub(crate) cells: Vec<u64>,
     pub(crate) commands: u64,
-    pub(crate) lost_cells: u64,
     /// Host count of each host that entered an outage under load.
     alone: Vec<u32>,
     /// Milliseconds of outages, each weighted by the host's share of the budget.
@@ -59,7 +58,6 @@ impl Measure {
             by_host: vec![[0; 3]; plan.hosts as usize],
             cells: vec![0; ms / 1_000 + 1],
             commands: 0,
-            lost_cells: 0,
             alone: Vec::new(),
             alone_ms: 0.0,
         }
@@ -117,17 +115,13 @@ impl Measure {
         Seen {
             offered,
             admitted,
-            ideal,
             excess: (most(&self.poured) - self.burst).max(0.0),
             excess_leaking: (most(&self.poured_leaking) - self.burst).max(0.0),
             used: admitted as f64 / (ideal as f64).max(1.0),
             jain: self.jain(1),
             jain_ideal: self.jain(2),
             cells: self.cells.iter().sum::<u64>() as f64 / seconds,
-            cells_max: self.cells.iter().copied().max().unwrap_or(0),
-            commands: self.commands as f64 / seconds,
             cut_offs: self.alone.len() as u64,
-            lost_cells: self.lost_cells,
         }
     }
 
@@ -170,7 +164,6 @@ impl Poured {
 pub(crate) struct Seen {
     pub(crate) offered: u64,
     pub(crate) admitted: u64,
-    pub(crate) ideal: u64,
     /// Tokens beyond the budget, in the worst window.
     pub(crate) excess: f64,
     /// The same, less the untracked tokens that hosts may admit.
@@ -182,29 +175,5 @@ pub(crate) struct Seen {
     /// The same for a perfect bucket.
     pub(crate) jain_ideal: f64,
     pub(crate) cells: f64,
-    pub(crate) cells_max: u64,
-    pub(crate) commands: f64,
     pub(crate) cut_offs: u64,
-    pub(crate) lost_cells: u64,
-}
-
-impl std::fmt::Display for Seen {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            to,
-            "used {:.3} excess {:7.1} jain {:.3} ({:.3}) cells/s {:7.0} (max {:6}) commands/s {:6.0} admitted {:7} of {:8} ideal {:7} cut {} lost {}",
-            self.used,
-            self.excess,
-            self.jain,
-            self.jain_ideal,
-            self.cells,
-            self.cells_max,
-            self.commands,
-            self.admitted,
-            self.offered,
-            self.ideal,
-            self.cut_offs,
-            self.lost_cells
-        )
-    }
 }

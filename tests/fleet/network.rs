@@ -30,9 +30,11 @@ pub(crate) struct Network {
     numbers: u64,
     random: Random,
     pub(crate) round_trip_us: u64,
-    lost: u32,
+    pub(crate) lost: u32,
     doubled: u32,
     late: u32,
+    /// Delay of late replies.
+    pub(crate) late_us: u64,
 }
 
 impl Network {
@@ -47,6 +49,7 @@ impl Network {
             lost: faults.lost,
             doubled: faults.doubled,
             late: faults.late,
+            late_us: 1_000_000,
         }
     }
 
@@ -70,7 +73,7 @@ impl Network {
         if self.random.below(1_000) < self.lost {
             return;
         }
-        let late = if self.random.below(1_000) < self.late { 1_000_000 } else { 0 };
+        let late = if self.random.below(1_000) < self.late { self.late_us } else { 0 };
         let arrives = us + self.one_way() + late;
         self.push(arrives, to, Event::AtHost { number, command, reply });
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{iter, thread};
 
-use tidegate::limit::share::RemoteCheckWait;
+use tidegate::limit::share::{Fallback, RemoteCheckWait};
 
 use crate::random::Random;
 
@@ -96,14 +96,25 @@ pub(crate) struct Faults {
     pub(crate) outages: Vec<Outage>,
     pub(crate) crashes: Vec<Crash>,
     pub(crate) flushes_ms: Vec<u64>,
-    /// Spans in which a host cannot reach Redis.
-    pub(crate) cut_off: Vec<Crash>,
-    /// The fallback admits only tokens already borrowed.
-    pub(crate) alone_refuses: bool,
     pub(crate) rollouts: Vec<Rollout>,
 }
 
 impl Faults {
+    /// Returns whether a host cannot reach Redis at `us`; the load began after `warm_ms`.
+    pub(crate) fn is_out(&self, host: u32, us: u64, warm_ms: u64) -> bool {
+        let is_out = |outage: &Outage| {
+            let to_ms = outage.to_ms + u64::from(host) * outage.later_ms;
+            ((warm_ms + outage.from_ms) * 1_000..(warm_ms + to_ms) * 1_000).contains(&us)
+        };
+        self.outages.iter().any(is_out)
+    }
+
+    /// Returns whether Redis restarts empty at this time, or is flushed.
+    pub(crate) fn flushes(&self, ms: u64) -> bool {
+        let is_empty = self.outages.iter().any(|outage| outage.empty && outage.to_ms == ms);
+        is_empty || self.flushes_ms.contains(&ms)
+    }
+
     /// Draws faults of commands and clocks; one in three loses `lost_most` replies per thousand.
     pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, lost_most: u32) -> Faults {
         Faults {
@@ -139,10 +150,12 @@ pub(crate) struct Plan {
     pub(crate) faults: Faults,
     /// Whether tokens are audited one by one.
     pub(crate) audited: bool,
-    /// Windows of `rate` each, instead of a bucket.
+    /// Windows of `burst` each, instead of a bucket.
     pub(crate) window: Option<crate::windows::Kind>,
     /// When requests wait for a command.
     pub(crate) asks: RemoteCheckWait,
+    /// Admission by a host in an outage.
+    pub(crate) when_down: Fallback,
 }
 
 impl Plan {
@@ -167,11 +180,12 @@ impl Plan {
             round_trip_us: 500,
             tenants: 1,
             buckets: tidegate::fleet::sync::BUCKETS,
-            tick_ms: tick_ms(),
+            tick_ms: 2,
             faults: Faults::default(),
             audited: false,
             window: None,
             asks: RemoteCheckWait::Never,
+            when_down: Fallback::Share,
         }
     }
 
@@ -214,11 +228,6 @@ fn span(draw: &mut impl FnMut(u32, u32) -> u32, begins_ms: Range<u64>, most_ms: 
 /// Returns the seed of all runs: `SEED` or 1.
 pub(crate) fn seed() -> u64 {
     std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
-}
-
-/// Returns the tick of the daemon's sync task, or `TICK`.
-pub(crate) fn tick_ms() -> u64 {
-    std::env::var("TICK").ok().and_then(|ms| ms.parse().ok()).unwrap_or(2)
 }
 
 /// Draws a plan from each seed and runs them on all processors. A failure prints the plan and the seed.

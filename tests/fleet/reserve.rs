@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, PoolView,
-    Request, Session, Verdict, WorkOutcome,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Op, PoolView, Request, Session,
+    Verdict, WorkOutcome,
 };
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::heartbeat::Heartbeat;
@@ -20,8 +20,9 @@ use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::reserve::Reserves;
 use tidegate::fleet::secrets::SecretDigest;
-use tidegate::rules::read_text;
 
+use crate::engines::{domains, open, options};
+use crate::load::poisson;
 use crate::network::{Event, Network, To};
 use crate::plan::{Faults, Plan, Shape};
 use crate::random::Random;
@@ -102,13 +103,9 @@ struct World {
 impl Host {
     fn new(number: usize, epoch: u64, slots: u32, ms: u64) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
-        let engine =
-            Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 8 << 20 }));
-        let loaded = read_text("rules.yaml", RULES);
-        assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-        engine.install_rules(loaded.domains);
-        let opening = ConnectionParams { name: None, user: 1, pool: "web", slots, connection: 1, pid: None };
-        let session = engine.open_session(&opening, now(ms, 0)).unwrap();
+        let engine = Arc::new(Engine::new(EngineOptions { hash_key, ..options() }));
+        engine.install_rules(domains(RULES));
+        let session = open(&engine, 1, slots, now(ms, 0));
         let decider = engine.decider();
         let link = LinkState::new(number as u64 + 77, now(ms, 0).at);
         Host {
@@ -384,13 +381,4 @@ impl World {
 
 fn now(ms: u64, utc: i64) -> Now {
     Now { at: Timestamp::from_nanos(ms * 1_000_000), utc_offset_nanos: utc }
-}
-
-fn poisson(random: &mut Random, mean: f64) -> u32 {
-    let (limit, mut product, mut count) = ((-mean).exp(), random.share(), 0);
-    while product > limit {
-        product *= random.share();
-        count += 1;
-    }
-    count
 }

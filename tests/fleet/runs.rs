@@ -1,7 +1,5 @@
 //! Tests random small runs with faults: the stated bounds hold, and no token is created.
 
-use tidegate::limit::share::RemoteCheckWait;
-
 use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_short, runs, seed};
 use crate::table::check_bounds;
@@ -26,22 +24,17 @@ fn plan(seed: u64) -> Plan {
     }
     Plan {
         seed,
-        hosts,
         rate,
-        period_s: 1,
         burst: (rate * [1, 10, 50][draw(0, 2) as usize] / 10).max(1),
         ms,
-        load,
         shape: SHAPES[draw(0, 6) as usize],
         credit: [0, 100][draw(0, 1) as usize],
         round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
         tenants: [1, 1, 5][draw(0, 2) as usize],
-        buckets: tidegate::fleet::sync::BUCKETS,
         tick_ms: [1, 2, 10][draw(0, 2) as usize],
         faults,
         audited: true,
-        window: None,
-        asks: RemoteCheckWait::Never,
+        ..Plan::cell(hosts, SHAPES[0], load)
     }
 }
 
@@ -60,7 +53,7 @@ fn keeps_bounds_and_conserves_tokens() {
         // borrow.
         let bursts = (1.5 + world.measure.parts_too_large()) * f64::from(plan.burst);
         let most = plan.extra() + bursts + world.measure.earned_alone() + f64::from(plan.hosts);
-        assert!(seen.excess_leaking <= most, "{seen}");
+        assert!(seen.excess_leaking <= most, "{seen:?}");
     });
 }
 

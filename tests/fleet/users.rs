@@ -2,6 +2,7 @@
 //! A bucket charged with all admissions at their arrival times detects false refusals: requests that would
 //! have fitted from arrival to refusal.
 
+mod oracle;
 mod slow;
 
 use std::cmp::Reverse;
@@ -10,8 +11,10 @@ use std::sync::Arc;
 
 use tidegate::limit::token_bucket::TokenBucketQuota;
 use tidegate::limit::{Quota, Rate};
-use tidegate::rules::{Domain, FleetBound, FleetSettings, read_text};
+use tidegate::rules::{Domain, FleetBound, FleetSettings};
 
+use self::oracle::Oracle;
+use crate::engines::domains;
 use crate::host::{FleetRequest, Host, Judged};
 use crate::network::{Event, Network, To};
 use crate::plan::{Plan, Shape, draws, is_short, runs, seed};
@@ -78,6 +81,10 @@ const PAGES: Scenario<'static> = Scenario {
     seconds: 20,
 };
 
+/// One caller, whose requests go to random hosts.
+const ONE: Scenario<'static> =
+    Scenario { callers: 1, page: 1, load: 1.0, routing: Routing::Requests, seconds: 5, ..PAGES };
+
 /// Results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -96,82 +103,10 @@ struct Seen {
     retried: (u64, u64),
 }
 
-/// One caller's bucket, charged with its admissions.
-#[derive(Clone, Debug)]
-struct Oracle {
-    rate: f64,
-    burst: f64,
-    earned_on_the_way: f64,
-    level: f64,
-    at_us: u64,
-    excess: f64,
-    /// Refused requests that still fit: cost and time of refusal.
-    refused: Vec<(f64, u64)>,
-    /// For a window: time and cost of admissions that count.
-    window: Option<(Window, Vec<(u64, f64)>)>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Window {
     Fixed,
     Sliding,
-}
-
-impl Oracle {
-    fn new(scenario: &Scenario<'_>) -> Oracle {
-        let slowest = *scenario.round_trips.iter().max().unwrap();
-        let limit = if scenario.window.is_some() { scenario.rate } else { scenario.burst };
-        Oracle {
-            rate: f64::from(scenario.rate) / 1e6,
-            burst: f64::from(limit),
-            earned_on_the_way: f64::from(scenario.rate) * slowest as f64 * 1.5 / 1e6,
-            level: f64::from(limit),
-            at_us: 0,
-            excess: 0.0,
-            refused: Vec::new(),
-            window: scenario.window.map(|window| (window, Vec::new())),
-        }
-    }
-
-    /// Returns the free tokens at a moment; windows last a second.
-    fn free(&mut self, us: u64) -> f64 {
-        if let Some((window, admitted)) = &mut self.window {
-            // The oldest tenth of a sliding window counts fully until it expires.
-            let counts = |at: u64| match window {
-                Window::Fixed => at / 1_000_000 == us / 1_000_000,
-                Window::Sliding => at / 100_000 + 10 >= us / 100_000,
-            };
-            admitted.retain(|(at, _)| counts(*at));
-            return self.burst - admitted.iter().map(|(_, cost)| cost).sum::<f64>();
-        }
-        self.level = (self.level + us.saturating_sub(self.at_us) as f64 * self.rate).min(self.burst);
-        self.at_us = self.at_us.max(us);
-        self.level
-    }
-
-    fn admits(&mut self, cost: f64, us: u64) {
-        let free = self.free(us) - cost;
-        match &mut self.window {
-            Some((_, admitted)) => admitted.push((us, cost)),
-            None => self.level = free,
-        }
-        self.excess = self.excess.max(-free);
-        self.refused.retain(|(cost, until)| us > *until || *cost <= free);
-    }
-
-    /// Records a request that arrived now and is refused at `then`.
-    fn refuses(&mut self, cost: f64, us: u64, then: u64) {
-        // At a window edge host clocks differ by half a round trip.
-        let turned = match self.window {
-            Some((Window::Fixed, _)) => us % 1_000_000 < 10_000,
-            Some((Window::Sliding, _)) => us % 100_000 < 10_000,
-            None => false,
-        };
-        // Redis charges half a round trip after arrival, and the host counts from the reply on.
-        if !turned && self.free(us) >= cost + self.earned_on_the_way {
-            self.refused.push((cost, then));
-        }
-    }
 }
 
 /// A request in transit.
@@ -216,9 +151,7 @@ impl Scenario<'_> {
             "domain: api\nlimits:\n- {{name: r, key: [tenant], algorithm: {algorithm}, rate: {rate}/s, scope: fleet, \
              fleet: {{wait: {wait_ms}ms}}}}\n"
         );
-        let loaded = read_text("rules.yaml", &text);
-        assert!(!loaded.has_errors(), "{text}: {:?}", loaded.problems);
-        loaded.domains.into_iter().next().expect("one domain")
+        domains(&text).remove(0)
     }
 
     fn mean_cost(&self) -> f64 {
@@ -289,13 +222,7 @@ impl World<'_> {
     fn cost(&mut self) -> u32 {
         match self.scenario.costs {
             Costs::Always(cost) => cost,
-            Costs::OneIn(many, cost) => {
-                if self.random.below(many) == 0 {
-                    cost
-                } else {
-                    1
-                }
-            }
+            Costs::OneIn(many, cost) => [1, cost][usize::from(self.random.below(many) == 0)],
             Costs::Lognormal(median) => {
                 ((median * self.random.lognormal()) as u32).clamp(1, self.scenario.burst)
             }
@@ -331,7 +258,8 @@ impl World<'_> {
             }
             self.flush(host, us);
             if (us / STEP_US + u64::from(host)).is_multiple_of(TICK_US / STEP_US) {
-                self.tick(host, us);
+                let _ = self.hosts[host as usize].tick(us);
+                self.flush(host, us);
             }
         }
         while self.asks.peek().is_some_and(|Reverse((at, ..))| *at <= us) {
@@ -379,11 +307,6 @@ impl World<'_> {
         oracles.iter().map(|oracle| oracle.refused.len() as u64).sum()
     }
 
-    fn tick(&mut self, host: u32, us: u64) {
-        let _ = self.hosts[host as usize].tick(us);
-        self.flush(host, us);
-    }
-
     /// Sends the pending commands of a host.
     fn flush(&mut self, number: u32, us: u64) {
         let host = &mut self.hosts[number as usize];
@@ -420,23 +343,15 @@ const STORE_US: u64 = 1_700_000_000_000_000;
 /// Rows once measured with real daemons without pending requests: a page that fits is admitted.
 #[test]
 fn admits_pages_within_budget() {
+    let four = Scenario { hosts: 4, rate: 5, burst: 20, page: 8, load: 0.4, ..PAGES };
+    let many = Scenario { rate: 100, burst: 500, load: 0.5, callers: 12, ..PAGES };
     let rows = [
         PAGES,
         Scenario { routing: Routing::Pages, ..PAGES },
-        Scenario { hosts: 4, rate: 5, burst: 20, page: 8, load: 0.4, ..PAGES },
-        Scenario { hosts: 4, rate: 5, burst: 20, page: 8, load: 0.4, routing: Routing::Requests, ..PAGES },
-        Scenario { hosts: 6, rate: 100, burst: 500, page: 40, load: 0.5, callers: 12, seconds: 20, ..PAGES },
-        Scenario {
-            hosts: 10,
-            rate: 100,
-            burst: 500,
-            page: 50,
-            load: 0.5,
-            callers: 12,
-            seconds: 20,
-            routing: Routing::Pages,
-            ..PAGES
-        },
+        four,
+        Scenario { routing: Routing::Requests, ..four },
+        Scenario { hosts: 6, page: 40, ..many },
+        Scenario { hosts: 10, page: 50, routing: Routing::Pages, ..many },
     ];
     let heavy = Scenario { rate: 100, page: 1, costs: Costs::Always(30), ..PAGES };
     let rows = if is_short() { vec![heavy, rows[1], rows[3]] } else { [&rows[..], &[heavy]].concat() };
@@ -456,16 +371,13 @@ fn slow_redis_stops_remote_checks() {
             rate: 100,
             burst: 100,
             callers: 40,
-            page: 1,
             load: 0.4,
             costs: Costs::Always(20),
-            routing: Routing::Requests,
             round_trips: &round_trips,
             seconds: 30,
-            ..PAGES
+            ..ONE
         };
         let seen = run(&row);
-        println!("{slow_us} µs: {seen:?}");
         // Five in a row per host, as many after it has connected again, and probes after 0.1 s, doubling up to two seconds.
         let most = u64::from(row.hosts) * (5 + 5 + 12);
         assert!((10..=most).contains(&seen.late), "{seen:?}: {row:?}");
@@ -479,17 +391,7 @@ fn overload_costs_few_commands() {
     let all = [(10, 10.0, 100), (2, 2.0, 1_000), (10, 2.0, 1_000), (10, 10.0, 1_000)];
     let rows = if is_short() { &[(2, 4.0, 100), (10, 1.5, 1_000)][..] } else { &all };
     for &(hosts, load, burst) in rows {
-        let row = Scenario {
-            hosts,
-            rate: 1_000,
-            burst,
-            callers: 1,
-            page: 1,
-            load,
-            routing: Routing::Requests,
-            seconds: 5,
-            ..PAGES
-        };
+        let row = Scenario { hosts, rate: 1_000, burst, load, ..ONE };
         let seen = run(&row);
         let passed = seen.asked - seen.refused;
         let might = u64::from(row.burst) + u64::from(row.rate) * row.seconds;
@@ -497,10 +399,6 @@ fn overload_costs_few_commands() {
         // One per admission, plus one refused per host and millisecond if a token is earned each millisecond.
         let most = might + u64::from(hosts) * row.seconds * 1_000;
         assert!(seen.commands <= most, "{} commands, {most} at most: {row:?}", seen.commands);
-        println!(
-            "{hosts} hosts, load {load}, burst {burst}: {} commands/s, {passed} passed, {seen:?}",
-            seen.commands / row.seconds
-        );
     }
 }
 
@@ -510,17 +408,7 @@ fn sends_as_many_commands_as_predicted() {
     for (hosts, rate, burst) in
         [(2, 5, 10), (2, 50, 50), (6, 50, 25), (6, 1_000, 500), (20, 200, 100), (20, 2_000, 2_000)]
     {
-        let row = Scenario {
-            hosts,
-            rate,
-            burst,
-            callers: 1,
-            page: 1,
-            load: 1.0,
-            routing: Routing::Requests,
-            seconds: 5,
-            ..PAGES
-        };
+        let row = Scenario { hosts, rate, burst, ..ONE };
         let quota = Quota::TokenBucket(
             TokenBucketQuota::new(Rate::new(rate, 1_000_000_000).unwrap(), burst).unwrap(),
         );
@@ -528,7 +416,6 @@ fn sends_as_many_commands_as_predicted() {
             FleetBound::of(&FleetSettings::default(), &quota, hosts).unwrap().commands_per_second.unwrap();
         // Without heartbeats.
         let sent = (run(&row).commands / row.seconds).saturating_sub(hosts.into());
-        println!("{hosts} hosts, {rate}/s burst {burst}: {sent} commands/s, predicted {predicted}");
         assert!(sent.abs_diff(predicted) <= predicted / 4 + 2, "{sent}, predicted {predicted}: {row:?}");
     }
 }

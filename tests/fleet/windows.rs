@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 }
 
 /// Returns the quota of `count` per window of `seconds` on one host.
-pub(crate) fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
+fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
     let nanos = seconds * 1_000_000_000;
     let fixed = |align| {
         Quota::FixedWindow(
@@ -36,10 +36,14 @@ pub(crate) fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
 
 /// Returns the quota of a plan.
 pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::ShareQuota {
-    let like = like(plan.rate, plan.period_s, kind);
+    share::ShareQuota::for_window(like(plan.burst, plan.period_s, kind), plan.credit, plan.when_down).unwrap()
+}
+
+/// Returns the plan with windows of its rate.
+fn windowed(plan: Plan, kind: Kind) -> Plan {
     // Without Redis only borrowed tokens are spent: admissions never exceed the bound.
     let when_down = if plan.credit == 0 { Fallback::Refuse } else { Fallback::Share };
-    share::ShareQuota::for_window(like, plan.credit, when_down).unwrap()
+    Plan { burst: plan.rate, window: Some(kind), when_down, ..plan }
 }
 
 /// Admissions by millisecond, on the Redis clock.
@@ -113,7 +117,6 @@ pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
     let plan = Plan {
         seed,
         rate,
-        burst: rate,
         period_s,
         ms,
         shape: SHAPES[draw(0, 6) as usize],
@@ -121,10 +124,9 @@ pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
         round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
         tick_ms: [1, 2, 10][draw(0, 2) as usize],
         faults,
-        window: Some(kind),
         ..Plan::cell(hosts, Shape::Even, load)
     };
-    (plan, kind)
+    (windowed(plan, kind), kind)
 }
 
 /// Selected by `SEED` and `RUNS`.
@@ -132,7 +134,7 @@ pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
 fn windows_stay_within_limit_under_any_fault() {
     each_seed(seed()..seed() + runs().div_ceil(5), plan, |(plan, kind)| {
         let world = run(plan);
-        let (most, used) = seen(&world, plan, *kind);
+        let (most, _) = seen(&world, plan, *kind);
         let limit = f64::from(plan.rate);
         // A host that has just started does not know the other hosts either.
         let has_outages = world.measure.seen().cut_offs > 0 || !plan.faults.crashes.is_empty();
@@ -143,7 +145,6 @@ fn windows_stay_within_limit_under_any_fault() {
             _ if has_outages => (1.5 + 2.0 * world.measure.parts_too_large()) * limit + f64::from(plan.hosts),
             _ => plan.extra().max(f64::from(plan.hosts)),
         };
-        println!("{}: {most} of {limit}, used {used:.3}", plan.seed);
         assert!(most as f64 <= limit + extra, "{most} of {limit}");
     });
 }
@@ -164,23 +165,11 @@ fn uses_most_of_every_window() {
             ];
             for (shape, load, credit) in loads.into_iter().take(if is_short() { 2 } else { 4 }) {
                 let rate = if is_short() { 500 } else { 1_000 } * period_s as u32;
-                let plan = Plan {
-                    rate,
-                    burst: rate,
-                    period_s,
-                    ms: 4 * period_s.max(5) * 1_000,
-                    credit,
-                    window: Some(kind),
-                    ..Plan::cell(*hosts, shape, load)
-                };
+                let ms = 4 * period_s.max(5) * 1_000;
+                let plan = Plan { rate, period_s, ms, credit, ..Plan::cell(*hosts, shape, load) };
+                let plan = windowed(plan, kind);
                 let world = run(&plan);
                 let (most, used) = seen(&world, &plan, kind);
-                let figures = world.measure.seen();
-                println!(
-                    "{kind:?} {period_s} s, {hosts} hosts, {shape:?} {load}, credit {credit}: used {used:.3}, most {most} of \
-                     {rate}, {:.0} cells/s (max {})",
-                    figures.cells, figures.cells_max
-                );
                 let extra = if credit == 0 { 0 } else { u64::from(rate) / 10 };
                 assert!(most <= u64::from(rate) + extra, "{most}: {plan:#?}");
                 if used < least {
@@ -198,16 +187,8 @@ fn uses_most_of_every_window() {
 fn flushed_redis_grants_no_window_twice() {
     for kind in [Kind::Fixed, Kind::Sliding] {
         let faults = Faults { flushes_ms: vec![4_000, 13_000], ..Faults::default() };
-        let plan = Plan {
-            rate: 1_000,
-            burst: 1_000,
-            period_s: 5,
-            ms: 25_000,
-            credit: 0,
-            faults,
-            window: Some(kind),
-            ..Plan::cell(10, Shape::Even, 5_000)
-        };
+        let cell = Plan::cell(10, Shape::Even, 5_000);
+        let plan = windowed(Plan { period_s: 5, ms: 25_000, credit: 0, faults, ..cell }, kind);
         let world = run(&plan);
         let (most, _) = seen(&world, &plan, kind);
         assert!(most <= 1_000, "{most}, {kind:?}");
@@ -219,19 +200,11 @@ fn flushed_redis_grants_no_window_twice() {
 
 #[test]
 fn spent_window_sends_one_command_per_host_and_hold() {
-    let plan = Plan {
-        rate: 100,
-        burst: 100,
-        period_s: 60,
-        ms: 50_000,
-        credit: 0,
-        window: Some(Kind::Fixed),
-        ..Plan::cell(5, Shape::Even, 60_000)
-    };
+    let cell = Plan::cell(5, Shape::Even, 60_000);
+    let plan = windowed(Plan { rate: 100, period_s: 60, ms: 50_000, credit: 0, ..cell }, Kind::Fixed);
     let world = run(&plan);
     let admitted: u32 = world.measure.admitted.iter().sum();
     let cells: u64 = world.measure.cells.iter().sum();
-    println!("{admitted} of 5000 requests admitted, {cells} cells");
     // One window, or two if an edge lies in the run.
     assert!((100..=200).contains(&admitted), "{admitted} admitted");
     // At most one command for each token, and then one for each host and hold of 1.9 s.

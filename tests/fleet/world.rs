@@ -130,9 +130,7 @@ impl World<'_> {
             self.secrets[rollout.host as usize] = rollout.secret;
             self.join(rollout.host, us);
         }
-        let comes_back_empty =
-            |at: u64| faults.outages.iter().any(|outage| outage.empty && outage.to_ms == at);
-        if comes_back_empty(ms) || faults.flushes_ms.contains(&ms) {
+        if faults.flushes(ms) {
             self.store.flush();
         }
         if faults.steps && ms.is_multiple_of(500) {
@@ -145,14 +143,7 @@ impl World<'_> {
     }
 
     fn is_out(&self, host: u32, us: u64) -> bool {
-        let out = |outage: &crate::plan::Outage| {
-            let to_ms = outage.to_ms + u64::from(host) * outage.later_ms;
-            ((WARM_MS + outage.from_ms) * 1_000..(WARM_MS + to_ms) * 1_000).contains(&us)
-        };
-        let is_cut = |cut: &crate::plan::Crash| {
-            cut.host == host && ((WARM_MS + cut.from_ms) * 1_000..(WARM_MS + cut.to_ms) * 1_000).contains(&us)
-        };
-        self.plan.faults.outages.iter().any(out) || self.plan.faults.cut_off.iter().any(is_cut)
+        self.plan.faults.is_out(host, us, WARM_MS)
     }
 
     fn deliver(&mut self, until_us: u64) {

@@ -57,11 +57,8 @@ fn flood(kinds: &[&str], Flood { keys, budget, sweeps }: Flood) {
         assert!(hit(&mut decider, kind, &key.to_string(), at), "no request is refused for lack of room");
         if key % (keys / sweeps) == 0 {
             engine.sweep(Now::at_nanos(at));
-            assert!(
-                i64::try_from(engine.memory_bytes()).unwrap() <= budget,
-                "{} bytes",
-                engine.memory_bytes()
-            );
+            let bytes = i64::try_from(engine.memory_bytes()).unwrap();
+            assert!(bytes <= budget, "{bytes} bytes");
             let first = usize::try_from(key / (keys / sweeps)).unwrap() % 8;
             for (kind, user) in watched.iter().skip(first).step_by(8) {
                 asked += 1;
@@ -70,10 +67,6 @@ fn flood(kinds: &[&str], Flood { keys, budget, sweeps }: Flood) {
         }
     }
     let most = most() - start;
-    println!(
-        "{kinds:?}: {keys} keys, {budget} bytes: at most {most}; {limited} of {asked} times limited; {} evicted",
-        engine.totals().evictions
-    );
     assert!(most <= budget + 8 * MIB, "{kinds:?}: {most} bytes were held");
     assert!(limited * 100 >= asked * 99, "{kinds:?}: {limited} of {asked}");
     for user in 0..200 {
@@ -87,7 +80,6 @@ fn flood(kinds: &[&str], Flood { keys, budget, sweeps }: Flood) {
     at += 24 * 3_600 * SECOND;
     quiet(&mut decider, at);
     let after = engine.memory_bytes();
-    println!("{kinds:?}: {before} bytes before, {after} after");
     assert!(after * 4 <= before * 5, "{kinds:?}: {before} bytes before, {after} after");
 }
 
@@ -116,7 +108,6 @@ fn later_algorithms_get_room_within_the_budget() {
             }
         }
         let limited = users.iter().filter(|user| !hit(&mut decider, kind, user, at)).count();
-        println!("{kind}: {limited} of 100 limited, at most {most} of {budget} bytes");
         assert!(limited >= 99, "{kind}: {limited} of 100");
     }
     // Tables of a few keys, one for each kind and shard, are never refused.

@@ -14,6 +14,8 @@ mod accuracy;
 mod blocks;
 mod counting;
 mod descriptors;
+#[path = "../support/engines.rs"]
+mod engines;
 mod flood;
 #[path = "../support/golden.rs"]
 mod golden;
@@ -26,10 +28,8 @@ mod stack;
 use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
-use tidegate::engine::{
-    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
-};
-use tidegate::rules::{Domain, read_text};
+use tidegate::engine::{Decider, Descriptors, Engine, EngineAnswer, EngineOptions, Op, Request, Verdict};
+use tidegate::rules::Domain;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
@@ -52,14 +52,11 @@ pub(crate) const ALGORITHMS: [(&str, &str); 6] = [
 ];
 
 pub(crate) fn rules(limits: &str) -> Vec<Arc<Domain>> {
-    let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
-    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    loaded.domains
+    engines::domains(&format!("domain: api\nlimits:\n{limits}"))
 }
 
 pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
-    let hash_key = HashKey::from_bytes([7; 16]);
-    let engine = Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max }));
+    let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max, ..engines::options() }));
     engine.install_rules(rules(limits));
     engine
 }

@@ -1,15 +1,10 @@
 //! The bytes per key that `check` reports match the bytes allocated.
 
-use std::sync::Arc;
-
 use tidegate::clock::Now;
-use tidegate::engine::{
-    Descriptors, Engine, EngineOptions, HashKey, Mode, Op, Request, bytes_per_rule_key, keys_within,
-};
-use tidegate::rules::read_text;
+use tidegate::engine::{Descriptors, HashKey, Op, Request, bytes_per_rule_key, keys_within};
 
 use crate::counting::held;
-use crate::{ALGORITHMS, SECOND, rules};
+use crate::{ALGORITHMS, SECOND, engine, rules};
 
 const KEYS: u32 = 2_000;
 const BUDGET: usize = 64 << 20;
@@ -27,12 +22,7 @@ const BESIDE: [(&str, &str); 5] = [
 /// Bytes of each key after one and after eleven requests for each of many keys, with Redis reachable and free
 /// memory.
 fn bytes_per_key(limit: &str) -> (f64, f64) {
-    let options = EngineOptions {
-        hash_key: HashKey::from_bytes([7; 16]),
-        mode: Mode::Enforce,
-        memory_bytes_max: BUDGET,
-    };
-    let engine = Arc::new(Engine::new(options));
+    let engine = engine(limit, BUDGET);
     engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
     engine.set_elastic_room(true);
     engine.install_rules(rules(limit));
@@ -60,11 +50,10 @@ fn bytes_per_key(limit: &str) -> (f64, f64) {
 fn bytes_per_key_within_reported_range() {
     for (name, limit) in ALGORITHMS.iter().chain(&BESIDE) {
         let limit = format!("  - {{name: {name}, key: [u], {limit}}}\n");
-        let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limit}"));
-        let rule = &loaded.domains[0].rules()[0];
+        let rules = rules(&limit);
+        let rule = &rules[0].rules()[0];
         let said = bytes_per_rule_key(rule);
         let (one, many) = bytes_per_key(&limit);
-        println!("{name}: {said:?}, {one:.1} and {many:.1}");
         assert!(one >= said.least as f64, "{name}: {one} of {said:?}");
         assert!(many >= one && many <= said.most as f64 + SLACK, "{name}: {many} of {said:?}");
         // The reported maximum is at most twice the actual use, so that `check` does not deter for no reason.
@@ -76,15 +65,8 @@ fn bytes_per_key_within_reported_range() {
 #[test]
 fn a_key_takes_the_reported_bytes_at_any_number_of_keys() {
     let limit = "  - {name: bucket, key: [u], rate: 6/h}\n";
-    let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limit}"));
-    let said = bytes_per_rule_key(&loaded.domains[0].rules()[0]);
-    let options = EngineOptions {
-        hash_key: HashKey::from_bytes([7; 16]),
-        mode: Mode::Enforce,
-        memory_bytes_max: BUDGET,
-    };
-    let engine = Arc::new(Engine::new(options));
-    engine.install_rules(rules(limit));
+    let said = bytes_per_rule_key(&rules(limit)[0].rules()[0]);
+    let engine = engine(limit, BUDGET);
     let (mut decider, before) = (engine.decider(), engine.memory_bytes());
     for keys in 1..=120_000u32 {
         let user = keys.to_string();
@@ -93,10 +75,8 @@ fn a_key_takes_the_reported_bytes_at_any_number_of_keys() {
         drop(decider.decide(&request, Now::at_nanos(SECOND)));
         let bytes = (engine.memory_bytes() - before) as f64 / f64::from(keys);
         if keys >= 20_000 {
-            assert!(
-                bytes >= said.least as f64 && bytes <= said.most as f64,
-                "{bytes} of {said:?} with {keys} keys"
-            );
+            let is_within = bytes >= said.least as f64 && bytes <= said.most as f64;
+            assert!(is_within, "{bytes} of {said:?} with {keys} keys");
         }
     }
 }

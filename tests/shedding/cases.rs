@@ -56,7 +56,6 @@ fn alone(run: &Run, reversals: Claim) -> Vec<Claim> {
         Claim::at_least("first shed after, s", 29.0, shed),
         Claim::at_most("first shed within, s", 40.0, shed),
         Claim::at_most("queue empty and u < 0.9, s", 130.0, run.cleared_after(&event(long()))),
-        Claim::report_low("critical in the first 180 s", run.critical(&early())),
         Claim::at_least("critical after 180 s", 0.999, run.critical(&late(long()))),
         Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(long())) / run.plan.capacity()),
         reversals,
@@ -79,12 +78,9 @@ pub(crate) fn step() -> Vec<Case> {
 fn stepped(run: &Run, critical: f64, first: f64) -> Vec<Claim> {
     let mut claims = vec![
         Claim::at_least("critical in the first 180 s", critical, run.critical(&early())),
-        Claim::report_low("critical after 180 s", run.critical(&late(long()))),
         Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(long())) / run.plan.capacity()),
         Claim::at_most("queue", 512.0, run.queue_max(&event(long()))),
         Claim::at_most("first shed by the slow loop within, s", first, run.slow_loop_after()),
-        Claim::report("reversals", run.reversals(&event(long()))),
-        Claim::report("brake came on, times", run.brakings as f64),
     ];
     claims.extend(recovery(run));
     claims
@@ -103,10 +99,6 @@ pub(crate) fn far_too_much() -> Vec<Case> {
         vec![
             Claim::at_least("critical in the first 180 s", 0.60, run.critical(&early())),
             Claim::at_least("critical after 180 s", 0.999, run.critical(&late(overload(run)))),
-            Claim::report_low(
-                "goodput, of capacity",
-                run.goodput(&late(overload(run))) / run.plan.capacity(),
-            ),
         ]
     })]
 }
@@ -150,7 +142,6 @@ pub(crate) fn one_priority() -> Vec<Case> {
         vec![
             Claim::at_most("reversals", 1.0, run.reversals(&event(span))),
             Claim::at_most("sd(s) after 240 s", 0.02, run.severity_spread(&(EVENT + 240..EVENT + span))),
-            Claim::report_low("goodput, of capacity", run.goodput(&late(span)) / run.plan.capacity()),
         ]
     };
     vec![case("90 % GET, 3×", plan(3.0), steady), extra("90 % GET, 6×", plan(6.0), steady)]
@@ -214,7 +205,6 @@ pub(crate) fn pauses() -> Vec<Case> {
             Claim::at_least("critical", 0.97, run.critical(&all)),
             Claim::at_least("critical in the first 180 s", 0.97, run.critical(&early())),
             Claim::at_most("u is shown wrong by", 1e-9, run.utilization_off),
-            Claim::report_low("goodput, of capacity", run.goodput(&late(long())) / run.plan.capacity()),
         ]
     })]
 }
@@ -223,10 +213,8 @@ pub(crate) fn pauses() -> Vec<Case> {
 pub(crate) fn quota() -> Vec<Case> {
     let plan = |priority| Plan { greedy: Some((0.1, priority)), ..Plan::step(0.55, 3.0, 180, 10) };
     let about: fn(&Run) -> Vec<Claim> = |run| {
-        let mut claims = vec![
-            Claim::at_least("critical, of the others", 0.97, run.critical_within_quota(&early())),
-            Claim::report("503 to anybody", run.all_refused()),
-        ];
+        let mut claims =
+            vec![Claim::at_least("critical, of the others", 0.97, run.critical_within_quota(&early()))];
         let limited = run.limited(&early());
         claims.push(match run.plan.greedy {
             // Its requests are never shed, so it exceeds its quota all the time.

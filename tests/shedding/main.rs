@@ -18,6 +18,8 @@
 mod cases;
 mod claims;
 mod csv;
+#[path = "../support/engines.rs"]
+mod engines;
 mod judge;
 mod plan;
 mod plant;

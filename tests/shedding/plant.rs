@@ -85,8 +85,6 @@ impl<'a> Plant<'a> {
                 seconds,
                 first_shed: None,
                 first_slow: None,
-                shed_by: [0; 4],
-                brakings: 0,
                 utilization_off: 0.0,
             },
             now: 0,
@@ -246,7 +244,6 @@ impl<'a> Plant<'a> {
             }
             Said::Shed { by } => {
                 self.of(&one).shed[priority] += 1;
-                self.run.shed_by[by as usize] += 1;
                 self.note_shed(by);
                 self.fails(&one);
                 (None, REFUSAL_NANOS)
@@ -345,11 +342,9 @@ impl<'a> Plant<'a> {
     }
 
     fn tick(&mut self) {
-        let was_braking = self.current().view.braking;
         let queue = self.backlog.len() as u32;
         let (view, busy_nanos) = (self.engine.tick(queue, self.now), self.held_nanos);
         self.compare_utilization(view);
-        self.run.brakings += u64::from(view.braking && !was_braking);
         let second = self.current();
         (second.view, second.queue, second.busy_nanos) = (view, queue, busy_nanos);
         if self.now.is_multiple_of(SECOND) {

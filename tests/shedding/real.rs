@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request,
-    Session, Verdict, WorkOutcome,
+    Decider, Descriptors, Engine, EngineAnswer, Op, Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::rules::read_text;
 
+use crate::engines::{domains, open, options};
 use crate::plan::{CALLERS, PRIORITIES, SECOND};
 use crate::quota::QuotaCheck;
 
@@ -98,24 +97,6 @@ pub(crate) enum Parts {
     Reserve,
 }
 
-impl Parts {
-    pub(crate) fn workers(self) -> bool {
-        !matches!(self, Parts::None | Parts::Reserve)
-    }
-
-    pub(crate) fn brake(self) -> bool {
-        matches!(self, Parts::WorkersBrake | Parts::All)
-    }
-
-    pub(crate) fn reserve(self) -> bool {
-        self == Parts::Reserve
-    }
-
-    pub(crate) fn queue_age(self) -> bool {
-        matches!(self, Parts::WorkersAge | Parts::All)
-    }
-}
-
 pub(crate) struct Real {
     engine: Arc<Engine>,
     decider: Decider,
@@ -130,7 +111,7 @@ pub(crate) struct Real {
 impl Real {
     pub(crate) fn new(setting: &Setting) -> Real {
         let engine = engine(&rules(setting));
-        let sessions: Vec<_> = (0..setting.slots).map(|_| open(&engine)).collect();
+        let sessions: Vec<_> = (0..setting.slots).map(|_| open(&engine, 1_000, 1, Now::default())).collect();
         let held = vec![None; sessions.len()];
         let callers = (0..=CALLERS).map(|caller| format!("u{caller}")).collect();
         let decider = engine.decider();
@@ -210,40 +191,33 @@ impl Real {
 }
 
 fn engine(rules: &str) -> Arc<Engine> {
-    let hash_key = HashKey::from_bytes([7; 16]);
-    let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
-    let engine = Arc::new(Engine::new(options));
-    let loaded = read_text("rules.yaml", rules);
-    assert!(!loaded.has_errors(), "{rules}\n{:#?}", loaded.problems);
-    engine.install_rules(loaded.domains);
+    let engine = Arc::new(Engine::new(options()));
+    engine.install_rules(domains(rules));
     engine
 }
 
-/// Opens the session of a process with one slot.
-fn open(engine: &Engine) -> Session {
-    let opening =
-        ConnectionParams { name: None, user: 1_000, pool: "web", slots: 1, connection: 1, pid: None };
-    engine.open_session(&opening, Now::default()).unwrap()
-}
-
 fn rules(setting: &Setting) -> String {
-    let parts = setting.parts;
+    let [workers, brake, queue_age, reserve] = match setting.parts {
+        Parts::None => [false; 4],
+        Parts::Workers => [true, false, false, false],
+        Parts::WorkersBrake => [true, true, false, false],
+        Parts::WorkersAge => [true, false, true, false],
+        Parts::All => [true, true, true, false],
+        Parts::Reserve => [false, false, false, true],
+    };
+    let leak = if setting.leaks { "1/1800" } else { "0/1" };
     let mut text = "domain: api\npriorities: [critical, post, get, test]\n".to_owned();
     if setting.quota {
         text += "limits:\n- {name: per-caller, match: {user: u0}, key: [user], rate: 5/s, burst: 10}\n";
     }
     text += "shed:\n- pool: web\n  slots: 1\n  signals: {accept_queue: {listen: \":8000\"}}\n";
-    if parts.workers() {
-        text += if setting.leaks { "  workers: {leak: 1/1800}\n" } else { "  workers: {leak: 0/1}\n" };
-    }
-    if parts.brake() {
-        text += "  brake: {bands: [70%, 80%, 90%]}\n";
-    }
-    if parts.queue_age() {
-        text += "  queue_age: {others: 500ms, critical: 2500ms}\n";
-    }
-    if parts.reserve() {
-        text += "  fleet: {reserve: 20%, for: critical}\n";
+    for (is_enabled, part) in [
+        (workers, format!("workers: {{leak: {leak}}}")),
+        (brake, "brake: {bands: [70%, 80%, 90%]}".to_owned()),
+        (queue_age, "queue_age: {others: 500ms, critical: 2500ms}".to_owned()),
+        (reserve, "fleet: {reserve: 20%, for: critical}".to_owned()),
+    ] {
+        text += &if is_enabled { format!("  {part}\n") } else { String::new() };
     }
     text
 }

@@ -46,10 +46,6 @@ pub(crate) struct Run {
     pub(crate) first_shed: Option<u64>,
     /// The first one by the slow loop.
     pub(crate) first_slow: Option<u64>,
-    /// Refusals by part: fleet, brake, workers, queue age.
-    pub(crate) shed_by: [u64; 4],
-    /// Activations of the brake.
-    pub(crate) brakings: u64,
     /// Largest error of the reported u.
     pub(crate) utilization_off: f64,
 }

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Charge, ChargeError, ConnectionParams, Cost, Decider, Decision, Descriptors, Engine,
-    EngineAnswer, EngineOptions, IdempotencyKey, Op, RefundBy, Request, Session, Verdict,
+    Amount, Charge, ChargeError, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions,
+    IdempotencyKey, Op, RefundBy, Request, Session, Verdict,
 };
-use tidegate::rules::{Mode, read_text};
+use tidegate::rules::Mode;
 
-use super::engines::options;
+use super::engines::{domains, open, options};
 
 pub(crate) struct Bench {
     pub(crate) engine: Arc<Engine>,
-    decider: Decider,
+    pub(crate) decider: Decider,
 }
 
 /// One request of a table. `attributes` have the form `user=u1 plan=free`.
@@ -24,12 +24,43 @@ pub(crate) struct Ask<'a> {
     pub(crate) cost: u32,
     pub(crate) wait_max: Option<u64>,
     pub(crate) repeat: Option<IdempotencyKey<'a>>,
+    pub(crate) id: u64,
+    pub(crate) priority: Option<&'a str>,
+    pub(crate) queued: Option<u64>,
+    pub(crate) lists_all_limits: bool,
+}
+
+/// The reply in one line, and its numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) line: String,
+    pub(crate) lease: Option<u64>,
+    pub(crate) retry: Option<u64>,
 }
 
 impl<'a> Ask<'a> {
     pub(crate) fn hit(attributes: &'a str, cost: u32) -> Ask<'a> {
-        Ask { op: Op::Hit, attributes, cost, wait_max: None, repeat: None }
+        Ask {
+            op: Op::Hit,
+            attributes,
+            cost,
+            wait_max: None,
+            repeat: None,
+            id: 1,
+            priority: None,
+            queued: None,
+            lists_all_limits: false,
+        }
     }
+
+    pub(crate) fn acquire(attributes: &'a str) -> Ask<'a> {
+        Ask { op: Op::Acquire, ..Ask::hit(attributes, 1) }
+    }
+}
+
+/// The name of a request of user 1.
+pub(crate) fn named(name: &[u8]) -> IdempotencyKey<'_> {
+    IdempotencyKey { session: b"s", user: 1, name }
 }
 
 impl Bench {
@@ -40,20 +71,21 @@ impl Bench {
 
     /// With a whole rules file, in this mode.
     pub(crate) fn of(mode: Mode, text: &str) -> Bench {
-        let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
-        let mut bench = Bench { decider: engine.decider(), engine };
+        let bench = Bench::with(Arc::new(Engine::new(EngineOptions { mode, ..options() })));
         bench.install(text);
         bench
+    }
+
+    pub(crate) fn with(engine: Arc<Engine>) -> Bench {
+        Bench { decider: engine.decider(), engine }
     }
 
     pub(crate) fn reload(&mut self, limits: &str) {
         self.install(&format!("domain: api\nlimits:\n{limits}"));
     }
 
-    fn install(&mut self, text: &str) {
-        let loaded = read_text("rules.yaml", text);
-        assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        self.engine.install_rules(loaded.domains);
+    pub(crate) fn install(&self, text: &str) {
+        drop(self.engine.install_rules(domains(text)));
     }
 
     /// Checks a table of hits: microseconds, attributes, cost, expected answer.
@@ -71,18 +103,41 @@ impl Bench {
 
     /// Returns `allow rule remaining/limit` or `limit rule remaining/limit retry 5` (or `never`), with notes.
     pub(crate) fn ask(&mut self, micros: u64, ask: Ask<'_>) -> String {
+        self.decide(None, at(micros), ask, |decision| shown(decision, true)).line
+    }
+
+    /// Decides; `line` describes the decision.
+    pub(crate) fn decide(
+        &mut self,
+        session: Option<&Session>,
+        now: Now,
+        ask: Ask<'_>,
+        line: impl Fn(&Decision<'_>) -> String,
+    ) -> Answer {
         let attributes = pairs(ask.attributes);
         let request = Request {
             cost: Cost::Requests(ask.cost),
             wait_max: ask.wait_max.map(Micros),
             idempotency_key: ask.repeat,
+            session,
+            id: ask.id,
+            priority: ask.priority,
+            queued: ask.queued.map(Micros),
+            lists_all_limits: ask.lists_all_limits,
             ..Request::new(ask.op, "api", Descriptors::from_attributes(&attributes))
         };
-        match self.decider.decide(&request, at(micros)) {
-            EngineAnswer::Decided(decision) => shown(&decision),
-            EngineAnswer::Conflict => "conflict".to_owned(),
-            EngineAnswer::TooManyLeases => "quota".to_owned(),
-            EngineAnswer::RemoteCheck(_) => "ask".to_owned(),
+        let decision = match self.decider.decide(&request, now) {
+            EngineAnswer::Decided(decision) => decision,
+            EngineAnswer::Conflict => return Answer { line: "conflict".into(), lease: None, retry: None },
+            EngineAnswer::TooManyLeases => return Answer { line: "quota".into(), lease: None, retry: None },
+            EngineAnswer::RemoteCheck(_) => return Answer { line: "ask".into(), lease: None, retry: None },
+        };
+        let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+        assert!(granted || decision.lease.is_none(), "a lease without a grant: {decision:?}");
+        Answer {
+            line: line(&decision),
+            lease: decision.lease,
+            retry: decision.retry_after.map(|retry| retry.0),
         }
     }
 
@@ -113,8 +168,7 @@ impl Bench {
 
     /// A session of this user without a name or slots.
     pub(crate) fn session(&self, user: u32) -> Session {
-        let opening = ConnectionParams { name: None, user, pool: "web", slots: 0, connection: 1, pid: None };
-        self.engine.open_session(&opening, at(0)).unwrap()
+        open(&self.engine, user, 0, at(0))
     }
 
     /// Acquires a lease for a cost in units.
@@ -156,7 +210,7 @@ impl Bench {
             ..Request::new(op, domain, Descriptors::from_attributes(&attributes))
         };
         match self.decider.decide(&request, at(0)) {
-            EngineAnswer::Decided(decision) => shown(&decision),
+            EngineAnswer::Decided(decision) => shown(&decision, true),
             other => format!("{other:?}"),
         }
     }
@@ -173,26 +227,22 @@ pub(crate) fn charge_of<'a>(attributes: &'a [(&'a str, &'a str)], amount: Amount
     Charge { domain: "api", descriptors, amount, idempotency_key: None, refund_of: None, trusted: true }
 }
 
-fn pairs(text: &str) -> Vec<(&str, &str)> {
+pub(crate) fn pairs(text: &str) -> Vec<(&str, &str)> {
     text.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect()
 }
 
-fn shown(decision: &Decision<'_>) -> String {
-    let mut text = match decision.verdict {
-        Verdict::Allow => "allow".to_owned(),
-        Verdict::Limit => "limit".to_owned(),
-        Verdict::Wait => "wait".to_owned(),
-        Verdict::Deny => "deny".to_owned(),
-        Verdict::Shed => format!("shed {}", decision.shedder.unwrap_or_default()),
-    };
-    if let Some(view) = decision.binding {
-        text += &format!(" {} {}/{}", view.rule.name, view.level.remaining, view.level.limit);
+/// `verdict rule remaining/limit`, perhaps the retry time, and the notes.
+pub(crate) fn shown(decision: &Decision<'_>, has_retry: bool) -> String {
+    let mut text = format!("{:?}", decision.verdict).to_lowercase();
+    if let Some(rule) = decision.rule_name() {
+        text += &format!(" {rule}");
     }
-    if let Some(listed) = decision.listed {
-        text += &format!(" {}", listed.name);
+    if let Some(view) = decision.binding {
+        text += &format!(" {}/{}", view.level.remaining, view.level.limit);
     }
     match (decision.verdict, decision.retry_after) {
         (Verdict::Allow, _) => {}
+        _ if !has_retry => {}
         (_, Some(retry)) => text += &format!(" after {}", retry.0),
         (_, None) => text += " never",
     }

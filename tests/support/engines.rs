@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Op, Request, Verdict,
+    ConnectionParams, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Op, Request,
+    Session, Verdict,
 };
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::TokenBucketQuota;
-use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule};
+use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule, read_text};
 
 pub const SECOND: u64 = 1_000_000_000;
 
@@ -37,6 +38,19 @@ pub fn in_mode(mut rule: Rule, mode: Mode) -> Rule {
 
 pub fn api(rules: Vec<Rule>) -> Vec<Domain> {
     vec![Domain::new("api", rules)]
+}
+
+/// The domains of a rules file without errors.
+pub fn domains(text: &str) -> Vec<Arc<Domain>> {
+    let loaded = read_text("rules.yaml", text);
+    assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
+    loaded.domains
+}
+
+/// Opens a session of the pool `web` without a name.
+pub fn open(engine: &Engine, user: u32, slots: u32, now: Now) -> Session {
+    let opening = ConnectionParams { name: None, user, pool: "web", slots, connection: 1, pid: None };
+    engine.open_session(&opening, now).unwrap()
 }
 
 pub fn options() -> EngineOptions {

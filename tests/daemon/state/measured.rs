@@ -22,7 +22,7 @@ fn millis(nanos: u64) -> f64 {
 
 fn full(clock: &Clock) -> Fixture {
     let mut fixture = Fixture::new(RULES);
-    (0..KEYS).for_each(|user| drop(fixture.hit(&[("user", &user.to_string())], clock.now())));
+    (0..KEYS).for_each(|user| drop(fixture.hit(&format!("user={user}"), clock.now())));
     assert_eq!(fixture.engine.keys(), KEYS as usize);
     fixture
 }

@@ -14,10 +14,10 @@ fn keeps_limited_keys_where_the_next_memory_is_smaller() {
     let mut before = Fixture::new(RULES);
     // Far more keys than fit afterwards are one token short; a few have none left.
     for user in 0..20_000 {
-        before.hit(&[("u", &format!("free{user}"))], s(1));
+        before.hit(&format!("u=free{user}"), s(1));
     }
     for user in 0..200 {
-        (0..6).for_each(|_| drop(before.hit(&[("u", &format!("limited{user}"))], s(1))));
+        (0..6).for_each(|_| drop(before.hit(&format!("u=limited{user}"), s(1))));
     }
     before.write(&path, s(2));
     let memory_bytes_max = 256 << 10;
@@ -34,7 +34,7 @@ fn keeps_limited_keys_where_the_next_memory_is_smaller() {
     assert!(bytes <= memory_bytes_max + (16 << 10) && keys < 15_000, "{bytes} bytes, {keys} keys");
     let limited = (0..200).filter(|user| {
         let user = format!("limited{user}");
-        after.hit(&[("u", &user)], s(3)).starts_with("Limit")
+        after.hit(&format!("u={user}"), s(3)).starts_with("Limit")
     });
     let limited = limited.count();
     assert!(limited >= 198, "{limited} of 200");

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{
-    ConnectionParams, Descriptors, EngineAnswer, Op, RemoteCheckResult, Request, RuleName, Session, Verdict,
-    WorkOutcome,
+    Descriptors, EngineAnswer, Op, RemoteCheckResult, Request, RuleName, Session, Verdict, WorkOutcome,
 };
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
@@ -16,6 +15,7 @@ use tidegate::limit::concurrency::ConcurrencyQuota;
 use tidegate::rules::{Domain, KeyPart, Limit, Rule};
 
 use super::world::WorkPlan;
+use crate::engines::open;
 use crate::host::{Host, own_rule, position};
 use crate::pending::Waiting;
 use crate::world::SECRET;
@@ -61,10 +61,8 @@ impl WorkHost {
         let domain = Arc::new(Domain::new("api", vec![rule(plan), own_rule()]));
         let host =
             Host::with_rules((domain, plan.asks), SECRET, &plan.base, (number, epoch), drift_ppm, at_us);
-        let opening =
-            ConnectionParams { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
         let now = host.now(at_us);
-        let session = host.engine.open_session(&opening, now).unwrap();
+        let session = open(&host.engine, 1, 64, now);
         let rule = host.engine.find_rule_name("api/exports").unwrap();
         let tenants: Vec<_> = (0..plan.base.tenants).map(|tenant| format!("t{tenant}")).collect();
         let key = |tenant: &String| {
@@ -73,11 +71,6 @@ impl WorkHost {
         let keys = tenants.iter().map(key).collect();
         let (waiting, counted) = (Waiting::new(), HashMap::new());
         WorkHost { host, session, waiting, counted, tenants, keys, rule, next_id: 0 }
-    }
-
-    /// Returns the permits that it holds.
-    pub(crate) fn held(&self, us: u64) -> u64 {
-        self.host.engine.sum_permits(self.host.now(us)).values().map(|sum| sum.held).sum()
     }
 
     /// Returns whether a key had no reply for the lifetime of a hold.
@@ -187,7 +180,7 @@ impl WorkHost {
 
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
-    let quota = ConcurrencyQuota::new(max).shared(plan.when_down);
+    let quota = ConcurrencyQuota::new(max).shared(plan.base.when_down);
     let quota = Quota::Concurrency(if plan.asks { quota } else { quota.without_remote_checks() });
     let key = vec![KeyPart::plain("tenant")];
     Rule {

@@ -22,6 +22,7 @@ fn plan(seed: u64) -> WorkPlan {
     if draw(0, 2) == 0 {
         faults.outages.push(Outage::drawn(&mut draw, ms, 6_000));
     }
+    let when_down_all = [Fallback::Share, Fallback::Refuse, Fallback::Local, Fallback::Allow];
     let base = Plan {
         seed,
         hosts,
@@ -34,13 +35,12 @@ fn plan(seed: u64) -> WorkPlan {
         tenants: [1, 1, 3][draw(0, 2) as usize],
         tick_ms: [1, 2, 10][draw(0, 2) as usize],
         faults,
+        when_down: when_down_all[draw(0, 3) as usize],
         ..Plan::cell(hosts, SHAPES[0], load)
     };
-    let when_down =
-        [Fallback::Share, Fallback::Refuse, Fallback::Local, Fallback::Allow][draw(0, 3) as usize];
     let asks = [true, false][draw(0, 1) as usize];
     let (held, leaves) = ([0, 300][draw(0, 1) as usize], [0, 100][draw(0, 1) as usize]);
-    WorkPlan { base, service_ms, when_down, asks, held, leaves }
+    WorkPlan { base, service_ms, asks, held, leaves }
 }
 
 /// Selected by `SEED` and `RUNS`; one run takes as long as ten token runs.

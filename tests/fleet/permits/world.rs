@@ -3,15 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tidegate::fleet::command::ScriptCommand;
 use tidegate::limit::share::Fallback;
 
 use super::host::{Came, Wanted, WorkHost};
 use crate::load::Load;
 use crate::network::{Event, Network, To};
-use crate::plan::{Outage, Plan};
+use crate::plan::Plan;
 use crate::random::Random;
 use crate::store::Store;
+use crate::world::WARM_MS;
 
 /// Plan of a run: `burst` of `base` is the maximum concurrency, `load` is in thousandths of full utilization.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +19,6 @@ pub(crate) struct WorkPlan {
     pub(crate) base: Plan,
     /// Mean duration of a lease.
     pub(crate) service_ms: u32,
-    pub(crate) when_down: Fallback,
     /// Whether requests wait for a permit.
     pub(crate) asks: bool,
     /// Requests per thousand that their own host refuses too.
@@ -73,21 +72,14 @@ pub(crate) struct Seen {
     /// Sums over milliseconds.
     pub(crate) in_flight: u64,
     pub(crate) perfect: u64,
-    pub(crate) held: u64,
-    /// Peak concurrency of one key, in total and of leases whose hosts stayed linked.
+    /// Peak concurrency of one key.
     pub(crate) most: u32,
-    pub(crate) most_counted: u32,
     /// Peak concurrency of one key in the last second.
     pub(crate) most_at_end: u32,
-    pub(crate) cells: u64,
     /// Peak of leases that an outage of their host interrupted.
     pub(crate) most_loose: u32,
-    pub(crate) by_host: Vec<[u64; 2]>,
     /// Requests that waited for a command.
     pub(crate) waited: u64,
-    /// Leases that one global counter would start, and requests refused while a permit was free.
-    pub(crate) perfect_begun: u64,
-    pub(crate) refused_while_free: u64,
 }
 
 impl Seen {
@@ -95,8 +87,6 @@ impl Seen {
         self.in_flight as f64 / self.perfect.max(1) as f64
     }
 }
-
-const WARM_MS: u64 = 2_500;
 
 /// Runs a plan.
 pub(crate) fn run(plan: &WorkPlan) -> Seen {
@@ -115,7 +105,7 @@ pub(crate) fn run(plan: &WorkPlan) -> Seen {
         works: BinaryHeap::new(),
         perfect: BinaryHeap::new(),
         perfect_now: vec![0; tenants],
-        seen: Seen { by_host: vec![[0; 2]; hosts], ..Seen::default() },
+        seen: Seen::default(),
     };
     (0..plan.base.hosts).for_each(|host| world.join(host, 0));
     let mut load = Load::new(&plan.base);
@@ -158,16 +148,13 @@ impl World<'_> {
                 self.join(crash.host, us);
             }
         }
-        if plan.base.faults.outages.iter().any(|outage| outage.empty && outage.to_ms == ms) {
+        if plan.base.faults.flushes(ms) {
             self.store.flush();
         }
     }
 
     fn is_out(&self, us: u64) -> bool {
-        let out = |outage: &Outage| {
-            ((WARM_MS + outage.from_ms) * 1_000..(WARM_MS + outage.to_ms) * 1_000).contains(&us)
-        };
-        self.plan.base.faults.outages.iter().any(out)
+        self.plan.base.faults.is_out(0, us, WARM_MS)
     }
 
     fn deliver(&mut self, until_us: u64) {
@@ -176,9 +163,6 @@ impl World<'_> {
                 Event::AtStore { number, command } => {
                     if !self.is_out(us) {
                         let reply = self.store.execute(&command, self.store_us + us);
-                        if let ScriptCommand::Permits(command) = &command {
-                            self.seen.cells += command.requests.len() as u64;
-                        }
                         self.network.reply(to, number, command, reply, us);
                     }
                 }
@@ -246,13 +230,11 @@ impl World<'_> {
         if *perfect < self.plan.base.burst {
             *perfect += 1;
             self.perfect.push(Reverse((us + lasts.max(1), tenant)));
-            self.seen.perfect_begun += 1;
         }
         let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.host.is_up()) else {
             return;
         };
         self.seen.asked += 1;
-        self.seen.by_host[number as usize][0] += 1;
         let is_held = self.random.below(1_000) < self.plan.held;
         let work = Wanted { tenant, lasts_us: lasts.max(1), is_held };
         let came = host.begin(work, us);
@@ -280,25 +262,14 @@ impl World<'_> {
 
     /// Records the outcome of a request.
     fn came(&mut self, number: u32, work: Wanted, came: Came, us: u64) {
-        let Wanted { tenant, lasts_us, is_held } = work;
-        let (lease, is_beyond_hand) = match came {
-            Came::Begun { lease, is_beyond_hand } => (lease, is_beyond_hand),
-            Came::Waits => return,
-            Came::Refused => {
-                let all = self.there.iter().map(|there| there[tenant as usize]);
-                let in_use: u32 = all.map(|there| there.counted + there.loose).sum();
-                let is_free = !is_held && in_use < self.plan.base.burst;
-                self.seen.refused_while_free += u64::from(is_free);
-                return;
-            }
-        };
+        let Wanted { tenant, lasts_us, .. } = work;
+        let Came::Begun { lease, is_beyond_hand } = came else { return };
         let Some(host) = &self.hosts[number as usize] else { return };
         let ends_us = us + lasts_us;
         self.seen.begun += 1;
-        self.seen.by_host[number as usize][1] += 1;
         let there = &mut self.there[number as usize][tenant as usize];
         let epoch = self.epochs[number as usize];
-        let may_unheard = self.plan.when_down != Fallback::Refuse;
+        let may_unheard = self.plan.base.when_down != Fallback::Refuse;
         let is_cut_off = host.is_cut_off(tenant, us);
         if is_cut_off || is_beyond_hand {
             // A request whose remote check timed out uses the fallback too.
@@ -322,20 +293,16 @@ impl World<'_> {
             let counted: u32 = self.there.iter().map(|there| there[tenant].counted).sum();
             let loose: u32 = self.there.iter().map(|there| there[tenant].loose).sum();
             // Leases that began under a fallback are reported later.
-            let has_fallback = self.plan.when_down != Fallback::Refuse || !self.plan.asks;
+            let has_fallback = self.plan.base.when_down != Fallback::Refuse || !self.plan.asks;
             assert!(
                 counted <= self.plan.base.burst || has_fallback,
                 "{counted} at once after {us} us, and {loose} under hosts cut off"
             );
-            self.seen.most_counted = self.seen.most_counted.max(counted);
             self.seen.most_loose = self.seen.most_loose.max(loose);
             self.seen.most = self.seen.most.max(counted + loose);
             let is_end = us >= (WARM_MS + self.plan.base.ms - 1_000) * 1_000;
             self.seen.most_at_end = self.seen.most_at_end.max(if is_end { counted + loose } else { 0 });
             self.seen.in_flight += u64::from(counted + loose);
-            if us.is_multiple_of(100_000) {
-                self.seen.held += self.hosts.iter().flatten().map(|host| host.held(us)).sum::<u64>();
-            }
             self.seen.perfect += u64::from(self.perfect_now[tenant]);
         }
     }

@@ -1,13 +1,13 @@
 //! Tests the guarantees of the reserve.
 
 use super::{EPOCH_US, Host, World, now};
+use crate::engines::domains;
 use crate::plan::{Faults, is_short, runs, seed};
 use crate::store::Store;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
-use tidegate::rules::read_text;
 
 /// Returns fewer seeds than other tests use: each run is far longer.
 fn seeds() -> std::ops::Range<u64> {
@@ -83,10 +83,6 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
     let (came, served) = world.critical;
     let part = served as f64 / came as f64;
     assert!(part >= 0.999, "{part} of {came}");
-    println!(
-        "critical {part:.5} of {came}; other work at most {:.3}; a dead host in the sums for {gone} ms, known for {unknown}",
-        world.most(world.ms)
-    );
 }
 
 /// Half of the hosts are nearly idle: the other half uses their slots and returns them on demand, before any
@@ -261,8 +257,7 @@ fn reports_removed_pool_until_acknowledged() {
     let mut world = World::new(4, 2_000, Faults::default()).with_hosts(&[100; 2]);
     world.run(3_000, |_| 0.0);
     assert_eq!(world.slots_known(0), 200);
-    let other = read_text("rules.yaml", "domain: api\nlimits: []\n");
-    world.hosts[1].as_ref().unwrap().engine.install_rules(other.domains);
+    world.hosts[1].as_ref().unwrap().engine.install_rules(domains("domain: api\nlimits: []\n"));
     world.run(2_100, |_| 0.0);
     assert_eq!(world.slots_known(0), 100);
     let sent = &world.hosts[1].as_ref().unwrap().sent;

@@ -1,23 +1,12 @@
 //! Tests the use of a budget whose burst is small beside the tokens earned in a round trip.
 
-use super::{Costs, PAGES, Routing, Scenario, Seen, run};
+use super::{Costs, ONE, Routing, Scenario, Seen, run};
 use crate::plan::is_short;
 
 /// Three hosts and one caller at 100/s; the round trip grows after a quarter of the run.
 fn far(burst: u32, load: f64, routing: Routing, round_trips: &[u64]) -> Scenario<'_> {
-    Scenario {
-        hosts: 3,
-        rate: 100,
-        burst,
-        callers: 1,
-        page: 1,
-        load,
-        costs: Costs::Always(1),
-        routing,
-        round_trips,
-        seconds: if is_short() { 20 } else { 60 },
-        ..PAGES
-    }
+    let seconds = if is_short() { 20 } else { 60 };
+    Scenario { hosts: 3, rate: 100, burst, load, routing, round_trips, seconds, ..ONE }
 }
 
 /// The part of the requests that a perfect bucket admits.
@@ -36,22 +25,15 @@ fn uses_budget_at_long_round_trips() {
     let all = [200, 20_000, 100_000, 300_000, 500_000, 800_000, 1_200_000, 2_500_000];
     let mut faults = Vec::new();
     for round_trip_us in if is_short() { all[3..6].to_vec() } else { all.to_vec() } {
-        for (burst, load, routing) in [
-            (100, 3.0, Routing::Requests),
-            (100, 0.9, Routing::Requests),
-            (400, 3.0, Routing::Requests),
-            (400, 0.9, Routing::Requests),
-            (100, 3.0, Routing::Sticky),
-            (100, 0.9, Routing::Sticky),
-        ] {
+        for (burst, load, routing) in
+            [(100, Routing::Requests), (400, Routing::Requests), (100, Routing::Sticky)]
+                .into_iter()
+                .flat_map(|(burst, routing)| [3.0, 0.9].map(|load| (burst, load, routing)))
+        {
             let round_trips = [1_000, round_trip_us, round_trip_us, round_trip_us];
             let row = far(burst, load, routing, &round_trips);
             let seen = run(&row);
             let used = used(&row, &seen);
-            println!(
-                "{round_trip_us} µs, B {burst}, load {load}, {routing:?}: used {used:.3}, excess {:.0}, falsely {} of {}",
-                seen.excess, seen.falsely, seen.asked
-            );
             // A host that gets all requests borrows, and has its part beside.
             let least = if matches!(routing, Routing::Requests) { 0.95 } else { 0.4 };
             if used < least || seen.excess > excess_max(&row, round_trip_us) {
@@ -80,7 +62,6 @@ fn admits_three_round_trips_beyond_budget_once() {
     ];
     for row in rows {
         let seen = run(&row);
-        println!("used {:.3}, {seen:?}: {row:?}", used(&row, &seen));
         assert!(seen.excess <= excess_max(&row, 800_000), "{seen:?}: {row:?}");
     }
 }

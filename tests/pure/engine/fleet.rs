@@ -25,7 +25,7 @@ impl Host {
         Host::with_memory(own_key, rules, options().memory_bytes_max)
     }
 
-    fn with_memory(own_key: u8, rules: Vec<Rule>, memory_bytes_max: usize) -> Host {
+    pub(super) fn with_memory(own_key: u8, rules: Vec<Rule>, memory_bytes_max: usize) -> Host {
         let hash_key = HashKey::from_bytes([own_key; 16]);
         let options = EngineOptions { hash_key, memory_bytes_max, ..options() };
         let engine = Arc::new(Engine::new(options));

@@ -13,10 +13,8 @@ use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
     Amount, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, Op, Request, Verdict,
 };
-use tidegate::rules::read_text;
 
-use super::bench::charge_of;
-use super::engines::options;
+use super::bench::{Bench, charge_of};
 use reference::{About, NAMES, Reference, Reply};
 use spec::{Event, Over, Pause, Spec, Step};
 
@@ -30,11 +28,8 @@ struct Subject {
 impl Subject {
     fn new(specs: &[Spec], utc: i64) -> Subject {
         let limits: String = specs.iter().zip(NAMES).map(|(spec, name)| spec.text(name)).collect();
-        let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
-        assert!(!loaded.has_errors(), "{limits}\n{:#?}", loaded.problems);
-        let engine = Arc::new(Engine::new(options()));
-        engine.install_rules(loaded.domains);
-        Subject { decider: engine.decider(), engine, utc }
+        let Bench { engine, decider } = Bench::new(&limits);
+        Subject { engine, decider, utc }
     }
 
     fn now(&self, at: u64) -> Now {

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    CheckReply, ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey,
-    IdempotencyKey, Op, PermitReply, PermitTotals, RemoteCheckResult, Request, RuleName, Session, SharedKey,
-    Shortfall, Shortfalls, Verdict, WorkOutcome, bytes_per_rule_key,
+    CheckReply, Decider, Descriptors, Engine, EngineAnswer, IdempotencyKey, Op, PermitReply, PermitTotals,
+    RemoteCheckResult, Request, RuleName, Session, SharedKey, Shortfall, Shortfalls, Verdict, WorkOutcome,
+    bytes_per_rule_key,
 };
 use tidegate::limit::Quota;
 use tidegate::limit::concurrency::ConcurrencyQuota;
 use tidegate::limit::share::Fallback;
 use tidegate::rules::{Limit, Mode, Rule};
 
-use super::engines::{api, at_millis, in_mode, options, rule};
+use super::engines::{api, at_millis, in_mode, open, options, rule};
+use super::fleet;
 
 struct Host {
     engine: Arc<Engine>,
@@ -23,37 +24,91 @@ struct Host {
     session: Session,
 }
 
+/// Verdict, lease, remaining, and retry time in µs.
+type Seen = (Verdict, Option<u64>, Option<u64>, u64);
+
 impl Host {
     fn new(rules: Vec<Rule>) -> Host {
         Host::with_memory(rules, options().memory_bytes_max)
     }
 
-    fn with_memory(switched_rules: Vec<Rule>, memory_bytes_max: usize) -> Host {
-        let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max, ..options() }));
-        engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
-        engine.install_rules(api(switched_rules));
-        let opening =
-            ConnectionParams { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
-        let session = engine.open_session(&opening, at_millis(0)).unwrap();
-        Host { decider: engine.decider(), engine, session }
+    fn with_memory(rules: Vec<Rule>, memory_bytes_max: usize) -> Host {
+        let fleet::Host { engine, decider, .. } = fleet::Host::with_memory(7, rules, memory_bytes_max);
+        let session = open(&engine, 1, 8, at_millis(0));
+        Host { engine, decider, session }
     }
 
-    fn ask(&mut self, op: Op, now: Now) -> (Verdict, Option<u64>, Option<u64>, u64) {
-        self.ask_for("u1", op, now)
-    }
-
-    fn ask_for(&mut self, user: &str, op: Op, now: Now) -> (Verdict, Option<u64>, Option<u64>, u64) {
+    /// Decides or resumes a request that may wait if it is new and `may_wait`; the permits it waits for.
+    fn decide(
+        &mut self,
+        (user, op): (&str, Op),
+        may_wait: bool,
+        idempotency_key: Option<IdempotencyKey<'_>>,
+        result: Option<RemoteCheckResult<'_>>,
+        now: Now,
+    ) -> Result<Seen, Arc<Shortfalls>> {
         let attributes = [("user", user)];
         let request = Request {
             session: Some(&self.session),
+            may_wait,
+            idempotency_key,
             ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
         };
-        let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
-            panic!("a conflict")
+        let answer = match result {
+            None => self.decider.decide(&request, now),
+            Some(result) => self.decider.resume(&request, result, now),
         };
-        let remaining = decision.binding.map(|binding| binding.level.remaining);
-        let retry = decision.retry_after.map_or(0, |retry| retry.0);
-        (decision.verdict, decision.lease, remaining, retry)
+        match answer {
+            EngineAnswer::Decided(decision) => {
+                let remaining = decision.binding.map(|binding| binding.level.remaining);
+                let retry = decision.retry_after.map_or(0, |retry| retry.0);
+                Ok((decision.verdict, decision.lease, remaining, retry))
+            }
+            EngineAnswer::RemoteCheck(shortfalls) => Err(shortfalls),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ask(&mut self, op: Op, now: Now) -> Seen {
+        self.ask_for("u1", op, now)
+    }
+
+    fn ask_for(&mut self, user: &str, op: Op, now: Now) -> Seen {
+        self.decide((user, op), false, None, None, now).unwrap()
+    }
+
+    /// The permits a request waits for.
+    fn shortfalls(
+        &mut self,
+        op: Op,
+        repeat: Option<IdempotencyKey<'_>>,
+        millis: u64,
+    ) -> Option<Arc<Shortfalls>> {
+        self.decide(("u1", op), true, repeat, None, at_millis(millis)).err()
+    }
+
+    fn key_of(&mut self, user: &str, millis: u64) -> SharedKey {
+        let seen = self.decide((user, Op::Acquire), true, None, None, at_millis(millis));
+        seen.expect_err("it may wait").needs[0].key
+    }
+
+    /// The verdict and lease of a pending request after this reply.
+    fn resume(
+        &mut self,
+        result: RemoteCheckResult<'_>,
+        repeat: Option<IdempotencyKey<'_>>,
+        millis: u64,
+    ) -> (Verdict, Option<u64>) {
+        let seen = self.decide(("u1", Op::Acquire), false, repeat, Some(result), at_millis(millis)).unwrap();
+        (seen.0, seen.1)
+    }
+
+    /// A permit reserved for this pending request.
+    fn reply(&self, need: &Shortfall, millis: u64) -> CheckReply {
+        let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
+        let mut reply = CheckReply::new(&self.engine, now);
+        reply.add_permit(self.engine.claim_permit(&need.key, &limits[&need.key.budget()], now).unwrap());
+        reply
     }
 
     fn begin(&mut self, millis: u64) -> Option<u64> {
@@ -87,6 +142,14 @@ impl Host {
             PermitReply { held: needed + granted, free: 2, reported_at: now.at, refused_for: Duration::ZERO };
         self.engine.apply_permit_reply(key, limit, &reply, now);
     }
+}
+
+/// With permits for `u1` under a rule of nine.
+fn granted(permits: u32) -> Host {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    let key = host.key_of("u1", 0);
+    host.grant(&key, permits, 1);
+    host
 }
 
 /// A fleet rule, and the same with another fallback.
@@ -142,9 +205,7 @@ fn refusal_by_one_rule_charges_no_other() {
 
 #[test]
 fn ended_session_frees_its_permits() {
-    let mut host = Host::new(vec![at_once("work", 9)]);
-    let key = host.key_of("u1", 0);
-    host.grant(&key, 5, 1);
+    let mut host = granted(5);
     assert!((0..5).all(|_| host.begin(2).is_some()));
     host.engine.end_session(&host.session, at_millis(3));
     assert_eq!(host.there(3), (5, 0));
@@ -177,78 +238,11 @@ fn peek_charges_no_permit() {
 
 #[test]
 fn lowered_maximum_applies_at_once_and_ends_no_lease() {
-    let mut host = Host::new(vec![at_once("work", 9)]);
-    let key = host.key_of("u1", 0);
-    host.grant(&key, 5, 1);
+    let mut host = granted(5);
     assert!((0..4).all(|_| host.begin(2).is_some()));
     host.engine.install_rules(api(vec![at_once("work", 3)]));
     assert_eq!((host.begin(3), host.there(3)), (None, (5, 4)));
 }
-
-impl Host {
-    /// The permits a request waits for.
-    fn shortfalls(
-        &mut self,
-        op: Op,
-        repeat: Option<IdempotencyKey<'_>>,
-        millis: u64,
-    ) -> Option<Arc<Shortfalls>> {
-        self.ticket_of("u1", op, repeat, millis)
-    }
-
-    fn key_of(&mut self, user: &str, millis: u64) -> SharedKey {
-        self.ticket_of(user, Op::Acquire, None, millis).expect("it may wait").needs[0].key
-    }
-
-    fn ticket_of(
-        &mut self,
-        user: &str,
-        op: Op,
-        repeat: Option<IdempotencyKey<'_>>,
-        millis: u64,
-    ) -> Option<Arc<Shortfalls>> {
-        let attributes = [("user", user)];
-        let request = Request {
-            session: Some(&self.session),
-            may_wait: true,
-            idempotency_key: repeat,
-            ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
-        };
-        match self.decider.decide(&request, at_millis(millis)) {
-            EngineAnswer::RemoteCheck(shortfalls) => Some(shortfalls),
-            _ => None,
-        }
-    }
-
-    /// The verdict and lease of a pending request after this reply.
-    fn resume(
-        &mut self,
-        result: RemoteCheckResult<'_>,
-        repeat: Option<IdempotencyKey<'_>>,
-        millis: u64,
-    ) -> Came {
-        let attributes = [("user", "u1")];
-        let request = Request {
-            session: Some(&self.session),
-            idempotency_key: repeat,
-            ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
-        };
-        match self.decider.resume(&request, result, at_millis(millis)) {
-            EngineAnswer::Decided(decision) => (decision.verdict, decision.lease),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// A permit reserved for this pending request.
-    fn reply(&self, need: &Shortfall, millis: u64) -> CheckReply {
-        let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
-        let mut reply = CheckReply::new(&self.engine, now);
-        reply.add_permit(self.engine.claim_permit(&need.key, &limits[&need.key.budget()], now).unwrap());
-        reply
-    }
-}
-
-type Came = (Verdict, Option<u64>);
 
 #[test]
 fn pending_request_uses_granted_permit() {

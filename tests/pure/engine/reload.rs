@@ -8,40 +8,25 @@ use super::engines;
 fn keeps_comparable_state_across_reload() {
     let table = [
         // A bucket keeps its time until full, cut to the new burst.
-        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 10", 10, "allow a 1/10"),
-        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 5", 10, "allow a 0/5"),
-        ("rate: 1/s, burst: 10", "rate: 2/s, burst: 10", 5, "allow a 2/10"),
-        ("rate: 1/s, burst: 10", "rate: 3/s, burst: 10", 5, "allow a 0/10"),
-        ("rate: 3/s, burst: 10", "rate: 7/s, burst: 10", 9, "allow a 0/10"),
-        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 20", 10, "allow a 11/20"),
+        ("token_bucket, rate: 1/s, burst: 10", "token_bucket, rate: 1/s, burst: 10", 10, "allow a 1/10"),
+        ("token_bucket, rate: 1/s, burst: 10", "token_bucket, rate: 1/s, burst: 5", 10, "allow a 0/5"),
+        ("token_bucket, rate: 1/s, burst: 10", "token_bucket, rate: 2/s, burst: 10", 5, "allow a 2/10"),
+        ("token_bucket, rate: 1/s, burst: 10", "token_bucket, rate: 3/s, burst: 10", 5, "allow a 0/10"),
+        ("token_bucket, rate: 3/s, burst: 10", "token_bucket, rate: 7/s, burst: 10", 9, "allow a 0/10"),
+        ("token_bucket, rate: 1/s, burst: 10", "token_bucket, rate: 1/s, burst: 20", 10, "allow a 11/20"),
         // Windows and logs keep their counts.
-        (
-            "algorithm: fixed_window, rate: 10/min",
-            "algorithm: fixed_window, rate: 20/min",
-            10,
-            "allow a 10/20",
-        ),
-        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 5/min", 10, "allow a 0/5"),
-        ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 12/min", 10, "allow a 2/12"),
-        (
-            "algorithm: sliding_window, rate: 10/min",
-            "algorithm: sliding_window, rate: 12/min",
-            10,
-            "allow a 2/12",
-        ),
+        ("fixed_window, rate: 10/min", "fixed_window, rate: 20/min", 10, "allow a 10/20"),
+        ("fixed_window, rate: 10/min", "fixed_window, rate: 5/min", 10, "allow a 0/5"),
+        ("sliding_log, rate: 10/min", "sliding_log, rate: 12/min", 10, "allow a 2/12"),
+        ("sliding_window, rate: 10/min", "sliding_window, rate: 12/min", 10, "allow a 2/12"),
         // Another algorithm or window length starts fresh.
-        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 10/h", 10, "allow a 10/10"),
-        ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 10/h", 10, "allow a 10/10"),
-        (
-            "algorithm: fixed_window, rate: 10/min",
-            "algorithm: fixed_window, align: first, rate: 10/min",
-            10,
-            "allow a 10/10",
-        ),
-        ("rate: 1/s, burst: 10", "algorithm: leaky_bucket, rate: 1/s, queue: 9", 10, "allow a 10/10"),
+        ("fixed_window, rate: 10/min", "fixed_window, rate: 10/h", 10, "allow a 10/10"),
+        ("sliding_log, rate: 10/min", "sliding_log, rate: 10/h", 10, "allow a 10/10"),
+        ("fixed_window, rate: 10/min", "fixed_window, align: first, rate: 10/min", 10, "allow a 10/10"),
+        ("token_bucket, rate: 1/s, burst: 10", "leaky_bucket, rate: 1/s, queue: 9", 10, "allow a 10/10"),
     ];
     for (before, after, used, expected) in table {
-        let rules = |quota: &str| format!("  - {{name: a, key: [u], {quota}}}\n");
+        let rules = |quota: &str| format!("  - {{name: a, key: [u], algorithm: {quota}}}\n");
         let mut bench = Bench::new(&rules(before));
         assert!(bench.ask(0, super::bench::Ask::hit("u=1", used)).starts_with("allow"));
         bench.reload(&rules(after));
@@ -50,7 +35,7 @@ fn keeps_comparable_state_across_reload() {
         bench.reload(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
         // Nor does a time without the rule, whatever changed before.
-        for changes in [&[before][..], &["rate: 1/s, burst: 99", before]] {
+        for changes in [&[before][..], &["token_bucket, rate: 1/s, burst: 99", before]] {
             let mut bench = Bench::new(&rules(changes[0]));
             changes.iter().for_each(|quota| bench.reload(&rules(quota)));
             assert!(bench.ask(0, super::bench::Ask::hit("u=1", used)).starts_with("allow"));

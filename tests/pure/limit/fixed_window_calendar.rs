@@ -38,101 +38,62 @@ fn window(quota: &FixedWindowQuota, nanos: u64) -> (u64, u64) {
     (left, level.window.0 * 1_000)
 }
 
-/// Lines of: time, end of its window, length in hours.
-fn check(align: &WindowAlign, period: WindowPeriod, lines: &[(&str, &str, f64)]) {
+/// Checks the end of the window around a time, and its length in hours.
+#[track_caller]
+fn check(align: &WindowAlign, period: WindowPeriod, at: &str, end: &str, hours: f64) {
     let quota = FixedWindowQuota::new(5, period, align.clone()).unwrap();
-    for (at, end, hours) in lines {
-        let (left, length) = window(&quota, unix(at));
-        let is = jiff::Timestamp::from_nanosecond(i128::from(unix(at) + left)).unwrap();
-        assert_eq!(
-            (is.to_string().as_str(), length as f64 / HOUR as f64),
-            (*end, *hours),
-            "{at} of {quota:?}"
-        );
-    }
+    let (left, length) = window(&quota, unix(at));
+    let is = jiff::Timestamp::from_nanosecond(i128::from(unix(at) + left)).unwrap();
+    assert_eq!((is.to_string().as_str(), length as f64 / HOUR as f64), (end, hours), "{at} of {quota:?}");
 }
 
 #[test]
 fn descriptor_weeks_start_on_thursday_and_months_last_30_days() {
+    use WindowAlign::{Epoch, First};
     let days = |days| WindowPeriod::Nanos(days * DAY);
-    check(&WindowAlign::Epoch, days(7), &[("2026-11-22T00:00:00Z", "2026-11-26T00:00:00Z", 168.0)]);
-    for month in [days(30), WindowPeriod::Months(1)] {
-        check(&WindowAlign::Epoch, month, &[("1970-03-01T00:00:00Z", "1970-03-02T00:00:00Z", 720.0)]);
+    let month = || WindowPeriod::Months(1);
+    for (align, period, at, end, hours) in [
+        (Epoch, days(7), "2026-11-22T00:00:00Z", "2026-11-26T00:00:00Z", 168.0),
+        (Epoch, days(30), "1970-03-01T00:00:00Z", "1970-03-02T00:00:00Z", 720.0),
+        (Epoch, month(), "1970-03-01T00:00:00Z", "1970-03-02T00:00:00Z", 720.0),
+        (Epoch, days(365), "1972-12-30T00:00:00Z", "1972-12-31T00:00:00Z", 8760.0),
+        (Epoch, WindowPeriod::Nanos(7 * HOUR), "1970-01-01T23:00:00Z", "1970-01-02T04:00:00Z", 7.0),
+        (First, month(), "1970-02-01T00:00:00Z", "1970-03-03T00:00:00Z", 720.0),
+    ] {
+        check(&align, period, at, end, hours);
     }
-    check(&WindowAlign::Epoch, days(365), &[("1972-12-30T00:00:00Z", "1972-12-31T00:00:00Z", 8760.0)]);
-    check(
-        &WindowAlign::Epoch,
-        WindowPeriod::Nanos(7 * HOUR),
-        &[("1970-01-01T23:00:00Z", "1970-01-02T04:00:00Z", 7.0)],
-    );
-    check(
-        &WindowAlign::First,
-        WindowPeriod::Months(1),
-        &[("1970-02-01T00:00:00Z", "1970-03-03T00:00:00Z", 720.0)],
-    );
 }
 
 #[test]
 fn day_without_midnight_starts_at_its_first_instant() {
-    let day = WindowPeriod::Nanos(DAY);
-    // São Paulo put its clocks forward at midnight: 2018-11-04 began at 1:00, and 2018-02-17 had 25 hours.
-    check(
-        &WindowAlign::Zone(zone("America/Sao_Paulo")),
-        day,
-        &[
-            ("2018-11-04T02:59:59Z", "2018-11-04T03:00:00Z", 24.0),
-            ("2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z", 23.0),
-            ("2018-02-18T01:30:00Z", "2018-02-18T03:00:00Z", 25.0),
-        ],
-    );
-    check(
-        &WindowAlign::Zone(zone("Asia/Beirut")),
-        day,
-        &[
-            ("2022-03-26T21:59:59Z", "2022-03-26T22:00:00Z", 24.0),
-            ("2022-03-26T22:00:00Z", "2022-03-27T21:00:00Z", 23.0),
-        ],
-    );
     // Clocks put forward from 23:30 to 0:30: the day begins half an hour late, and not at 1:00.
-    check(
-        &WindowAlign::Zone(TimeZone::posix("EST5EDT,M3.2.6/23:30,M11.1.0/2").unwrap()),
-        day,
-        &[
-            ("2026-03-15T04:29:59Z", "2026-03-15T04:30:00Z", 23.5),
-            ("2026-03-15T04:30:00Z", "2026-03-16T04:00:00Z", 23.5),
-        ],
-    );
-    // Havana reads 0:00 to 1:00 twice in the same day, Saint John's 23:01 to 0:01 of two days.
-    check(
-        &WindowAlign::Zone(zone("America/Havana")),
-        day,
-        &[
-            ("2026-11-01T05:30:00Z", "2026-11-02T05:00:00Z", 25.0),
-            ("2026-11-01T03:59:59Z", "2026-11-01T04:00:00Z", 24.0),
-        ],
-    );
-    check(
-        &WindowAlign::Zone(zone("America/St_Johns")),
-        day,
-        &[
-            ("2010-11-07T02:29:59Z", "2010-11-07T02:30:00Z", 24.0), // midnight for the first time: the day is over
-            ("2010-11-07T02:45:00Z", "2010-11-08T03:30:00Z", 25.0), // Saturday on the wall once more, but it was Sunday
-        ],
-    );
-    // Samoa had no 30 December 2011: the 31st follows the 29th.
-    check(
-        &WindowAlign::Zone(zone("Pacific/Apia")),
-        day,
-        &[
-            ("2011-12-30T09:59:59Z", "2011-12-30T10:00:00Z", 24.0),
-            ("2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z", 24.0),
-        ],
-    );
-    check(
-        &WindowAlign::Zone(zone("Pacific/Apia")),
-        WindowPeriod::Months(1),
-        &[("2011-12-15T00:00:00Z", "2011-12-31T10:00:00Z", 720.0)],
-    );
+    let late = TimeZone::posix("EST5EDT,M3.2.6/23:30,M11.1.0/2").unwrap();
+    let (sao_paulo, beirut) = (zone("America/Sao_Paulo"), zone("Asia/Beirut"));
+    let (havana, st_johns) = (zone("America/Havana"), zone("America/St_Johns"));
+    let apia = zone("Pacific/Apia");
+    for (zone, at, end, hours) in [
+        // São Paulo put its clocks forward at midnight: 2018-11-04 began at 1:00, and 2018-02-17 had 25 hours.
+        (&sao_paulo, "2018-11-04T02:59:59Z", "2018-11-04T03:00:00Z", 24.0),
+        (&sao_paulo, "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z", 23.0),
+        (&sao_paulo, "2018-02-18T01:30:00Z", "2018-02-18T03:00:00Z", 25.0),
+        (&beirut, "2022-03-26T21:59:59Z", "2022-03-26T22:00:00Z", 24.0),
+        (&beirut, "2022-03-26T22:00:00Z", "2022-03-27T21:00:00Z", 23.0),
+        (&late, "2026-03-15T04:29:59Z", "2026-03-15T04:30:00Z", 23.5),
+        (&late, "2026-03-15T04:30:00Z", "2026-03-16T04:00:00Z", 23.5),
+        // Havana reads 0:00 to 1:00 twice in the same day, Saint John's 23:01 to 0:01 of two days.
+        (&havana, "2026-11-01T05:30:00Z", "2026-11-02T05:00:00Z", 25.0),
+        (&havana, "2026-11-01T03:59:59Z", "2026-11-01T04:00:00Z", 24.0),
+        // Midnight for the first time: the day is over. Then Saturday on the wall once more, but it was Sunday.
+        (&st_johns, "2010-11-07T02:29:59Z", "2010-11-07T02:30:00Z", 24.0),
+        (&st_johns, "2010-11-07T02:45:00Z", "2010-11-08T03:30:00Z", 25.0),
+        // Samoa had no 30 December 2011: the 31st follows the 29th.
+        (&apia, "2011-12-30T09:59:59Z", "2011-12-30T10:00:00Z", 24.0),
+        (&apia, "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z", 24.0),
+    ] {
+        check(&WindowAlign::Zone(zone.clone()), WindowPeriod::Nanos(DAY), at, end, hours);
+    }
+    let month = WindowPeriod::Months(1);
+    check(&WindowAlign::Zone(apia), month, "2011-12-15T00:00:00Z", "2011-12-31T10:00:00Z", 720.0);
 }
 
 #[test]

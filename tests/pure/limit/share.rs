@@ -1,18 +1,19 @@
 //! A host's share: equal to its bucket while alone, never above its grants, within its credit, and charged
 //! once for its admissions during an outage.
 
+mod outage;
+mod window;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
+use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::share::{
-    BudgetWindow, Fallback, FleetStatus, KeyCheckReply, NextIncrease, RemoteCheckWait, ShareQuota,
-    ShareReply, ShareState, WindowSchedule,
+    Fallback, FleetStatus, KeyCheckReply, RemoteCheckWait, ShareQuota, ShareReply, ShareState,
 };
 use tidegate::limit::token_bucket::{self, GcraState};
-use tidegate::limit::{self, Outcome, QuotaLevel, Rate, sliding_window};
+use tidegate::limit::{Outcome, Rate};
 
 use super::SECOND;
 
@@ -112,11 +113,8 @@ fn two_replies_grant_both_and_expire_with_older_report() {
         share.apply_reply(&quota, &settled(5, 0, 50 * MICRO, at(order[0])), at(900));
         share.apply_reply(&quota, &settled(3, 0, 50 * MICRO, at(0)), at(901));
         assert_eq!(share.peek_report(at(1_899)).borrowed, 8, "{order:?}");
-        assert_eq!(
-            share.peek_report(at(1_900)).borrowed,
-            0,
-            "{order:?}: Redis may have forgotten what was said first"
-        );
+        // Redis may have forgotten the first report.
+        assert_eq!(share.peek_report(at(1_900)).borrowed, 0, "{order:?}");
     }
 }
 
@@ -126,89 +124,6 @@ fn budget_keeps_its_number() {
     quota.join(&fleet_status, 8);
     assert_eq!(quota.budget(), Some(7));
     assert_eq!(ShareQuota::new(bucket(100, 100), 0, Fallback::Share).budget(), None);
-}
-
-/// A thousand in each minute, on ten hosts.
-fn of_windows(credit: u16) -> ShareQuota {
-    windows_of(1_000, credit)
-}
-
-fn windows_of(count: u32, credit: u16) -> ShareQuota {
-    let like =
-        fixed_window::FixedWindowQuota::new(count, WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch)
-            .unwrap();
-    joined(ShareQuota::for_window(limit::Quota::FixedWindow(like), credit, Fallback::Share).unwrap(), 10).0
-}
-
-fn sliding_of_seven() -> ShareQuota {
-    let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
-    ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap()
-}
-
-#[test]
-fn spent_window_refuses_without_remote_check() {
-    for credit in [0, 100] {
-        let quota = of_windows(credit);
-        let more = Some(NextIncrease { at: at(5_000), is_exhausted: true });
-        let mut share = synced(&quota, ShareReply { next_increase: more, ..settled(1, 0, 0, at(0)) });
-        assert!(ask(&mut share, &quota, at(2), 1), "what is in hand is not spent yet");
-        assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
-        let level = share.level(&quota, at(1_000));
-        assert_eq!((level.remaining, level.reset, level.window), (0, Micros(4_000_000), Micros(60_000_000)));
-        share.take_sync_due();
-        share.apply_reply(
-            &quota,
-            &ShareReply { next_increase: more, ..settled(0, 0, 0, at(1_000)) },
-            at(1_001),
-        );
-        assert!(!ask(&mut share, &quota, at(2_900), 1));
-        assert!(!share.take_sync_due(), "nobody would have any for it");
-        let mut later = share;
-        assert!(!ask(&mut later, &quota, at(4_999), 1));
-        assert!(later.take_sync_due(), "another host may have returned some");
-        // Then the whole quota should be there: the request passes on credit, or causes a sync.
-        assert_eq!(ask(&mut share, &quota, at(5_000), 1), credit > 0);
-        assert_eq!(share.take_sync_due(), credit == 0, "a little credit is told of later");
-    }
-}
-
-#[test]
-fn fleet_windows_end_with_host_windows() {
-    const DAY: u64 = 86_400 * SECOND;
-    let every =
-        |slots, seconds: u64, origin| WindowSchedule::Every { slots, step: seconds * 1_000_000, origin };
-    let monday = 4 * 86_400_000_000;
-    let berlin = WindowAlign::Zone(jiff::tz::TimeZone::get("Europe/Berlin").unwrap());
-    let fixed = |period, align| {
-        limit::Quota::FixedWindow(fixed_window::FixedWindowQuota::new(5, period, align).unwrap())
-    };
-    let sliding = |buckets| {
-        let quota = sliding_window::SlidingWindowQuota::new(5, 60 * SECOND, buckets);
-        limit::Quota::SlidingWindow(quota.unwrap())
-    };
-    let table = [
-        (fixed(WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch), every(1, 60, 0)),
-        (fixed(WindowPeriod::Nanos(7 * DAY), WindowAlign::Epoch), every(1, 604_800, 0)),
-        (fixed(WindowPeriod::Nanos(2 * DAY), WindowAlign::Utc), every(1, 172_800, 0)),
-        (fixed(WindowPeriod::Nanos(7 * DAY), WindowAlign::Utc), every(1, 604_800, monday)),
-        (fixed(WindowPeriod::Nanos(14 * DAY), WindowAlign::Utc), every(1, 1_209_600, monday)),
-        // A window that does not divide a day is cut at midnight.
-        (fixed(WindowPeriod::Nanos(25_200 * SECOND), WindowAlign::Utc), WindowSchedule::Calendar),
-        (fixed(WindowPeriod::Months(1), WindowAlign::Utc), WindowSchedule::Calendar),
-        (fixed(WindowPeriod::Nanos(3_600 * SECOND), berlin), WindowSchedule::Calendar),
-        (sliding(1), every(11, 6, 0)),
-        (sliding(10), every(11, 6, 0)),
-        (sliding(60), every(61, 1, 0)),
-    ];
-    for (like, turns) in table {
-        let quota = ShareQuota::for_window(like.clone(), 0, Fallback::Share).unwrap();
-        assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{like:?}");
-        assert_eq!(
-            (quota.window_length(), quota.bucket().burst()),
-            (like.window(), like.limit()),
-            "{like:?}"
-        );
-    }
 }
 
 #[test]
@@ -231,63 +146,6 @@ fn known_level_rises_with_rate_and_falls_with_demand() {
         let share = synced(&quota, ShareReply { demand, ..settled(1, 0, 60 * MICRO, at(0)) });
         assert_eq!(share.level(&quota, at(millis)).remaining, remaining, "{demand}, {millis} ms");
     }
-}
-
-#[test]
-fn known_level_of_window_falls_with_demand() {
-    let quota = windows_of(100, 0).with_remote_checks(RemoteCheckWait::OnMiss);
-    let share = synced(&quota, ShareReply { demand: 8_000, ..settled(0, 0, 60 * MICRO, at(0)) });
-    assert_eq!([0, 1_500].map(|millis| share.level(&quota, at(millis)).remaining), [60, 48]);
-}
-
-#[test]
-fn reports_edges_of_window() {
-    let minute = windows_of(7, 0);
-    let sliding = sliding_of_seven();
-    let now = Now { at: at(60_000), utc_offset_nanos: 1_500_000_000 };
-    // Units leave a sliding window every six seconds.
-    for (quota, micros) in [(&minute, 58_500_000), (&sliding, 4_500_000)] {
-        assert_eq!(quota.window().unwrap().until_edge(now), Micros(micros));
-    }
-    let seconds = |(start, end, next): (u64, u64, u64)| [start, end, next].map(|edge| edge / 1_000_000);
-    let edges = |micros| seconds(minute.window().unwrap().edges(micros));
-    // An instant up to five seconds after an edge may be imprecise.
-    assert_eq!([edges(64_999_999), edges(65_000_000)], [[0, 60, 120], [60, 120, 180]]);
-}
-
-#[test]
-fn level_of_window_refills_at_next_increase() {
-    // A rate that no scale holds exactly: the bucket of this budget fills a little after its window ends.
-    let fixed = windows_of(7, 0).with_remote_checks(RemoteCheckWait::OnMiss);
-    let sliding = joined(sliding_of_seven(), 10).0.with_remote_checks(RemoteCheckWait::OnMiss);
-    let more = |millis| Some(NextIncrease { at: at(millis), is_exhausted: false });
-    // Level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
-    let table = [
-        (&fixed, 3, more(5_000), 1_000, 4, 4_000_000),
-        (&fixed, 3, None, 1_000, 4, 60_000_000),
-        (&fixed, 6, more(5_000), 1_000, 7, 0),
-        (&fixed, 3, more(5_000), 4_999, 3, 1_000),
-        (&fixed, 3, more(5_000), 5_000, 7, 0),
-        (&sliding, 3, more(5_000), 4_999, 3, 1_000),
-        (&sliding, 3, more(5_000), 5_000, 3, 60_000_000),
-        (&sliding, 0, more(5_000), 5_000, 1, 60_000_000),
-    ];
-    for (quota, level, more, millis, remaining, reset) in table {
-        let share = synced(quota, ShareReply { next_increase: more, ..settled(1, 0, level * MICRO, at(0)) });
-        let expected = QuotaLevel { limit: 7, window: Micros(60_000_000), remaining, reset: Micros(reset) };
-        assert_eq!(share.level(quota, at(millis)), expected, "{level} at {millis} ms");
-    }
-}
-
-#[test]
-fn requests_sync_while_others_hold_window_tokens() {
-    let quota = of_windows(0);
-    let more = Some(NextIncrease { at: at(5_000), is_exhausted: false });
-    let mut share = synced(&quota, ShareReply { next_increase: more, ..settled(0, 0, 0, at(0)) });
-    // The tokens are there by then at the latest.
-    assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
-    assert!(!ask(&mut share, &quota, at(1_000), 1));
-    assert!(share.take_sync_due(), "others may give some back before");
 }
 
 #[test]
@@ -337,41 +195,6 @@ fn requests_wait_for_remote_checks_as_configured() {
         );
         assert_eq!((quota.has_remote_checks(), quota.patience()), (asks != Never, patience));
     }
-}
-
-#[test]
-fn uses_fallback_in_outage_and_while_checks_time_out() {
-    let table =
-        [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
-    for (when_down, admitted) in table {
-        for is_reachable in [false, true] {
-            let (quota, fleet_status) = shared(100, 100, 100, 4, when_down);
-            let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
-            fleet_status.set_redis_reachable(is_reachable);
-            fleet_status.set_answers_in_time(false);
-            let mut share = ShareState::fresh(&quota, at(0));
-            assert_eq!(
-                drain(&mut share, &quota, at(0)),
-                admitted,
-                "{when_down:?}, reachable: {is_reachable}"
-            );
-            if is_reachable {
-                assert_eq!(share.peek_report(at(0)).debt, admitted, "{when_down:?} is owed");
-            }
-        }
-    }
-}
-
-#[test]
-fn refunds_grant_of_abandoned_request() {
-    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
-    let quota = quota.with_remote_checks(RemoteCheckWait::Always);
-    let mut share = ShareState::fresh(&quota, at(0));
-    share.refund_remote_reply(&quota, at(1), &reply(3, at(0)));
-    assert!(!ask(&mut share, &quota, at(1), 1), "the tokens belong to Redis");
-    assert!(share.take_sync_due());
-    let (reported, returned) = share.report(&quota, at(2), 0);
-    assert_eq!((reported.borrowed, reported.refund, returned), (0, 3, 3));
 }
 
 #[test]
@@ -435,14 +258,18 @@ fn refused_key_is_checked_again_after_a_hold() {
 }
 
 #[test]
-fn absurd_waits_refuse_a_key_for_one_window_at_most() {
+fn absurd_waits_and_levels_refuse_a_key_for_one_window_at_most() {
     let (quota, _) = shared(100, 200, 0, 10, Fallback::Local);
     let quota = quota.with_remote_checks(RemoteCheckWait::Always);
+    let window = quota.bucket().window();
     for wait in [Micros(1 << 53), Micros(u64::MAX)] {
         let mut share = ShareState::fresh(&quota, at(0));
         share.apply_remote_reply(&quota, at(1), &refusal(1, wait));
-        assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(2_000_000)), "{wait:?}");
+        assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(window), "{wait:?}");
     }
+    let share = synced(&quota, settled(0, 0, i64::MIN / 4, at(0)));
+    assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(window));
+    assert_eq!(share.judge(&quota, at(1), 201), Outcome::Never);
 }
 
 #[test]
@@ -521,26 +348,28 @@ fn unreported_debt_refills_at_share_of_rate() {
 
 #[test]
 fn host_share_below_one_token_may_owe_one() {
-    let (quota, _) = shared(10, 10, 100, 100, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    assert_eq!(drain(&mut share, &quota, at(0)), 1);
-    assert_eq!(share.report(&quota, at(0), 0).0.debt, 1);
-    share.apply_reply(&quota, &settled(0, 1, 0, at(0)), at(1));
-    assert_eq!(drain(&mut share, &quota, at(1)), 0, "Redis has nothing to spare");
-    share.report(&quota, at(50), 0);
-    share.apply_reply(&quota, &settled(0, 0, 9 * MICRO, at(50)), at(51));
-    assert_eq!(drain(&mut share, &quota, at(51)), 1);
+    for hosts in [8, 100] {
+        let (quota, _) = shared(10, 10, 100, hosts, Fallback::Share);
+        let mut share = ShareState::fresh(&quota, at(0));
+        assert!(ask(&mut share, &quota, at(0), 1));
+        assert!(share.take_sync_due(), "it is reported before the next request");
+        assert_eq!(drain(&mut share, &quota, at(0)), 0);
+        assert_eq!(share.report(&quota, at(0), 0).0.debt, 1);
+        share.apply_reply(&quota, &settled(0, 1, 0, at(0)), at(1));
+        assert_eq!(drain(&mut share, &quota, at(1)), 0, "Redis has nothing to spare");
+        share.report(&quota, at(50), 0);
+        share.apply_reply(&quota, &settled(0, 0, 9 * MICRO, at(50)), at(51));
+        assert_eq!(drain(&mut share, &quota, at(51)), 1);
+    }
 }
 
 #[test]
 fn whole_unit_credit_is_zero_below_one_unit() {
     for (hosts, by_default, in_whole_units) in [(1, 1, 1), (2, 1, 0)] {
         let (quota, _) = shared(10, 10, 100, hosts, Fallback::Share);
-        let passes = |quota: &ShareQuota| drain(&mut ShareState::fresh(quota, at(0)), quota, at(0));
-        assert_eq!(
-            (passes(&quota), passes(&quota.clone().with_whole_unit_credit())),
-            (by_default, in_whole_units)
-        );
+        let whole = quota.clone().with_whole_unit_credit();
+        let passes = [&quota, &whole].map(|quota| drain(&mut ShareState::fresh(quota, at(0)), quota, at(0)));
+        assert_eq!(passes, [by_default, in_whole_units]);
     }
 }
 
@@ -565,122 +394,6 @@ fn charged_credit_passes_again_while_redis_has_tokens() {
         !ask(&mut share, &quota, at(300_001), 1),
         "Redis has little left: it is kept for those who were granted it"
     );
-}
-
-#[test]
-fn reports_single_owed_token_at_once() {
-    let (quota, _) = shared(10, 10, 100, 8, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    assert!(ask(&mut share, &quota, at(0), 1));
-    assert!(share.take_sync_due(), "the next one is to pass");
-    assert_eq!(share.report(&quota, at(5), 0).0.debt, 1);
-    share.apply_reply(&quota, &settled(0, 1, 9 * MICRO, at(5)), at(6));
-    assert!(ask(&mut share, &quota, at(7), 1));
-}
-
-#[test]
-fn outage_share_becomes_debt_after_outage() {
-    let (quota, fleet_status) = shared(100, 100, 100, 4, Fallback::Share);
-    let mut share = ShareState::fresh(&quota, at(0));
-    fleet_status.set_redis_reachable(false);
-    assert_eq!(drain(&mut share, &quota, at(0)), 25);
-    assert_eq!(drain(&mut share, &quota, at(1_000)), 25, "a quarter of 100/s");
-    fleet_status.set_redis_reachable(true);
-    assert_eq!(drain(&mut share, &quota, at(1_400)), 0, "15 are owed: more than credit allows");
-    assert_eq!(share.report(&quota, at(1_400), 0).0.debt, 15);
-}
-
-#[test]
-fn outage_share_starts_from_last_known_level() {
-    let (quota, fleet_status) = shared(100, 100, 100, 4, Fallback::Share);
-    let mut share = synced(&quota, settled(3, 0, 40 * MICRO, at(0)));
-    fleet_status.set_redis_reachable(false);
-    assert_eq!(drain(&mut share, &quota, at(0)), 3 + 10, "what is in hand first, then a quarter of 40");
-}
-
-/// Ten a day, with `left` remaining in Redis, on one of two hosts.
-fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
-    let day = token_bucket::TokenBucketQuota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
-    let (quota, fleet_status) = joined(ShareQuota::new(day, 0, Fallback::Share), 2);
-    let share = synced(&quota, settled(0, 0, left * MICRO, at(0)));
-    (quota, fleet_status, share)
-}
-
-#[test]
-fn debt_after_outage_excludes_earlier_charges() {
-    let (quota, fleet_status, mut share) = daily(4);
-    fleet_status.set_redis_reachable(false);
-    assert_eq!(drain(&mut share, &quota, at(1_000)), 2, "half of what was left");
-    fleet_status.set_redis_reachable(true);
-    assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 2);
-    share.apply_reply(&quota, &settled(0, 2, 2 * MICRO, at(2_000)), at(2_000));
-
-    fleet_status.set_redis_reachable(false);
-    assert!(!share.take_sync_due());
-    fleet_status.set_redis_reachable(true);
-    assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 0, "nothing was admitted");
-}
-
-#[test]
-fn late_reply_settles_debt_once() {
-    let (quota, fleet_status, mut share) = daily(8);
-    share.charge_debt(&quota, at(0), 3, 10);
-    assert_eq!(share.report(&quota, at(0), 0).0.debt, 3);
-    fleet_status.set_redis_reachable(false);
-    assert_eq!(drain(&mut share, &quota, at(1_000)), 1, "half of eight, less the three that it owes");
-    // Redis had applied the report, and its reply ends the outage.
-    share.apply_reply(&quota, &settled(0, 3, 5 * MICRO, at(0)), at(2_000));
-    fleet_status.set_redis_reachable(true);
-    assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 1);
-}
-
-#[test]
-fn outage_refill_is_no_debt() {
-    let (quota, fleet_status) = shared(100, 100, 0, 4, Fallback::Share);
-    let mut share = synced(&quota, settled(0, 0, 0, at(0)));
-    fleet_status.set_redis_reachable(false);
-    let admitted: u32 = (1..=40).map(|turn| drain(&mut share, &quota, at(turn * 100))).sum();
-    assert_eq!(admitted, 100, "a quarter of 100/s for four seconds");
-    fleet_status.set_redis_reachable(true);
-    // Redis has refilled meanwhile, to at most a burst; without this quarter's admissions it would be empty.
-    assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 25);
-}
-
-#[test]
-fn second_outage_continues_from_the_first() {
-    let (quota, fleet_status, mut share) = daily(8);
-    let admitted: Vec<u32> = (1..=3)
-        .map(|turn| {
-            fleet_status.set_redis_reachable(false);
-            let admitted = drain(&mut share, &quota, at(turn * 1_000));
-            fleet_status.set_redis_reachable(true);
-            assert_eq!(drain(&mut share, &quota, at(turn * 1_000 + 500)), 0, "nothing was answered");
-            admitted
-        })
-        .collect();
-    assert_eq!(admitted, [4, 0, 0]);
-    assert_eq!(share.report(&quota, at(5_000), 0).0.debt, 4);
-}
-
-#[test]
-fn retry_after_is_next_reply_unless_budget_is_spent() {
-    let (quota, fleet_status, share) = daily(4);
-    let fresh = ShareState::fresh(&quota, at(0));
-    let wait = |share: &ShareState| share.judge(&quota, at(0), 1);
-    assert_eq!(wait(&fresh), Outcome::Later(Micros(100_000)), "nothing is known of it");
-    assert_eq!(wait(&share), Outcome::Later(Micros(100_000)), "there are four");
-    let (_, _, empty) = daily(0);
-    assert_eq!(wait(&empty), Outcome::Later(Micros(8_640_000_000)), "a tenth of a day");
-    drop(fleet_status);
-}
-
-#[test]
-fn bounds_wait_by_window_for_any_reply() {
-    let (quota, _) = shared(10, 100, 0, 4, Fallback::Share);
-    let share = synced(&quota, settled(0, 0, i64::MIN / 4, at(0)));
-    let Outcome::Later(wait) = share.judge(&quota, at(1), 1) else { panic!("it is refused") };
-    assert_eq!(wait, quota.bucket().window());
-    assert_eq!(share.judge(&quota, at(1), 101), Outcome::Never);
 }
 
 proptest! {
@@ -781,25 +494,6 @@ proptest! {
             }
             prop_assert_eq!(one, two);
             prop_assert_eq!(one.level(&quota, now).remaining > 0, one.judge(&quota, now, 1).is_allowed());
-        }
-    }
-
-    /// In an outage all hosts together admit at most the budget, and one token each.
-    #[test]
-    fn hosts_in_outage_keep_budget_together(
-        hosts in 1u32..30, burst in 1u32..100, rate in 1u32..200,
-        asked in prop::collection::vec((0u64..300, 0usize..30), 1..400),
-    ) {
-        let (quota, fleet_status) = shared(rate, burst, 100, hosts, Fallback::Share);
-        fleet_status.set_redis_reachable(false);
-        let mut shares: Vec<_> = (0..hosts).map(|_| ShareState::fresh(&quota, at(0))).collect();
-        let (mut now, mut admitted) = (0, 0u64);
-        for (gap, host) in asked {
-            now += gap;
-            let share = &mut shares[host % hosts as usize];
-            admitted += u64::from(ask(share, &quota, at(now), 1));
-            let earned = u64::from(rate) * now / 1_000;
-            prop_assert!(admitted <= u64::from(burst) + earned + u64::from(hosts));
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::state::{Moment, SnapshotError};
+use tidegate::state::{Moment, SnapshotError, read_tables};
 
-use super::fixture::{Fixture, UTC, here, s};
+use super::fixture::{ANY_SIZE, Fixture, KEY, UTC, at, engine, here, s};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -54,18 +54,12 @@ fn bounds_refusal_by_window_whatever_the_clocks() {
         (Moment { clock: Some(9), boot_nanos: u64::MAX / 2, ..here(s(90)) }, 3),
     ] {
         let mut fixture = Fixture::new(RULES);
-        (0..3).for_each(|_| drop(fixture.hit(&[], s(99))));
+        (0..3).for_each(|_| drop(fixture.hit("", s(99))));
         fixture.write(&path, s(100));
-        let engine = super::fixture::engine();
-        let back = tidegate::state::read_tables(
-            &path,
-            super::fixture::KEY,
-            &engine,
-            &later,
-            super::fixture::ANY_SIZE,
-        );
+        let engine = engine();
+        let back = read_tables(&path, KEY, &engine, &later, ANY_SIZE);
         let passed = later.unix_nanos - here(s(100)).unix_nanos;
-        let now = super::fixture::at(100 * SECOND).at.after(Duration::from_nanos(passed.unsigned_abs()));
+        let now = at(100 * SECOND).at.after(Duration::from_nanos(passed.unsigned_abs()));
         if passed < 0 {
             assert!(matches!(back, Err(SnapshotError::NoTime)));
             continue;
@@ -73,8 +67,8 @@ fn bounds_refusal_by_window_whatever_the_clocks() {
         assert_eq!(back.unwrap().at, now);
         let mut fixture = Fixture::of(engine);
         fixture.install(RULES);
-        let now = super::fixture::at(now.as_nanos());
-        let allowed = (0..4).filter(|_| fixture.hit(&[], now).starts_with("Allow")).count();
+        let now = at(now.as_nanos());
+        let allowed = (0..4).filter(|_| fixture.hit("", now).starts_with("Allow")).count();
         assert_eq!(allowed, left, "{passed} ns later");
     }
 }

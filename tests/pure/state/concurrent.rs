@@ -19,16 +19,15 @@ fn snapshot_of_growing_table_loses_no_key() {
     let mut moved_on = 0;
     let mut fixture = Fixture::new(RULES);
     for user in 0..3_000 {
-        let user = format!("old{user}");
-        (0..2).for_each(|_| drop(fixture.hit(&[("u", &user)], s(1))));
+        (0..2).for_each(|_| drop(fixture.hit(&format!("u=old{user}"), s(1))));
     }
     let (stop, added) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (engine, stopped, adding) = (Arc::clone(&fixture.engine), Arc::clone(&stop), Arc::clone(&added));
     let other = std::thread::spawn(move || {
-        let mut fixture = Fixture { decider: engine.decider(), engine, sessions: Default::default() };
+        let mut fixture = Fixture::of(engine);
         while !stopped.load(Ordering::Relaxed) {
             let user = adding.fetch_add(1, Ordering::Relaxed);
-            drop(fixture.hit(&[("u", &format!("new{user}"))], s(1)));
+            drop(fixture.hit(&format!("u=new{user}"), s(1)));
         }
     });
     // The tables grow during each copy.
@@ -42,7 +41,7 @@ fn snapshot_of_growing_table_loses_no_key() {
         let mut again = Fixture::restart(&path, s(2));
         again.install(RULES);
         for user in 0..3_000 {
-            let seen = again.hit(&[("u", &format!("old{user}"))], s(2));
+            let seen = again.hit(&format!("u=old{user}"), s(2));
             assert!(seen.contains("remaining: 2"), "old{user}: {seen}");
         }
     }
@@ -61,12 +60,12 @@ fn snapshot_keeps_leases_and_permits_consistent() {
         .map(|number| {
             let (engine, stopped) = (Arc::clone(&fixture.engine), Arc::clone(&stop));
             std::thread::spawn(move || {
-                let mut fixture = Fixture { decider: engine.decider(), engine, sessions: Default::default() };
+                let mut fixture = Fixture::of(engine);
                 let (mut rng, mut held) = (Rng::new(u64::from(number)), Vec::new());
                 fixture.open(number, 4, s(1));
                 while !stopped.load(Ordering::Relaxed) {
-                    let job = rng.below(20).to_string();
-                    held.extend(fixture.acquire(number, &[("job", &job), ("u", "x")], s(1)));
+                    let job = rng.below(20);
+                    held.extend(fixture.acquire(number, &format!("job={job} u=x"), s(1)));
                     if held.len() > 12 {
                         let lease = held.swap_remove(usize::try_from(rng.below(12)).unwrap());
                         assert!(fixture.release(number, lease, WorkOutcome::Ok, s(1)));

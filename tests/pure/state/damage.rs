@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tidegate::engine::Engine;
 use tidegate::engine::snapshot::SnapshotEntry;
-use tidegate::engine::{Engine, Op};
 use tidegate::state::{Moment, SnapshotError, SnapshotKey, VERSION, read_tables, write_tables};
 
 use super::fixture::{ANY_SIZE, Ask, Fixture, KEY, engine, here, s};
+use crate::bench::named;
 use crate::rng::Rng;
 
 const RULES: &str = "limits:
@@ -31,15 +32,10 @@ fn full() -> Fixture {
     fixture.open(4, 4, s(1));
     for user in ["x", "y"] {
         for number in 0..5_u8 {
-            let ask = Ask {
-                op: Op::Acquire,
-                attributes: &[("u", user)],
-                cost: 1,
-                wait_max: None,
-                name: Some(&[number, user.as_bytes()[0]]),
-                session: Some(2 + number % 2 * 2),
-            };
-            fixture.ask(&ask, s(2));
+            let name = [number, user.as_bytes()[0]];
+            let attributes = format!("u={user}");
+            let ask = Ask { repeat: Some(named(&name)), ..Ask::acquire(&attributes) };
+            fixture.ask(2 + number % 2 * 2, ask, s(2));
         }
     }
     (4..24).for_each(|quarter| fixture.engine.tick(super::fixture::at(quarter * 500_000_000)));
@@ -53,7 +49,7 @@ fn written(directory: &Path) -> (PathBuf, Vec<u8>) {
 /// An engine with state of many keys.
 fn large(keys: u32) -> Fixture {
     let mut fixture = Fixture::new("limits:\n- {name: bucket, key: [u], rate: 1/h, burst: 5}\n");
-    (0..keys).for_each(|user| drop(fixture.hit(&[("u", &user.to_string())], s(2))));
+    (0..keys).for_each(|user| drop(fixture.hit(&format!("u={user}"), s(2))));
     fixture
 }
 
@@ -248,7 +244,7 @@ fn writes_fuzz_seeds() {
     let mut leases = full();
     leases.close(4, s(9));
     let mut hits = Fixture::new(RULES);
-    (0..9).for_each(|_| drop(hits.hit(&[("u", "x")], s(2))));
+    (0..9).for_each(|_| drop(hits.hit("u=x", s(2))));
     let later = Fixture::restart(&written(directory.path()).0, s(3_000));
     for (name, fixture) in [
         ("rules", Fixture::new(RULES)),

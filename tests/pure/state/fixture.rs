@@ -1,16 +1,17 @@
 //! An engine with rules from YAML and sessions in virtual time, and its restored copy.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::engine::{
-    Amount, Charge, ConnectionParams, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions,
-    HashKey, IdempotencyKey, Op, Request, Session, WorkOutcome,
-};
-use tidegate::rules::{Mode, read_text};
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{Amount, ConnectionParams, Decision, Engine, Session, WorkOutcome};
 use tidegate::state::{Moment, RestoreResult, SnapshotError, SnapshotKey, read_tables, write_tables};
+
+pub(crate) use crate::bench::Ask;
+use crate::bench::{Bench, charge_of, pairs};
+use crate::engines::options;
 
 pub(crate) const KEY: SnapshotKey = SnapshotKey([7; 16]);
 
@@ -20,25 +21,27 @@ pub(crate) const UTC: i64 = 1_772_539_200_000_000_000;
 pub(crate) const ANY_SIZE: u64 = 1 << 30;
 
 pub(crate) struct Fixture {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) decider: Decider,
+    bench: Bench,
     /// By the number of the session's name.
     pub(crate) sessions: BTreeMap<u8, Session>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
-    pub(crate) op: Op,
-    pub(crate) attributes: &'a [(&'a str, &'a str)],
-    pub(crate) cost: u32,
-    pub(crate) wait_max: Option<u64>,
-    pub(crate) name: Option<&'a [u8]>,
-    pub(crate) session: Option<u8>,
+impl Deref for Fixture {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.bench
+    }
+}
+
+impl DerefMut for Fixture {
+    fn deref_mut(&mut self) -> &mut Bench {
+        &mut self.bench
+    }
 }
 
 pub(crate) fn engine() -> Engine {
-    let hash_key = HashKey::from_bytes(KEY.0);
-    let engine = Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
+    let engine = Engine::new(options());
     engine.set_elastic_room(true);
     engine
 }
@@ -68,16 +71,12 @@ impl Fixture {
         fixture
     }
 
-    pub(crate) fn of(engine: Engine) -> Fixture {
-        let engine = Arc::new(engine);
-        Fixture { decider: engine.decider(), engine, sessions: BTreeMap::new() }
+    pub(crate) fn of(engine: impl Into<Arc<Engine>>) -> Fixture {
+        Fixture { bench: Bench::with(engine.into()), sessions: BTreeMap::new() }
     }
 
     pub(crate) fn install(&self, rules: &str) {
-        let text = format!("domain: api\n{rules}");
-        let loaded = read_text("rules.yaml", &text);
-        assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        drop(self.engine.install_rules(loaded.domains));
+        self.bench.install(&format!("domain: api\n{rules}"));
     }
 
     pub(crate) fn write(&self, path: &Path, now: Now) {
@@ -124,55 +123,24 @@ impl Fixture {
         }
     }
 
-    /// The decision in one line, and the lease.
-    pub(crate) fn ask(&mut self, ask: &Ask<'_>, now: Now) -> (String, Option<u64>) {
-        let request = Request {
-            cost: Cost::Requests(ask.cost),
-            wait_max: ask.wait_max.map(Micros),
-            session: ask.session.and_then(|number| self.sessions.get(&number)),
-            idempotency_key: ask.name.map(|name| IdempotencyKey { session: b"s", user: 1, name }),
-            lists_all_limits: true,
-            ..Request::new(ask.op, "api", Descriptors::from_attributes(ask.attributes))
-        };
-        let decision = match self.decider.decide(&request, now) {
-            EngineAnswer::Decided(decision) => decision,
-            other => return (format!("{other:?}").split_whitespace().next().unwrap().to_owned(), None),
-        };
-        let notes: Vec<_> = decision.notes().collect();
-        let all: Vec<_> = decision.limits().map(|view| (&*view.rule.name, view.level)).collect();
-        let binding = decision.binding.map(|view| (&*view.rule.name, view.level));
-        let line = format!(
-            "{:?} {:?} {binding:?} {:?} {notes:?} {all:?} lease: {}",
-            decision.verdict,
-            decision.rule_name(),
-            decision.retry_after,
-            decision.lease.is_some()
-        );
-        (line, decision.lease)
+    /// The decision with every number in one line, and the lease; of a session if it is open.
+    pub(crate) fn ask(&mut self, session: u8, ask: Ask<'_>, now: Now) -> (String, Option<u64>) {
+        let ask = Ask { lists_all_limits: true, ..ask };
+        let answer = self.bench.decide(self.sessions.get(&session), now, ask, in_full);
+        (answer.line, answer.lease)
     }
 
-    pub(crate) fn charge(&mut self, attributes: &[(&str, &str)], amount: i64, now: Now) -> bool {
-        let descriptors = Descriptors::from_attributes(attributes);
-        let charge = Charge {
-            domain: "api",
-            descriptors,
-            amount: Amount::Requests(amount),
-            idempotency_key: None,
-            refund_of: None,
-            trusted: true,
-        };
-        self.decider.charge(&charge, now).unwrap()
+    pub(crate) fn charge(&mut self, attributes: &str, amount: i64, now: Now) -> bool {
+        self.decider.charge(&charge_of(&pairs(attributes), Amount::Requests(amount)), now).unwrap()
     }
 
-    pub(crate) fn acquire(&mut self, session: u8, attributes: &[(&str, &str)], now: Now) -> Option<u64> {
-        let ask =
-            Ask { op: Op::Acquire, attributes, cost: 1, wait_max: None, name: None, session: Some(session) };
-        self.ask(&ask, now).1
+    pub(crate) fn acquire(&mut self, session: u8, attributes: &str, now: Now) -> Option<u64> {
+        self.ask(session, Ask::acquire(attributes), now).1
     }
 
-    pub(crate) fn hit(&mut self, attributes: &[(&str, &str)], now: Now) -> String {
-        let ask = Ask { op: Op::Hit, attributes, cost: 1, wait_max: None, name: None, session: None };
-        self.ask(&ask, now).0
+    /// A hit without a session.
+    pub(crate) fn hit(&mut self, attributes: &str, now: Now) -> String {
+        self.ask(u8::MAX, Ask::hit(attributes, 1), now).0
     }
 
     pub(crate) fn release(&self, session: u8, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
@@ -186,4 +154,15 @@ impl Fixture {
     pub(crate) fn assert_places(&self, in_progress: u64) {
         assert_eq!(self.engine.in_progress(), in_progress);
     }
+}
+
+fn in_full(decision: &Decision<'_>) -> String {
+    let notes: Vec<_> = decision.notes().collect();
+    let all: Vec<_> = decision.limits().map(|view| (&*view.rule.name, view.level)).collect();
+    let binding = decision.binding.map(|view| (&*view.rule.name, view.level));
+    let (verdict, name, retry) = (decision.verdict, decision.rule_name(), decision.retry_after);
+    format!(
+        "{verdict:?} {name:?} {binding:?} {retry:?} {notes:?} {all:?} lease: {}",
+        decision.lease.is_some()
+    )
 }

@@ -21,7 +21,7 @@ fn run(fixture: &Fixture, from: u64, to: u64) {
 fn busy_for(seconds: u64) -> Fixture {
     let mut fixture = Fixture::new(RULES);
     fixture.open(2, 4, s(1));
-    let leases: Vec<u64> = (0..4).map(|_| fixture.acquire(2, &[], s(1)).unwrap()).collect();
+    let leases: Vec<u64> = (0..4).map(|_| fixture.acquire(2, "", s(1)).unwrap()).collect();
     for from in (1..seconds).step_by(20) {
         // Leases expire after 60 s.
         run(&fixture, from, from + 20);
@@ -77,7 +77,7 @@ fn restores_slots_and_leases_of_sessions() {
     let mut fixture = Fixture::new(RULES);
     for number in [2, 4] {
         fixture.open(number, 6, s(1));
-        fixture.acquire(number, &[], s(1)).unwrap();
+        fixture.acquire(number, "", s(1)).unwrap();
     }
     let mut again = fixture.restarted(s(2), s(3));
     again.install(RULES);
@@ -105,7 +105,7 @@ fn leases_expire_on_time_after_reboot() {
     let path = directory.path().join("tables");
     let mut fixture = Fixture::new("concurrency:\n- {name: c, key: [], max: 2, expires: 100s}\n");
     fixture.open(2, 6, s(1));
-    let lease = fixture.acquire(2, &[], s(1)).unwrap();
+    let lease = fixture.acquire(2, "", s(1)).unwrap();
     fixture.write(&path, s(2));
     let reboot = Moment { clock: Some(77), boot_nanos: 4, unix_nanos: UTC + 60_000_000_000 };
     let engine = engine();

@@ -6,6 +6,7 @@ use tidegate::clock::Now;
 use tidegate::engine::{Op, WorkOutcome};
 
 use super::fixture::{Ask, Fixture, at};
+use crate::bench::named;
 use crate::rng::Rng;
 
 /// Rules of every algorithm and of every option with state. `{a}` and `{b}` change with a reload.
@@ -80,7 +81,7 @@ impl Twins {
                 other.engine.sweep(now);
             });
         }
-        let attributes = [("u", *self.rng.pick(&["x", "y", "z"])), ("v", *self.rng.pick(&["a", "b"]))];
+        let attributes = format!("u={} v={}", self.rng.pick(&["x", "y", "z"]), self.rng.pick(&["a", "b"]));
         match self.rng.below(20) {
             0 => {
                 let amount = *self.rng.pick(&[-3, 2, 9]);
@@ -92,13 +93,13 @@ impl Twins {
                 let name = self.rng.below(40).to_le_bytes();
                 let ask = Ask {
                     op: *self.rng.pick(&[Op::Hit, Op::Hit, Op::Acquire, Op::Acquire, Op::Peek]),
-                    attributes: &attributes,
                     cost: *self.rng.pick(&[1, 1, 1, 2, 5]),
                     wait_max: *self.rng.pick(&[None, Some(0), Some(300_000)]),
-                    name: (self.named && self.rng.below(6) == 0).then_some(&name),
-                    session: Some(u8::try_from(self.rng.below(5)).unwrap()),
+                    repeat: (self.named && self.rng.below(6) == 0).then_some(named(&name)),
+                    ..Ask::acquire(&attributes)
                 };
-                self.ask(&ask, one, other.as_deref_mut(), now);
+                let session = u8::try_from(self.rng.below(5)).unwrap();
+                self.ask((session, ask), one, other.as_deref_mut(), now);
             }
         }
         let live = one.engine.leases().live;
@@ -109,12 +110,18 @@ impl Twins {
         }
     }
 
-    fn ask(&mut self, ask: &Ask<'_>, one: &mut Fixture, other: Option<&mut Fixture>, now: Now) {
-        let (line, lease) = one.ask(ask, now);
-        let mut pair = (ask.session.unwrap(), lease, None);
+    fn ask(
+        &mut self,
+        (session, ask): (u8, Ask<'_>),
+        one: &mut Fixture,
+        other: Option<&mut Fixture>,
+        now: Now,
+    ) {
+        let (line, lease) = one.ask(session, ask, now);
+        let mut pair = (session, lease, None);
         if let Some(other) = other {
-            let (its, lease) = other.ask(ask, now);
-            assert_eq!(line, its, "step {}: {ask:?} at {} ns", self.steps, self.nanos);
+            let (its, lease) = other.ask(session, ask, now);
+            assert_eq!(line, its, "step {}: {} at {} ns", self.steps, ask.attributes, self.nanos);
             pair.2 = lease;
         }
         self.granted += u64::from(line.starts_with("Allow"));

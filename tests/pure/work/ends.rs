@@ -2,14 +2,15 @@
 
 use tidegate::engine::{ConnectionParams, SessionError};
 
+use crate::bench::named;
+
 use super::fixture::{Ask, Fixture, ms, s};
 
 const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
 
 #[test]
 fn lease_past_its_time_can_be_renewed_until_it_is_ended() {
-    let mut fixture = Fixture::new(TWO);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(TWO, 0);
     let lease = fixture.acquire(&session, s(0), "a=b").lease;
     // The daemon stood still until 100 s.
     fixture.engine.defer_lease_ends(s(120).at);
@@ -26,8 +27,7 @@ fn lease_past_its_time_can_be_renewed_until_it_is_ended() {
 fn longest_matching_expiry_applies_or_one_minute() {
     let rules = "concurrency:\n- {name: short, match: {a: b}, key: [], max: 9, expires: 5s}\n\
                  - {name: long, match: {c: d}, key: [], max: 9, expires: 3h}\n";
-    let mut fixture = Fixture::new(rules);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(rules, 0);
     for (attributes, seconds) in [("a=b", 5), ("a=b c=d", 10_800), ("e=f", 60)] {
         let before = fixture.engine.leases().expired;
         let start = before * 1_000_000;
@@ -81,7 +81,7 @@ fn abandoned_request_ends_before_and_after_grant() {
     let rules = format!("limits:\n- {{name: rate, key: [], rate: 9/h}}\n{TWO}");
     let mut fixture = Fixture::new(&rules);
     let session = fixture.connection(1, 0, 7, s(0));
-    let ask = |id| Ask { id, name: Some(b"x"), ..Ask::acquire("a=b") };
+    let ask = |id| Ask { id, repeat: Some(named(b"x")), ..Ask::acquire("a=b") };
     fixture.ask(&session, s(0), ask(1));
     fixture.holds(1);
     fixture.engine.abandon_requests(&session, &mut [(8, 1), (7, 2)].into_iter(), s(0));
@@ -123,8 +123,7 @@ fn bounds_leases_of_a_user() {
 
 #[test]
 fn lease_numbers_are_unpredictable() {
-    let mut fixture = Fixture::new("limits: []\n");
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session("limits: []\n", 0);
     let numbers: Vec<u64> = (0..500).map(|_| fixture.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
     assert!(numbers.iter().all(|number| *number > 0 && *number < 1 << 63));
     // All 499 differences differ, and each bit is set in about half of all numbers.

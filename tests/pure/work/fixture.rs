@@ -1,44 +1,29 @@
 //! An engine under rules from YAML, and sessions with requests, in virtual time.
 
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 
-use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::engine::{
-    ConnectionParams, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey, Op,
-    Request, Session, Verdict, WorkOutcome,
-};
-use tidegate::rules::{Mode, read_text};
+use tidegate::clock::Now;
+use tidegate::engine::{ConnectionParams, Session, WorkOutcome};
+use tidegate::rules::Mode;
 
-use super::engines::options;
+pub(crate) use crate::bench::{Answer, Ask};
+use crate::bench::{Bench, shown};
+pub(crate) use crate::engines::at_millis as ms;
 
-pub(crate) struct Fixture {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) decider: Decider,
+/// [`Bench`] with the rules of the domain `api`.
+pub(crate) struct Fixture(Bench);
+
+impl Deref for Fixture {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.0
+    }
 }
 
-/// One request. `attributes` are written `user=u1 plan=free`.
-#[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
-    pub(crate) op: Op,
-    pub(crate) attributes: &'a str,
-    pub(crate) id: u64,
-    pub(crate) cost: u32,
-    pub(crate) priority: Option<&'a str>,
-    pub(crate) queued: Option<u64>,
-    pub(crate) name: Option<&'a [u8]>,
-}
-
-/// The reply in one line, and the lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) line: String,
-    pub(crate) lease: Option<u64>,
-    pub(crate) retry: Option<u64>,
-}
-
-impl<'a> Ask<'a> {
-    pub(crate) fn acquire(attributes: &'a str) -> Ask<'a> {
-        Ask { op: Op::Acquire, attributes, id: 1, cost: 1, priority: None, queued: None, name: None }
+impl DerefMut for Fixture {
+    fn deref_mut(&mut self) -> &mut Bench {
+        &mut self.0
     }
 }
 
@@ -48,17 +33,18 @@ impl Fixture {
     }
 
     pub(crate) fn of(mode: Mode, text: &str) -> Fixture {
-        let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
-        let fixture = Fixture { decider: engine.decider(), engine };
-        fixture.install(text);
-        fixture
+        Fixture(Bench::of(mode, &format!("domain: api\n{text}")))
+    }
+
+    /// With a session of this number of slots.
+    pub(crate) fn with_session(text: &str, slots: u32) -> (Fixture, Session) {
+        let fixture = Fixture::new(text);
+        let session = fixture.session(1, slots, s(0));
+        (fixture, session)
     }
 
     pub(crate) fn install(&self, text: &str) {
-        let text = format!("domain: api\n{text}");
-        let loaded = read_text("rules.yaml", &text);
-        assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        self.engine.install_rules(loaded.domains);
+        self.0.install(&format!("domain: api\n{text}"));
     }
 
     /// A session of the pool `web` with `slots` slots.
@@ -73,36 +59,7 @@ impl Fixture {
     }
 
     pub(crate) fn ask(&mut self, session: &Session, at: Now, ask: Ask<'_>) -> Answer {
-        let attributes: Vec<_> =
-            ask.attributes.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect();
-        let request = Request {
-            cost: Cost::Requests(ask.cost),
-            priority: ask.priority,
-            session: Some(session),
-            id: ask.id,
-            queued: ask.queued.map(Micros),
-            idempotency_key: ask.name.map(|name| IdempotencyKey { session: b"s", user: 1, name }),
-            ..Request::new(ask.op, "api", Descriptors::from_attributes(&attributes))
-        };
-        let decision = match self.decider.decide(&request, at) {
-            EngineAnswer::Decided(decision) => decision,
-            EngineAnswer::Conflict => return Answer { line: "conflict".into(), lease: None, retry: None },
-            EngineAnswer::TooManyLeases => return Answer { line: "quota".into(), lease: None, retry: None },
-            EngineAnswer::RemoteCheck(_) => return Answer { line: "ask".into(), lease: None, retry: None },
-        };
-        let mut line = format!("{:?}", decision.verdict).to_lowercase();
-        if let Some(rule) = decision.rule_name() {
-            line += &format!(" {rule}");
-        }
-        if let Some(view) = decision.binding {
-            line += &format!(" {}/{}", view.level.remaining, view.level.limit);
-        }
-        for (kind, rule) in decision.notes() {
-            line += &format!(" [{} {rule}]", kind.name());
-        }
-        let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
-        assert!(granted || decision.lease.is_none(), "a lease without a grant: {line}");
-        Answer { line, lease: decision.lease, retry: decision.retry_after.map(|retry| retry.0) }
+        self.decide(Some(session), at, ask, |decision| shown(decision, false))
     }
 
     /// Acquires, and returns the reply.
@@ -119,11 +76,6 @@ impl Fixture {
     pub(crate) fn holds(&self, in_progress: u64) {
         assert_eq!(self.engine.in_progress(), in_progress);
     }
-}
-
-/// Milliseconds after the start.
-pub(crate) fn ms(millis: u64) -> Now {
-    Now { at: Timestamp::from_nanos(millis * 1_000_000), utc_offset_nanos: 0 }
 }
 
 /// Seconds after the start.

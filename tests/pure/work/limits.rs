@@ -9,8 +9,7 @@ const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expir
 
 #[test]
 fn stays_within_maximum_and_frees_permit_once() {
-    let mut fixture = Fixture::new(EXPORTS);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
     let first = fixture.acquire(&session, s(0), "org=a");
     assert_eq!(first.line, "allow exports 1/2");
     let second = fixture.acquire(&session, s(0), "org=a");
@@ -31,8 +30,7 @@ fn stays_within_maximum_and_frees_permit_once() {
 
 #[test]
 fn request_of_any_cost_takes_one_permit() {
-    let mut fixture = Fixture::new(EXPORTS);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
     for cost in [0, 500] {
         let answer = fixture.ask(&session, s(0), Ask { cost, ..Ask::acquire("org=a") });
         assert!(answer.line.starts_with("allow"), "{answer:?}");
@@ -42,9 +40,8 @@ fn request_of_any_cost_takes_one_permit() {
 
 #[test]
 fn hit_and_peek_take_no_permit() {
-    let mut fixture =
-        Fixture::new(&format!("limits:\n- {{name: per-org, key: [org], rate: 9/h}}\n{EXPORTS}"));
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) =
+        Fixture::with_session(&format!("limits:\n- {{name: per-org, key: [org], rate: 9/h}}\n{EXPORTS}"), 0);
     let hit = fixture.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
     assert_eq!((hit.line.as_str(), hit.lease), ("allow per-org 8/9", None));
     let peek = fixture.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("org=a") });
@@ -63,8 +60,7 @@ fn hit_and_peek_take_no_permit() {
 fn charges_rate_and_permit_together_or_neither() {
     let rules = "limits:\n- {name: per-org, key: [org], rate: 3/h}\n\
                  concurrency:\n- {name: one, key: [org], max: 1}\n- {name: all, key: [], max: 2}\n";
-    let mut fixture = Fixture::new(rules);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(rules, 0);
     let first = fixture.acquire(&session, s(0), "org=a");
     assert_eq!(first.line, "allow one 0/1");
     // Refused by concurrency: no token and no other permit is taken.
@@ -87,8 +83,7 @@ fn charges_rate_and_permit_together_or_neither() {
 fn rate_is_checked_before_concurrency() {
     let rules = "concurrency:\n- {name: one, key: [org], max: 1}\n\
                  limits:\n- {name: per-org, key: [org], rate: 1/h}\n";
-    let mut fixture = Fixture::new(rules);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(rules, 0);
     fixture.acquire(&session, s(0), "org=a");
     assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "limit per-org 0/1");
     let totals = fixture.engine.totals();
@@ -100,8 +95,7 @@ fn rate_is_checked_before_concurrency() {
 fn shadow_rules_count_permits_of_granted_requests_only() {
     let rules = "concurrency:\n- {name: dark, key: [org], max: 1, mode: shadow}\n\
                  - {name: lit, key: [org], max: 3, candidate: {max: 2}}\n";
-    let mut fixture = Fixture::new(rules);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(rules, 0);
     let lines =
         ["allow lit 2/3", "allow lit 1/3 [shadow dark]", "allow lit 0/3 [shadow dark] [candidate lit]"];
     let mut leases = Vec::new();
@@ -122,8 +116,7 @@ fn shadow_rules_count_permits_of_granted_requests_only() {
 fn overrides_change_max() {
     let rules = "concurrency:\n- name: exports\n  key: [org]\n  max: 1\n  overrides:\n  \
                  - {match: {plan: big}, max: 2}\n  - {match: {plan: own}, max: unlimited}\n";
-    let mut fixture = Fixture::new(rules);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(rules, 0);
     assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "allow exports 0/1");
     assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "limit exports 0/1");
     assert_eq!(fixture.acquire(&session, s(0), "org=a plan=big").line, "allow exports 0/2");
@@ -136,8 +129,8 @@ fn overrides_change_max() {
 
 #[test]
 fn reload_keeps_leases_and_refuses_until_below_maximum() {
-    let mut fixture = Fixture::new("concurrency:\n- {name: exports, key: [org], max: 3}\n");
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) =
+        Fixture::with_session("concurrency:\n- {name: exports, key: [org], max: 3}\n", 0);
     let leases: Vec<_> = (0..3).map(|_| fixture.acquire(&session, s(0), "org=a").lease).collect();
     fixture.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
     fixture.holds(3);
@@ -173,8 +166,7 @@ fn every_granted_acquire_has_a_lease() {
         assert_eq!(answer.line, line, "{mode} {attributes}");
         assert!(fixture.release(&session, answer.lease, s(0)), "{mode} {attributes}");
     }
-    let mut fixture = Fixture::new(rules);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(rules, 0);
     assert_eq!(fixture.acquire(&session, s(0), "bot=yes").lease, None);
 }
 
@@ -182,8 +174,7 @@ fn every_granted_acquire_has_a_lease() {
 fn refunds_successful_requests_if_configured() {
     let rules = "limits:\n- {name: failures, key: [account], rate: 3/h, refund_on: ok, candidate: {rate: 1/h}}\n\
                  - {name: all, key: [account], rate: 100/h}\n";
-    let mut fixture = Fixture::new(rules);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(rules, 0);
     for _ in 0..10 {
         let answer = fixture.acquire(&session, s(0), "account=a");
         assert_eq!(answer.line, "allow failures 2/3");
@@ -207,8 +198,7 @@ fn refund_after_reload_applies_to_comparable_rules_only() {
             "limits:\n- {{name: w, key: [a], algorithm: fixed_window, rate: 2/{window}, refund_on: ok}}\n"
         )
     };
-    let mut fixture = Fixture::new(&rules("h"));
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(&rules("h"), 0);
     let answer = fixture.acquire(&session, s(0), "a=a");
     fixture.install(&format!("{}- {{name: other, key: [b], rate: 1/s}}\n", rules("h")));
     assert!(fixture.release(&session, answer.lease, s(0)));

@@ -1,6 +1,5 @@
 //! Leases in virtual time: they begin and end as they should, and free their permits once.
 
-use crate::engines;
 mod ends;
 mod fixture;
 mod limits;

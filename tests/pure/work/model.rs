@@ -122,7 +122,7 @@ impl Model {
             id,
             priority: Some(if important { "critical" } else { "other" }),
             queued: late.then_some(3_000_000),
-            name: name.as_ref().map(|name| &name[..]),
+            repeat: name.as_ref().map(|name| crate::bench::named(name)),
             ..Ask::acquire(attributes)
         };
         let of_kind = self.count(|held| held.kind == kind);

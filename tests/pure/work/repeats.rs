@@ -7,13 +7,12 @@ use super::fixture::{Ask, Fixture, ms, s};
 const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
 
 fn named<'a>(name: &'a [u8], attributes: &'a str) -> Ask<'a> {
-    Ask { name: Some(name), ..Ask::acquire(attributes) }
+    Ask { repeat: Some(crate::bench::named(name)), ..Ask::acquire(attributes) }
 }
 
 #[test]
 fn retried_acquire_gets_same_lease_while_alive() {
-    let mut fixture = Fixture::new(EXPORTS);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
     let ask = named(b"x", "org=a");
     let first = fixture.ask(&session, s(0), ask);
     assert!(first.lease.is_some());
@@ -33,8 +32,8 @@ fn retried_acquire_gets_same_lease_while_alive() {
 
 #[test]
 fn retry_of_released_lease_takes_no_permit_of_another() {
-    let mut fixture = Fixture::new("concurrency:\n- {name: one, key: [org], max: 1}\n");
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) =
+        Fixture::with_session("concurrency:\n- {name: one, key: [org], max: 1}\n", 0);
     let ask = named(b"x", "org=a");
     let first = fixture.ask(&session, s(0), ask);
     assert!(fixture.release(&session, first.lease, s(1)));
@@ -95,8 +94,8 @@ fn domain_without_rules_recognizes_retries() {
 
 #[test]
 fn expired_lease_is_not_reused_before_sweep() {
-    let mut fixture = Fixture::new("concurrency:\n- {name: short, key: [org], max: 2, expires: 5s}\n");
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) =
+        Fixture::with_session("concurrency:\n- {name: short, key: [org], max: 2, expires: 5s}\n", 0);
     let first = fixture.ask(&session, s(0), named(b"x", "org=a"));
     assert_eq!(fixture.ask(&session, ms(4_999), named(b"x", "org=a")).lease, first.lease);
     assert_eq!(fixture.ask(&session, s(5), named(b"x", "org=a")).lease, None);
@@ -105,8 +104,7 @@ fn expired_lease_is_not_reused_before_sweep() {
 
 #[test]
 fn retry_is_granted_at_lease_maximum() {
-    let mut fixture = Fixture::new(EXPORTS);
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
     let first = fixture.ask(&session, s(0), named(b"x", "org=a"));
     let last = (0..1_023).map(|_| fixture.acquire(&session, s(0), "no=rule")).last();
     assert!(last.is_some_and(|answer| answer.lease.is_some()));

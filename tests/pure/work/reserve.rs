@@ -47,8 +47,7 @@ fn follows_reply_until_expiry_and_returns_borrowed_slots_first() {
     // The maximum in the reply; then leases of lower priorities at each time, where this host alone has
     // eight.
     for (most, early, late, alone) in [(3, 3, 3, 8), (9, 9, 8, 8), (99, 10, 8, 8), (0, 0, 0, 8)] {
-        let mut fixture = Fixture::new(RULES);
-        let session = fixture.session(1, 10, s(0));
+        let (mut fixture, session) = Fixture::with_session(RULES, 10);
         assert_eq!(fill(&mut fixture, &session, 0), alone);
         fixture.engine.set_other_hosts_sums(
             "web",
@@ -74,8 +73,7 @@ fn follows_reply_until_expiry_and_returns_borrowed_slots_first() {
 
 #[test]
 fn slots_added_since_reply_stay_local() {
-    let mut fixture = Fixture::new(RULES);
-    let session = fixture.session(1, 10, s(0));
+    let (mut fixture, session) = Fixture::with_session(RULES, 10);
     let sums = FleetSums { slots: 20, critical: 0, noncritical: 0 };
     fixture.engine.set_other_hosts_sums(
         "web",

@@ -15,8 +15,7 @@ fn ask<'a>(attributes: &'a str, priority: &'a str) -> Ask<'a> {
 
 #[test]
 fn noncritical_requests_never_use_the_reserve() {
-    let mut fixture = Fixture::new(&rules("fleet: {reserve: 20%, for: critical}"));
-    let session = fixture.session(1, 100, s(0));
+    let (mut fixture, session) = Fixture::with_session(&rules("fleet: {reserve: 20%, for: critical}"), 100);
     for number in 0..80 {
         let answer = fixture.ask(&session, s(0), ask("user=a", ["post", "get", "test"][number % 3]));
         assert_eq!(answer.line, "allow", "{number}");
@@ -40,8 +39,8 @@ fn noncritical_requests_never_use_the_reserve() {
 #[test]
 fn exempt_requests_count_by_priority_and_are_never_shed() {
     let exempt = "exempt:\n- {name: probes, match: {path: /healthz}}\n";
-    let mut fixture = Fixture::new(&format!("{exempt}{}", rules("fleet: {reserve: 50%}")));
-    let session = fixture.session(1, 4, s(0));
+    let (mut fixture, session) =
+        Fixture::with_session(&format!("{exempt}{}", rules("fleet: {reserve: 50%}")), 4);
     let probe = |fixture: &mut Fixture, priority| {
         let answer = fixture.ask(&session, s(0), ask("path=/healthz", priority));
         assert_eq!(answer.line, "allow probes");
@@ -68,8 +67,7 @@ fn exempt_requests_count_by_priority_and_are_never_shed() {
 
 #[test]
 fn peek_and_hit_take_no_slot_but_need_a_free_one() {
-    let mut fixture = Fixture::new(&rules("fleet: {reserve: 50%}"));
-    let session = fixture.session(1, 2, s(0));
+    let (mut fixture, session) = Fixture::with_session(&rules("fleet: {reserve: 50%}"), 2);
     for op in [Op::Hit, Op::Peek, Op::Hit] {
         assert_eq!(fixture.ask(&session, s(0), Ask { op, ..ask("user=a", "get") }).line, "allow");
     }
@@ -81,8 +79,8 @@ fn peek_and_hit_take_no_slot_but_need_a_free_one() {
 
 #[test]
 fn sheds_aged_requests_by_priority() {
-    let mut fixture = Fixture::new(&rules("queue_age: {others: 500ms, critical: 2500ms}"));
-    let session = fixture.session(1, 0, s(0));
+    let (mut fixture, session) =
+        Fixture::with_session(&rules("queue_age: {others: 500ms, critical: 2500ms}"), 0);
     let table = [
         ("get", 500_000, "allow"),
         ("get", 500_001, "shed web/queue_age"),
@@ -121,8 +119,7 @@ fn run(fixture: &mut Fixture, session: &Session, from: u64, to: u64, busy: u32) 
 fn peek_does_not_affect_workers_controller() {
     for exact in ["{leak: 0}", "{stripe_exact: true}"] {
         let answer = |looks: bool| {
-            let mut fixture = Fixture::new(&rules(&format!("workers: {exact}")));
-            let session = fixture.session(1, 10, s(0));
+            let (mut fixture, session) = Fixture::with_session(&rules(&format!("workers: {exact}")), 10);
             fixture.engine.tick(s(0));
             run(&mut fixture, &session, 0, 46, 10);
             fixture.engine.tick(s(46));
@@ -151,8 +148,7 @@ fn peek_does_not_affect_workers_controller() {
 
 #[test]
 fn shed_caller_is_shed_again() {
-    let mut fixture = Fixture::new(&rules("workers: {}"));
-    let session = fixture.session(1, 10, s(0));
+    let (mut fixture, session) = Fixture::with_session(&rules("workers: {}"), 10);
     fixture.engine.tick(s(0));
     // s = 0.2: of three sheddable priorities the lowest is shed with probability 0.6.
     run(&mut fixture, &session, 0, 52, 10);
@@ -187,9 +183,10 @@ fn controller_follows_its_configured_numbers() {
     // Busy slots of ten; then the severity after ten seconds and after thirty.
     for (busy, ten, thirty) in [(10, 0.0, 0.5), (6, -0.2, -0.1), (4, -0.25, -0.25)] {
         for (critical, chances) in [("false", [1.0, 0.5, 0.0, 0.0]), ("true", [1.0, 1.0, 0.0, 0.0])] {
-            let mut fixture =
-                Fixture::new(&rules(&format!("workers: {{{NUMBERS}, shed_critical: {critical}}}")));
-            let session = fixture.session(1, 10, s(0));
+            let (mut fixture, session) = Fixture::with_session(
+                &rules(&format!("workers: {{{NUMBERS}, shed_critical: {critical}}}")),
+                10,
+            );
             fixture.engine.tick(s(0));
             for (from, to, severity) in [(0, 10, ten), (10, 30, thirty)] {
                 run(&mut fixture, &session, from, to, busy);
@@ -210,8 +207,7 @@ fn controller_follows_its_configured_numbers() {
 
 #[test]
 fn heavy_caller_is_shed_per_request() {
-    let mut fixture = Fixture::new(&rules("workers: {}"));
-    let session = fixture.session(1, 10, s(0));
+    let (mut fixture, session) = Fixture::with_session(&rules("workers: {}"), 10);
     fixture.engine.tick(s(0));
     run(&mut fixture, &session, 0, 52, 10);
     fixture.engine.tick(s(52));
@@ -231,8 +227,8 @@ fn heavy_caller_is_shed_per_request() {
 
 #[test]
 fn shadow_controller_notes_and_allows() {
-    let mut fixture = Fixture::new(&rules("fleet: {reserve: 50%, mode: shadow}, queue_age: {mode: shadow}"));
-    let session = fixture.session(1, 2, s(0));
+    let (mut fixture, session) =
+        Fixture::with_session(&rules("fleet: {reserve: 50%, mode: shadow}, queue_age: {mode: shadow}"), 2);
     fixture.ask(&session, s(0), ask("user=a", "get"));
     let answer = fixture.ask(&session, s(0), Ask { queued: Some(600_000), ..ask("user=a", "get") });
     assert_eq!(answer.line, "allow [shadow web/fleet] [shadow web/queue_age]");
@@ -247,8 +243,7 @@ fn shadow_controller_notes_and_allows() {
 fn rule_limit_precedes_full_host() {
     let text =
         format!("limits:\n- {{name: per-user, key: [user], rate: 1/h}}\n{}", rules("fleet: {reserve: 90%}"));
-    let mut fixture = Fixture::new(&text);
-    let session = fixture.session(1, 2, s(0));
+    let (mut fixture, session) = Fixture::with_session(&text, 2);
     // A shed request is not charged.
     assert_eq!(fixture.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
     assert_eq!(fixture.ask(&session, s(0), ask("user=a", "critical")).line, "allow per-user 0/1");
@@ -260,9 +255,10 @@ fn rule_limit_precedes_full_host() {
 
 #[test]
 fn brake_sheds_noncritical_requests_on_standing_queue() {
-    let mut fixture =
-        Fixture::new(&rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"));
-    let session = fixture.session(1, 10, s(0));
+    let (mut fixture, session) = Fixture::with_session(
+        &rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"),
+        10,
+    );
     for quarter in 0..=8 {
         fixture.engine.record_host_signal("web", "accept_queue", Some(10), ms(quarter * 250));
         fixture.engine.tick(ms(quarter * 250));
@@ -298,8 +294,7 @@ fn ignores_other_pools_and_unknown_slots() {
 #[test]
 fn elastic_requests_pass_while_pool_has_room() {
     let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
-    let mut fixture = Fixture::new(&format!("{limits}{}", rules("workers: {}")));
-    let session = fixture.session(1, 10, s(0));
+    let (mut fixture, session) = Fixture::with_session(&format!("{limits}{}", rules("workers: {}")), 10);
     let ask = ask("user=a", "get");
     assert_eq!(fixture.ask(&session, s(0), ask).line, "allow per-user 0/1");
     // The utilization is unknown yet, so the elastic part is closed.
@@ -320,8 +315,7 @@ fn full_signal_stops_elastic_requests() {
         ("false", 950, "allow per-user 0/1 [over per-user]"),
     ] {
         let shed = rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}"));
-        let mut fixture = Fixture::new(&format!("{limits}{shed}"));
-        let session = fixture.session(1, 10, s(0));
+        let (mut fixture, session) = Fixture::with_session(&format!("{limits}{shed}"), 10);
         (0..=40).for_each(|quarter| fixture.engine.tick(ms(quarter * 250)));
         fixture.engine.record_pushed_signal(&session, "web", "lag", permille, s(10)).unwrap();
         fixture.engine.tick(ms(10_250));
@@ -334,9 +328,8 @@ fn full_signal_stops_elastic_requests() {
 #[test]
 fn workers_controller_sheds_none_without_slots() {
     for counts in ["false", "true"] {
-        let mut fixture =
-            Fixture::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
-        let session = fixture.session(1, 10, s(0));
+        let (mut fixture, session) =
+            Fixture::with_session(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")), 10);
         fixture.engine.tick(s(0));
         run(&mut fixture, &session, 0, 148, 10);
         // Only a session without known slots remains.

@@ -1,0 +1,150 @@
+//! A share while Redis is unreachable: what it admits, and what it owes afterwards.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidegate::clock::Micros;
+use tidegate::limit::share::{Fallback, FleetStatus, RemoteCheckWait, ShareQuota, ShareState};
+use tidegate::limit::{Outcome, Rate, token_bucket};
+
+use super::{MICRO, SECOND, ask, at, drain, joined, settled, shared, synced};
+
+#[test]
+fn uses_fallback_in_outage_and_while_checks_time_out() {
+    let table =
+        [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
+    for (when_down, admitted) in table {
+        for is_reachable in [false, true] {
+            let (quota, fleet_status) = shared(100, 100, 100, 4, when_down);
+            let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+            fleet_status.set_redis_reachable(is_reachable);
+            fleet_status.set_answers_in_time(false);
+            let mut share = ShareState::fresh(&quota, at(0));
+            assert_eq!(
+                drain(&mut share, &quota, at(0)),
+                admitted,
+                "{when_down:?}, reachable: {is_reachable}"
+            );
+            if is_reachable {
+                assert_eq!(share.peek_report(at(0)).debt, admitted, "{when_down:?} is owed");
+            }
+        }
+    }
+}
+
+#[test]
+fn outage_share_becomes_debt_after_outage() {
+    let (quota, fleet_status) = shared(100, 100, 100, 4, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
+    fleet_status.set_redis_reachable(false);
+    assert_eq!(drain(&mut share, &quota, at(0)), 25);
+    assert_eq!(drain(&mut share, &quota, at(1_000)), 25, "a quarter of 100/s");
+    fleet_status.set_redis_reachable(true);
+    assert_eq!(drain(&mut share, &quota, at(1_400)), 0, "15 are owed: more than credit allows");
+    assert_eq!(share.report(&quota, at(1_400), 0).0.debt, 15);
+}
+
+#[test]
+fn outage_share_starts_from_last_known_level() {
+    let (quota, fleet_status) = shared(100, 100, 100, 4, Fallback::Share);
+    let mut share = synced(&quota, settled(3, 0, 40 * MICRO, at(0)));
+    fleet_status.set_redis_reachable(false);
+    assert_eq!(drain(&mut share, &quota, at(0)), 3 + 10, "what is in hand first, then a quarter of 40");
+}
+
+/// Ten a day, with `left` remaining in Redis, on one of two hosts.
+fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
+    let day = token_bucket::TokenBucketQuota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
+    let (quota, fleet_status) = joined(ShareQuota::new(day, 0, Fallback::Share), 2);
+    let share = synced(&quota, settled(0, 0, left * MICRO, at(0)));
+    (quota, fleet_status, share)
+}
+
+#[test]
+fn debt_after_outage_excludes_earlier_charges() {
+    let (quota, fleet_status, mut share) = daily(4);
+    fleet_status.set_redis_reachable(false);
+    assert_eq!(drain(&mut share, &quota, at(1_000)), 2, "half of what was left");
+    fleet_status.set_redis_reachable(true);
+    assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 2);
+    share.apply_reply(&quota, &settled(0, 2, 2 * MICRO, at(2_000)), at(2_000));
+
+    fleet_status.set_redis_reachable(false);
+    assert!(!share.take_sync_due());
+    fleet_status.set_redis_reachable(true);
+    assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 0, "nothing was admitted");
+}
+
+#[test]
+fn late_reply_settles_debt_once() {
+    let (quota, fleet_status, mut share) = daily(8);
+    share.charge_debt(&quota, at(0), 3, 10);
+    assert_eq!(share.report(&quota, at(0), 0).0.debt, 3);
+    fleet_status.set_redis_reachable(false);
+    assert_eq!(drain(&mut share, &quota, at(1_000)), 1, "half of eight, less the three that it owes");
+    // Redis had applied the report, and its reply ends the outage.
+    share.apply_reply(&quota, &settled(0, 3, 5 * MICRO, at(0)), at(2_000));
+    fleet_status.set_redis_reachable(true);
+    assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 1);
+}
+
+#[test]
+fn outage_refill_is_no_debt() {
+    let (quota, fleet_status) = shared(100, 100, 0, 4, Fallback::Share);
+    let mut share = synced(&quota, settled(0, 0, 0, at(0)));
+    fleet_status.set_redis_reachable(false);
+    let admitted: u32 = (1..=40).map(|turn| drain(&mut share, &quota, at(turn * 100))).sum();
+    assert_eq!(admitted, 100, "a quarter of 100/s for four seconds");
+    fleet_status.set_redis_reachable(true);
+    // Redis has refilled meanwhile, to at most a burst; without this quarter's admissions it would be empty.
+    assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 25);
+}
+
+#[test]
+fn second_outage_continues_from_the_first() {
+    let (quota, fleet_status, mut share) = daily(8);
+    let admitted: Vec<u32> = (1..=3)
+        .map(|turn| {
+            fleet_status.set_redis_reachable(false);
+            let admitted = drain(&mut share, &quota, at(turn * 1_000));
+            fleet_status.set_redis_reachable(true);
+            assert_eq!(drain(&mut share, &quota, at(turn * 1_000 + 500)), 0, "nothing was answered");
+            admitted
+        })
+        .collect();
+    assert_eq!(admitted, [4, 0, 0]);
+    assert_eq!(share.report(&quota, at(5_000), 0).0.debt, 4);
+}
+
+#[test]
+fn retry_after_is_next_reply_unless_budget_is_spent() {
+    let (quota, fleet_status, share) = daily(4);
+    let fresh = ShareState::fresh(&quota, at(0));
+    let wait = |share: &ShareState| share.judge(&quota, at(0), 1);
+    assert_eq!(wait(&fresh), Outcome::Later(Micros(100_000)), "nothing is known of it");
+    assert_eq!(wait(&share), Outcome::Later(Micros(100_000)), "there are four");
+    let (_, _, empty) = daily(0);
+    assert_eq!(wait(&empty), Outcome::Later(Micros(8_640_000_000)), "a tenth of a day");
+    drop(fleet_status);
+}
+
+proptest! {
+    /// In an outage all hosts together admit at most the budget, and one token each.
+    #[test]
+    fn hosts_in_outage_keep_budget_together(
+        hosts in 1u32..30, burst in 1u32..100, rate in 1u32..200,
+        asked in prop::collection::vec((0u64..300, 0usize..30), 1..400),
+    ) {
+        let (quota, fleet_status) = shared(rate, burst, 100, hosts, Fallback::Share);
+        fleet_status.set_redis_reachable(false);
+        let mut shares: Vec<_> = (0..hosts).map(|_| ShareState::fresh(&quota, at(0))).collect();
+        let (mut now, mut admitted) = (0, 0u64);
+        for (gap, host) in asked {
+            now += gap;
+            let share = &mut shares[host % hosts as usize];
+            admitted += u64::from(ask(share, &quota, at(now), 1));
+            let earned = u64::from(rate) * now / 1_000;
+            prop_assert!(admitted <= u64::from(burst) + earned + u64::from(hosts));
+        }
+    }
+}
