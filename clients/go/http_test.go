@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -539,12 +540,25 @@ func TestMiddlewarePanicsForInvalidNames(t *testing.T) {
 		}()
 	}
 	c.Middleware(HTTP{Domain: "größe", FromHeaders: many[:10]})
-	defer func() {
-		if recover() == nil {
-			t.Error("New takes an odd pool")
-		}
-	}()
-	New(WithPool("a/b"))
+}
+
+// New panics for options that the daemon would refuse with each connection.
+func TestNewPanicsForInvalidOptions(t *testing.T) {
+	New(WithSlots(1<<31 - 1))
+	options := map[string]Option{"pool": WithPool("a/b"), "slots": WithSlots(-1)}
+	if bits := strconv.IntSize; bits == 64 {
+		options["many slots"] = WithSlots(1 << (bits / 2))
+	}
+	for name, option := range options {
+		func() {
+			defer func() {
+				if why := recover(); why == nil || !strings.Contains(fmt.Sprint(why), "help: ") {
+					t.Errorf("%s: %v", name, why)
+				}
+			}()
+			New(option)
+		}()
+	}
 }
 
 // Invalid results of an application's functions refuse the request; the handler does not run.

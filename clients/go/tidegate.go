@@ -192,8 +192,8 @@ func WithSocket(path string) Option { return func(c *Client) { c.path = path } }
 // WithTimeout sets the deadline of every call; else TIDEGATE_TIMEOUT_MS, else 20 ms.
 func WithTimeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
 
-// New makes a client; the first request connects. It panics if an option is invalid: the name of a pool, the rate of a
-// fallback.
+// New makes a client; the first request connects. It panics if an option is invalid: the name of a pool, the number of
+// slots, the rate of a fallback.
 func New(options ...Option) *Client {
 	c := &Client{path: os.Getenv("TIDEGATE_SOCKET"), pool: "default", logger: log.Default(), epoch: time.Now()}
 	c.missed, c.unreported, c.refused, c.logged = Units{}, Units{}, Units{}, map[string]bool{}
@@ -204,6 +204,8 @@ func New(options ...Option) *Client {
 		panic(c.problem)
 	} else if !IsName(c.pool) {
 		panic(fmt.Sprintf("tidegate: WithPool(%.99q) is not a name; help: %s", c.pool, nameHelp))
+	} else if c.slots < 0 || c.slots >= 1<<32 {
+		panic(fmt.Sprintf("tidegate: WithSlots(%d) is no number of slots; help: they are 0 to 4294967295", c.slots))
 	}
 	if c.timeout <= 0 {
 		c.timeout = c.timeoutOf(os.Getenv("TIDEGATE_TIMEOUT_MS"))

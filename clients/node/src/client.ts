@@ -5,7 +5,7 @@ import { existsSync } from "node:fs";
 import { isAbsolute, join } from "node:path";
 import { Connection, type Answer, type Operation, type Owner, type Which } from "./connection.js";
 import { Decision, Denied, isRefusal, type Grant, type Reason } from "./decision.js";
-import { asFallback, Fallback, type Rates } from "./fallback.js";
+import { asFallback, checkFallback, type Fallback, type Rates } from "./fallback.js";
 import { ACTIONS, checkOptions, checkWord, type Options } from "./options.js";
 import {
   ACQUIRE, CHARGE, FRAME_MAX, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL,
@@ -18,6 +18,7 @@ const TIMEOUT_MS_MAX = 10_000; // of the environment
 const ABANDONED_MAX = 512, LOGGED_MAX = 100;
 const REPORTED_MAX = FRAME_MAX / 2; // bytes of a request that a report may join; with more, a value might become its digest
 const MICROS_MAX = 2n ** 63n - 1n;
+const SLOTS_MAX = 2 ** 32 - 1;
 const NONE: CallOptions = {};
 const STOPPED = new Fault("the daemon did not answer before", "breaker");
 
@@ -118,8 +119,9 @@ export class Client implements Owner {
     if (logger && typeof logger.warn !== "function") throw new TypeError("logger has a function warn, as console has");
     this.#options = options;
     this.timeoutMs = options.timeoutMs ?? this.#timeoutOf(process.env["TIDEGATE_TIMEOUT_MS"] ?? "");
-    if (!(this.timeoutMs > 0 && this.timeoutMs < 2 ** 31)) throw new RangeError("timeoutMs is above 0");
-    if (!Number.isSafeInteger(slots) || slots < 0) throw new RangeError("slots are 0 or more");
+    if (typeof this.timeoutMs !== "number" || !(this.timeoutMs > 0 && this.timeoutMs < 2 ** 31)) throw new RangeError("timeoutMs is above 0");
+    if (!Number.isInteger(slots) || slots < 0 || slots > SLOTS_MAX) throw new RangeError(`slots are 0 to ${SLOTS_MAX}`);
+    if (options.socket != null && typeof options.socket !== "string") throw new TypeError(`socket is a path, not a ${typeof options.socket}`);
     if (!isName(pool)) throw new TypeError(`the pool ${String(pool)} is not a name`);
     const off = process.env["TIDEGATE_DISABLE"] ?? "";
     this.#enabled = enabled && ["", "0"].includes(off);
@@ -286,11 +288,12 @@ export class Client implements Owner {
     began: number,
   ): Promise<Decision> {
     if (given !== NONE) checkOptions(given, CALL);
-    const { onFailure = "allow", signal, fallback = this.#fallback } = given;
+    const { onFailure = "allow", signal } = given;
+    const fallback = given.fallback === undefined ? this.#fallback : checkFallback(given.fallback);
     checkWord("onFailure", onFailure, ACTIONS);
     this.#refuses ||= onFailure === "refuse";
     const request = this.#checked(() => requestOf(op, domain, attributes, given));
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     if (this.#off !== null) this.log(`TIDEGATE_DISABLE is "${this.#off.slice(0, 40)}": nothing is limited`, true);
     if (!this.#enabled) return new Decision([0], "disabled");
     if (request instanceof Fault) return this.refuse(request);
@@ -363,7 +366,7 @@ export class Client implements Owner {
   /** Sends an operation; true if the daemon replies DONE with true. */
   async #done(op: number, signal: AbortSignal | undefined, make: () => Elements): Promise<boolean> {
     const began = performance.now();
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     if (!this.#enabled) return false;
     const elements = this.#checked(make);
     const asked = elements instanceof Fault ? elements : { op, elements, deadline: began + this.timeoutMs, signal };
@@ -470,6 +473,11 @@ export function delay(milliseconds: number, signal?: AbortSignal): Promise<void>
     if (signal?.aborted) stop();
     else signal?.addEventListener("abort", stop, { once: true });
   });
+}
+
+function throwIfAborted(signal: AbortSignal | undefined): void {
+  if (signal != null && typeof signal.throwIfAborted !== "function") throw new TypeError("signal is an AbortSignal");
+  signal?.throwIfAborted();
 }
 
 /** The name of an error, without its message, which may contain personal data. */

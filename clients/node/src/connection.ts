@@ -180,6 +180,9 @@ export class Connection {
       this.end(error instanceof Fault ? error : new Fault(`a reply cannot be read: ${String(error)}`));
     }
     this.#rest = data;
+    // No timer runs while a daemon floods: of a late loop one read has the replies to all requests in flight.
+    const [oldest] = this.#waiting.values();
+    if (oldest?.sent && oldest.deadline < performance.now()) this.#expire();
     while (this.#queued.length && this.#waiting.size - this.#queued.length < IN_FLIGHT_MAX) {
       const [next] = this.#queued.splice(0, 1);
       if (next) this.#write(next);
@@ -234,6 +237,7 @@ export class Connection {
 
   /** Ends requests whose deadline has passed. */
   #expire(): void {
+    if (this.#timer) clearTimeout(this.#timer);
     this.#timer = null;
     if (this.closed || !this.#waiting.size) return;
     const now = performance.now();

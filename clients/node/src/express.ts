@@ -11,6 +11,7 @@ interface Routed {
   originalUrl?: string;
   baseUrl?: string;
   route?: { path?: unknown };
+  app?: { get?: (setting: string) => unknown };
 }
 
 /** Returns a middleware. The decision is `request.tidegate`; on a route its pattern is sent as `route`. */
@@ -21,7 +22,8 @@ export function limit<R extends IncomingMessage = IncomingMessage>(
 ): (request: R, response: ServerResponse, next: (error?: unknown) => void) => void {
   const guard = new Guard(client, domain, options);
   return (request, response, next) => {
-    const seen = { request, raw: request, url: (request as Routed).originalUrl ?? request.url ?? "/", route: routeOf(request as Routed) };
+    const routed = request as Routed;
+    const seen = { request, raw: request, url: routed.originalUrl ?? request.url ?? "/", route: routeOf(routed), anyCase: anyCase(routed) };
     void admit(guard, seen, response, (refusal) => answer(request, response, refusal)).then((may) => {
       if (may) process.nextTick(next);
     });
@@ -31,4 +33,9 @@ export function limit<R extends IncomingMessage = IncomingMessage>(
 /** The pattern of the route that handles a request, if it is known. */
 export function routeOf({ route, baseUrl = "" }: Routed): string | undefined {
   return typeof route?.path === "string" ? baseUrl + route.path : undefined;
+}
+
+/** Whether the application routes without regard to letter case, as Express does unless told otherwise. */
+export function anyCase({ app }: Routed): boolean {
+  return typeof app?.get === "function" && !app.get("case sensitive routing");
 }

@@ -71,7 +71,18 @@ export class Fallback {
 /** Converts the option `fallback`, which is a Fallback or its rates. */
 export function asFallback(given: Fallback | Rates | null | undefined): Fallback | null {
   if (given === null || given === undefined) return null;
-  return typeof given === "object" && typeof given["decide"] === "function" ? (given as Fallback) : new Fallback(given as Rates);
+  return isFallback(given) ? given : new Fallback(given as Rates);
+}
+
+/** Returns the option `fallback` of a call. Rates are none: their buckets would be full again at each call. */
+export function checkFallback(given: Fallback | null): Fallback | null {
+  if (given === null || isFallback(given)) return given;
+  throw new TypeError('the fallback of a call is a Fallback; help: make new Fallback("20/s") once, and pass it to each call');
+}
+
+function isFallback(given: unknown): given is Fallback {
+  const { decide, remember } = Object(given) as Partial<Fallback>;
+  return typeof decide === "function" && typeof remember === "function";
 }
 
 function parseRate(text: unknown): Quota {

@@ -69,6 +69,8 @@ export interface Seen<R> {
   /** With the query, as the caller sent it. */
   url: string;
   route?: string | undefined;
+  /** Whether the framework takes the path for one in other letter case. */
+  anyCase?: boolean | undefined;
 }
 
 export class Guard<R> {
@@ -164,7 +166,7 @@ export class Guard<R> {
     const further = (await this.#value("descriptors", async () => checkList(await descriptors?.(request)), null)) ?? [];
     const amount = await this.#value("cost", () => (typeof cost === "function" ? cost(request) : (cost ?? 1)), 1);
     const importance = await this.#value("priority", () => (typeof priority === "function" ? priority(request) : priority), null);
-    const action = typeof onFailure === "function" ? await this.#value("onFailure", () => onFailure(request), "allow") : this.#actionOf(path);
+    const action = typeof onFailure === "function" ? await this.#value("onFailure", () => onFailure(request), "allow") : this.#actionOf(path, seen.anyCase);
     const peer = raw.socket.remoteAddress ?? "";
     const ip = this.#address(peer, raw);
     const first = { method: raw.method, path, route: seen.route, ip, user: caller, user_agent: raw.headers["user-agent"], ...added };
@@ -192,10 +194,11 @@ export class Guard<R> {
     return found;
   }
 
-  #actionOf(path: string): "allow" | "refuse" {
+  #actionOf(path: string, anyCase = false): "allow" | "refuse" {
     const { onFailure = "allow" } = this.options;
+    const cased = (text: string) => (anyCase ? text.toLowerCase() : text);
     if (typeof onFailure === "string") return onFailure;
-    return typeof onFailure === "function" ? "allow" : (onFailure.find(([start]) => path.startsWith(start))?.[1] ?? "allow");
+    return typeof onFailure === "function" ? "allow" : (onFailure.find(([start]) => cased(path).startsWith(cased(start)))?.[1] ?? "allow");
   }
 
   #address(peer: string, raw: IncomingMessage): string {

@@ -4,7 +4,7 @@ import { Catch, HttpException, type ArgumentsHost, type CanActivate, type Except
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Client } from "./client.js";
 import type { Decision } from "./decision.js";
-import { routeOf } from "./express.js";
+import { anyCase, routeOf } from "./express.js";
 import { admit, Guard, type GuardOptions, type Refusal } from "./guard.js";
 import { answer } from "./http.js";
 
@@ -51,7 +51,7 @@ export class TidegateGuard<R extends object = IncomingMessage> implements CanAct
     const response = context.switchToHttp().getResponse<ServerResponse & Response>();
     const raw = request.raw ?? (request as unknown as IncomingMessage);
     const route = request.routeOptions?.url ?? routeOf(request);
-    const seen = { request: request as R, raw, url: request.originalUrl ?? raw.url ?? "/", route };
+    const seen = { request: request as R, raw, url: request.originalUrl ?? raw.url ?? "/", route, anyCase: anyCase(request) };
     let refused: Refused | undefined;
     const may = await admit(this.#guard, seen, response.raw ?? response, (refusal, decision) => {
       const { "Content-Type": _, ...headers } = refusal.headers; // Nest's JSON has its own; RefusedFilter sends all

@@ -5,6 +5,7 @@ export type Options<T> = Readonly<Record<keyof T, boolean>>;
 
 /** Throws a TypeError for an option that does not exist, with the nearest one, and for a value in place of a function. */
 export function checkOptions<T extends object>(given: T, known: Options<Required<T>>): void {
+  if (typeof given !== "object" || given === null) throw new TypeError(`options are an object, not ${given === null ? "null" : `a ${typeof given}`}`);
   for (const [name, value] of Object.entries(given)) {
     const isFunction = (known as Readonly<Record<string, boolean | undefined>>)[name];
     if (isFunction === undefined) throw new TypeError(`unknown option ${name}; did you mean ${nearest(name, Object.keys(known))}?`);

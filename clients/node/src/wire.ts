@@ -281,12 +281,12 @@ export function frame(op: number, id: number | null, { count, bytes }: Elements)
 
 /** Converts attributes to texts. Throws a TypeError for another type, and a Fault for values that cannot be sent. */
 export function describe(attributes: Attributes | null | undefined): string[][] {
-  if (attributes !== null && attributes !== undefined && (typeof attributes !== "object" || attributes instanceof Uint8Array))
-    throw new TypeError(`attributes are an object, not a ${typeof attributes}`);
   const several = Array.isArray(attributes) && attributes.length > 0 && !Array.isArray(attributes[0]);
   const given = several ? (attributes as readonly Attributes[]) : [attributes ?? {}];
   if (given.length > DESCRIPTORS_MAX) throw invalid(`more than ${DESCRIPTORS_MAX} descriptors`);
   return given.map((one) => {
+    if (typeof one !== "object" || one === null || one instanceof Uint8Array)
+      throw new TypeError(`attributes are an object, not ${one === null ? "null" : `a ${typeof one}`}`);
     const texts: string[] = [];
     for (const pair of isIterable(one) ? one : Object.entries(one)) {
       if (!Array.isArray(pair) || pair.length !== 2) throw new TypeError("attributes are pairs of a name and a value");

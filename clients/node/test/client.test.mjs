@@ -135,7 +135,7 @@ test("throws for a programmer's error and refuses other invalid input without I/
   await assert.rejects(client.charge("api", {}, 1.5), TypeError);
   await assert.rejects(client.limit("api", {}), TypeError);
   assert.throws(() => client.signal("lag", NaN), TypeError);
-  for (const options of [{ timeoutMs: 0 }, { slots: -1 }]) assert.throws(() => new Client(options), RangeError);
+  for (const options of [{ timeoutMs: 0 }, { timeoutMs: "20" }, { slots: -1 }, { slots: 2 ** 32 }]) assert.throws(() => new Client(options), RangeError);
   for (const options of [{ pool: "a/b" }, { fallback: "20" }, { fallback: {} }]) assert.throws(() => new Client(options), TypeError);
   const many = Object.fromEntries(Array.from({ length: 17 }, (_, i) => [`a${i}`, 1]));
   const invalid = [["a/b"], [undefined], ["api", many], ["api", { "a:b": 1 }], ["api", { user: {} }], ["api", { user: [{}] }], ["api", { user: () => "ann" }], ["api", { user: Promise.resolve("ann") }], ["api", Array(9).fill({ a: 1 })], ["api", {}, { cost: { "a/b": 1 } }]];
@@ -199,6 +199,13 @@ test("gives the daemon the whole timeout after the event loop overslept", async 
   const unsent = [client.hit("api"), fresh.hit("api")]; // written after the deadline; `fresh` is not even connected
   busy(600);
   assert.deepEqual((await Promise.all(unsent)).map((d) => d.reason), [null, null]);
+});
+
+test("ends a call in time while the daemon floods", async (t) => {
+  const [client] = await besideBusyLoop(t, "flood");
+  const began = performance.now();
+  assert.deepEqual(await hits(client), ["timeout"]);
+  assert.ok(performance.now() - began < 1_500);
 });
 
 test("opens the breaker after three failures that do not overlap, and probes once per pause", async (t) => {

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import test from "node:test";
 import fastify from "fastify";
-import { Client } from "../dist/esm/index.js";
+import { Client, Fallback } from "../dist/esm/index.js";
 import { limit as limitExpress } from "../dist/esm/express.js";
 import { limit as limitFastify } from "../dist/esm/fastify.js";
 import { limit as limitHttp } from "../dist/esm/http.js";
@@ -36,6 +36,21 @@ test("names an option and its value that is none of the words", async (t) => {
   for (const onFailure of ["deny", [["/", "deny"]]]) assert.throws(() => limitExpress(client, "shop", { onFailure }), wrong);
   const message = 'headers is both or draft or legacy or none, not "all"';
   assert.throws(() => limitExpress(client, "shop", { headers: "all" }), { name: "TypeError", message });
+});
+
+test("names what a call takes before it sends anything", async (t) => {
+  const client = makeClient(t, "/nowhere/s");
+  const wrong = (message) => ({ name: "TypeError", message });
+  for (const fallback of ["20/s", 5, { "*": "20/s" }, { decide: () => null }])
+    await assert.rejects(client.acquire("shop", {}, { fallback }), /^TypeError: the fallback of a call is a Fallback; help: make new Fallback/);
+  for (const fallback of [new Fallback("20/s"), null, undefined]) assert.equal((await client.hit("shop", {}, { fallback })).allowed, true);
+  for (const signal of [5, {}]) await assert.rejects(client.charge("shop", {}, 1, { signal }), wrong("signal is an AbortSignal"));
+  await assert.rejects(client.acquire("shop", [null]), wrong("attributes are an object, not null"));
+  await assert.rejects(client.acquire("shop", ["ann"]), wrong("attributes are an object, not a string"));
+  await assert.rejects(client.acquire("shop", {}, null), wrong("options are an object, not null"));
+  await assert.rejects(client.acquire("shop", {}, 5), wrong("options are an object, not a number"));
+  assert.throws(() => new Client({ socket: 5 }), wrong("socket is a path, not a number"));
+  assert.throws(() => new Client(null), wrong("options are an object, not null"));
 });
 
 test("takes functions alone where it calls them", async (t) => {

@@ -404,6 +404,19 @@ test("logs that requests over a Unix socket have no ip, until a proxy is trusted
   }
 });
 
+test("compares prefixes of onFailure as Express compares paths", async (t) => {
+  for (const cased of [false, true]) {
+    const app = express();
+    if (cased) app.enable("case sensitive routing");
+    app.use(limitExpress(makeClient(t, "/nowhere/s"), "api", { onFailure: [["/login", "refuse"]] }));
+    app.get("/login", (_, response) => response.send("in"));
+    const port = await listening(t, createServer(app));
+    const statuses = [];
+    for (const path of ["/login", "/login/", "/LOGIN"]) statuses.push((await send(port, path)).status);
+    assert.deepEqual(statuses, [503, 503, cased ? 404 : 503]);
+  }
+});
+
 test("answers Denied of a handler with its status and headers", async (t) => {
   const daemon = await Played.start(t);
   daemon.script = (_, message) => decision(message, LIMIT);

@@ -170,7 +170,7 @@ final class Connection {
                 } else if (open && reading.compareAndSet(false, true)) {
                     try {
                         select(left);
-                        pull();
+                        pull(asked.deadline);
                     } finally {
                         reading.set(false);
                     }
@@ -239,15 +239,17 @@ final class Connection {
     private boolean look(Waiting asked) {
         if (!open) {
             return true;
-        } else if (reading.compareAndSet(false, true)) {
+        }
+        long until = System.nanoTime() + client.timeoutNanos / 4;
+        if (reading.compareAndSet(false, true)) {
             try {
-                pull();
+                pull(until);
             } finally {
                 reading.set(false);
             }
             return true;
         }
-        long seen = looks, until = System.nanoTime() + client.timeoutNanos / 4;
+        long seen = looks;
         boolean interrupted = false;
         selector.wakeup();
         while (asked.answer == null && looks == seen && !closed && System.nanoTime() < until) {
@@ -346,7 +348,7 @@ final class Connection {
             }
             if (reading.compareAndSet(false, true)) {
                 try {
-                    pull();
+                    pull(System.nanoTime() + client.timeoutNanos / 4);
                 } finally {
                     reading.set(false);
                 }
@@ -393,11 +395,10 @@ final class Connection {
         }
     }
 
-    /** Reads all bytes that are there, as the reading caller. */
-    private void pull() {
-        boolean ended = false;
+    /** Reads the bytes that are there, as the reading caller; those of a daemon that sends without end {@code until} then. */
+    private void pull(long until) {
+        boolean ended = false, more = true;
         try {
-            boolean more = true;
             while (more && !ended && !closed) {
                 ended = channel.read(in) < 0;
                 more = !in.hasRemaining();
@@ -416,6 +417,9 @@ final class Connection {
                     reply(MessagePack.decode(payload));
                 }
                 in.compact();
+                if (more && System.nanoTime() - until >= 0) {
+                    break;
+                }
             }
         } catch (IOException error) {
             ended = true;
@@ -424,7 +428,7 @@ final class Connection {
         } catch (RuntimeException | StackOverflowError error) {
             end(Fault.malformed("a reply cannot be read: " + error), false);
         }
-        looks++;
+        looks += more ? 0 : 1;
         if (ended) {
             hungUp();
         }

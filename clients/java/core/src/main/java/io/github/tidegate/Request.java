@@ -111,14 +111,15 @@ record Request(int op, String domain, List<List<String>> descriptors, Cost cost,
         } else if (value instanceof java.net.InetAddress address) {
             return address.getHostAddress();
         }
-        boolean hasText;
+        String text = null;
         try {
-            hasText = value.getClass().getMethod("toString").getDeclaringClass() != Object.class;
-        } catch (NoSuchMethodException error) {
-            hasText = false;
+            boolean own = value.getClass().getMethod("toString").getDeclaringClass() != Object.class;
+            text = own ? value.toString() : null;
+        } catch (Exception | StackOverflowError error) {
+            // has no text
         }
-        if (hasText) {
-            return value.toString();
+        if (text != null) {
+            return text;
         }
         // Every object without a text of its own would be the same caller.
         throw Fault.invalid("the attribute " + name + " has no text; help: send its id");

@@ -141,8 +141,9 @@ public final class TidegateClient implements AutoCloseable {
     private TidegateClient(Builder options) {
         this.options = options;
         String given = System.getenv("TIDEGATE_TIMEOUT_MS"), disable = System.getenv("TIDEGATE_DISABLE");
-        timeoutNanos = options.timeout != null ? options.timeout.toNanos() : (long) (timeoutOf(given == null ? "" : given) * 1e6);
-        if (timeoutNanos <= 0 || timeoutNanos > Integer.MAX_VALUE * 1_000_000L || options.slots < 0) {
+        Duration most = Duration.ofMillis(Integer.MAX_VALUE), own = options.timeout;
+        timeoutNanos = own != null ? (own.compareTo(most) > 0 ? -1 : own.toNanos()) : (long) (timeoutOf(given == null ? "" : given) * 1e6);
+        if (timeoutNanos <= 0 || options.slots < 0) {
             throw new IllegalArgumentException("the timeout is above 0 and at most 2^31 ms; slots are 0 or more");
         } else if (!Request.isName(options.pool)) {
             throw new IllegalArgumentException("the pool " + options.pool + " is not a name");

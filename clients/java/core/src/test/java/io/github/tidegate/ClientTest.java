@@ -122,20 +122,33 @@ class ClientTest extends Support {
         assertThrows(IllegalArgumentException.class, () -> client.signal("a/b", 1));
         assertThrows(IllegalArgumentException.class, () -> ChargeOptions.refundOf(3.5));
         assertThrows(IllegalArgumentException.class, () -> options(nowhere).timeout(Duration.ZERO).build());
+        assertThrows(IllegalArgumentException.class, () -> options(nowhere).timeout(Duration.ofSeconds(Long.MAX_VALUE)).build());
         assertThrows(IllegalArgumentException.class, () -> options(nowhere).slots(-1).build());
         assertThrows(IllegalArgumentException.class, () -> options(nowhere).pool("a/b").build());
         Map<String, Integer> many = new HashMap<>();
         IntStream.range(0, 17).forEach(i -> many.put("a" + i, i));
+        Object none = new Object() {
+            @Override
+            public String toString() {
+                return null;
+            }
+        };
+        Object broken = new Object() {
+            @Override
+            public String toString() {
+                throw new IllegalStateException();
+            }
+        };
         List<Decision> refused = List.of(client.hit("a/b", USER), client.hit(null, USER), client.hit("api", many),
                 client.hit("api", Map.of("a:b", 1)), client.hit("api", Map.of("user", new Object())),
-                client.hit("api", Map.of("user", new int[0])),
+                client.hit("api", Map.of("user", new int[0])), client.hit("api", Map.of("user", none)), client.hit("api", Map.of("user", broken)),
                 client.hit("api", USER, CallOptions.NONE.descriptors(Collections.nCopies(8, USER))),
                 client.hit("api", USER, CallOptions.NONE.cost(Cost.of("a/b", 1))));
         for (Decision d : refused) {
             assertEquals(List.of(false, Verdict.SHED, 503, Reason.INVALID, false, Duration.ofSeconds(1)),
                     List.of(d.allowed(), d.verdict(), d.status(), d.reason(), d.degraded(), d.retryAfter()));
         }
-        assertEquals(new Stats(Map.of(), Map.of(Reason.INVALID, 8L), 0, false), client.stats());
+        assertEquals(new Stats(Map.of(), Map.of(Reason.INVALID, 10L), 0, false), client.stats());
         assertFalse(client.charge("api", USER, Cost.of(-1), ChargeOptions.refundOf(refused.get(0))));
         assertEquals(1, lines.stream().filter(line -> line.contains("attribute user has no text; help")).count());
     }

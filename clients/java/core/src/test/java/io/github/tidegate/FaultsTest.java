@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.net.SocketException;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.nio.file.Path;
@@ -34,6 +35,25 @@ class FaultsTest extends Support {
         }
         // The shortest, since this machine may delay a thread.
         assertTrue(Collections.min(times) >= 20 && Collections.min(times) < 200, times.toString());
+    }
+
+    @Test
+    void endsACallInTimeWhileTheDaemonFloods() throws Exception {
+        PlayedDaemon daemon = played();
+        ByteBuffer flood = ByteBuffer.allocate(1 << 20);
+        for (byte[] one = PlayedDaemon.frame(Arrays.asList(4, null, "draining")); flood.remaining() >= one.length;) {
+            flood.put(one);
+        }
+        byte[] bytes = Arrays.copyOf(flood.array(), flood.position());
+        daemon.script = (socket, message) -> {
+            for (;;) {
+                PlayedDaemon.write(socket, bytes);
+            }
+        };
+        long began = System.nanoTime();
+        assertEquals(Reason.TIMEOUT, hit(client(daemon.path, 50)));
+        long took = (System.nanoTime() - began) / 1_000_000;
+        assertTrue(took >= 50 && took < 1_000, took + " ms"); // this machine may delay a thread
     }
 
     @Test

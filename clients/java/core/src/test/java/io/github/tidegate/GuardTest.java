@@ -166,7 +166,7 @@ class GuardTest extends Support {
             }
         };
         assertEquals(Reason.INVALID, new Guard<>(client, "api", new GuardOptions<String>().user(name -> broken)).judge("ann", seen()).reason());
-        assertEquals(List.of("tidegate: reading a request threw IllegalStateException; such requests are refused (invalid)"), lines);
+        assertEquals(List.of("tidegate: the attribute user has no text; help: send its id; such requests are refused (invalid)"), lines);
         assertThrows(IllegalArgumentException.class, () -> new Guard<>(client, "a/b", new GuardOptions<>()));
         assertThrows(IllegalArgumentException.class, () -> new GuardOptions<String>().attribute("a:b", name -> ""));
     }
