@@ -4,7 +4,7 @@
 
 No call raises because of the daemon or outlasts its deadline (20 ms); without a reply the decision is *allow*, with
 `degraded` and `reason` set. This file, `protocol.py` and `connection.py` work alone and can be copied; the other files
-are imported on first use.
+are imported with the first client, or on first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
-from .connection import Connection, beside
+from .connection import Connection
 from .protocol import (
     ACQUIRE,
     CHARGE,
@@ -44,6 +44,7 @@ from .protocol import (
     OnFailure,
     Outcome,
     Verdict,
+    beside,
     check_word,
     decode,
     encode,
@@ -71,8 +72,9 @@ STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
 SHOWN = ("domain", "rule", "limit", "remaining", "retry_after", "lease", "digest", "reason")
 new, Match = object.__new__, re.Match
 ABANDONED_MAX, LOGGED_MAX = 512, 100
+BESIDE = ("answers", "connect_error", "decorators", "gunicorn_slots", "log_texts", "page", "signals")
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
-TIMEOUT_MAX = 10  # seconds; of the environment
+TIMEOUT_MAX, SLOTS_MAX = 10, (1 << 32) - 1  # seconds; of the protocol
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; jitter shortens a pause (s) to 50 to 100 %
 STOPPED = Fault("the daemon did not answer before", "breaker")
 
@@ -288,6 +290,8 @@ class Client:
         off = os.environ.get("TIDEGATE_DISABLE", "")
         self._slots, self._enabled, self._off = slots, enabled and off in ("", "0"), off
         self._fallback = None if fallback is None else beside("fallback", "Fallback")(fallback)
+        for file in BESIDE:  # imported now: a call may have no free descriptor
+            beside(file, "__name__", "")
         self._open, self._refuses = list[weakref.ref[Connection]](), False  # whether a request had "refuse"
         self._begin()
         _CLIENTS.add(self)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import _socket
 import errno
 import functools
-import importlib
 import os
 import re
 import select
@@ -31,6 +30,7 @@ from .protocol import (
     WELCOME,
     Fault,
     Map,
+    beside,
     decode,
     encode,
     error_fault,
@@ -43,18 +43,6 @@ PATH_BYTES_MAX, REPLY_BYTES, READ_BYTES = 107, 256, 4_096  # REPLY_BYTES: first 
 SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 _SILENT = struct.Struct(">IBBB").pack
 no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGATE_SOCKET".format
-
-
-@functools.lru_cache(None)
-def beside(file: str, name: str, alone: Any = None) -> Any:
-    """Imports `name` from a file of this package. Without the file: `alone`, or an ImportError that names it."""
-    try:
-        return getattr(importlib.import_module(f"{__package__}.{file}"), name)
-    except ImportError as error:
-        if alone is None:
-            text = f"{name} needs {file}.py of tidegate in one folder with __init__.py: {error}"
-            raise ImportError(text) from error
-        return alone
 
 
 class Socket(_socket.socket):
