@@ -39,7 +39,7 @@ from .protocol import (
 
 BLOCKING_MIN = 0.01  # seconds: shorter deadlines need polling
 GRACE = 0.002  # seconds for the reply, if this process used up the deadline before it wrote the request
-PATH_BYTES_MAX, REPLY_BYTES, READ_BYTES = 107, 256, 4_096  # REPLY_BYTES: first read; allocated faster
+PATH_BYTES_MAX, REPLY_BYTES, READ_BYTES = 107, 256, FRAME_MAX  # REPLY_BYTES: first read; allocated faster
 SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 _SILENT = struct.Struct(">IBBB").pack
 no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGATE_SOCKET".format
@@ -156,11 +156,14 @@ class Connection:
                         self.leaving = self.leaving or what == INTERNAL
                         return fault
                     raise fault
-                if kind != GOODBYE and not (hello and kind == WELCOME and what == 1):
+                if not ((kind == GOODBYE and not self.leaving) or (hello and (kind, what) == (WELCOME, 1))):
                     raise Fault(text)
                 self.leaving, self.welcome = self.leaving or kind == GOODBYE, self.welcome or kind == WELCOME
             if end > 4 + FRAME_MAX:
                 raise Fault(beside("log_texts", "oversized", "malformed frame {!r:.20}".format)(self.rest))
+            if not deadline:
+                raise Fault("the daemon did not answer in time", "timeout")
+            deadline = deadline if monotonic() < deadline else 0.0  # after it, one last read
             self.rest += self._receive(deadline)
 
     def _receive(self, deadline: float) -> bytes:
