@@ -60,7 +60,15 @@ def test_sends_pool_and_slots(played, make_client):
     assert (played.seen[0][3]["pool"], played.seen[0][3]["slots"]) == ("web", 8)
 
 
-@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": -1}, {"slots": -1}, {"pool": "a/b"}, {"pool": ""}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"timeout": timeout} for timeout in (0, -1, math.nan, math.inf, 10.5, 1e7)),
+        *({"slots": slots} for slots in (-1, 2.0, True, 1 << 32, 10**30, "4", None)),
+        *({"pool": pool} for pool in ("a/b", "")),
+        {"socket": "/tmp/\ud800"},
+    ],
+)
 def test_invalid_options_of_a_client_raise(options):
     with pytest.raises(ValueError):
         tidegate.Client(**options)

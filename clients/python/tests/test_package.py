@@ -45,7 +45,7 @@ def test_nothing_but_the_standard_library():
                 assert name.split(".")[0] in allowed, (file, name)
 
 
-def test_a_request_loads_only_the_stub():
+def test_a_request_loads_only_the_stub_and_small_files():
     code = "import tidegate, sys; tidegate.Client('/nowhere').hit('api')"
     code += "; print(*sorted(name for name in sys.modules if name.startswith(('tidegate.', 'asyncio'))))"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); {code}"]

@@ -226,10 +226,10 @@ class Options:
         options: Map = {} if self.idem is None else {"idem": self.idem}
         for name, seconds in self.times:
             if seconds is not None:
-                if not isinstance(seconds, (int, float)) or not -math.inf < seconds < math.inf:
+                if not isinstance(seconds, (int, float)) or not abs(seconds) < 1e308:
                     raise Fault("queued and max_wait are numbers of seconds", "invalid")
                 # Rounded up, but 0.07 * 1e6 is above 70 000.
-                options[name] = min(max(0, math.ceil(round(seconds * 1e6, 3))), (1 << 63) - 1)
+                options[name] = math.ceil(round(min(max(0, seconds), 1e12) * 1e6, 3))
         return options
 
 
@@ -283,9 +283,11 @@ class Client:
                 timeout = float(text) / 1000
             else:
                 self._log(f'TIDEGATE_TIMEOUT_MS is "{text:.40}", not above 0 and up to 10000: the timeout is 20 ms')
-        if timeout <= 0 or slots < 0:
-            raise ValueError("the timeout is above 0 s, slots are 0 or more")
-        self._path, self._timeout = os.fsdecode(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
+        fits = isinstance(slots, int) and slots is not True and 0 <= slots <= SLOTS_MAX
+        if not (fits and 0 < timeout <= TIMEOUT_MAX):
+            raise ValueError(f"the timeout is above 0 s, at most {TIMEOUT_MAX} s; slots are 0 to {SLOTS_MAX}, an int")
+        path = os.fsencode(socket or os.environ.get("TIDEGATE_SOCKET", ""))  # raises a ValueError for other text
+        self._path, self._timeout = os.fsdecode(path), timeout
         self._pool, self._info = encode_name(pool), Map(client=f"python/{__version__}", pool=pool, slots=slots)
         off = os.environ.get("TIDEGATE_DISABLE", "")
         self._slots, self._enabled, self._off = slots, enabled and off in ("", "0"), off
@@ -370,7 +372,7 @@ class Client:
     def signal(self, name: str, value: float) -> None:
         """Reports a utilization of this process, from 0 to 1; the daemon drops it after 3 s."""
         try:
-            if not isinstance(value, (int, float)) or math.isnan(value):
+            if not isinstance(value, (int, float)) or value != value:  # NaN
                 raise Fault("a signal's value is a number from 0 to 1", "invalid")
             elements = [self._pool, encode_name(name), encode(round(1000 * min(max(value, 0), 1)))]
         except Fault as fault:
