@@ -201,7 +201,7 @@ module Tidegate
         @open.each_key(&:close).clear
         @lock, @idle, @session, @numbers, @info = Monitor.new, [], Random.urandom(16).b, 0, nil
         @missed, @refused, @report, @breaker = Hash.new(0), Hash.new(0), {}, Breaker.new
-        @failing, @pid = nil, Process.pid # the last logged state of the daemon; nil: none yet
+        @failing, @shortage, @pid = nil, nil, Process.pid # the last logged state of the daemon; nil: none yet
       end
     end
 
@@ -327,7 +327,11 @@ module Tidegate
       id
     end
 
+    # Ruby collects all garbage before a socket fails for lack of descriptors or memory: then no call tries again during
+    # a pause, which grows like that of the breaker.
     def connect
+      raise Fault.new(@shortage, "unreachable", :own) if @shortage && now < @shortage_until
+
       connection = locked do
         slots = @slots.zero? && !@info && defined?(PumaSlots) ? PumaSlots.of(self, @pool) : @slots
         @info ||= { client: "ruby/#{VERSION}", session: @session, pid: @pid, pool: @pool, slots: slots }
@@ -336,7 +340,19 @@ module Tidegate
       own = "#{ENV.fetch('XDG_RUNTIME_DIR', '')}/tidegate/tidegate.sock"
       own = "/run/tidegate/tidegate.sock" if own.start_with?("/tidegate/") || !own.start_with?("/") || !File.exist?(own)
       connection.open(@path.empty? ? own : @path, @info.merge(connection: connection.number))
+      @shortage = nil
       connection.tap { locked { @open[connection.socket] = true } }
+    rescue Fault => e
+      locked { pause_connecting(e.message) } if e.flag?(:own)
+      raise
+    end
+
+    def pause_connecting(message)
+      return if @shortage && now < @shortage_until
+
+      @shortage_pause = @shortage ? [2 * @shortage_pause, Breaker::PAUSE_MAX].min : Breaker::PAUSE_MIN
+      @shortage_until = now + @shortage_pause
+      @shortage = message # last: other threads read it first
     end
 
     def drop(connection, abandoned = false)
