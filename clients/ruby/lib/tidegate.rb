@@ -14,7 +14,7 @@ require_relative "tidegate/connection"
 module Tidegate
   TIMEOUT, TIMEOUT_MAX, BACKLOG_WAIT = 0.020, 10, 0.001 # seconds
   IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 15 # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
-  ABANDONED_MAX, LOGGED_MAX = 512, 100
+  ABANDONED_MAX, LOGGED_MAX, SLOTS_MAX = 512, 100, (1 << 32) - 1
 
   # Sends requests to the daemon; safe in threads, fibers and over forks. The first request connects. `socket`: path,
   # else TIDEGATE_SOCKET, else the default paths. `timeout`: seconds for a call. `slots`: requests that this process
@@ -29,8 +29,9 @@ module Tidegate
                    on_decision: nil)
       @logger, @logged = logger, {}
       @timeout = timeout || timeout_of(ENV.fetch("TIDEGATE_TIMEOUT_MS", ""))
-      fits = (1e-6..TIMEOUT_MAX).cover?(@timeout) && slots >= 0
-      raise ArgumentError, "timeout is in seconds, above 0 and at most #{TIMEOUT_MAX}; slots are 0 or more" unless fits
+      fits = (1e-6..TIMEOUT_MAX).cover?(@timeout) && slots.is_a?(Integer) && slots.between?(0, SLOTS_MAX)
+      needed = "timeout is in seconds, above 0 and at most #{TIMEOUT_MAX}; slots are an Integer up to #{SLOTS_MAX}"
+      raise ArgumentError, needed unless fits
 
       Wire.check_name(@pool = pool.to_s, "pool")
       @path, @slots = (socket || ENV.fetch("TIDEGATE_SOCKET", "")).to_s, slots
@@ -61,6 +62,7 @@ module Tidegate
 
           begin_session if @pid != $$
           @refuses = true if on_failure != "allow" && Wire.action(on_failure) == "refuse"
+          Fallback.check(fallback) unless fallback.equal?(@fallback)
           options, report = idem || queued || max_wait ? options(idem, queued, max_wait) : nil, nil
           out = Wire.request(#{operation}, domain, given, cost, priority, options)
           if !@report.empty? && out.bytesize < FRAME_MAX / 2 # else a value might become its digest

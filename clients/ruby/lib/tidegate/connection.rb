@@ -243,6 +243,14 @@ module Tidegate
       @lock, @buckets, @learned = Monitor.new, {}, {}
     end
 
+    # Validates the fallback of a call.
+    def self.check(given)
+      return if given.nil? || given.is_a?(Fallback)
+
+      raise ArgumentError, "the fallback of a call is made once: FALLBACK = Tidegate::Fallback.new(\"20/s\"); " \
+                           "not #{given.inspect[0, 99]}"
+    end
+
     # Remembers the binding rule of requests with this domain and attribute names.
     def learn(domain, given, rule)
       return unless @by_rule && rule
