@@ -23,7 +23,7 @@ def asked(daemon, make_client):
     """A client of a running daemon."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
-    return make_client(socket=daemon.socket, timeout=30.0)
+    return make_client(socket=daemon.socket, timeout=10.0)
 
 
 def test_fields_of_a_decision(asked):

@@ -19,7 +19,7 @@ import tidegate
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ALLOW = [0, "per-user", 40, 2_000_000, 39, 50_000, 0]
 LIMIT = [1, "per-user", 40, 2_000_000, 0, 50_000, 50_000]
-PATIENT = 30.0  # for tests that are not about the deadline, on a busy machine
+PATIENT = 10.0  # for tests that are not about the deadline, on a busy machine
 
 
 def frame(message: object) -> bytes:

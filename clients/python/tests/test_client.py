@@ -6,10 +6,14 @@ import errno
 import gc
 import json
 import logging
+import math
 import os
+import pathlib
 import pickle
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -56,7 +60,15 @@ def test_sends_pool_and_slots(played, make_client):
     assert (played.seen[0][3]["pool"], played.seen[0][3]["slots"]) == ("web", 8)
 
 
-@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": -1}, {"slots": -1}, {"pool": "a/b"}, {"pool": ""}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"timeout": timeout} for timeout in (0, -1, math.nan, math.inf, 10.5, 1e7)),
+        *({"slots": slots} for slots in (-1, 2.0, True, 1 << 32, 10**30, "4", None)),
+        *({"pool": pool} for pool in ("a/b", "")),
+        {"socket": "/tmp/\ud800"},
+    ],
+)
 def test_invalid_options_of_a_client_raise(options):
     with pytest.raises(ValueError):
         tidegate.Client(**options)
@@ -478,6 +490,38 @@ def test_no_free_descriptor_is_a_degraded_decision(played, make_client):
         assert not client.check() and client.stats()["connections"] == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+PROGRAM = """
+import os, resource, sys
+import tidegate
+client = tidegate.Client(sys.argv[1], timeout=10)
+assert client.check()
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
+decision = client.hit("api", {"user": "u1"})
+assert decision.headers()["RateLimit"] and decision.message.startswith("Over the limit per-user")
+try:
+    client.limited("api")(int)()
+except tidegate.Denied:
+    pass
+assert client.hit("api", {"user": object()}).reason == "invalid"
+client.signal("x", float("nan"))
+client.close()
+os.dup(0)  # the one that is free again
+assert client.hit("api").reason == "unreachable"
+"""
+
+
+def test_nothing_is_imported_within_a_call(played):
+    """It would fail without a free descriptor."""
+    played.script = lambda connection, message: [1, message[1], *LIMIT]
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(tidegate.__file__).parents[1])}
+    command = [sys.executable, "-c", PROGRAM, played.path]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Too many open files" in done.stderr  # logged
 
 
 # -- 5, 6: socket paths ------------------------------------------------------------------------------------------------

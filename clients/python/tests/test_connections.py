@@ -67,6 +67,27 @@ async def leaving(played):
     ac.close()
 
 
+def test_a_second_goodbye_ends_the_call(played, client):
+    """Frames without end keep no call."""
+    played.script = lambda connection, message: GOODBYE * 1_000
+    assert client.hit("api").reason == "protocol" and client.stats()["connections"] == 0
+
+    async def main():
+        ac = tidegate.AsyncClient(played.path, timeout=PATIENT)
+        assert (await ac.hit("api")).reason == "protocol" and ac.stats()["connections"] == 0
+
+    asyncio.run(main())
+
+
+def test_after_the_deadline_a_reply_is_read_once(played, client, monkeypatch):
+    connection, reads = client._checkout(), []
+    monkeypatch.setattr(tidegate.connection, "GRACE", -1.0)
+    connection._receive = lambda deadline: reads.append(deadline) or b"\0"
+    with pytest.raises(tidegate.Fault, match="did not answer in time"):
+        connection._wait(tidegate.protocol.DECISION, 0.0)
+    assert reads == [0.0]
+
+
 def test_an_end_without_a_goodbye_is_a_failure(played, client):
     played.script = lambda connection, message: connection.shutdown(socket.SHUT_RDWR)
     assert client.hit("api").reason == "unreachable" and client._failures == 1 and len(played.of(3)) == 1

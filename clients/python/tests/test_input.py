@@ -48,6 +48,8 @@ def limited(daemon, make_client):
         (USER, {"queued": -1}),
         (USER, {"max_wait": math.inf}),
         (USER, {"queued": 1e300}),
+        (USER, {"queued": 1e305}),
+        (USER, {"queued": 10**400}),
         (USER, {"queued": "1"}),
         (USER | WIDE, {}),
         (list(USER.items()) + list(WIDE.items()), {}),

@@ -234,7 +234,8 @@ def test_charge(granting, client, amount, written):
 
 
 @pytest.mark.parametrize(
-    ("value", "permille"), [(0, 0), (0.4, 400), (1, 1000), (7, 1000), (-0.2, 0), (0.0004, 0), (math.inf, 1000)]
+    ("value", "permille"),
+    [(0, 0), (0.4, 400), (1, 1000), (7, 1000), (-0.2, 0), (0.0004, 0), (math.inf, 1000), (10**400, 1000)],
 )
 def test_signal(granting, make_client, value, permille):
     client = make_client(pool="web")

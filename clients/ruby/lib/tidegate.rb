@@ -14,7 +14,7 @@ require_relative "tidegate/connection"
 module Tidegate
   TIMEOUT, TIMEOUT_MAX, BACKLOG_WAIT = 0.020, 10, 0.001 # seconds
   IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 15 # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
-  ABANDONED_MAX, LOGGED_MAX = 512, 100
+  ABANDONED_MAX, LOGGED_MAX, SLOTS_MAX = 512, 100, (1 << 32) - 1
 
   # Sends requests to the daemon; safe in threads, fibers and over forks. The first request connects. `socket`: path,
   # else TIDEGATE_SOCKET, else the default paths. `timeout`: seconds for a call. `slots`: requests that this process
@@ -29,8 +29,9 @@ module Tidegate
                    on_decision: nil)
       @logger, @logged = logger, {}
       @timeout = timeout || timeout_of(ENV.fetch("TIDEGATE_TIMEOUT_MS", ""))
-      fits = (1e-6..TIMEOUT_MAX).cover?(@timeout) && slots >= 0
-      raise ArgumentError, "timeout is in seconds, above 0 and at most #{TIMEOUT_MAX}; slots are 0 or more" unless fits
+      fits = (1e-6..TIMEOUT_MAX).cover?(@timeout) && slots.is_a?(Integer) && slots.between?(0, SLOTS_MAX)
+      needed = "timeout is in seconds, above 0 and at most #{TIMEOUT_MAX}; slots are an Integer up to #{SLOTS_MAX}"
+      raise ArgumentError, needed unless fits
 
       Wire.check_name(@pool = pool.to_s, "pool")
       @path, @slots = (socket || ENV.fetch("TIDEGATE_SOCKET", "")).to_s, slots
@@ -61,6 +62,7 @@ module Tidegate
 
           begin_session if @pid != $$
           @refuses = true if on_failure != "allow" && Wire.action(on_failure) == "refuse"
+          Fallback.check(fallback) unless fallback.equal?(@fallback)
           options, report = idem || queued || max_wait ? options(idem, queued, max_wait) : nil, nil
           out = Wire.request(#{operation}, domain, given, cost, priority, options)
           if !@report.empty? && out.bytesize < FRAME_MAX / 2 # else a value might become its digest
@@ -201,7 +203,7 @@ module Tidegate
         @open.each_key(&:close).clear
         @lock, @idle, @session, @numbers, @info = Monitor.new, [], Random.urandom(16).b, 0, nil
         @missed, @refused, @report, @breaker = Hash.new(0), Hash.new(0), {}, Breaker.new
-        @failing, @pid = nil, Process.pid # the last logged state of the daemon; nil: none yet
+        @failing, @shortage, @pid = nil, nil, Process.pid # the last logged state of the daemon; nil: none yet
       end
     end
 
@@ -327,7 +329,11 @@ module Tidegate
       id
     end
 
+    # Ruby collects all garbage before a socket fails for lack of descriptors or memory: then no call tries again during
+    # a pause, which grows like that of the breaker.
     def connect
+      raise Fault.new(@shortage, "unreachable", :own) if @shortage && now < @shortage_until
+
       connection = locked do
         slots = @slots.zero? && !@info && defined?(PumaSlots) ? PumaSlots.of(self, @pool) : @slots
         @info ||= { client: "ruby/#{VERSION}", session: @session, pid: @pid, pool: @pool, slots: slots }
@@ -336,7 +342,19 @@ module Tidegate
       own = "#{ENV.fetch('XDG_RUNTIME_DIR', '')}/tidegate/tidegate.sock"
       own = "/run/tidegate/tidegate.sock" if own.start_with?("/tidegate/") || !own.start_with?("/") || !File.exist?(own)
       connection.open(@path.empty? ? own : @path, @info.merge(connection: connection.number))
+      @shortage = nil
       connection.tap { locked { @open[connection.socket] = true } }
+    rescue Fault => e
+      locked { pause_connecting(e.message) } if e.flag?(:own)
+      raise
+    end
+
+    def pause_connecting(message)
+      return if @shortage && now < @shortage_until
+
+      @shortage_pause = @shortage ? [2 * @shortage_pause, Breaker::PAUSE_MAX].min : Breaker::PAUSE_MIN
+      @shortage_until = now + @shortage_pause
+      @shortage = message # last: other threads read it first
     end
 
     def drop(connection, abandoned = false)

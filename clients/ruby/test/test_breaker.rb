@@ -163,6 +163,23 @@ class TestBreaker < Support::Case
     end
   end
 
+  # Frames without end keep no call: a second GOODBYE ends the connection, and each read is followed by the deadline.
+  def test_a_second_goodbye_ends_the_call
+    played.script = ->(_, _) { Support.frame([4, nil, "idle"]) * 1_000 }
+    assert_equal ["protocol"], reasons(hits(client))
+    assert_equal 0, client.stats[:connections]
+  end
+
+  def test_a_reply_is_read_at_most_twice_before_the_deadline_counts
+    reads = 0
+    socket = Object.new
+    socket.define_singleton_method(:read_nonblock) { |*, **| (reads += 1) == 1 ? "\0\0\x40\0".b : "x" }
+    connection = Tidegate::Connection.new(client, 1)
+    connection.instance_variable_set(:@socket, socket)
+    assert_nil connection.read(Tidegate::DECISION)
+    assert_equal 2, reads
+  end
+
   def test_goodbyes_never_open_the_breaker
     played.script = lambda do |connection, _|
       connection.write(Support.frame([4, nil, "draining"]))

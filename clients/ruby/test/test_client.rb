@@ -38,7 +38,8 @@ class TestClient < Support::Case
   end
 
   def test_invalid_options_of_a_client_raise
-    [{ timeout: 0 }, { timeout: -1 }, { slots: -1 }, { pool: "a/b" }, { pool: "" }].each do |options|
+    slots = [-1, 2.0, 2.5, 1 << 32, 10**30, nil, "4", true].map { |number| { slots: number } }
+    [{ timeout: 0 }, { timeout: -1 }, { pool: "a/b" }, { pool: "" }, *slots].each do |options|
       assert_raises(ArgumentError, options.inspect) { Tidegate::Client.new(**options) }
     end
   end
@@ -436,6 +437,17 @@ class TestClient < Support::Case
       refute_equal "invalid", client.hit("api", { user: value }).reason
       assert_equal ["user", value.to_s], played.requests.last[3][0]
     end
+  end
+
+  def test_another_fallback_of_a_call_raises_before_the_request
+    calls = %i[acquire hit peek].map { |name| ->(given) { client.public_send(name, "api", fallback: given) } }
+    calls << ->(given) { client.limit("api", fallback: given) { flunk } }
+    calls.product(["20/s", false, {}]).each do |call, given|
+      error = assert_raises(ArgumentError) { call.call(given) }
+      assert_match(/the fallback of a call is made once: FALLBACK = Tidegate::Fallback.new.*; not #{given.inspect}/, error.message)
+    end
+    assert_empty granting.requests
+    assert client.hit("api", fallback: Tidegate::Fallback.new("20/s")).allowed? && client.hit("api", fallback: nil).allowed?
   end
 
   def test_the_timeout_of_the_environment

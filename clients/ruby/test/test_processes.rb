@@ -109,17 +109,24 @@ class TestProcesses < Support::Case
     assert_same last, client.instance_variable_get(:@idle).last
   end
 
-  def test_no_descriptor_left_opens_no_breaker
+  # Each attempt without a descriptor collects all garbage.
+  def test_no_descriptor_left_pauses_connecting_and_opens_no_breaker
     played
     client.acquire("api").release
     client.close
+    clock = still_clock
     well = in_child do
       _, most = Process.getrlimit(:NOFILE)
       Process.setrlimit(:NOFILE, 3, most)
-      missed = reasons(hits(client, 5))
-      checked = client.check
+      pauses = Array.new(7) do
+        missed = reasons(hits(client, 3)).uniq + [client.check, client.stats[:breaker_open]]
+        clock.now += pause = client.instance_variable_get(:@shortage_pause)
+        [pause, *missed]
+      end
       Process.setrlimit(:NOFILE, 64, most)
-      [missed, checked, reasons(hits(client, 2)), client.stats[:connections]] == [["unreachable"] * 5, false, [nil, nil], 1]
+      answered = [reasons(hits(client, 2)), client.stats[:connections]]
+      [pauses.transpose, answered] == [[[0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0], ["unreachable"] * 7, *[[false] * 7] * 2],
+                                       [[nil, nil], 1]]
     end
     assert well
   end

@@ -94,7 +94,8 @@ class TestWire < Support::Case
       (1..7).to_h { |i| ["k#{i}", "v"] } => [(1..7).flat_map { |i| ["k#{i}", "v"] }],
       (1..8).to_h { |i| ["k#{i}", "v"] } => [(1..8).flat_map { |i| ["k#{i}", "v"] }],
       (1..16).to_h { |i| ["k#{i}", "v"] } => [(1..16).flat_map { |i| ["k#{i}", "v"] }],
-      [{ a: "1" }, { b: "2" }] => [%w[a 1], %w[b 2]]
+      [{ a: "1" }, { b: "2" }] => [%w[a 1], %w[b 2]],
+      Struct.new(:user, :ip).new("u1") => [%w[user u1]], { a: "1" }.each => [%w[a 1]]
     }
     table.each { |given, expected| assert_equal expected, descriptors(given), given.inspect[0, 60] }
   end
@@ -102,8 +103,8 @@ class TestWire < Support::Case
   def test_invalid_requests_are_not_encoded
     [(1..17).to_h { |i| ["k#{i}", "v"] }, { "a/b" => nil }, (1..17).map { |i| ["k#{i}", "v"] }, { "a:b" => "1" }, { "a/b" => "1" },
      { "" => "1" }, { "a\n" => "1" }, { "a\u0085" => "1" }, { "k" * 65 => "1" }, { "é" * 33 => "1" }, { 1 => "1" },
-     { "\xff" => "1" }, { nil => "1" }].each do |given|
-      assert_raises(Tidegate::Fault, given.inspect[0, 60]) { written(given) }
+     { "\xff" => "1" }, { nil => "1" }, { a: BasicObject.new }, %w[user u1], [%w[user u1 more]], "user", 7].each do |given|
+      assert_raises(Tidegate::Fault) { written(given) }
     end
   end
 

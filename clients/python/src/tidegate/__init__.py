@@ -4,7 +4,7 @@
 
 No call raises because of the daemon or outlasts its deadline (20 ms); without a reply the decision is *allow*, with
 `degraded` and `reason` set. This file, `protocol.py` and `connection.py` work alone and can be copied; the other files
-are imported on first use.
+are imported with the first client, or on first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
-from .connection import Connection, beside
+from .connection import Connection
 from .protocol import (
     ACQUIRE,
     CHARGE,
@@ -44,6 +44,7 @@ from .protocol import (
     OnFailure,
     Outcome,
     Verdict,
+    beside,
     check_word,
     decode,
     encode,
@@ -71,8 +72,9 @@ STATUSES, GRANTS = (200, 429, 503, 200, 403), (0, 3)
 SHOWN = ("domain", "rule", "limit", "remaining", "retry_after", "lease", "digest", "reason")
 new, Match = object.__new__, re.Match
 ABANDONED_MAX, LOGGED_MAX = 512, 100
+BESIDE = ("answers", "connect_error", "decorators", "gunicorn_slots", "log_texts", "page", "signals")
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections; IDLE_KEPT of them stay open after IDLE_SECONDS
-TIMEOUT_MAX = 10  # seconds; of the environment
+TIMEOUT_MAX, SLOTS_MAX = 10, (1 << 32) - 1  # seconds; of the protocol
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; jitter shortens a pause (s) to 50 to 100 %
 STOPPED = Fault("the daemon did not answer before", "breaker")
 
@@ -224,10 +226,10 @@ class Options:
         options: Map = {} if self.idem is None else {"idem": self.idem}
         for name, seconds in self.times:
             if seconds is not None:
-                if not isinstance(seconds, (int, float)) or not -math.inf < seconds < math.inf:
+                if not isinstance(seconds, (int, float)) or not abs(seconds) < 1e308:
                     raise Fault("queued and max_wait are numbers of seconds", "invalid")
                 # Rounded up, but 0.07 * 1e6 is above 70 000.
-                options[name] = min(max(0, math.ceil(round(seconds * 1e6, 3))), (1 << 63) - 1)
+                options[name] = math.ceil(round(min(max(0, seconds), 1e12) * 1e6, 3))
         return options
 
 
@@ -281,13 +283,17 @@ class Client:
                 timeout = float(text) / 1000
             else:
                 self._log(f'TIDEGATE_TIMEOUT_MS is "{text:.40}", not above 0 and up to 10000: the timeout is 20 ms')
-        if timeout <= 0 or slots < 0:
-            raise ValueError("the timeout is above 0 s, slots are 0 or more")
-        self._path, self._timeout = os.fsdecode(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
+        fits = isinstance(slots, int) and slots is not True and 0 <= slots <= SLOTS_MAX
+        if not (fits and 0 < timeout <= TIMEOUT_MAX):
+            raise ValueError(f"the timeout is above 0 s, at most {TIMEOUT_MAX} s; slots are 0 to {SLOTS_MAX}, an int")
+        path = os.fsencode(socket or os.environ.get("TIDEGATE_SOCKET", ""))  # raises a ValueError for other text
+        self._path, self._timeout = os.fsdecode(path), timeout
         self._pool, self._info = encode_name(pool), Map(client=f"python/{__version__}", pool=pool, slots=slots)
         off = os.environ.get("TIDEGATE_DISABLE", "")
         self._slots, self._enabled, self._off = slots, enabled and off in ("", "0"), off
         self._fallback = None if fallback is None else beside("fallback", "Fallback")(fallback)
+        for file in BESIDE:  # imported now: a call may have no free descriptor
+            beside(file, "__name__", "")
         self._open, self._refuses = list[weakref.ref[Connection]](), False  # whether a request had "refuse"
         self._begin()
         _CLIENTS.add(self)
@@ -366,7 +372,7 @@ class Client:
     def signal(self, name: str, value: float) -> None:
         """Reports a utilization of this process, from 0 to 1; the daemon drops it after 3 s."""
         try:
-            if not isinstance(value, (int, float)) or math.isnan(value):
+            if not isinstance(value, (int, float)) or value != value:  # NaN
                 raise Fault("a signal's value is a number from 0 to 1", "invalid")
             elements = [self._pool, encode_name(name), encode(round(1000 * min(max(value, 0), 1)))]
         except Fault as fault:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import _socket
 import errno
 import functools
-import importlib
 import os
 import re
 import select
@@ -31,6 +30,7 @@ from .protocol import (
     WELCOME,
     Fault,
     Map,
+    beside,
     decode,
     encode,
     error_fault,
@@ -39,22 +39,10 @@ from .protocol import (
 
 BLOCKING_MIN = 0.01  # seconds: shorter deadlines need polling
 GRACE = 0.002  # seconds for the reply, if this process used up the deadline before it wrote the request
-PATH_BYTES_MAX, REPLY_BYTES, READ_BYTES = 107, 256, 4_096  # REPLY_BYTES: first read; allocated faster
+PATH_BYTES_MAX, REPLY_BYTES, READ_BYTES = 107, 256, FRAME_MAX  # REPLY_BYTES: first read; allocated faster
 SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 _SILENT = struct.Struct(">IBBB").pack
 no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGATE_SOCKET".format
-
-
-@functools.lru_cache(None)
-def beside(file: str, name: str, alone: Any = None) -> Any:
-    """Imports `name` from a file of this package. Without the file: `alone`, or an ImportError that names it."""
-    try:
-        return getattr(importlib.import_module(f"{__package__}.{file}"), name)
-    except ImportError as error:
-        if alone is None:
-            text = f"{name} needs {file}.py of tidegate in one folder with __init__.py: {error}"
-            raise ImportError(text) from error
-        return alone
 
 
 class Socket(_socket.socket):
@@ -168,11 +156,14 @@ class Connection:
                         self.leaving = self.leaving or what == INTERNAL
                         return fault
                     raise fault
-                if kind != GOODBYE and not (hello and kind == WELCOME and what == 1):
+                if not ((kind == GOODBYE and not self.leaving) or (hello and (kind, what) == (WELCOME, 1))):
                     raise Fault(text)
                 self.leaving, self.welcome = self.leaving or kind == GOODBYE, self.welcome or kind == WELCOME
             if end > 4 + FRAME_MAX:
                 raise Fault(beside("log_texts", "oversized", "malformed frame {!r:.20}".format)(self.rest))
+            if not deadline:
+                raise Fault("the daemon did not answer in time", "timeout")
+            deadline = deadline if monotonic() < deadline else 0.0  # after it, one last read
             self.rest += self._receive(deadline)
 
     def _receive(self, deadline: float) -> bytes:

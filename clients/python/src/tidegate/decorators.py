@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from . import CallOptions, Client, Decision
-from .connection import beside
-from .protocol import Cost, Fault, OnFailure, check_word, encode_cost, encode_name, request
+from .protocol import Cost, Fault, OnFailure, beside, check_word, encode_cost, encode_name, request
 from .signals import from_signal
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Independent of frameworks: each middleware passes a request as `Seen`.
 from __future__ import annotations
 
 import inspect
+import ipaddress
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from . import Decision
 from .answers import PROBLEMS, problem
-from .connection import beside
 from .decorators import WrongResult, callback_failed, check_name, check_names
-from .protocol import PAIRS_MAX, Cost, Fault, Outcome, check_word, encode_cost
+from .protocol import PAIRS_MAX, Cost, Fault, Outcome, beside, check_word, encode_cost
 from .protocol import OnFailure as Action
 from .signals import from_signal
 
@@ -280,8 +280,6 @@ def queued(text: str, now: float) -> float | None:
 
 def client_address(peer: str, forwarded: str, proxies: Any) -> str:
     """Returns the caller: the nearest hop that is not a trusted proxy. Hops left of it may be forged."""
-    import ipaddress
-
     hops = [_without_port(hop) for hop in forwarded.split(",")] + [peer]
     if isinstance(proxies, int):
         hops = hops[-1 - proxies :][:1] if len(hops) > proxies else hops[:1]
@@ -303,8 +301,6 @@ def client_address(peer: str, forwarded: str, proxies: Any) -> str:
 
 def _is_proxy(peer: str, proxies: Any) -> bool:
     """True if the peer is a trusted proxy; a Unix socket's peer has no address and is trusted if any proxy is."""
-    import ipaddress
-
     if isinstance(proxies, int):
         return proxies > 0
     try:
@@ -323,8 +319,6 @@ def _without_port(hop: str) -> str:
 
 
 def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
-    import ipaddress
-
     return tuple(ipaddress.ip_network(proxy) for proxy in ([proxies] if isinstance(proxies, str) else proxies))
 
 

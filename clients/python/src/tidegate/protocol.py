@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
+import importlib
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,18 @@ def raised_here(error: BaseException) -> bool:
     """
     trace = error.__traceback__
     return bool(error.args) and trace is not None and trace.tb_next is None
+
+
+@functools.lru_cache(None)
+def beside(file: str, name: str, alone: Any = None) -> Any:
+    """Imports `name` from a file of this package. Without the file: `alone`, or an ImportError that names it."""
+    try:
+        return getattr(importlib.import_module(f"{__package__}.{file}"), name)
+    except (ImportError, OSError) as error:
+        if alone is None:
+            text = f"{name} needs {file}.py of tidegate in one folder with __init__.py: {error}"
+            raise ImportError(text) from error
+        return alone
 
 
 # Heads of values: (first byte of the short form, its sizes are below this, first byte of longer forms, their widths).
@@ -221,9 +234,7 @@ def _text(value: object, name: object = "idem") -> bytes:
         try:
             text = "" if value is None else str(value)
         except Exception as error:
-            from .signals import from_signal
-
-            if from_signal(error):
+            if beside("signals", "from_signal", bool)(error):
                 raise
             raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
         # Each object, and each function, would be another caller.

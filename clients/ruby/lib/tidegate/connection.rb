@@ -6,7 +6,7 @@ require_relative "protocol"
 
 module Tidegate
   ID_MIN, ID_MAX = 0x100, 0xffff # then another connection: ids are never reused, since leases refer to them
-  SMALL, CHUNK, SKB_BYTES, QUIET = 256, 4_096, 1_440, Socket::MSG_NOSIGNAL | Socket::MSG_DONTWAIT
+  SMALL, SKB_BYTES, QUIET = 256, 1_440, Socket::MSG_NOSIGNAL | Socket::MSG_DONTWAIT
   OVERSLEPT, GRACE = 0.002, 0.005 # seconds: after waking up OVERSLEPT late, the daemon gets GRACE more
 
   # Runs the block under the lock; in a trap handler, which cannot lock, without it.
@@ -65,9 +65,10 @@ module Tidegate
     end
 
     # Returns the reply, a Decision or elements, or nil if it has not arrived. Raises a Fault for any other message.
+    # Reads twice at most, whatever the daemon sends.
     def read(wanted)
       room = SMALL
-      while (got = @socket.read_nonblock(room, exception: false)) != :wait_readable
+      while room && (got = @socket.read_nonblock(room, exception: false)) != :wait_readable
         raise EOFError if got.nil?
 
         @unread = 0 # a reply proves that the daemon read everything before
@@ -77,7 +78,7 @@ module Tidegate
         end
 
         @in << got
-        room, reply = CHUNK, next_reply(wanted)
+        room, reply = (FRAME_MAX if room == SMALL), next_reply(wanted)
         return reply if reply
       end
     rescue SystemCallError, IOError => e
@@ -126,7 +127,7 @@ module Tidegate
         return kind == DECISION ? Decision.from(fields, nil, self, about) : fields if kind == wanted && mine
 
         refuse(about, fields) if kind == ERROR
-        unless kind == GOODBYE || (!@welcome && [kind, about, fields[0]] == [WELCOME, 0, 1])
+        unless (kind == GOODBYE && !@leaving) || (!@welcome && [kind, about, fields[0]] == [WELCOME, 0, 1])
           raise Fault, "the daemon answered #{kind}: #{fields.inspect[0, 200]}"
         end
 
@@ -240,6 +241,14 @@ module Tidegate
       raise ArgumentError, "fallback: a Hash without rates; help: write \"20/s\"" if @rates.empty?
 
       @lock, @buckets, @learned = Monitor.new, {}, {}
+    end
+
+    # Validates the fallback of a call.
+    def self.check(given)
+      return if given.nil? || given.is_a?(Fallback)
+
+      raise ArgumentError, "the fallback of a call is made once: FALLBACK = Tidegate::Fallback.new(\"20/s\"); " \
+                           "not #{given.inspect[0, 99]}"
     end
 
     # Remembers the binding rule of requests with this domain and attribute names.

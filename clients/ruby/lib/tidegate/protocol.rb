@@ -191,14 +191,21 @@ module Tidegate
       nil
     end
 
-    def descriptor(given, out)
-      fits = given.nil? || given.respond_to?(:each)
-      raise Fault.new("attributes are a Hash, not a #{given.class}", "invalid") unless fits
+    # Returns attributes as a Hash or an Array of pairs. Raises a Fault for others.
+    def fields(given)
+      return given || {} if given.nil? || given.is_a?(Hash)
 
+      each = %i[each_pair each].find { |method| given.respond_to?(method) }
+      pairs = given.to_enum(each).to_a if each
+      fits = pairs&.all? { |pair| pair.instance_of?(Array) && pair.size == 2 }
+      fits ? pairs : raise(Fault.new("attributes are a Hash or pairs, not #{given.class}", "invalid"))
+    end
+
+    def descriptor(given, out)
       at, count = (out << 0x90).bytesize - 1, 0
-      given&.each do |key, value|
+      fields(given).each do |key, value|
         name = NAMES[key] || name(key)
-        unless value.instance_of?(String) && (size = value.bytesize) < 32 && value.ascii_only?
+        unless String === value && (size = value.bytesize) < 32 && value.ascii_only?
           size = (value = text(value, name: key).b).bytesize
         end
         next if size == 0
@@ -214,7 +221,7 @@ module Tidegate
 
     # Returns the text of an attribute, the end of a long one replaced by a digest; empty for nil.
     def text(value, most = VALUE_MAX, kept = VALUE_KEPT, name: "idem")
-      text = utf8(value.instance_of?(String) ? value : string(value, name))
+      text = utf8(string(value, name))
       text.bytesize > most ? "#{text.byteslice(0, kept).scrub('')}~#{digest(text)}" : text
     end
 
@@ -222,7 +229,8 @@ module Tidegate
 
     # Returns an idempotency key as text or bytes, shortened by a digest above 64 bytes; nil if empty.
     def idem(key)
-      key = key.is_a?(String) && key.encoding == BINARY ? key : utf8(string(key))
+      text = string(key)
+      key = key.equal?(text) && text.encoding == BINARY ? text : utf8(text)
       return key.empty? ? nil : key if key.bytesize <= IDEM_MAX
 
       kept = key.byteslice(0, IDEM_KEPT)
@@ -231,8 +239,11 @@ module Tidegate
 
     # Converts a value, deferring exceptions of other threads, so that only those of its `to_s` are rescued.
     def string(value, name = "idem")
-      return value.name if value.instance_of?(Symbol)
-      return value.to_s if value.instance_of?(Integer)
+      case value # also a BasicObject
+      when String then return value
+      when Symbol then return value.name
+      when Integer then return value.to_s
+      end
 
       text = Thread.handle_interrupt(NEVER) do
         "#{value}" # rubocop:disable Style/RedundantInterpolation -- a String whatever `to_s` returns
@@ -240,7 +251,7 @@ module Tidegate
         raise Fault.new("a value has no text: #{e.class}", "invalid")
       end
       # The text of an object without its own, #<User:0x…>: each object would be another caller.
-      return text if value.is_a?(String) || !text.b.match?(/:0x\h{8}/) || !text.b.include?("#<")
+      return text if !text.b.match?(/:0x\h{8}/) || !text.b.include?("#<")
 
       raise Fault.new("the attribute #{name} has no text; help: send its id", "invalid")
     end
@@ -255,12 +266,12 @@ module Tidegate
     # Returns descriptors as pairs of names and texts, without empty ones.
     def pairs(given)
       given = [given] unless given.instance_of?(Array) && given.first.is_a?(Hash)
-      given.map { |one| (one || {}).map { |name, value| [name.to_s, text(value)] }.reject { |_, text| text.empty? } }
+      given.map { |one| fields(one).map { |name, value| [name.to_s, text(value)] }.reject { |_, text| text.empty? } }
     end
 
     # Replaces the longest values of the descriptors by digests until they are `over` bytes shorter.
     def shortened(given, over)
-      given = given.map { |pairs| (pairs || {}).map { |name, value| [name, text(value)] }.uniq(&:first) }
+      given = given.map { |pairs| fields(pairs).map { |name, value| [name, text(value)] }.uniq(&:first) }
       while over.positive?
         longest = given.flatten(1).max_by { |_, text| text.bytesize } || [nil, ""]
         raise Fault.new("it does not fit into a frame", "invalid") if longest[1].bytesize <= 33
