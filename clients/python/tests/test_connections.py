@@ -67,18 +67,6 @@ async def leaving(played):
     ac.close()
 
 
-def test_a_second_goodbye_ends_the_call(played, client):
-    """Frames without end keep no call."""
-    played.script = lambda connection, message: GOODBYE * 1_000
-    assert client.hit("api").reason == "protocol" and client.stats()["connections"] == 0
-
-    async def main():
-        ac = tidegate.AsyncClient(played.path, timeout=PATIENT)
-        assert (await ac.hit("api")).reason == "protocol" and ac.stats()["connections"] == 0
-
-    asyncio.run(main())
-
-
 def test_after_the_deadline_a_reply_is_read_once(played, client, monkeypatch):
     connection, reads = client._checkout(), []
     monkeypatch.setattr(tidegate.connection, "GRACE", -1.0)

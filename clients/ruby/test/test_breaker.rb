@@ -163,13 +163,7 @@ class TestBreaker < Support::Case
     end
   end
 
-  # Frames without end keep no call: a second GOODBYE ends the connection, and each read is followed by the deadline.
-  def test_a_second_goodbye_ends_the_call
-    played.script = ->(_, _) { Support.frame([4, nil, "idle"]) * 1_000 }
-    assert_equal ["protocol"], reasons(hits(client))
-    assert_equal 0, client.stats[:connections]
-  end
-
+  # Frames without end keep no call.
   def test_a_reply_is_read_at_most_twice_before_the_deadline_counts
     reads = 0
     socket = Object.new

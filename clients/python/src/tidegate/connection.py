@@ -156,7 +156,7 @@ class Connection:
                         self.leaving = self.leaving or what == INTERNAL
                         return fault
                     raise fault
-                if not ((kind == GOODBYE and not self.leaving) or (hello and (kind, what) == (WELCOME, 1))):
+                if not (kind == GOODBYE or (hello and (kind, what) == (WELCOME, 1))):
                     raise Fault(text)
                 self.leaving, self.welcome = self.leaving or kind == GOODBYE, self.welcome or kind == WELCOME
             if end > 4 + FRAME_MAX:

@@ -229,7 +229,7 @@ class Pipe:
             self._finish(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
             self._finish(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
-        elif kind == GOODBYE and not self.goodbye:
+        elif kind == GOODBYE:
             self.leaving = self.goodbye = True
         elif hello and (kind, what) == (WELCOME, 1):
             self.welcome = True

@@ -127,7 +127,7 @@ module Tidegate
         return kind == DECISION ? Decision.from(fields, nil, self, about) : fields if kind == wanted && mine
 
         refuse(about, fields) if kind == ERROR
-        unless (kind == GOODBYE && !@leaving) || (!@welcome && [kind, about, fields[0]] == [WELCOME, 0, 1])
+        unless kind == GOODBYE || (!@welcome && [kind, about, fields[0]] == [WELCOME, 0, 1])
           raise Fault, "the daemon answered #{kind}: #{fields.inspect[0, 200]}"
         end
 
