@@ -135,7 +135,7 @@ impl fmt::Debug for SyncPlan {
     }
 }
 
-/// The longest wait for Redis at a start: clients wait meanwhile, and then pass.
+/// The longest wait for Redis at a start. Requests wait meanwhile, and pass after the deadlines of their clients.
 const CONTACT_MAX: Duration = Duration::from_millis(250);
 
 /// The queue of requests that wait for remote checks: more than come in ten milliseconds.

@@ -1,10 +1,10 @@
 //! A flood of new keys stays within the budget; limited keys stay limited.
 
 use tidegate::clock::Now;
-use tidegate::engine::{Decider, Engine, EngineOptions, HashKey, Mode, Op, Verdict};
+use tidegate::engine::{Decider, Engine, EngineOptions, Op, Verdict};
 
 use crate::counting::{held, most};
-use crate::{ALGORITHMS, SECOND, ask, engine, hit, one_of_each, rules};
+use crate::{ALGORITHMS, SECOND, ask, engine, engines, hit, one_of_each, rules};
 
 /// Keys that were refused before the flood.
 const WATCHED: u32 = 1_000;
@@ -149,11 +149,7 @@ fn restart_keeps_full_tables() {
     let at = 1_000 * 3_600 * SECOND;
     (0..100_000).for_each(|user| assert!(hit(&mut decider, kind, &user.to_string(), at)));
     assert!(before.totals().evictions > 0);
-    let after = Engine::new(EngineOptions {
-        hash_key: HashKey::from_bytes([7; 16]),
-        mode: Mode::Enforce,
-        memory_bytes_max: budget,
-    });
+    let after = Engine::new(EngineOptions { memory_bytes_max: budget, ..engines::options() });
     let (keys, now) = (before.keys(), Now::at_nanos(at));
     let mut putting = after.putting_back(now);
     before.copy_out(now, &mut |entry| putting.put(entry).unwrap());

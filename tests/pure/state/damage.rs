@@ -189,7 +189,7 @@ fn kept(bytes: &[u8]) -> Vec<String> {
     let mut entries = Vec::new();
     engine.copy_out(s(13), &mut |entry| match entry {
         SnapshotEntry::Buckets(buckets) => entries.extend(buckets.iter().map(|bucket| format!("{bucket:?}"))),
-        // The tables of that version had other numbers of requests.
+        // The leases in that file are of requests with the id 0.
         entry => entries.push(format!("{entry:?}").replace("request: 1,", "request: 0,")),
     });
     entries.sort();
