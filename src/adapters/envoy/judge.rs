@@ -17,7 +17,6 @@ use crate::protocol::{
     CheckRequest, Code, DESCRIPTORS_MAX, Mode, RequestFrame, RequestOptions, UnitsField, is_name,
 };
 
-/// The context of a request.
 #[derive(Debug)]
 pub(super) struct Judge<'h> {
     pub(super) state: &'h AdapterState,
@@ -25,7 +24,6 @@ pub(super) struct Judge<'h> {
     pub(super) link: &'h SharedLink,
 }
 
-/// The answer, and whether it refuses.
 #[derive(Debug)]
 pub(super) struct Judged {
     pub(super) response: RateLimitResponse,
@@ -81,7 +79,6 @@ impl Judge<'_> {
         Ok(statuses::combine(&decided, request.descriptors.len(), &domain))
     }
 
-    /// Judges the descriptors that have a limit of their own, each after the other.
     fn judge_own_limits(
         &self,
         request: &RateLimitRequest,
