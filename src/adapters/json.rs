@@ -22,16 +22,21 @@ pub(super) fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
 }
 
 pub(super) fn named_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NamedTexts, D::Error> {
-    let JsonObject(texts) = JsonObject::<LossyText>::deserialize(deserializer)?;
-    Ok(texts.into_iter().map(|(name, LossyText(text))| (name, text)).collect())
+    let JsonObject(texts) = JsonObject::<Option<LossyText>>::deserialize(deserializer)?;
+    Ok(texts.into_iter().map(|(name, text)| (name, present(text))).collect())
 }
 
 pub(super) fn descriptors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NamedTexts>, D::Error> {
-    let read: Vec<Vec<(LossyText, LossyText)>> = Deserialize::deserialize(deserializer)?;
-    let texts = |pairs: Vec<(LossyText, LossyText)>| {
-        pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect()
+    let read: Vec<Vec<(LossyText, Option<LossyText>)>> = Deserialize::deserialize(deserializer)?;
+    let texts = |pairs: Vec<(LossyText, Option<LossyText>)>| {
+        pairs.into_iter().map(|(name, value)| (name.0, present(value))).collect()
     };
     Ok(read.into_iter().map(texts).collect())
+}
+
+/// Returns the text of a value; `null` is as an empty one, which counts as absent.
+fn present(value: Option<LossyText>) -> String {
+    value.map_or_else(String::new, |LossyText(text)| text)
 }
 
 /// A number of requests, or of each unit.

@@ -12,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,7 +20,7 @@ use tracing::{debug, info};
 
 use super::handler::{AdapterPeer, HttpHandler, Token};
 use super::sessions::HttpSessions;
-use super::{AdapterProtocol, AdapterState, envoy, resp};
+use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
 use crate::server::{Listener, QueueMembership, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
@@ -127,29 +127,51 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 /// Serves one connection to its end: one request after the other.
 async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    socket: S,
+    mut socket: S,
     handler: HttpHandler,
-    _permit: AdapterPermit,
+    permit: AdapterPermit,
     stop: CancellationToken,
 ) {
     let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(socket), service);
-    let mut served = pin!(served);
-    let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        // The stop, or the end of the time.
-        _ = tokio::time::timeout(CONNECTION_MAX, stop.cancelled()) => {
-            served.as_mut().graceful_shutdown();
-            tokio::time::timeout(LAST_ANSWER_MAX, served).await.unwrap_or(Ok(()))
+    let ended = {
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .max_headers(HEADERS_MAX)
+            .serve_connection(TokioIo::new(&mut socket), service);
+        let mut served = pin!(served);
+        tokio::select! {
+            ended = served.as_mut() => ended,
+            // The stop, or the end of the time.
+            _ = tokio::time::timeout(CONNECTION_MAX, stop.cancelled()) => {
+                served.as_mut().graceful_shutdown();
+                tokio::time::timeout(LAST_ANSWER_MAX, served).await.unwrap_or(Ok(()))
+            }
         }
     };
     if let Err(error) = ended {
         debug!(%error, "an HTTP connection failed");
+        if error.is_parse_too_large() {
+            permit.state.counters.count(AnswerKind::Rejected);
+        }
     }
+    discard_rest(&mut socket).await;
+}
+
+/// Reads what the peer still writes, so that it receives the answer and no error: to a proxy an error may mean that
+/// requests pass.
+async fn discard_rest(socket: &mut (impl AsyncRead + Unpin)) {
+    let discarded = async {
+        let (mut left, mut part) = (DISCARDED_BYTES_MAX, vec![0; DISCARDED_AT_ONCE]);
+        while left > 0 {
+            match socket.read(&mut part).await {
+                Ok(read @ 1..) => left = left.saturating_sub(read),
+                Ok(0) | Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_TIME_MAX, discarded).await;
 }
 
 /// The connections: their tasks, and the use of each user.
@@ -259,6 +281,16 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The cookies that a proxy passes on are long.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
+
+/// As many as fit in a head are read by most servers; hyper's own default is 100.
+const HEADERS_MAX: usize = 2_000;
+
+/// Servers in Go take heads of 1 MiB.
+const DISCARDED_BYTES_MAX: usize = 4 << 20;
+
+const DISCARDED_AT_ONCE: usize = 16 * 1_024;
+
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A client that does not read keeps its permit no longer.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(600);

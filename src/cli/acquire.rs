@@ -93,14 +93,14 @@ impl Args {
         let request = |id| RequestFrame::Acquire(self.request.check(id));
         let answered = retry_unread(|| holder.ask(request, descriptors, |reply| self.leave(reply)));
         match answered {
-            Ok(leave) => Ok(leave?),
+            Ok(leave) => Ok(leave),
             Err(failure) => Ok(Leave::without_decision(&self.request.undecided(failure)?)),
         }
     }
 
-    fn leave(&self, reply: &WireReply<'_>) -> io::Result<Leave> {
+    fn leave(&self, reply: &WireReply<'_>) -> Leave {
         let WireReply::Decision(decision) = reply else {
-            return Ok(Leave::without_decision(&self.request.on_failure.undecided(OTHER_REPLY.to_owned())));
+            return Leave::without_decision(&self.request.on_failure.undecided(OTHER_REPLY.to_owned()));
         };
         let lease = decision.lease;
         match decision.verdict {
@@ -108,15 +108,16 @@ impl Args {
                 if let Some(text) = not_limited(decision) {
                     log::plainly(&format!("tidegate: {text}"));
                 }
-                Ok(Leave::Run { lease, wait: Duration::ZERO })
+                Leave::Run { lease, wait: Duration::ZERO }
             }
             Verdict::Wait => {
                 let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
-                Ok(Leave::Run { lease, wait })
+                Leave::Run { lease, wait }
             }
             Verdict::Limit | Verdict::Shed | Verdict::Deny => {
-                print_text(decision, &mut io::stderr())?;
-                Ok(Leave::Refused(EX_TEMPFAIL))
+                // Refused all the same if it cannot be printed.
+                let _ = print_text(decision, &mut io::stderr());
+                Leave::Refused(EX_TEMPFAIL)
             }
         }
     }

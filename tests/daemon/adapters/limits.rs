@@ -65,6 +65,22 @@ fn ends_half_requests_and_serves_others_meanwhile() {
 }
 
 #[test]
+fn reads_large_heads_to_their_end() {
+    let daemon = with_http("");
+    let fields: Vec<String> = (0..500).map(|n| format!("x-{n}: y")).collect();
+    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    assert_eq!(exchange(&mut connect(&daemon), HIT, &fields, &body()).json()["degraded"], false);
+    let mut http = connect(&daemon);
+    http.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("{HIT} HTTP/1.1\r\nhost: x\r\ncookie: {}\r\n\r\n", "x".repeat(1_000_000));
+    http.write_all(head.as_bytes()).expect("a proxy takes an error for a daemon that is down");
+    let mut read = String::new();
+    http.read_to_string(&mut read).unwrap();
+    assert!(read.starts_with("HTTP/1.1 431 "), "{read:?}");
+    assert_eq!(metric(&daemon, r#"tidegate_http_answers_total{answer="rejected"}"#), Some(1.0));
+}
+
+#[test]
 fn answers_the_requests_in_flight_at_the_end() {
     let mut daemon = with_http("");
     let mut http = connect(&daemon);

@@ -72,6 +72,11 @@ fn verdicts() -> Vec<(&'static str, Value, Value)> {
             json!({"domain": "shop", "attributes": {"user": ""}}),
             json!({"verdict": "allow", "rule": null}),
         ),
+        (
+            "hit",
+            json!({"domain": "shop", "attributes": {"user": null}}),
+            json!({"verdict": "allow", "rule": null}),
+        ),
     ]
 }
 
