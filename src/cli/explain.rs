@@ -248,7 +248,7 @@ fn explain<'d>(domain: &'d Domain, request: &ExplainedRequest<'_>) -> Explained<
     let lists: Vec<_> = (behind..)
         .filter_map(|number| u32::try_from(number).ok())
         .zip(domain.lists())
-        .map(|(number, listed)| (listed, domain.why_not(number, attributes)))
+        .map(|(number, listed)| (listed, domain.why_not(number, listed.mode, attributes)))
         .collect();
     let speaks = |listed: &ListedEntry| listed.mode == Mode::Enforce;
     let first =
@@ -277,7 +277,7 @@ fn of_rule<'d>(
     request: &ExplainedRequest<'_>,
 ) -> ExplainFinding<'d> {
     let attributes = request.descriptors.attributes();
-    if let Some(why) = domain.why_not(number, attributes) {
+    if let Some(why) = domain.why_not(number, rule.mode, attributes) {
         return ExplainFinding { rule, stands: Err(MismatchReason::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);

@@ -459,8 +459,9 @@ impl InForce {
         let of = self.0.find_or_unlimited(domain);
         let counts_work = |rule: &Rule| matches!(rule.limit.quota(), Some(Quota::Concurrency(_)));
         let mut of_work = of.domain.rules().iter().zip(0..).filter(|(rule, _)| counts_work(rule));
-        if let Some((rule, _)) = of_work.find(|(_, number)| of.domain.why_not(*number, attributes).is_none())
-        {
+        let matches =
+            |(rule, number): &(&Rule, u32)| of.domain.why_not(*number, rule.mode, attributes).is_none();
+        if let Some((rule, _)) = of_work.find(matches) {
             return format!("{text} but {}, of work in progress: use ACQUIRE in place of HIT", rule.name);
         }
         let (unused, used) = (of.domain.unused(attributes), of.domain.attribute_names());
