@@ -21,7 +21,7 @@ use tracing::{debug, info};
 use super::handler::{AdapterPeer, HttpHandler, Token};
 use super::sessions::HttpSessions;
 use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
-use crate::server::{Listener, QueueMembership, retry_until_open};
+use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
@@ -203,6 +203,7 @@ pub(super) struct AdapterPermit {
     user: u32,
 }
 
+    memory: AdapterMemory,
 impl AdapterPermits {
     /// Takes a permit: of HTTP a quarter of all connections and half of those of a user, of RESP and Envoy half as many. Each has a
     /// connection to a decision thread, and so has each session; some remain for the socket.
@@ -217,7 +218,8 @@ impl AdapterPermits {
         }
         of_user.open += 1;
         state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
-        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user })
+        let memory = state.connector.count_memory(user);
+        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user, memory })
     }
 
     /// Serves a connection in the time of its user.
@@ -248,6 +250,7 @@ impl RequestBytes<'_> {
             self.bytes += bytes;
         }
         has_room
+            self.permit.memory.add(bytes);
     }
 }
 
@@ -258,6 +261,7 @@ impl Drop for RequestBytes<'_> {
         }
     }
 }
+        self.permit.memory.remove(self.bytes);
 
 impl Drop for AdapterPermit {
     fn drop(&mut self) {

@@ -60,7 +60,7 @@ pub use fleet::{
     FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, KeyCheckReply,
     NextIncrease, RedisLevel, ShareReply, ShareReport, SharedKey, WindowTurns,
 };
-pub use footprint::{KeyFootprint, bytes_per_rule_key, keys_within};
+pub use footprint::{KeyFootprint, KindsInUse, bytes_per_rule_key, keys_within};
 pub use leases::{
     ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
     WrongPool,

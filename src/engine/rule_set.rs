@@ -6,13 +6,14 @@ mod comparable;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use comparable::{describe_key, memory_kind, state_tag_and_salt};
+use comparable::{describe_key, state_tag_and_salt};
 pub(super) use comparable::{is_shared, permit_salt, share_tag_and_salt};
 
 use super::Engine;
 use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorControl, RuleName, digest_words};
 use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
+use super::footprint::memory_kinds;
 use super::gate::{Gate, PoolShedding};
 use super::memory::MemoryKind;
 use super::request::{Request, UNIT_REQUESTS};
@@ -200,16 +201,7 @@ impl CompiledRuleSet {
     }
 
     pub(super) fn memory_kinds(&self) -> Vec<MemoryKind> {
-        let mut kinds: Vec<MemoryKind> = self.quotas().map(memory_kind).collect();
-        let has_permits = kinds.contains(&MemoryKind::Permits);
-        kinds.extend(has_permits.then_some(MemoryKind::InProgress));
-        for (Rule { limit, .. }, _) in self.each_rule() {
-            kinds.extend(limit.block.map(|_| MemoryKind::Blocks));
-            let mut allowances = limit.allowances.iter().flatten();
-            let is_soft = allowances.any(|allowance| matches!(allowance.over, OverTreatment::Soft(_)));
-            kinds.extend(is_soft.then_some(MemoryKind::SoftStates));
-        }
-        kinds
+        self.each_rule().flat_map(|(rule, _)| memory_kinds(rule)).collect()
     }
 }
 
