@@ -193,7 +193,7 @@ final class Client
         }
         try {
             $this->logger === null ? error_log("tidegate: $text") : ($this->logger)("tidegate: $text");
-        } catch (\Exception) {
+        } catch (\Throwable) {
             // an application's logger must not fail its requests
         }
     }

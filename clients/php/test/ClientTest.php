@@ -402,6 +402,36 @@ final class ClientTest extends Base
         $this->assertSame($handler, self::handler()); // the client's handler of errors is gone
     }
 
+    // PHP starts a wait anew after each signal whose handler returns.
+    public function testSignalsDoNotExtendADeadline(): void
+    {
+        $daemon = $this->played();
+        $daemon->signal(SIGSTOP);
+        pcntl_async_signals(true);
+        pcntl_signal(SIGUSR1, static function () use (&$signals): void {
+            $signals++;
+        }, false);
+        [$parent, $signals] = [getmypid(), 0];
+        if (($pid = pcntl_fork()) === 0) {
+            for (;; usleep(20_000)) {
+                posix_kill($parent, SIGUSR1);
+            }
+        }
+        try {
+            $began = hrtime(true);
+            $decision = $this->client($daemon->path, timeout: 0.2)->hit('api');
+            $seconds = (hrtime(true) - $began) / 1e9;
+        } finally {
+            posix_kill($pid, SIGKILL);
+            pcntl_waitpid($pid, $status);
+            pcntl_signal(SIGUSR1, SIG_DFL);
+            $daemon->signal(SIGCONT);
+        }
+        $this->assertSame('timeout', $decision->reason);
+        $this->assertGreaterThan(2, $signals);
+        $this->assertLessThan(1.0, $seconds); // with waits anew until the last signal: never
+    }
+
     public function testACallInsideACallHasItsOwnConnection(): void
     {
         $daemon = $this->played(static function (array $m): array {
