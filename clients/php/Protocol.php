@@ -518,14 +518,15 @@ final class Wire
         foreach ($isSeveral ? $attributes : [$attributes] as $one) {
             $texts = [];
             foreach (is_iterable($one) ? $one : throw new \TypeError('descriptors are arrays') as $name => $value) {
-                $text = is_string($value) ? $value : self::text($value, (string) $name);
+                $name = is_scalar($name) ? (string) $name : ''; // of a generator it may be an object
+                $text = is_string($value) ? $value : self::text($value, $name);
                 if ($text !== '') {
                     $text = self::valid($text);
-                    $texts[] = self::name((string) $name);
+                    $texts[] = self::name($name);
                     $texts[] = strlen($text) > self::VALUE_MAX ? self::digest($text, self::VALUE_KEPT) : $text;
+                    count($texts) <= 2 * self::PAIRS_MAX || throw new Fault('more than 16 attributes', 'invalid');
                 }
             }
-            count($texts) <= 2 * self::PAIRS_MAX || throw new Fault('more than 16 attributes', 'invalid');
             $descriptors[] = $texts;
         }
         return count($descriptors) <= self::DESCRIPTORS_MAX ? $descriptors : throw new Fault('more than 8 descriptors', 'invalid');
@@ -566,10 +567,17 @@ final class Wire
 
     private static function text(mixed $value, string $name): string
     {
+        if ($value instanceof \Stringable) {
+            try {
+                return (string) $value;
+            } catch (\Throwable $error) {
+                throw new Fault("the attribute $name has no text: " . $error::class, 'invalid');
+            }
+        }
         return match (true) {
             $value === null => '',
             is_bool($value) => $value ? 'true' : 'false',
-            is_scalar($value), $value instanceof \Stringable => (string) $value,
+            is_scalar($value) => (string) $value,
             $value instanceof \BackedEnum => (string) $value->value,
             $value instanceof \DateTimeInterface => $value->format(\DateTimeInterface::RFC3339_EXTENDED),
             default => throw new Fault("the attribute $name has no text; help: send its id", 'invalid'),

@@ -565,7 +565,7 @@ final readonly class Decision
     /** Whether the daemon could not be asked. */
     public bool $degraded;
     /** Value of a refund's `of`. @internal */
-    public string|int|null $refundKey;
+    public Bytes|string|int|null $refundKey;
     /** Microseconds of the window, of the reset and of the retry. */
     private array $micros;
 

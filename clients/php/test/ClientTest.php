@@ -402,6 +402,39 @@ final class ClientTest extends Base
         $this->assertSame($handler, self::handler()); // the client's handler of errors is gone
     }
 
+    public function testRefusesValuesAndNamesThatCannotBeConverted(): void
+    {
+        $odd = new class () {
+            public function __toString(): string
+            {
+                throw new DomainException('secret');
+            }
+        };
+        $named = static fn (mixed $name): Generator => yield $name => 'u1';
+        $client = $this->client($this->played()->path);
+        foreach ([['user' => $odd], $named(['user']), $named(new stdClass()), $named(null)] as $attributes) {
+            $this->assertSame('invalid', $client->hit('api', $attributes)->reason);
+        }
+        $read = 0;
+        $many = (static function () use (&$read): Generator {
+            for (; $read < 1_000; $read++) {
+                yield "a$read" => 'v';
+            }
+        })();
+        $this->assertSame('invalid', $client->hit('api', $many)->reason);
+        $this->assertSame(16, $read); // the first that is too many
+    }
+
+    public function testABinaryIdemNamesARefund(): void
+    {
+        $daemon = $this->played(static fn (array $m): array => $m[0] === Wire::CHARGE ? [2, $m[1], true] : decision($m, ALLOW, 77));
+        $client = $this->client($daemon->path);
+        $granted = $client->hit('api', [], idem: "\xff\xfe");
+        $this->assertNull($granted->reason);
+        $this->assertTrue($client->charge('api', [], -1, of: $granted));
+        $this->assertSame("\xff\xfe", $daemon->seen(Wire::CHARGE)[0][5]->of->raw);
+    }
+
     // PHP starts a wait anew after each signal whose handler returns.
     public function testSignalsDoNotExtendADeadline(): void
     {

@@ -213,9 +213,8 @@ module Tidegate
         out << name
         size < 32 ? out << (0xa0 | size) << value : head(:str, size, out) << value
         count += 1
+        raise Fault.new("more than #{PAIRS_MAX} attributes", "invalid") if count > PAIRS_MAX
       end
-      raise Fault.new("more than #{PAIRS_MAX} attributes", "invalid") if count > PAIRS_MAX
-
       count < 8 ? out.setbyte(at, 0x90 | (2 * count)) : out[at, 1] = [0xdc, 2 * count].pack("Cn")
     end
 

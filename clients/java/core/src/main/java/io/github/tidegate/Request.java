@@ -96,10 +96,10 @@ record Request(int op, String domain, List<List<String>> descriptors, Cost cost,
                     texts.add(checkName(name));
                     texts.add(utf8(text).length > VALUE_MAX ? digest(text, VALUE_KEPT) : text);
                 }
+                if (texts.size() > 2 * PAIRS_MAX) {
+                    throw Fault.invalid("more than " + PAIRS_MAX + " attributes");
+                }
             });
-            if (texts.size() > 2 * PAIRS_MAX) {
-                throw Fault.invalid("more than " + PAIRS_MAX + " attributes");
-            }
             descriptors.add(texts);
         }
         return descriptors;
