@@ -89,7 +89,7 @@ pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 pub use crate::rules::shed::{Listen, SignalSource};
 
 /// The shared reserve of a pool over hosts.
-pub use crate::shed::{Claim, FleetSums, HostReadings};
+pub use crate::shed::{Claim, HostReadings, PoolLoad};
 
 use crate::clock::Now;
 use callers::CallerSketch;
