@@ -139,6 +139,8 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             .header_read_timeout(IDLE_MAX)
             .max_buf_size(HEAD_BYTES_MAX)
             .max_headers(HEADERS_MAX)
+            // A client that writes no more still reads its answer.
+            .half_close(true)
             .serve_connection(TokioIo::new(&mut socket), service);
         let mut served = pin!(served);
         tokio::select! {
@@ -201,9 +203,9 @@ pub(super) struct AdapterPermit {
     permits: Arc<AdapterPermits>,
     state: Arc<AdapterState>,
     user: u32,
+    memory: AdapterMemory,
 }
 
-    memory: AdapterMemory,
 impl AdapterPermits {
     /// Takes a permit: of HTTP a quarter of all connections and half of those of a user, of RESP and Envoy half as many. Each has a
     /// connection to a decision thread, and so has each session; some remain for the socket.
@@ -248,9 +250,9 @@ impl RequestBytes<'_> {
         if has_room {
             of_user.bytes += bytes;
             self.bytes += bytes;
+            self.permit.memory.add(bytes);
         }
         has_room
-            self.permit.memory.add(bytes);
     }
 }
 
@@ -259,9 +261,9 @@ impl Drop for RequestBytes<'_> {
         if let Some(of_user) = self.permit.permits.by_user.lock().get_mut(&self.permit.user) {
             of_user.bytes -= self.bytes;
         }
+        self.permit.memory.remove(self.bytes);
     }
 }
-        self.permit.memory.remove(self.bytes);
 
 impl Drop for AdapterPermit {
     fn drop(&mut self) {

@@ -1,9 +1,11 @@
 //! A daemon for one test, with its socket, settings, rules and log in a temporary directory.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
@@ -27,7 +29,7 @@ pub(crate) struct Plan {
     /// Lines of the settings file besides `rules`.
     pub(crate) settings: String,
     /// A script to run instead of the binary; `"$@"` is the daemon with its arguments.
-    pub(crate) shell: Option<&'static str>,
+    pub(crate) shell: Option<String>,
     pub(crate) arguments: Vec<String>,
 }
 
@@ -75,8 +77,8 @@ impl Plan {
         self
     }
 
-    pub(crate) fn shell(mut self, script: &'static str) -> Plan {
-        self.shell = Some(script);
+    pub(crate) fn shell(mut self, script: impl Into<String>) -> Plan {
+        self.shell = Some(script.into());
         self
     }
 
@@ -91,11 +93,11 @@ impl Plan {
     /// The command, with its log in a file of this name.
     pub(crate) fn command(&self, log: &str) -> Command {
         fs::write(self.path("tidegate.yaml"), format!("rules: rules\n{}\n", self.settings)).unwrap();
-        let mut command = match self.shell {
+        let mut command = match &self.shell {
             None => Command::new(BINARY),
             Some(script) => {
                 let mut command = Command::new("sh");
-                command.args(["-c", script, "sh", BINARY]);
+                command.args(["-c", &**script, "sh", BINARY]);
                 command
             }
         };
@@ -161,6 +163,13 @@ impl Daemon {
             let mut lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             lines.find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
         })
+    }
+
+    /// The port of a listener that is logged with these words.
+    pub(crate) fn port_of(&self, words: &str) -> u16 {
+        let line = self.await_log(&[words, " address=127.0.0.1:"]);
+        let (_, port) = line.split_once(" address=127.0.0.1:").unwrap();
+        port.split_whitespace().next().unwrap().parse().unwrap()
     }
 
     /// A command of this daemon's operators or clients, such as `switch per-user disabled`.
@@ -233,6 +242,12 @@ pub(crate) fn outcome_of(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
+/// Asserts that a text has all these words.
+#[track_caller]
+pub(crate) fn has(text: &str, words: &[&str]) {
+    words.iter().for_each(|words| assert!(text.contains(words), "no `{words}` in {text}"));
+}
+
 /// A finding in a report of `tidegate doctor`, with its help.
 #[track_caller]
 pub(crate) fn finding(report: &Output, what: &str) -> String {
@@ -240,6 +255,14 @@ pub(crate) fn finding(report: &Output, what: &str) -> String {
     let mut lines = out.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));
     let line = lines.next().unwrap_or_else(|| panic!("nothing about `{what}` in\n{out}{err}"));
     format!("{line} {}", lines.next().filter(|line| line.starts_with("       help: ")).unwrap_or_default())
+}
+
+/// Asserts that a report has a finding of this severity with all these words.
+#[track_caller]
+pub(crate) fn finds(report: &Output, severity: &str, what: &str, words: &[&str]) {
+    let text = finding(report, what);
+    assert!(text.starts_with(severity), "{text}");
+    has(&text, words);
 }
 
 /// A child process, killed when dropped.
@@ -333,6 +356,42 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A Python script. Killed when dropped, which also ends its standard input.
+pub(crate) struct Script {
+    pub(crate) process: Process,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Script {
+    /// Starts a script as this user, else as the user of the test.
+    pub(crate) fn start(user: Option<u32>, script: &str, socket: &Path, arguments: &[String]) -> Script {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(socket).args(arguments).current_dir("/");
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Script { process: Process(child), input, output }
+    }
+
+    /// The next line that it prints.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+
+    pub(crate) fn write_line(&mut self) {
+        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    pub(crate) fn end_input(&mut self) {
+        self.input = None;
     }
 }
 

@@ -69,8 +69,8 @@ impl Group {
     }
 
     /// Starts a daemon in the group.
-    pub(crate) fn script(&self) -> &'static str {
-        Box::leak(format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.0.display()).into_boxed_str())
+    pub(crate) fn script(&self) -> String {
+        format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.0.display())
     }
 }
 

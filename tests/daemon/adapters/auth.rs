@@ -5,8 +5,7 @@ use serde_json::json;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use super::{RULES, connect, exchange, post, send, with_http};
-use crate::daemon::{Daemon, Plan};
+use super::{RULES, connect, exchange, patient, post, send, with_http};
 use crate::http::Answer;
 
 const AUTH: &str = "auth: {domain: shop, attributes: {user: X-User, agent: User-Agent, mail: X-Mail}}";
@@ -58,7 +57,7 @@ fn answers_proxies_by_the_headers_of_the_settings() {
 fn refuses_users_without_the_domain() {
     let settings =
         format!("domains: {{shop: {{uids: [65534]}}}}\nadapters: {{http: {{socket: http.sock, {AUTH}}}}}");
-    let daemon = Plan::new().rules("shop.yaml", RULES).settings(&settings).start();
+    let daemon = patient(RULES).settings(&settings).start();
     daemon.await_log(&["HTTP is served"]);
     let answer = post(&daemon, "/v1/hit", &[], &json!({"domain": "shop"}));
     assert_eq!((answer.status, answer.error().contains("not open")), (403, true), "{answer:?}");
@@ -70,18 +69,11 @@ fn refuses_users_without_the_domain() {
     assert_eq!(post(&daemon, "/v1/hit", &[], &json!({"domain": "api"})).status, 200);
 }
 
-fn port_of(daemon: &Daemon) -> u16 {
-    let log = daemon.await_log(&["HTTP is served", "address=127.0.0.1:"]);
-    let port = log.split("address=127.0.0.1:").nth(1).unwrap();
-    port.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 #[test]
 fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let token = "0123456789abcdef";
     let tcp = "adapters: {http: {listen: \"127.0.0.1:0\", token_file: token, domains: [api], auth: {domain: shop, attributes: {user: X-User}}}}";
-    let plan = Plan::new().rules("shop.yaml", RULES).settings(tcp);
-    let daemon = plan.start();
+    let daemon = patient(RULES).settings(tcp).start();
     daemon.await_log(&["HTTP is not served", "token: No such file", "it is tried again every second"]);
     let token_file = daemon.plan.path("token");
     std::os::unix::fs::symlink("/dev/zero", &token_file).unwrap();
@@ -91,7 +83,7 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     daemon.await_log(&["a token has at least 16 bytes"]);
     std::fs::remove_file(&token_file).unwrap();
     std::fs::write(&token_file, format!("{token}\n")).unwrap();
-    let port = port_of(&daemon);
+    let port = daemon.port_of("HTTP is served");
     let ask = |request: &str, head: &str, body: &str| {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let bytes = super::request_bytes(request, &[head, "connection: close"], body, "");

@@ -29,9 +29,14 @@ concurrency: [{name: exports, key: [job], max: 1, expires: 1h}]
 shed: [{pool: default, queue_age: {others: 500ms, critical: 2500ms}}]
 ";
 
-/// A daemon with the adapter on a socket, and these further settings of it. Its deadline is longer than a busy machine takes.
+/// A plan with these rules, and deadlines longer than a busy machine takes.
+fn patient(rules: &str) -> Plan {
+    Plan::new().shell("TIDEGATE_DEBUG_PATIENT=1 exec \"$@\"").rules("shop.yaml", rules)
+}
+
+/// A patient daemon with the adapter on a socket, and these further settings of it.
 fn with_http(settings: &str) -> Daemon {
-    start(Plan::new().shell("TIDEGATE_DEBUG_PATIENT=1 exec \"$@\""), settings)
+    start(patient(RULES), settings)
 }
 
 fn start(plan: Plan, settings: &str) -> Daemon {

@@ -5,14 +5,14 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-use super::RULES;
-use crate::daemon::{Daemon, Plan, eventually};
+use super::{RULES, patient};
+use crate::daemon::{Daemon, Plan, eventually, has};
 use crate::http::metric;
 use crate::wire::{PATIENCE, hit, verdict_of};
 
-/// A daemon with the adapter on a socket, and further settings. Its deadline is longer than a busy machine takes.
+/// A patient daemon with the adapter on a socket, and further settings.
 fn with_resp(settings: &str) -> Daemon {
-    start(Plan::new().shell("TIDEGATE_DEBUG_PATIENT=1 exec \"$@\""), settings)
+    start(patient(RULES), settings)
 }
 
 fn start(plan: Plan, settings: &str) -> Daemon {
@@ -267,12 +267,10 @@ fn refuses_users_without_the_domain() {
 fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let token = "0123456789abcdef";
     let tcp = "adapters: {resp: {listen: \"127.0.0.1:0\", token_file: token, domains: [api]}}";
-    let daemon = Plan::new().rules("shop.yaml", RULES).settings(tcp).start();
+    let daemon = patient(RULES).settings(tcp).start();
     daemon.await_log(&["RESP is not served", "token: No such file", "correct `adapters.resp`"]);
     std::fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
-    let log = daemon.await_log(&["RESP is served", "address=127.0.0.1:"]);
-    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
-    let port: u16 = port.parse().unwrap();
+    let port = daemon.port_of("RESP is served");
     let ask = |commands: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -301,11 +299,7 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     assert!(hello.contains("\r\n+role\r\n+master\r\n*7\r\n:0\r\n"), "{hello}");
     for closed in ["HIT shop user u1", "CL.THROTTLE k 1 1 60"] {
         let answer = ask(&format!("AUTH {token}\r\n{closed}"));
-        assert!(
-            answer.contains(
-                "\r\n-ERR this domain is not open over TCP; help: add it to `adapters.resp.domains`"
-            )
-        );
+        has(&answer, &["\r\n-ERR this domain is not open over TCP; help: add it to `adapters.resp.domains`"]);
     }
     assert_eq!(read_all(&mut silent), "", "it has no token, and gives its place away");
     assert!(!daemon.log().contains(token), "{}", daemon.log());

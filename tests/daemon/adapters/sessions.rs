@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{RULES, connect, exchange, post, with_http};
-use crate::daemon::{Daemon, Plan, Process, eventually};
+use super::{connect, exchange, post, with_http};
+use crate::daemon::{Daemon, Plan, eventually};
 use crate::http::metric;
 
 fn acquire(daemon: &Daemon, session: &str) -> Value {
@@ -46,11 +46,8 @@ fn keeps_leases_between_connections_of_a_session() {
 #[test]
 #[cfg(debug_assertions)]
 fn ends_leases_of_sessions_that_are_not_used() {
-    let plan = Plan::new().rules("shop.yaml", RULES).settings("adapters: {http: {socket: http.sock}}");
-    let mut command = plan.command("log");
-    command.env("TIDEGATE_DEBUG_SESSION_MS", "1500").env("TIDEGATE_DEBUG_PATIENT", "1");
-    let daemon = Daemon { process: Process::start(&mut command), plan };
-    daemon.await_log(&["HTTP is served"]);
+    let plan = Plan::new().shell("TIDEGATE_DEBUG_SESSION_MS=1500 TIDEGATE_DEBUG_PATIENT=1 exec \"$@\"");
+    let daemon = super::start(plan, "");
     assert_eq!(acquire(&daemon, "one")["verdict"], "allow");
     eventually("the session is forgotten", || {
         (metric(&daemon, "tidegate_http_sessions") == Some(0.0)).then_some(())

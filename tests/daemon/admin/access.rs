@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use super::daemon::{BINARY, Daemon, Plan, daemon, eventually};
+use super::daemon::{BINARY, Plan, daemon, eventually};
 use super::http::{admin_socket, get, get_at, get_over_tcp};
 
 #[test]
@@ -70,24 +70,14 @@ fn refuses_another_user_at_any_socket_mode() {
     assert!(lines == 8 || daemon.log().contains("suppressed="), "{log}");
     assert!(!daemon.log().contains("read again"), "nothing was reloaded");
     let found = get(&daemon, "/switches").json();
-    assert_eq!(
-        [&found["switches"], &found["blocks"], &found["mode"]],
-        [&json!([]), &json!([]), &json!("enforce")]
-    );
+    assert_eq!(json!([found["switches"], found["blocks"], found["mode"]]), json!([[], [], "enforce"]));
     assert_eq!(get(&daemon, "/healthz").status, 200, "the places of the refused are free again");
-}
-
-/// The port that a daemon with `metrics: {listen: …:0}` serves on.
-pub(crate) fn metrics_port(daemon: &Daemon) -> u16 {
-    let log = daemon.await_log(&["metrics are served"]);
-    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
-    port.parse().unwrap()
 }
 
 #[test]
 fn serves_only_metrics_and_health_over_tcp() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
-    let port = metrics_port(&daemon);
+    let port = daemon.port_of("metrics are served");
     assert_ne!(port, 0, "the one that was free");
     eventually("every thread has shown that it lives", || {
         (get(&daemon, "/readyz").status == 200).then_some(())

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, eventually, finding, outcome_of};
+use super::daemon::{Daemon, Plan, eventually, finding, finds, has, outcome_of};
 use super::http::{get, post};
 use super::redis_server::{Redis, is_installed};
 use super::scrape::scrape;
@@ -84,9 +84,7 @@ fn reports_fleet_state_with_and_without_redis() {
     assert!(metrics.of("tidegate_fleet_round_trip_seconds") > 0.0);
 
     let out = daemon.run("fleet");
-    for words in ["1 host, Redis up", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"] {
-        assert!(out.contains(words), "{words}: {out}");
-    }
+    has(&out, &["1 host, Redis up", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"]);
     assert!(!out.contains("per-user"), "a rule of this host: {out}");
     let printed: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
     assert_eq!(printed["rules"][0]["rule"], "per-tenant");
@@ -108,10 +106,7 @@ fn reports_fleet_state_with_and_without_redis() {
     let out = daemon.run("fleet");
     assert!(out.contains("Redis DOWN for ") && out.contains("failures     down "), "{out}");
     let status = daemon.run("status");
-    assert!(
-        status.contains("warning: Redis does not answer (") && status.contains("`tidegate fleet`"),
-        "{status}"
-    );
+    has(&status, &["warning: Redis does not answer (", "`tidegate fleet`"]);
     redis.restart(None);
     linked(&daemon);
 }
@@ -153,12 +148,7 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     let files = one.plan.path("rules");
     let explain = format!("explain api tenant=canary-t1 --live --rules {}", files.display());
     let out = one.run(&explain);
-    assert!(
-        out.contains("live      per-tenant: ")
-            && out.contains(" borrowed, ")
-            && out.contains(" left for all, "),
-        "{out}"
-    );
+    has(&out, &["live      per-tenant: ", " borrowed, ", " left for all, "]);
     let printed: Value = serde_json::from_str(&one.run(&format!("{explain} --format json"))).unwrap();
     assert_eq!(printed["live"]["per-tenant"]["share"]["key"], key, "{printed}");
     assert!(printed["live"]["per-tenant"]["counts"]["passed"].as_u64() > Some(0), "{printed}");
@@ -223,10 +213,7 @@ fn warns_of_fleet_rules_without_redis() {
     assert_eq!([&page["redis"], &page["hosts"]], [&json!(false), &json!(0)]);
     assert_eq!(page["rules"][0]["shared"], false);
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
-    assert!(
-        warnings.contains("`scope: fleet` is in 1 rule:") && warnings.contains("fleet_secret_files"),
-        "{warnings}"
-    );
+    has(&warnings, &["`scope: fleet` is in 1 rule:", "fleet_secret_files"]);
     let out = daemon.run("fleet");
     assert!(out.contains("shares with no other host") && out.contains("this host alone"), "{out}");
     // Without fleet rules there is no report.
@@ -257,42 +244,20 @@ fn doctor_reports_redis_faults_with_help() {
     redis.order("ACL SETUSER tidegate -zadd");
     fs::set_permissions(daemon.plan.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
     let output = doctor();
-    let memory = finding(&output, "redis memory");
-    assert!(
-        memory.starts_with("look ") && memory.contains("allkeys-lru") && memory.contains("noeviction"),
-        "{memory}"
-    );
-    let rights = finding(&output, "redis");
-    assert!(
-        rights.starts_with("WRONG") && rights.contains("ZADD") && rights.contains("redis-acl.conf"),
-        "{rights}"
-    );
-    let secret = finding(&output, "fleet secret");
-    assert!(
-        secret.starts_with("look ") && secret.contains("0644") && secret.contains("chmod 0600"),
-        "{secret}"
-    );
+    finds(&output, "look ", "redis memory", &["allkeys-lru", "noeviction"]);
+    finds(&output, "WRONG", "redis", &["ZADD", "redis-acl.conf"]);
+    finds(&output, "look ", "fleet secret", &["0644", "chmod 0600"]);
     assert_eq!(output.status.code(), Some(1));
 
     redis.order("ACL SETUSER tidegate +zadd -info -evalsha");
-    let rights = finding(&doctor(), "redis");
-    assert!(
-        rights.starts_with("WRONG") && rights.contains("noperm") && rights.contains("redis-acl.conf"),
-        "{rights}"
-    );
+    finds(&doctor(), "WRONG", "redis", &["noperm", "redis-acl.conf"]);
     redis.order("ACL SETUSER tidegate +evalsha");
-    let memory = finding(&doctor(), "redis memory");
-    assert!(memory.starts_with("? ") && memory.contains("+info"), "{memory}");
+    finds(&doctor(), "? ", "redis memory", &["+info"]);
     fs::write(daemon.plan.path("password"), "wrong-horse").unwrap();
     fs::write(daemon.plan.path("secret"), "short").unwrap();
     let output = doctor();
-    let rights = finding(&output, "redis");
-    assert!(
-        rights.starts_with("WRONG") && rights.contains("auth") && rights.contains("password"),
-        "{rights}"
-    );
-    let secret = finding(&output, "fleet secret");
-    assert!(secret.starts_with("WRONG") && secret.contains("/dev/urandom"), "{secret}");
+    finds(&output, "WRONG", "redis", &["auth", "password"]);
+    finds(&output, "WRONG", "fleet secret", &["/dev/urandom"]);
     assert!(!format!("{:?}", outcome_of(&output)).contains("horse"));
 
     let plain = fs::read_to_string(&settings)
@@ -301,8 +266,7 @@ fn doctor_reports_redis_faults_with_help() {
     fs::write(&settings, plain).unwrap();
     redis.kill();
     let output = doctor();
-    let gone = finding(&output, "redis");
-    assert!(gone.starts_with("WRONG") && gone.contains("down") && gone.contains("help: start it"), "{gone}");
+    finds(&output, "WRONG", "redis", &["down", "help: start it"]);
     assert!(outcome_of(&output).1.contains("plain text beyond this host"), "{:?}", outcome_of(&output));
 }
 
@@ -326,10 +290,7 @@ fn reports_permits_and_those_in_use() {
         Some(page(&daemon)).filter(|page| page["rules"][0]["places"]["held"].as_u64() >= Some(3))
     });
     let rule = &page["rules"][0];
-    assert_eq!(
-        [&rule["rule"], &rule["limit"], &rule["shared"]],
-        [&json!("exports"), &json!(7), &json!(true)]
-    );
+    assert_eq!(json!([rule["rule"], rule["limit"], rule["shared"]]), json!(["exports", 7, true]));
     assert_eq!((&rule["bound"]["on_miss"], &rule["places"]["in_use"]), (&json!("ask"), &json!(3)), "{rule}");
     assert!(rule["places"]["held"].as_u64() <= Some(7), "{rule}");
     assert!(daemon.run("fleet").contains("in use"));

@@ -51,7 +51,7 @@ fn among_idle(connect: impl Fn() -> UnixStream + Sync, meanwhile: impl FnOnce())
 #[test]
 fn scrapes_pass_two_hundred_idle_connections() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
-    let port = super::access::metrics_port(&daemon);
+    let port = daemon.port_of("metrics are served");
     among_idle(
         || UnixStream::from(OwnedFd::from(TcpStream::connect(("127.0.0.1", port)).unwrap())),
         || {
@@ -73,7 +73,7 @@ fn commands_pass_two_hundred_idle_connections() {
 #[test]
 fn drops_half_sent_head_on_loopback() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
-    let mut half = TcpStream::connect(("127.0.0.1", super::access::metrics_port(&daemon))).unwrap();
+    let mut half = TcpStream::connect(("127.0.0.1", daemon.port_of("metrics are served"))).unwrap();
     let mut operator = UnixStream::connect(admin_socket(&daemon)).unwrap();
     half.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     operator.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();

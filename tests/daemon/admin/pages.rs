@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::daemon::{Plan, daemon, eventually};
+use super::daemon::{Plan, daemon, eventually, has};
 use super::http::{ask, get, post};
 use super::wire::hit;
 
@@ -59,10 +59,7 @@ fn reload_response_reports_the_result() {
     let failed = post(&daemon, "/reload", "");
     assert_eq!(failed.status, 409);
     let why = failed.error();
-    assert!(
-        why.contains("api.yaml:2:") && why.contains("2/hr") && why.contains("keeps its last good"),
-        "{why}"
-    );
+    has(&why, &["api.yaml:2:", "2/hr", "keeps its last good"]);
     // All domains keep good rules, so a balancer that asks every host removes none.
     let ready = get(&daemon, "/readyz");
     assert!(ready.status == 200 && ready.body.contains("\nnote: the rules have errors"), "{}", ready.body);
@@ -115,10 +112,7 @@ limits:
     assert_eq!(status["rules"]["good"], true);
     assert_eq!(status["rules"]["domains"][0]["rules"], 2);
     let counts = &status["counts"];
-    assert_eq!(
-        [&counts[0]["rule"], &counts[0]["pass"], &counts[0]["refuse"]],
-        [&json!("per-user"), &json!(8), &json!(2)]
-    );
+    assert_eq!(json!([counts[0]["rule"], counts[0]["pass"], counts[0]["refuse"]]), json!(["per-user", 8, 2]));
     assert_eq!([&counts[1]["mode"], &counts[1]["would_refuse"]], [&json!("shadow"), &json!(2)]);
     let refused = &status["callers"]["refused"][0];
     assert_eq!([&refused["count"], &refused["text"]], [&json!(2), &Value::Null]);

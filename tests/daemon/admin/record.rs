@@ -215,11 +215,7 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
     {
         let verdict = names[usize::try_from(answer[2].as_u64().unwrap()).unwrap()];
         let expected = format!("{number}: {answer} {decision} {line}");
-        assert_eq!(
-            (&decision["verdict"], &line["verdict"]),
-            (&json!(verdict), &json!(verdict)),
-            "{expected}"
-        );
+        assert_eq!(json!([decision["verdict"], line["verdict"]]), json!([verdict, verdict]), "{expected}");
         let recorded = ["rule", "limit", "window_us", "remaining", "reset_us"].map(|field| &decision[field]);
         assert_eq!(recorded, [&answer[3], &answer[4], &answer[5], &answer[6], &answer[7]], "{expected}");
     }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use tidegate::clock::unix_nanos;
 
-use super::daemon::{Daemon, Plan, eventually, outcome_of};
+use super::daemon::{Daemon, Plan, eventually, has, outcome_of};
 use super::http::{get, post};
 use super::scrape::{EVERYTHING, scrape};
 use super::wire::{hit, verdict_of};
@@ -50,8 +50,7 @@ fn sets_unusable_files_aside_and_reports_them() {
         assert!(status["warnings"].to_string().contains(&expected), "{status:#}");
         // `doctor` reads the status and the files.
         let (_, output, _) = outcome_of(&daemon.doctor(&[]));
-        assert!(output.contains(&expected), "{output}");
-        assert!(output.contains(&format!("rm {}", aside.display())), "{output}");
+        has(&output, &[&expected, &format!("rm {}", aside.display())]);
         let switched = post(&daemon, "/switch", "{\"rule\": \"api/per-user\", \"mode\": \"shadow\"}");
         assert_eq!((switched.status, &switched.json()["warning"]), (200, &Value::Null), "it is kept");
         let mut wire = daemon.greeted();

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::daemon::{BINARY, Daemon, Plan, Process, eventually, outcome_of};
+use super::daemon::{BINARY, Daemon, Plan, Process, eventually, has, outcome_of};
 use super::http::get_at;
 
 fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
@@ -85,9 +85,7 @@ fn refuses_start_when_admin_socket_taken() {
     let mut second = start_second(&first, "u.sock", taken);
     assert_eq!(second.exit_code(), Some(75));
     let log = std::fs::read_to_string(first.plan.path("log-2")).unwrap();
-    for words in ["the admin socket is taken", "t.admin.sock", "help: "] {
-        assert!(log.contains(words), "{words}: {log}");
-    }
+    has(&log, &["the admin socket is taken", "t.admin.sock", "help: "]);
     assert!(!first.plan.path("u.sock").exists(), "nobody waits at a socket that nobody serves");
     assert_eq!(await_status(&first.socket())["mode"], "enforce", "the first has its admin socket still");
     // A killed daemon leaves its socket, which does not block a start.

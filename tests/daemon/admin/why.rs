@@ -41,10 +41,7 @@ fn why_shows_the_decision_and_charges_nothing() {
     let refused = why(&daemon, "api user=u1");
     assert_eq!((&refused["verdict"], &refused["rule"]), (&json!("limit"), &json!("per-user")));
     let check = &refused["checks"][0];
-    assert_eq!(
-        (&check["refuses"], &check["remaining"], &check["refused"]),
-        (&json!(true), &json!(0), &json!(1))
-    );
+    assert_eq!(json!([check["refuses"], check["remaining"], check["refused"]]), json!([true, 0, 1]));
     assert!((1..=12_000_000).contains(&refused["retry_us"].as_u64().unwrap()), "{refused}");
     assert!(check["at"].as_str().unwrap().ends_with("api.yaml:3"), "{check}");
     // The digest that it shows is found again, and is that of `status`.
@@ -52,10 +49,7 @@ fn why_shows_the_decision_and_charges_nothing() {
     let found = why(&daemon, &format!("api --digest {digest}"));
     let known = &found["checks"][0];
     assert_eq!((&found["verdict"], &known["rule"]), (&Value::Null, &json!("per-user")));
-    assert_eq!(
-        (&known["refuses"], &known["remaining"], &known["limit"]),
-        (&json!(true), &json!(0), &json!(3))
-    );
+    assert_eq!(json!([known["refuses"], known["remaining"], known["limit"]]), json!([true, 0, 3]));
     assert!((1..=12_000_000).contains(&known["retry_us"].as_u64().unwrap()), "{found}");
     // Also without its domain, and by the digits that tables show.
     for request in [
@@ -65,8 +59,8 @@ fn why_shows_the_decision_and_charges_nothing() {
     ] {
         let found = why(&daemon, &request);
         assert_eq!(
-            (&found["domain"], &found["checks"][0]["digest"]),
-            (&json!("api"), &json!(digest)),
+            json!([found["domain"], found["checks"][0]["digest"]]),
+            json!(["api", digest]),
             "{request}"
         );
     }
@@ -82,10 +76,7 @@ fn why_shows_the_decision_and_charges_nothing() {
         assert!(out.contains(words), "{words}: {out}");
     }
     let denied = why(&daemon, "api ip=10.1.2.3");
-    assert_eq!(
-        (&denied["verdict"], &denied["rule"], &denied["help"]),
-        (&json!("deny"), &json!("bad"), &json!("go away"))
-    );
+    assert_eq!(json!([denied["verdict"], denied["rule"], denied["help"]]), json!(["deny", "bad", "go away"]));
 }
 
 #[test]
@@ -358,8 +349,8 @@ fn refusals_carry_the_rate_as_written_and_blocks() {
     assert_eq!((&extra["rate"], &extra["blocked"]), (&json!("5/min"), &json!(true)));
     let reply = wire.ask(&hit(2, "u3"));
     assert_eq!(
-        (&reply[6], &reply[7]),
-        (&json!(0), &reply[8]),
+        json!([reply[6], reply[7]]),
+        json!([0, reply[8]]),
         "whatever it has left, it waits for the end of the block"
     );
 }
@@ -382,8 +373,8 @@ fn why_names_rules_that_count_other_units() {
         let found = why(&daemon, &format!("api user=ann {cost}"));
         assert_eq!(found["checks"][0]["rule"], json!(counts), "{cost}: {found}");
         assert_eq!(
-            (&found["others"][0]["rule"], &found["others"][0]["near"]),
-            (&json!(other), &near),
+            json!([found["others"][0]["rule"], found["others"][0]["near"]]),
+            json!([other, near]),
             "{cost}"
         );
         let reason = format!("it counts {other}, and the cost names none (--cost {other}=N)");

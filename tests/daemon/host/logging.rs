@@ -1,46 +1,31 @@
 //! Log entries about failed samples: once, with help, and again when the error changes.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
 
 use tidegate::host::{Listen, SignalSource};
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::machine::Machine;
 
-#[derive(Clone, Default)]
-struct Journal(Arc<Mutex<Vec<u8>>>);
+/// A log, read from where the last call ended.
+struct Journal(File);
 
 impl Journal {
     /// The lines since the last call.
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
+    fn lines(&mut self) -> Vec<String> {
+        let mut text = String::new();
+        self.0.read_to_string(&mut text).unwrap();
         text.lines().map(str::to_owned).collect()
     }
 }
 
-impl Write for Journal {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Journal {
-    type Writer = Journal;
-
-    fn make_writer(&self) -> Journal {
-        self.clone()
-    }
-}
-
-fn listen_to(test: impl FnOnce(&Journal)) {
-    let journal = Journal::default();
-    let log = tracing_subscriber::fmt().with_writer(journal.clone()).with_ansi(false).without_time().finish();
-    tracing::subscriber::with_default(log, || test(&journal));
+fn listen_to(test: impl FnOnce(&mut Journal)) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut journal = Journal(file.reopen().unwrap());
+    let log =
+        tracing_subscriber::fmt().with_writer(Arc::new(file.into_file())).with_ansi(false).without_time();
+    tracing::subscriber::with_default(log.finish(), || test(&mut journal));
 }
 
 #[test]

@@ -1,34 +1,15 @@
 //! A machine without CPU time or threads to spare: sixteen processes spin, and no thread can start.
 
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
 
 use tidegate::sys::{read_slice, request_short_slice};
 
-use super::daemon::{Daemon, Plan};
+use super::daemon::{Daemon, Plan, Process};
 use super::machine::Group;
 use super::wire::{hit, verdict_of};
-
-/// Processes that only use CPU time. Killed when dropped.
-struct Spinners(Vec<Child>);
-
-impl Spinners {
-    fn start(count: usize) -> Spinners {
-        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        Spinners((0..count).map(spin).collect())
-    }
-}
-
-impl Drop for Spinners {
-    fn drop(&mut self) {
-        for spinner in &mut self.0 {
-            let _ = spinner.kill();
-            let _ = spinner.wait();
-        }
-    }
-}
 
 /// The slices of a daemon's decision threads in nanoseconds. `None`: this kernel does not show them.
 fn slices(daemon: &Daemon) -> Option<Vec<u64>> {
@@ -50,7 +31,8 @@ fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
     let daemon = Plan::new().shell(group.script()).start();
     daemon.await_log(&["WARN", "a thread cannot be started"]);
     let mut wire = daemon.greeted();
-    let _spinners = Spinners::start(16);
+    let spin = |_| Process::start(Command::new("sh").args(["-c", "while :; do :; done"]));
+    let _spinners: Vec<Process> = (0..16).map(spin).collect();
     let verdicts = (0..40).map(|id| {
         // Sleep, so that each request needs a CPU anew.
         thread::sleep(Duration::from_millis(1));

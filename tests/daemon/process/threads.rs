@@ -31,7 +31,7 @@ fn limited(user: u32, threads: u32) -> Plan {
     let script = format!(
         "exec setpriv --reuid={user} --regid={user} --clear-groups prlimit --nproc={threads}:64 \"$@\""
     );
-    let plan = Plan::new().shell(Box::leak(script.into_boxed_str()));
+    let plan = Plan::new().shell(script);
     for path in [plan.directory.path(), &plan.path("rules")] {
         chown(path, Some(user), Some(user)).unwrap();
     }

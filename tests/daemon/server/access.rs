@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan};
+use super::daemon::{Daemon, Plan, has};
 use super::msgpack::{frame, read};
 use super::wire::{error_of, hello, verdict_of};
 
@@ -118,10 +118,7 @@ fn warns_of_listed_domain_without_rules() {
     let check =
         Command::new(super::daemon::BINARY).arg("check").arg(daemon.plan.path("tidegate.yaml")).output();
     let printed = String::from_utf8(check.unwrap().stdout).unwrap();
-    assert!(
-        printed.contains("no rules belong to the domain `apj`") && printed.contains("2 warnings"),
-        "{printed}"
-    );
+    has(&printed, &["no rules belong to the domain `apj`", "2 warnings"]);
 }
 
 /// Sends requests from a process of another user; returns all replies.

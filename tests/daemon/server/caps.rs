@@ -66,18 +66,6 @@ fn serves_other_users_when_one_is_at_maximum() {
 }
 
 #[test]
-fn spreads_connections_over_threads_with_shared_limits() {
-    let daemon = Plan::new().threads(3).start();
-    let mut wires: Vec<Wire> = (0..9).map(|_| daemon.greeted()).collect();
-    // Limits are shared over threads.
-    let allowed = wires.iter_mut().filter_map(|wire| {
-        let reply = wire.ask(&json!([3, 1, "api", [["user", "shared"]]]));
-        (reply[2] == 0).then_some(())
-    });
-    assert_eq!(allowed.count(), 5);
-}
-
-#[test]
 fn bounds_unread_replies_of_one_user() {
     // Long replies: the kernel buffers a few of each, and the daemon the others.
     let long = format!(

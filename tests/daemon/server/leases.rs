@@ -11,10 +11,7 @@ fn lease_holds_permit_until_released() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let first = wire.ask(&acquire(1, "u"));
-    assert_eq!(
-        (&first[3], &first[4], &first[5], &first[6]),
-        (&json!("at-once"), &json!(2), &json!(0), &json!(1))
-    );
+    assert_eq!(json!([first[3], first[4], first[5], first[6]]), json!(["at-once", 2, 0, 1]));
     let (first, second) = (lease_of(&first), lease_of(&wire.ask(&acquire(2, "u"))));
     assert_ne!(first, second);
     let refused = wire.ask(&acquire(3, "u"));

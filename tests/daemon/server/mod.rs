@@ -13,7 +13,6 @@ mod hello;
 mod idle_connections;
 mod judging;
 mod leases;
-mod ops;
 mod path;
 mod pools;
 mod privacy;

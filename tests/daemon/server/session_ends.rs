@@ -1,12 +1,11 @@
 //! Leases end with connections that close at any time, and with exited processes.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::daemon::{Daemon, eventually};
+use super::daemon::{Daemon, Script, eventually};
 use super::msgpack::frame;
 use super::wire::hello;
 use super::work::{acquire, daemon, free_permits, lease_of};
@@ -66,29 +65,8 @@ def connect(session):
     kept.append(s)
 ";
 
-/// A process that runs this script; when dropped, its standard input ends, and with it its children.
-struct Script {
-    process: Child,
-    first_line: String,
-}
-
-impl Script {
-    fn start(daemon: &Daemon, rest: &str) -> Script {
-        let mut command = Command::new("python3");
-        command.args(["-c", &format!("{CONNECT}{rest}")]).arg(daemon.socket());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let mut first_line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut first_line).unwrap();
-        Script { process, first_line }
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
-    }
+fn start(daemon: &Daemon, rest: &str) -> Script {
+    Script::start(None, &format!("{CONNECT}{rest}"), &daemon.socket(), &[])
 }
 
 #[test]
@@ -101,9 +79,8 @@ fn drops_connections_of_processes_exited_before_accept() {
     lease_of(&waited_for.ask(&acquire(1, "v")));
     daemon.process.signal(libc::SIGSTOP);
     drop(waited_for);
-    let mut crowd = Script::start(&daemon, "for n in range(100): connect(n)\nprint('gone', flush=True)");
-    assert_eq!(crowd.first_line, "gone\n");
-    assert!(crowd.process.wait().unwrap().success());
+    let mut crowd = start(&daemon, "for n in range(100): connect(n)\nprint('gone', flush=True)");
+    assert_eq!((&*crowd.line(), crowd.process.exit_code()), ("gone\n", Some(0)));
     daemon.process.signal(libc::SIGCONT);
     let free_permits = eventually("both places are free", || {
         let free = ["u", "v"].map(|user| free_permits(&mut watcher, user));
@@ -150,10 +127,11 @@ fn distinguishes_processes_with_reused_pid() {
     let mut watcher = daemon.greeted();
     // Stopped, the daemon sees the connection of the first process only when the second has its pid.
     daemon.process.signal(libc::SIGSTOP);
-    let script = Script::start(&daemon, SAME_NUMBER);
+    let mut script = start(&daemon, SAME_NUMBER);
     daemon.process.signal(libc::SIGCONT);
-    let Ok(number) = script.first_line.trim().parse() else {
-        eprintln!("SKIPPED: a process cannot be given a number here: {}", script.first_line.trim());
+    let line = script.line();
+    let Ok(number) = line.trim().parse() else {
+        eprintln!("SKIPPED: a process cannot be given a number here: {}", line.trim());
         return;
     };
     eventually("the place of the first is free", || (free_permits(&mut watcher, "u") == 1).then_some(()));

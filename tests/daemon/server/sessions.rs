@@ -12,23 +12,6 @@ use super::wire::{error_of, hello_of, verdict_of};
 use super::work::{Forks, Holder, acquire, daemon, free_permits, lease_of};
 
 #[test]
-fn only_connections_of_session_release_its_leases() {
-    let daemon = daemon();
-    let mut taker = daemon.session(1, json!({}));
-    let mut mate = daemon.session(1, json!({"connection": 2}));
-    let (mut stranger, mut nameless) = (daemon.session(2, json!({})), daemon.greeted());
-    let lease = lease_of(&taker.ask(&acquire(1, "u")));
-    for other in [&mut stranger, &mut nameless] {
-        assert_eq!(other.ask(&json!([2, 2, lease, 0])), json!([2, 2, false]));
-        assert_eq!(other.ask(&json!([6, 3, lease])), json!([2, 3, false]));
-    }
-    assert_eq!(free_permits(&mut taker, "u"), 1);
-    assert_eq!(mate.ask(&json!([6, 4, lease])), json!([2, 4, true]));
-    assert_eq!(mate.ask(&json!([2, 5, lease, 0])), json!([2, 5, true]));
-    assert_eq!(free_permits(&mut taker, "u"), 2);
-}
-
-#[test]
 fn frees_leases_when_session_does_not_reconnect() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use serde_json::{Value, json};
 
 use super::caps::greeted_at_last;
-use super::daemon::{BINARY, Plan, daemon};
+use super::daemon::{BINARY, Plan, daemon, eventually, has, outcome_of};
 use super::msgpack::frame;
 
 pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
@@ -28,25 +28,9 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-#[test]
-fn hit_exits_with_0_until_limit_then_75() {
-    let daemon = daemon();
-    let socket = daemon.socket();
-    for left in (0..5).rev() {
-        let output = run(&socket, &["hit", "api", "user=u1", "method=POST"]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let printed = text(&output.stdout);
-        assert!(printed.starts_with(&format!("allow  per-user: {left} of 5 left")), "{printed}");
-        assert!(output.stderr.is_empty(), "{output:?}");
-    }
-    let output = run(&socket, &["hit", "api", "user=u1"]);
-    assert_eq!(output.status.code(), Some(75), "{output:?}");
-    let printed = text(&output.stdout);
-    assert!(printed.starts_with("limit  per-user: 0 of 5 left, try again in "), "{printed}");
-    assert!(printed.contains("\nhelp   https://example.com/limits\n"), "{printed}");
-    let output = run(&socket, &["hit", "api", "user=u2", "--cost", "6"]);
-    assert_eq!(output.status.code(), Some(75));
-    assert!(text(&output.stdout).contains("never"), "{output:?}");
+/// The exit code, standard output and standard error of a command.
+fn outcome(socket: &Path, arguments: &str) -> (Option<i32>, String, String) {
+    outcome_of(&run(socket, &arguments.split(' ').collect::<Vec<_>>()))
 }
 
 #[test]
@@ -74,56 +58,58 @@ fn exit_code_stands_when_output_cannot_be_written() {
 }
 
 #[test]
-fn refuses_a_cost_given_twice() {
+fn hit_exits_with_0_until_limit_then_75() {
     let daemon = daemon();
-    for verb in ["hit", "peek", "explain", "why"] {
-        let output = run(&daemon.socket(), &[verb, "api", "user=u1", "--cost", "5", "--cost", "requests=3"]);
-        assert_eq!(output.status.code(), Some(2), "{verb}: {output:?}");
-        assert!(text(&output.stderr).contains("--cost is given twice in requests"), "{verb}: {output:?}");
+    for left in (0..5).rev() {
+        let (code, out, err) = outcome(&daemon.socket(), "hit api user=u1 method=POST");
+        assert_eq!((code, &*err), (Some(0), ""), "{out}");
+        assert!(out.starts_with(&format!("allow  per-user: {left} of 5 left")), "{out}");
     }
+    let (code, out, _) = outcome(&daemon.socket(), "hit api user=u1");
+    assert_eq!(code, Some(75), "{out}");
+    assert!(out.starts_with("limit  per-user: 0 of 5 left, try again in "), "{out}");
+    assert!(out.contains("\nhelp   https://example.com/limits\n"), "{out}");
+    let (code, out, _) = outcome(&daemon.socket(), "hit api user=u2 --cost 6");
+    assert!(code == Some(75) && out.contains("never"), "{code:?} {out}");
 }
 
 #[test]
 fn peek_charges_nothing_and_prints_json() {
     let daemon = daemon();
-    let socket = daemon.socket();
     for _ in 0..7 {
-        let output = run(&socket, &["peek", "api", "user=u1", "--all", "--format", "json"]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(
-            (&printed["verdict"], &printed["rule"], &printed["remaining"]),
-            (&json!("allow"), &json!("per-user"), &json!(5))
-        );
-        assert_eq!(printed["all"][0][0], "per-user");
-        assert_eq!(printed["degraded"], false);
+        let (code, out, _) = outcome(&daemon.socket(), "peek api user=u1 --all --format json");
+        let peeked: Value = serde_json::from_str(&out).unwrap();
+        let fields = ["verdict", "rule", "remaining", "degraded"].map(|name| &peeked[name]);
+        assert_eq!((code, json!(fields)), (Some(0), json!(["allow", "per-user", 5, false])));
+        assert_eq!(peeked["all"][0][0], "per-user");
     }
-    let output = run(&socket, &["peek", "api", "user=u1", "--all"]);
-    let printed = text(&output.stdout);
-    assert!(printed.ends_with("rule   per-user: 5 of 5 left, full\n"), "{printed}");
-    let none = run(&socket, &["peek", "api", "user=u1", "--cost", "tokens=9"]);
-    assert!(text(&none.stdout).starts_with("allow  not limited"), "no rule counts tokens: {none:?}");
-    run(&socket, &["hit", "api", "user=u1", "--cost", "5"]);
-    let output = run(&socket, &["peek", "api", "user=u1"]);
-    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    let out = daemon.run("peek api user=u1 --all");
+    assert!(out.ends_with("rule   per-user: 5 of 5 left, full\n"), "{out}");
+    let out = daemon.run("peek api user=u1 --cost tokens=9");
+    assert!(out.starts_with("allow  not limited"), "no rule counts tokens: {out}");
+    daemon.run("hit api user=u1 --cost 5");
+    daemon.fail("peek api user=u1", 75);
 }
 
 #[test]
 fn exits_with_2_on_bad_arguments() {
     let daemon = daemon();
+    for verb in ["hit", "peek", "explain", "why"] {
+        let err = daemon.fail(&format!("{verb} api user=u1 --cost 5 --cost requests=3"), 2);
+        assert!(err.contains("--cost is given twice in requests"), "{verb}: {err}");
+    }
     for arguments in [
-        &["hit"][..],
-        &["hit", "api", "user"],
-        &["hit", "api", "user=u1", "--cost", "-1"],
-        &["hit", "api", "user=u1", "--format", "xml"],
-        &["hit", "api", "user=u1", "--timeout", "0s"],
+        "hit",
+        "hit api user",
+        "hit api user=u1 --cost -1",
+        "hit api user=u1 --format xml",
+        "hit api user=u1 --timeout 0s",
         // Only the daemon detects these.
-        &["hit", "a/b", "user=u1"],
-        &["hit", "api", "bad:key=1"],
+        "hit a/b user=u1",
+        "hit api bad:key=1",
     ] {
-        let output = run(&daemon.socket(), arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
-        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        let (code, out, err) = daemon.outcome(arguments);
+        assert!(code == Some(2) && out.is_empty() && !err.is_empty(), "{arguments}: {code:?} {out}{err}");
     }
 }
 
@@ -131,48 +117,38 @@ fn exits_with_2_on_bad_arguments() {
 fn allows_without_daemon_unless_on_failure_refuse() {
     let plan = Plan::new();
     let socket = plan.socket();
-    let output = run(&socket, &["hit", "api", "user=u1"]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let printed = text(&output.stderr);
-    assert!(
-        printed.contains("allow, without an answer") && printed.contains("is the daemon running?"),
-        "{printed}"
-    );
-    assert!(output.stdout.is_empty());
-    let output = run(&socket, &["hit", "api", "user=u1", "--on-failure", "refuse"]);
-    assert_eq!(output.status.code(), Some(69), "{output:?}");
-    assert!(text(&output.stderr).contains("refuse, without an answer"), "{output:?}");
-    let output = run(&socket, &["hit", "api", "user=u1", "--format", "json"]);
-    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&printed["verdict"], &printed["degraded"]), (&json!("allow"), &json!(true)));
+    let (code, out, err) = outcome(&socket, "hit api user=u1");
+    assert_eq!((code, &*out), (Some(0), ""), "{err}");
+    has(&err, &["allow, without an answer", "is the daemon running?"]);
+    let (code, _, err) = outcome(&socket, "hit api user=u1 --on-failure refuse");
+    assert!(code == Some(69) && err.contains("refuse, without an answer"), "{code:?} {err}");
+    let (_, out, _) = outcome(&socket, "hit api user=u1 --format json");
+    let printed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json!([printed["verdict"], printed["degraded"]]), json!(["allow", true]));
     // A stale socket.
     drop(UnixListener::bind(&socket).unwrap());
-    let output = run(&socket, &["hit", "api", "user=u1"]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(text(&output.stderr).contains("start the daemon"), "{output:?}");
+    let (code, _, err) = outcome(&socket, "hit api user=u1");
+    assert!(code == Some(0) && err.contains("start the daemon"), "{code:?} {err}");
     // A file that is no socket.
-    std::fs::remove_file(&socket).unwrap();
-    std::fs::write(&socket, "").unwrap();
-    let output = run(&socket, &["hit", "api", "user=u1"]);
-    assert!(text(&output.stderr).contains("this is not a socket"), "{output:?}");
+    fs::remove_file(&socket).unwrap();
+    fs::write(&socket, "").unwrap();
+    has(&outcome(&socket, "hit api user=u1").2, &["this is not a socket"]);
 }
 
 #[test]
 fn names_the_admin_socket_that_was_taken_for_the_socket() {
     let daemon = daemon();
     let admin = daemon.socket().with_file_name("t.admin.sock");
-    let output = run(&admin, &["hit", "api", "user=u1"]);
-    assert!(text(&output.stderr).contains("this is the admin socket"), "{output:?}");
+    has(&outcome(&admin, "hit api user=u1").2, &["this is the admin socket"]);
 }
 
 #[test]
 fn waits_for_stopped_daemon_until_timeout() {
     let daemon = daemon();
     daemon.process.signal(libc::SIGSTOP);
-    let output = run(&daemon.socket(), &["hit", "api", "user=u1", "--timeout", "50ms"]);
+    let (code, _, err) = daemon.outcome("hit api user=u1 --timeout 50ms");
     daemon.process.signal(libc::SIGCONT);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(text(&output.stderr).contains("does not answer in time"), "{output:?}");
+    assert!(code == Some(0) && err.contains("does not answer in time"), "{code:?} {err}");
 }
 
 /// Accepts one connection like a daemon that drains for an upgrade: it greets, reads no request, and is
@@ -196,54 +172,46 @@ fn exits_for(next: &Path, link: &Path) -> JoinHandle<()> {
 fn resends_unread_request_to_next_daemon() {
     let daemon = daemon();
     let link = daemon.plan.path("leaving.sock");
-    let questions: [&[&str]; 2] = [
-        &["hit", "api", "user=u1", "--on-failure", "refuse"],
-        &["acquire", "api", "user=u1", "--on-failure", "refuse", "--", "true"],
-    ];
-    for question in questions {
+    for question in ["hit api user=u1 --on-failure refuse", "acquire api user=u1 --on-failure refuse -- true"]
+    {
         let leaving = exits_for(&daemon.socket(), &link);
-        let output = run(&link, question);
-        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{output:?}");
+        let (code, _, err) = outcome(&link, question);
+        assert_eq!((code, &*err), (Some(0), ""), "{question}");
         leaving.join().unwrap();
         fs::remove_file(&link).unwrap();
     }
-    let peeked = run(&daemon.socket(), &["peek", "api", "user=u1"]);
-    assert!(text(&peeked.stdout).contains("3 of 5 left"), "each was heard once: {peeked:?}");
+    assert!(daemon.run("peek api user=u1").contains("3 of 5 left"), "each was heard once");
 }
 
 #[test]
 fn disable_variable_allows_without_request() {
     let daemon = daemon();
-    let ask = |value: &str, arguments: &[&str]| {
-        command(&daemon.socket(), arguments).env("TIDEGATE_DISABLE", value).output().unwrap()
+    let ask = |value: &str, arguments: &str| {
+        outcome_of(&daemon.command(arguments).env("TIDEGATE_DISABLE", value).output().unwrap())
     };
     for _ in 0..7 {
-        let output = ask("1", &["hit", "api", "user=u1", "--on-failure", "refuse"]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(text(&output.stderr).contains("TIDEGATE_DISABLE=1"), "{output:?}");
+        let (code, _, err) = ask("1", "hit api user=u1 --on-failure refuse");
+        assert!(code == Some(0) && err.contains("TIDEGATE_DISABLE=1"), "{code:?} {err}");
     }
-    let output = ask("0", &["peek", "api", "user=u1"]);
-    assert!(text(&output.stdout).contains("5 of 5 left"), "nothing was asked: {output:?}");
+    let (_, out, _) = ask("0", "peek api user=u1");
+    assert!(out.contains("5 of 5 left"), "nothing was asked: {out}");
 }
 
 #[test]
 fn error_reply_counts_as_failure() {
     // A panicking decision thread: the work continues, unless `--on-failure refuse`.
     let daemon = Plan::new().settings("connections: {max: 1}").start();
-    let panicking = ["hit", "api", "user=u1", "debug-panic=1", "--on-failure"];
-    let busy = ["hit", "api", "user=u1", "--on-failure"];
-    let errors = [(panicking.as_slice(), "internal"), (busy.as_slice(), "busy")];
     // Only a debug build can be made to panic.
-    for (arguments, word) in errors.into_iter().filter(|(_, word)| cfg!(debug_assertions) || *word == "busy")
-    {
+    let panicking = cfg!(debug_assertions).then_some(("debug-panic=1", "internal"));
+    for (attribute, word) in panicking.into_iter().chain([("", "busy")]) {
         let here = (word == "busy").then(|| greeted_at_last(&daemon));
-        for (on_failure, code) in [("allow", 0), ("refuse", 69)] {
-            let output = super::daemon::eventually("a place for the panicking one", || {
-                let output = run(&daemon.socket(), &[arguments, &[on_failure]].concat());
-                (word == "busy" || !text(&output.stderr).contains("busy")).then_some(output)
+        for (on_failure, expected) in [("allow", 0), ("refuse", 69)] {
+            let (code, _, err) = eventually("a place for the panicking one", || {
+                let outcome =
+                    daemon.outcome(&format!("hit api user=u1 {attribute} --on-failure {on_failure}"));
+                (word == "busy" || !outcome.2.contains("busy")).then_some(outcome)
             });
-            assert_eq!(output.status.code(), Some(code), "{arguments:?} {on_failure}: {output:?}");
-            assert!(text(&output.stderr).contains(word), "{arguments:?}: {output:?}");
+            assert!(code == Some(expected) && err.contains(word), "{word} {on_failure}: {code:?} {err}");
         }
         drop(here);
     }
@@ -252,22 +220,16 @@ fn error_reply_counts_as_failure() {
 #[test]
 fn bench_peeks_by_default() {
     let daemon = daemon();
-    let socket = daemon.socket();
-    let answers = |arguments: &[&str]| {
-        let load = ["bench", "api", "user=u1", "--time", "200ms", "--connections", "2", "--in-flight", "7"];
-        let output = run(&socket, &[&load, arguments].concat());
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let printed = text(&output.stdout).to_owned();
-        assert!(
-            ["2 connections × 7 in flight", "p50", "p99", "max"].iter().all(|word| printed.contains(word)),
-            "{printed}"
-        );
+    let answers = |arguments: &str| {
+        let load = "bench api user=u1 --time 200ms --connections 2 --in-flight 7";
+        let printed = daemon.run(&format!("{load} {arguments}"));
+        has(&printed, &["2 connections × 7 in flight", "p50", "p99", "max"]);
         printed.split_once(" answers").unwrap().0.replace(' ', "").parse::<u64>().unwrap()
     };
-    assert!(answers(&[]) >= 14);
-    let peeked = run(&socket, &["peek", "api", "user=u1"]);
-    assert!(text(&peeked.stdout).starts_with("allow  per-user: 5 of 5 left"), "{peeked:?}");
-    assert!(answers(&["--hit"]) >= 14);
-    assert_eq!(run(&socket, &["hit", "api", "user=u1", "--cost", "5"]).status.code(), Some(75));
-    assert_eq!(run(Path::new("/nowhere/there"), &["bench"]).status.code(), Some(1));
+    assert!(answers("") >= 14);
+    let peeked = daemon.run("peek api user=u1");
+    assert!(peeked.starts_with("allow  per-user: 5 of 5 left"), "{peeked}");
+    assert!(answers("--hit") >= 14);
+    daemon.fail("hit api user=u1 --cost 5", 75);
+    assert_eq!(outcome(Path::new("/nowhere/there"), "bench").0, Some(1));
 }

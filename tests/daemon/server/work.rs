@@ -1,11 +1,8 @@
 //! Rules, sessions and processes to kill, for tests of leases.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, Process};
+use super::daemon::{Daemon, Plan, Process, Script};
 use super::wire::Wire;
 
 /// Two permits for each user, and limits of requests.
@@ -60,18 +57,12 @@ pub(crate) enum Forks {
 
 impl Holder {
     pub(crate) fn start(daemon: &Daemon, session: u8, user: &str, forks: Forks) -> Holder {
-        let mut command = Command::new("python3");
-        command.args(["-c", HOLDER]).arg(daemon.socket());
-        command.args([
-            session.to_string(),
-            user.to_owned(),
-            if forks == Forks::After { "1" } else { "2" }.to_owned(),
-        ]);
-        let (process, out) = Process::piped(command.stdout(Stdio::piped()));
-        let mut line = String::new();
-        BufReader::new(out).read_line(&mut line).unwrap();
+        let forks = if forks == Forks::After { "1" } else { "2" };
+        let arguments = [session.to_string(), user.to_owned(), forks.to_owned()];
+        let mut script = Script::start(None, HOLDER, &daemon.socket(), &arguments);
+        let line = script.line();
         let child = line.trim().parse().unwrap_or_else(|_| panic!("it holds its places: {line}"));
-        Holder { process, child }
+        Holder { process: script.process, child }
     }
 }
 

@@ -39,7 +39,7 @@ impl Plan {
             "{FORGET} echo $$ >>{directory}/processes; unset FAKETIME; export LD_PRELOAD='{library}' \
              FAKETIME_TIMESTAMP_FILE={directory}/offset FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1; exec \"$@\""
         );
-        (self.shell(Box::leak(script.into_boxed_str())), clock)
+        (self.shell(script), clock)
     }
 }
 

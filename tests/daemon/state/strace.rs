@@ -40,7 +40,7 @@ impl Plan {
             "exec strace -D -f -qq -e signal=none -o {} --seccomp-bpf {filter} -e 'trace={calls}' -e 'inject={inject}' \"$@\"",
             self.path("trace").display()
         );
-        self.shell(Box::leak(script.into_boxed_str()))
+        self.shell(script)
     }
 
     pub(crate) fn without_fault(mut self) -> Plan {

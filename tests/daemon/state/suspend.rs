@@ -13,11 +13,10 @@ fn fills_buckets_while_the_machine_sleeps() {
     // A time namespace with only the boot-time clock ahead. Without /proc the daemon cannot detect it, and
     // assumes a suspend of two hours.
     let ahead = |seconds: u32| {
-        let script = format!(
+        format!(
             "exec unshare --mount --time --boottime {seconds} \
              sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh \"$@\""
-        );
-        &*Box::leak(script.into_boxed_str())
+        )
     };
     let mut plan = plan();
     let boot_id = plan.path("boot_id");

@@ -177,7 +177,7 @@ fn logs_full_disk_once_and_retries() {
          count=63 2>/dev/null && exec \"$@\"' sh \"$@\"",
         state(&plan).display()
     );
-    let plan = plan.shell(Box::leak(mount.into_boxed_str()));
+    let plan = plan.shell(mount);
     let daemon = plan.start();
     let mut wire = daemon.greeted();
     for user in 0..2_000 {
@@ -226,7 +226,7 @@ fn restores_from_read_only_directory() {
         "exec unshare --mount sh -c 'mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$@\"' sh \"$@\"",
         state(&plan).display()
     );
-    let daemon = plan.shell(Box::leak(mount.into_boxed_str())).start();
+    let daemon = plan.shell(mount).start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
     daemon.await_log(&["WARN", "cannot be written", "Read-only"]);
     let plan = daemon.stopped();

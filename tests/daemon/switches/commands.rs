@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, eventually, outcome_of};
+use super::daemon::{Daemon, Plan, eventually, has, outcome_of};
 use super::http::{get, post};
 use super::wire::{Wire, hit};
 
@@ -215,10 +215,7 @@ fn keeps_switches_across_restart_and_kill() {
         daemon.run("block per-user user=u2 --for 1h");
         let daemon = restart(daemon, signal);
         let listed = daemon.run("switch");
-        assert!(
-            listed.contains("api/per-user: disabled until 2") && listed.contains("everything: shadow,"),
-            "{listed}"
-        );
+        has(&listed, &["api/per-user: disabled until 2", "everything: shadow,"]);
         daemon.await_log(&["still switched: api/per-user is disabled"]);
         daemon.run("switch --all --clear");
         let mut wire = daemon.greeted();
@@ -304,10 +301,7 @@ fn logs_alarm_and_switches_guarded_rule_to_shadow() {
     assert_eq!(verdict(&mut wire, "u1"), 0, "in shadow");
     let found = switches(&daemon);
     assert!(found["warnings"][0].as_str().unwrap().contains("REFUSES MOST CALLERS"), "{found}");
-    assert_eq!(
-        (&found["switches"][0]["by"], &found["switches"][0]["mode"]),
-        (&Value::from("guard"), &Value::from("shadow"))
-    );
+    assert_eq!(json!([found["switches"][0]["by"], found["switches"][0]["mode"]]), json!(["guard", "shadow"]));
     eventually("it is kept", || {
         fs::read_to_string(daemon.plan.path("state/switches")).ok()?.contains("per-user").then_some(())
     });

@@ -3,4 +3,3 @@
 use crate::{daemon, http, wire};
 mod commands;
 mod kept;
-mod versions;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use super::daemon::{Daemon, Plan, finding};
+use super::daemon::{Daemon, Plan, finding, finds, has};
 use super::tools::output_text;
 
 fn started() -> Daemon {
@@ -59,24 +59,20 @@ fn doctor_examines_the_daemon_that_runs() {
     let [settings, rules] =
         ["tidegate.yaml", "rules"].map(|name| daemon.plan.path(name).display().to_string());
     assert!(finding(&output, "settings").contains(&settings), "{}", output_text(&output));
-    let text = finding(&output, "rules");
-    assert!(text.starts_with("well ") && text.contains(&format!("{rules}: 1 rule in 1 domain")), "{text}");
+    finds(&output, "well ", "rules", &[&format!("{rules}: 1 rule in 1 domain")]);
     assert!(finding(&output, "open files").starts_with("well "), "{}", output_text(&output));
     // Rules that a reload refused.
     fs::write(daemon.plan.path("rules/api.yaml"), "domain: api\nlimits: [{name: a, key: [], rat: 1/s}]\n")
         .unwrap();
     daemon.fail("reload", 1);
-    let text = finding(&examined(""), "readiness");
     let help = format!("tidegate check {rules}` shows why");
-    assert!(text.starts_with("WRONG") && text.contains(&help), "{text}");
+    finds(&examined(""), "WRONG", "readiness", &[&help]);
     // A socket that no daemon serves.
     let text = output_text(&examined("--socket /nonexistent/t.sock"));
     let socket = daemon.socket().display().to_string();
-    assert!(text.contains(&format!("serves {socket}")), "{text}");
-    assert!(text.contains(&format!("TIDEGATE_SOCKET={socket}")), "{text}");
+    has(&text, &[&format!("serves {socket}"), &format!("TIDEGATE_SOCKET={socket}")]);
     // An admin socket that does not answer.
-    let text = finding(&examined("--admin /nonexistent/t.sock"), "admin socket");
-    assert!(text.contains("/nonexistent/t.sock"), "{text}");
+    has(&finding(&examined("--admin /nonexistent/t.sock"), "admin socket"), &["/nonexistent/t.sock"]);
 }
 
 #[test]
@@ -99,11 +95,7 @@ fn doctor_explains_missing_access_of_user() {
     // Only the owner may search the test's directory.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let output = daemon.doctor(&["--as", "64321"]);
-    let text = finding(&output, "socket");
-    assert!(
-        text.starts_with("WRONG") && text.contains("cannot look into") && text.contains("chmod o+x"),
-        "{text}"
-    );
+    finds(&output, "WRONG", "socket", &["cannot look into", "chmod o+x"]);
     assert_eq!(output.status.code(), Some(1));
     // The user may search it, and is not in the group.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -114,14 +106,11 @@ fn doctor_explains_missing_access_of_user() {
     assert!(text.contains("mode 0660") && text.contains(help) && !text.contains("-aG root"), "{text}");
     // Not even the group may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o600)).unwrap();
-    let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
-    assert!(text.contains("let its group write"), "{text}");
+    has(&finding(&daemon.doctor(&["--as", "64321"]), "socket"), &["let its group write"]);
     // Every user may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).unwrap();
-    let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
-    assert!(text.starts_with("look ") && text.contains("everybody on this host"), "{text}");
-    let text = finding(&daemon.doctor(&["--as", "nobody-of-that-name"]), "user");
-    assert!(text.starts_with("WRONG") && text.contains("there is no user"), "{text}");
+    finds(&daemon.doctor(&["--as", "64321"]), "look ", "socket", &["everybody on this host"]);
+    finds(&daemon.doctor(&["--as", "nobody-of-that-name"]), "WRONG", "user", &["there is no user"]);
 }
 
 #[test]
@@ -132,39 +121,28 @@ fn doctor_reports_broken_rules_and_stopped_daemon() {
         "domain: api\nlimits: [{name: a, key: [], rat: 1/s}]\n",
     )
     .unwrap();
-    let text = finding(&daemon.doctor(&[]), "rules");
-    assert!(text.starts_with("WRONG") && text.contains("tidegate check"), "{text}");
+    finds(&daemon.doctor(&[]), "WRONG", "rules", &["tidegate check"]);
     // A state directory that others may search.
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
-    let text = finding(&daemon.doctor(&[]), "state");
-    assert!(text.contains("others can look into it") && text.contains("chmod 0700"), "{text}");
+    has(&finding(&daemon.doctor(&[]), "state"), &["others can look into it", "chmod 0700"]);
     fs::remove_dir_all(daemon.plan.path("state")).unwrap();
     assert!(finding(&daemon.doctor(&[]), "state").contains("install -d -m 0700"));
     // Settings with which the daemon would not start.
     let settings = daemon.plan.path("tidegate.yaml");
     let good = fs::read_to_string(&settings).unwrap();
     fs::write(&settings, format!("{good}mode: sometimes\n")).unwrap();
-    let text = finding(&daemon.doctor(&[]), "settings");
-    assert!(text.starts_with("WRONG") && text.contains("sometimes") && text.contains("enforce"), "{text}");
+    finds(&daemon.doctor(&[]), "WRONG", "settings", &["sometimes", "enforce"]);
     fs::write(&settings, &good).unwrap();
     // A stopped daemon, and one that has exited.
     daemon.process.signal(libc::SIGSTOP);
-    let text = finding(&daemon.doctor(&[]), "daemon");
     let pid = daemon.process.id();
     let help = format!("kill -CONT {pid}");
-    assert!(
-        text.starts_with("WRONG") && text.contains("stopped (state T)") && text.contains(&help),
-        "{text}"
-    );
+    finds(&daemon.doctor(&[]), "WRONG", "daemon", &["stopped (state T)", &help]);
     daemon.process.signal(libc::SIGCONT);
     daemon.process.signal(libc::SIGKILL);
     daemon.process.exit_code();
     let output = daemon.doctor(&[]);
-    let text = finding(&output, "daemon");
-    assert!(
-        text.starts_with("WRONG") && text.contains("has ended") && text.contains("tidegate serve"),
-        "{text}"
-    );
+    finds(&output, "WRONG", "daemon", &["has ended", "tidegate serve"]);
     assert!(!output_text(&output).contains("admin socket"), "one finding: {}", output_text(&output));
     fs::remove_file(daemon.socket()).unwrap();
     let output = daemon.doctor(&[]);
@@ -178,11 +156,6 @@ fn doctor_warns_of_low_file_limit_and_shadow_mode() {
     let plan = Plan::new().settings("mode: shadow").shell("ulimit -n 200; exec \"$@\"");
     let daemon = plan.start();
     let output = daemon.doctor(&[]);
-    let text = finding(&output, "open files");
-    assert!(
-        text.starts_with("look ") && text.contains("may open 200") && text.contains("LimitNOFILE="),
-        "{text}"
-    );
-    let text = finding(&output, "mode");
-    assert!(text.contains("shadow: no request is refused") && text.contains("mode: enforce"), "{text}");
+    finds(&output, "look ", "open files", &["may open 200", "LimitNOFILE="]);
+    has(&finding(&output, "mode"), &["shadow: no request is refused", "mode: enforce"]);
 }

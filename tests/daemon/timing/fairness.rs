@@ -1,34 +1,30 @@
 //! Fairness between two real users on real sockets, one of which floods. The other is compared with the
 //! same client of a second, idle daemon, so that the load of the machine slows down both.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
 use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Daemon, Plan};
+use super::daemon::{Daemon, Plan, Script};
 use super::msgpack::frame;
 use super::wire::{Wire, hit};
 
-/// Connects as another user, sends HELLO on each connection and writes blocks of frames whenever there is
-/// room. Prints a line after a hundred replies, and the number of replies when its standard input ends.
+/// Connects as another user, greets on each connection if there is a greeting, and writes blocks of requests whenever there
+/// is room. Prints a line once replies come, and the bytes of replies since its last line of input when its input ends.
 const FLOOD: &str = r#"
 import select, socket, sys
-path, count, frame = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
-block = frame * max(1, 65536 // len(frame))
-poll, lines = select.epoll(), {}
+path, count, greeting, request = sys.argv[1], int(sys.argv[2]), *map(bytes.fromhex, sys.argv[3:])
+block, lines, poll = request * max(1, 65536 // len(request)), {}, select.epoll()
 for _ in range(count):
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
-    line.sendall(bytes.fromhex('0000000493000101'))
-    assert line.recv(4096)[4:6].hex() == '9400'
-    line.sendall(frame)
-    reply = len(line.recv(65536))
+    if greeting:
+        line.sendall(greeting)
+        assert line.recv(4096)[4:6].hex() == '9400'
     line.setblocking(False)
     lines[line.fileno()] = [line, 0]
     poll.register(line, select.EPOLLIN | select.EPOLLOUT)
@@ -37,7 +33,8 @@ received, floods, ended = 0, False, False
 while not ended:
     for number, events in poll.poll():
         if number == sys.stdin.fileno():
-            ended = True
+            ended = not sys.stdin.readline()
+            received = received if ended else 0
             continue
         line = lines[number]
         try:
@@ -46,10 +43,10 @@ while not ended:
             line[1] = (line[1] + line[0].send(memoryview(block)[line[1]:])) % len(block)
         except BlockingIOError:
             pass
-    if not floods and received > 100 * reply:
+    if not floods and received > 2500:
         floods = True
         print('floods', flush=True)
-print(received // reply, flush=True)
+print(received, flush=True)
 "#;
 
 /// Connects as another user, sends HELLO and closes without reading, repeatedly.
@@ -70,43 +67,11 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 print(visits, flush=True)
 "#;
 
-/// Connects as another user and writes requests whenever there is room. Prints a line once replies come.
-const RAW_FLOOD: &str = r#"
-import select, socket, sys
-path, count, request = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
-block, lines, poll, floods, ended = request * (65536 // len(request)), {}, select.epoll(), False, False
-for _ in range(count):
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(path)
-    line.setblocking(False)
-    lines[line.fileno()] = [line, 0]
-    poll.register(line, select.EPOLLIN | select.EPOLLOUT)
-poll.register(sys.stdin, select.EPOLLIN | select.EPOLLHUP)
-while not ended:
-    for number, events in poll.poll():
-        if number == sys.stdin.fileno():
-            ended = True
-            continue
-        line = lines[number]
-        try:
-            if events & select.EPOLLIN and line[0].recv(1 << 20) and not floods:
-                floods = True
-                print('floods', flush=True)
-            line[1] = (line[1] + line[0].send(memoryview(block)[line[1]:])) % len(block)
-        except BlockingIOError:
-            pass
-print(count, flush=True)
-"#;
-
 /// The user of floods.
 const OTHER: u32 = 65_534;
 
-/// A process that floods. Killed when dropped.
-pub(crate) struct Flood {
-    process: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+/// A process that floods.
+pub(crate) struct Flood(Script);
 
 impl Flood {
     pub(crate) fn start(daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
@@ -114,39 +79,24 @@ impl Flood {
     }
 
     fn start_as(user: u32, daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
-        let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-        Flood::run(user, &daemon.socket(), FLOOD, &[connections.to_string(), hex])
+        Flood::over(user, &daemon.socket(), connections, &[0, 0, 0, 4, 0x93, 0, 1, 1], frame)
+    }
+
+    fn over(user: u32, socket: &Path, connections: usize, greeting: &[u8], request: &[u8]) -> Flood {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        Flood::run(user, socket, FLOOD, &[connections.to_string(), hex(greeting), hex(request)])
     }
 
     fn run(user: u32, socket: &Path, script: &str, arguments: &[String]) -> Flood {
-        let mut command = Command::new("python3");
-        command.args(["-c", script]).arg(socket).args(arguments);
-        command.current_dir(Path::new("/")).uid(user).gid(user);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        let mut flood = Flood { input: process.stdin.take(), process, output };
+        let mut flood = Script::start(Some(user), script, socket, arguments);
         assert_eq!(flood.line(), "floods\n");
-        flood
+        Flood(flood)
     }
 
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line
-    }
-
-    /// Ends the flood; returns its number of replies.
+    /// Ends the flood; returns the bytes of its replies, or the number of its visits.
     pub(crate) fn end(mut self) -> u64 {
-        drop(self.input.take());
-        self.line().trim().parse().unwrap()
-    }
-}
-
-impl Drop for Flood {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.0.end_input();
+        self.0.line().trim().parse().unwrap()
     }
 }
 
@@ -247,8 +197,7 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
             daemon.await_log(&["is served", socket]);
             daemon.plan.path(socket)
         });
-        let hex: String = flood.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let flood = Flood::run(OTHER, &here, RAW_FLOOD, &["100".to_owned(), hex]);
+        let flood = Flood::over(OTHER, &here, 100, &[], flood.as_bytes());
         // The first connection of a user must not wait behind those of another.
         let [flooded, idle] = medians([&mut here, &mut there], |path| {
             let mut stream = UnixStream::connect(path).unwrap();
@@ -284,13 +233,14 @@ fn shares_decisions_between_busy_users() {
         return;
     }
     let daemon = open_to_all(1);
-    let others = Flood::start(&daemon, 200, &hit_of(110));
+    let mut others = Flood::start(&daemon, 200, &hit_of(110));
     let own = Flood::start_as(0, &daemon, 10, &hit_of(110));
+    others.0.write_line();
     std::thread::sleep(Duration::from_secs(1));
     let [own, others] = [own, others].map(Flood::end);
-    eprintln!("{own} decisions over 10 connections, {others} over the 200 of another user");
+    eprintln!("{own} bytes of decisions over 10 connections, {others} over the 200 of another user");
     // Expect half, less what the processes of the floods need; by connections it would be one in twenty.
-    assert!(own * 8 > others, "{own} decisions beside {others}");
+    assert!(own * 8 > others, "{own} bytes beside {others}");
 }
 
 /// Bound on a round trip relative to an idle daemon's. A batch and a round precede the reply, unlike in an

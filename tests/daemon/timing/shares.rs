@@ -1,6 +1,5 @@
 //! Connections that send without pause get equal shares of a thread; one key costs no more than many.
 
-use std::fs;
 use std::io::{Error, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::sleep;
@@ -131,15 +130,9 @@ fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
     assert!(waits[waits.len() * 9 / 10] <= 2 * 8 * 128, "{waits:?}");
 }
 
-/// Voluntary context switches of the decision threads: waits for a lock or for work.
-fn switches(daemon: &Daemon) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.process.id())).unwrap();
-    let tasks = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap());
-    let count = |status: String| -> Option<u64> {
-        status.strip_prefix("Name:\tdecide-")?;
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
-    };
-    tasks.filter_map(count).sum()
+/// How often the decision threads have waited so far, for a lock or for work.
+fn waits_of_decisions(daemon: &Daemon) -> u64 {
+    ["decide-0", "decide-1"].iter().map(|thread| daemon.process.waits_of(thread)).sum()
 }
 
 #[test]
@@ -151,7 +144,7 @@ fn decides_for_one_key_as_fast_as_for_many() {
     let mut used = [[0; 2]; 2];
     for round in 0..11 {
         for (set, [ticks, waits]) in sets.iter_mut().zip(&mut used) {
-            let (ticks_before, waits_before) = (daemon.process.cpu_ticks(), switches(&daemon));
+            let (ticks_before, waits_before) = (daemon.process.cpu_ticks(), waits_of_decisions(&daemon));
             // Finish one set before the other.
             set.iter_mut().for_each(|client| (client.times, client.replies) = (1, 0));
             while set.iter().any(|client| client.replies < 500) {
@@ -160,7 +153,7 @@ fn decides_for_one_key_as_fast_as_for_many() {
             // The first round warms up.
             if round > 0 {
                 *ticks += daemon.process.cpu_ticks() - ticks_before;
-                *waits += switches(&daemon) - waits_before;
+                *waits += waits_of_decisions(&daemon) - waits_before;
             }
         }
     }

@@ -7,8 +7,7 @@
 //! always at its edge, where an error of one makes a wrong decision: so the size of the errors is printed
 //! too, as the largest number in any minute.
 //!
-//! `cargo test --test pure limit::error -- --nocapture` prints the table; a docs command may use
-//! [`mistakes`].
+//! `cargo test --test pure limit::error -- --nocapture` prints the table.
 
 use tidegate::clock::Now;
 use tidegate::limit::{Outcome, sliding_log, sliding_window};
@@ -17,24 +16,24 @@ use crate::rng::Rng;
 
 /// A load: the request rates of callers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
-    pub(crate) name: &'static str,
+struct Load {
+    name: &'static str,
     /// Mean rates of callers in percent of the limit, one drawn for each caller.
-    pub(crate) percents: &'static [u64],
+    percents: &'static [u64],
     /// The longest burst; 1 for requests one by one.
-    pub(crate) burst_max: u64,
+    burst_max: u64,
     /// Whether refused requests count as allowed ones do (`refused: counted`).
-    pub(crate) counted: bool,
+    counted: bool,
 }
 
 /// Wrong decisions, and the number of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mistakes {
-    pub(crate) requests: u64,
-    pub(crate) let_through: u64,
-    pub(crate) held_back: u64,
+struct Mistakes {
+    requests: u64,
+    let_through: u64,
+    held_back: u64,
     /// The most allowed requests in any minute.
-    pub(crate) most: u64,
+    most: u64,
 }
 
 impl Mistakes {
@@ -43,27 +42,26 @@ impl Mistakes {
     }
 }
 
+const fn load(name: &'static str, percents: &'static [u64], burst_max: u64, counted: bool) -> Load {
+    Load { name, percents, burst_max, counted }
+}
+
 /// Loads from harmless to worst. The first is the usual load of a host: nearly all callers far below the
 /// limit, and one in 200 without pause; in the second that caller stays refused while it continues; in the
 /// third some of the others come near the limit, too.
-pub(crate) const LOADS: [Load; 8] = [
-    Load {
-        name: "1 to 20 %, one caller in 200 at 5000 %",
-        percents: &MOSTLY_QUIET,
-        burst_max: 1,
-        counted: false,
-    },
-    Load { name: "the same, refused requests counted", percents: &MOSTLY_QUIET, burst_max: 1, counted: true },
-    Load { name: "a long tail, refused requests counted", percents: &LONG_TAIL, burst_max: 1, counted: true },
-    Load { name: "all at 50 %", percents: &[50], burst_max: 1, counted: false },
-    Load { name: "all at 80 %", percents: &[80], burst_max: 1, counted: false },
-    Load { name: "all at 50 %, in bursts", percents: &[50], burst_max: 19, counted: false },
-    Load { name: "all at 100 %, in bursts", percents: &[100], burst_max: 19, counted: false },
-    Load { name: "all at 300 %", percents: &[300], burst_max: 1, counted: false },
+const LOADS: [Load; 8] = [
+    load("1 to 20 %, one caller in 200 at 5000 %", &MOSTLY_QUIET, 1, false),
+    load("the same, refused requests counted", &MOSTLY_QUIET, 1, true),
+    load("a long tail, refused requests counted", &LONG_TAIL, 1, true),
+    load("all at 50 %", &[50], 1, false),
+    load("all at 80 %", &[80], 1, false),
+    load("all at 50 %, in bursts", &[50], 19, false),
+    load("all at 100 %, in bursts", &[100], 19, false),
+    load("all at 300 %", &[300], 1, false),
 ];
 
 /// Runs `callers` callers for an hour each.
-pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mistakes {
+fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mistakes {
     let window_quota = sliding_window::SlidingWindowQuota::new(LIMIT, WINDOW_NANOS, buckets).unwrap();
     // Counts beyond the limit, to measure by how much the window exceeds it.
     let log_quota = sliding_log::SlidingLogQuota::new(sliding_log::COUNT_MAX, WINDOW_NANOS).unwrap();
@@ -131,17 +129,10 @@ fn more_buckets_reduce_error() {
 
 #[test]
 fn no_error_far_below_the_limit() {
-    let load = Load { name: "all at 20 %", percents: &[20], burst_max: 1, counted: false };
-    assert_eq!(mistakes(load, 1, 100, SEED).per_million(), 0);
+    assert_eq!(mistakes(load("all at 20 %", &[20], 1, false), 1, 100, SEED).per_million(), 0);
 }
 
 /// An exponential gap: the time to the next of many independent arrivals.
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a drawn time need not be exact, and it is positive and far below 2⁵³"
-)]
 fn gap(rng: &mut Rng, mean: u64) -> u64 {
     let even = ((rng.word() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
     (-even.ln() * mean as f64) as u64

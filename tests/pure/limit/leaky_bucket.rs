@@ -43,8 +43,8 @@ fn traces() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// Every step of a trace: time, cost, longest wait, state before, outcome, wait.
-type Step = (u64, u32, Option<Micros>, GcraState, Outcome, QueueWait);
+/// Every step of a trace: time, cost, state before, outcome, wait.
+type Step = (u64, u32, GcraState, Outcome, QueueWait);
 
 fn run(trace: &Trace) -> Vec<Step> {
     let quota = trace.quota;
@@ -52,15 +52,14 @@ fn run(trace: &Trace) -> Vec<Step> {
     let mut key = GcraState::full(quota.bucket().scale(), Timestamp::from_nanos(first));
     let steps = trace.steps.iter().map(|(nanos, cost, max_wait)| {
         let now = Timestamp::from_nanos(*nanos);
-        let max_wait = max_wait.map(Micros);
         if key.ticks_until_full(quota.bucket().scale(), now) == 0 {
             // It equals a new key: no table keeps it for years.
             key = GcraState::full(quota.bucket().scale(), now);
         }
-        let (outcome, start) = judge(key, &quota, now, *cost, max_wait);
+        let (outcome, start) = judge(key, &quota, now, *cost, max_wait.map(Micros));
         let granted = matches!(outcome, Pass | Queued(_));
         let next = if granted { charge_at(key, &quota, now, start, *cost) } else { key };
-        (*nanos, *cost, max_wait, std::mem::replace(&mut key, next), outcome, start)
+        (*nanos, *cost, std::mem::replace(&mut key, next), outcome, start)
     });
     steps.collect()
 }
@@ -78,41 +77,10 @@ proptest! {
     #![proptest_config(crate::cases(80))]
 
     #[test]
-    fn exact_rates_match_fractions(trace in traces()) {
-        let rate = trace.quota.bucket().rate();
-        prop_assume!(rate.rounding_parts_on(TickScale::for_rate(rate)).is_none());
-        // Time is in 1/count nanoseconds, of which a unit takes `period`.
-        let (count, period) = (u128::from(rate.count()), u128::from(rate.period_nanos()));
-        let micros_up = |span: u128| u64::try_from(span.div_ceil(count * 1_000)).unwrap();
-        let capacity = u128::from(trace.quota.bucket().burst()) * period;
-        let mut next = 0;
-        for (nanos, cost, max_wait, _, outcome, _) in run(&trace) {
-            let now = u128::from(nanos) * count;
-            let start = now.max(next);
-            next = start;
-            let work = u128::from(cost) * period;
-            let wait = micros_up(start - now);
-            let full = micros_up((start - now + work).saturating_sub(capacity));
-            let impatient = max_wait.map_or(0, |most| wait.saturating_sub(most.0));
-            let expected = match (cost, full.max(impatient), wait) {
-                (0, ..) => Pass,
-                _ if work > capacity => Never,
-                (_, 0, 0) => Pass,
-                (_, 0, wait) => Queued(Micros(wait)),
-                (_, later, _) => Later(Micros(later)),
-            };
-            prop_assert_eq!(outcome, expected, "{} at {}", cost, nanos);
-            if cost > 0 && matches!(outcome, Pass | Queued(_)) {
-                next = start + work;
-            }
-        }
-    }
-
-    #[test]
     fn spaces_requests_by_interval_in_order_of_arrival(trace in traces()) {
         let (scale, rate) = (trace.quota.bucket().scale(), trace.quota.bucket().rate());
         let mut free = 0;
-        for (nanos, cost, _, key, outcome, start) in run(&trace) {
+        for (nanos, cost, key, outcome, start) in run(&trace) {
             if cost == 0 || !matches!(outcome, Pass | Queued(_)) {
                 continue;
             }

@@ -94,35 +94,6 @@ fn bye_ends_leases_of_the_session() {
 }
 
 #[test]
-fn rejects_changed_sessions_and_repeated_ids() {
-    let hello = |t: &str, rest: &str| format!(r#"{{"t": {t}, "op": "hello", "session": "w"{rest}}}"#) + "\n";
-    let table = [
-        (
-            hello("1", r#", "pool": "web", "slots": 5"#),
-            "line 2: this session began with another pool or another",
-        ),
-        (hello("1", r#", "slots": 4"#), "line 2: this session began with another pool or another"),
-        (
-            r#"{"t": 1, "op": "signal", "session": "w", "pool": "other", "name": "lag", "permille": 1}"#
-                .into(),
-            "line 2: a session tells about its own pool alone",
-        ),
-        (
-            line("1", "acquire", "a", r#", "session": "a/b", "descriptors": []"#),
-            "line 2: `session` must be a name",
-        ),
-    ];
-    for (bad, expected) in table {
-        let output = replay(RULES, &(hello("0", r#", "pool": "web", "slots": 4"#) + &bad), &[]);
-        assert_eq!(output.status.code(), Some(1), "{bad}");
-        assert!(output_text(&output).contains(expected), "{bad}: {}", output_text(&output));
-    }
-    let ended = [acquire("0", "a", "u", "x"), line("0", "release", "a", ""), acquire("9", "a", "u", "x")];
-    let output = replay(RULES, &ended.concat(), &[]);
-    assert!(output_text(&output).contains("line 3: id `\"a\"` was used before"), "{}", output_text(&output));
-}
-
-#[test]
 fn allows_and_counts_leases_above_session_maximum() {
     let trace: String = (0..1_030).map(|n| acquire("0", &format!("{n}"), &format!("u{n}"), "x")).collect();
     let output = replay(RULES, &trace, &["--decisions", "-"]);

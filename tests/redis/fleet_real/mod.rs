@@ -8,7 +8,7 @@ mod hosts;
 mod leaving;
 mod overrides;
 mod permits;
-mod proxy;
+pub(crate) mod proxy;
 mod regions;
 mod remote_checks;
 mod reserve;

@@ -31,6 +31,11 @@ pub(crate) struct ProxyFaults {
 
 impl RedisProxy {
     pub(crate) fn to(redis: &Path) -> RedisProxy {
+        RedisProxy::over_line(redis, 65_536, Duration::ZERO)
+    }
+
+    /// Both directions have so many bytes at a time, each time after a delay.
+    pub(crate) fn over_line(redis: &Path, bytes: usize, delay: Duration) -> RedisProxy {
         let directory = tempfile::Builder::new().prefix("tidegate-proxy-").tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("proxy.sock")).unwrap();
         let faults = Arc::new(ProxyFaults::default());
@@ -40,9 +45,13 @@ impl RedisProxy {
             for stream in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = UnixStream::connect(&redis) else { continue };
                 let (asks, says) = (stream.try_clone().unwrap(), server.try_clone().unwrap());
-                std::thread::spawn(move || pass(asks, server, || true));
+                let waits = move || {
+                    sleep(delay);
+                    true
+                };
+                std::thread::spawn(move || pass(asks, server, bytes, waits));
                 let faults = Arc::clone(&shared_faults);
-                std::thread::spawn(move || pass(says, stream, || faults.lets_pass()));
+                std::thread::spawn(move || pass(says, stream, bytes, || waits() && faults.lets_pass()));
             }
         });
         RedisProxy { directory, faults }
@@ -69,8 +78,8 @@ impl ProxyFaults {
 }
 
 /// Forwards bytes until either end closes or `lets_pass` refuses; then closes both ends.
-fn pass(mut from: UnixStream, mut to: UnixStream, lets_pass: impl Fn() -> bool) {
-    let mut piece = [0; 65_536];
+fn pass(mut from: UnixStream, mut to: UnixStream, bytes: usize, lets_pass: impl Fn() -> bool) {
+    let mut piece = vec![0; bytes];
     while let Ok(count) = from.read(&mut piece) {
         if count == 0 || !lets_pass() || to.write_all(&piece[..count]).is_err() {
             break;

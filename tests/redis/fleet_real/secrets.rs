@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::certificates::server;
-use super::daemon::{Daemon, eventually, outcome_of};
+use super::daemon::{Daemon, eventually, has, outcome_of};
 use super::hosts::{
     LINKED, ask_all, assert_limits_alone, await_counted, count_log, metric, most_at_once, passed, plan, rules,
 };
@@ -130,9 +130,7 @@ fn host_without_secret_needs_the_fleet() {
     let [needed, linked] = ["needed", "linked"].map(|name| metric(&host, &format!("tidegate_fleet_{name}")));
     assert_eq!([needed, linked], [1.0, 0.0]);
     let status = host.run("status");
-    for words in ["cannot read the fleet secret: No such file", "then systemctl restart tidegate"] {
-        assert!(status.contains(words), "{words}: {status}");
-    }
+    has(&status, &["cannot read the fleet secret: No such file", "then systemctl restart tidegate"]);
 }
 
 /// Newer numbers of one host hold on all hosts, and the others say so.

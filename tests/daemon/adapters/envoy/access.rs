@@ -4,7 +4,7 @@ use prost::Message;
 
 use super::client::{Grpc, PATH, Reply, ask, framed};
 use super::{RULES, with_envoy};
-use crate::daemon::Plan;
+use crate::adapters::patient;
 use crate::http::metric;
 
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -27,7 +27,7 @@ fn health(envoy: &mut Grpc, service: &str) -> Reply {
 #[test]
 fn refuses_users_without_the_domain() {
     let settings = "domains: {shop: {uids: [65534]}}\nadapters: {envoy: {socket: envoy.sock}}";
-    let daemon = Plan::new().rules("shop.yaml", RULES).settings(settings).start();
+    let daemon = patient(RULES).settings(settings).start();
     daemon.await_log(&["Envoy's rate limit service is served"]);
     let mut envoy = Grpc::connect(&daemon);
     let denied = envoy.call(PATH, &[], &ask("shop", &["user=u1"]));
@@ -45,12 +45,10 @@ fn refuses_users_without_the_domain() {
 fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let token = "0123456789abcdef";
     let tcp = "adapters: {envoy: {listen: \"127.0.0.1:0\", token_file: token, domains: [api]}}";
-    let daemon = Plan::new().rules("shop.yaml", RULES).settings(tcp).start();
+    let daemon = patient(RULES).settings(tcp).start();
     daemon.await_log(&["Envoy's rate limit service is not served", "help: correct `adapters.envoy`"]);
     std::fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
-    let log = daemon.await_log(&["service is served", "address=127.0.0.1:"]);
-    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
-    let mut envoy = Grpc::tcp(port.parse().unwrap());
+    let mut envoy = Grpc::tcp(daemon.port_of("service is served"));
     let right = format!("Bearer {token}");
     let (longer, lower) = (format!("{right}0"), format!("bearer {token}"));
     let table = [

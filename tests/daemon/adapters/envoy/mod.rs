@@ -25,9 +25,9 @@ descriptors:
     descriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 1}}]
 ";
 
-/// A daemon with the service on a socket. Its deadline is longer than a busy machine takes.
+/// A patient daemon with the service on a socket.
 fn with_envoy() -> Daemon {
-    start(Plan::new().shell("TIDEGATE_DEBUG_PATIENT=1 exec \"$@\""))
+    start(super::patient(RULES))
 }
 
 fn start(plan: Plan) -> Daemon {
