@@ -106,6 +106,15 @@ impl HttpHandler {
         }
     }
 
+    /// Answers a request whose user has too many bytes in requests that are not answered.
+    pub(super) fn answer_full(&self) -> HttpReply {
+        self.state.counters.count(AnswerKind::Rejected);
+        json_reply(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &json!({"error": "too many bytes of requests are not answered"}),
+        )
+    }
+
     async fn route(&self, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
         if !self.peer.may_ask(request.headers().get(TOKEN_HEADER).map(HeaderValue::as_bytes)) {
             let message = "over TCP a request needs the token of `token_file` in the header Tidegate-Token";
@@ -376,8 +385,9 @@ pub(super) fn deadline() -> Duration {
 /// The default of every client.
 const DEADLINE: Duration = Duration::from_millis(20);
 
-/// A frame has 16 KiB; JSON with escapes takes some times as much.
-const BODY_BYTES_MAX: usize = 64 * 1_024;
+/// The headers of a request, which applications pass on as attributes, have 16 to 64 KiB in most servers, and JSON may take
+/// six bytes for each of theirs. Callers choose these, so that a smaller bound would let them pass.
+pub(super) const BODY_BYTES_MAX: usize = 512 * 1_024;
 
 /// A body on a socket of this host is there at once.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(2);

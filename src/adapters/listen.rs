@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::handler::{AdapterPeer, HttpHandler, Token};
+use super::handler::{AdapterPeer, BODY_BYTES_MAX, HttpHandler, Token};
 use super::sessions::HttpSessions;
 use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
 use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
@@ -132,7 +134,13 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     permit: AdapterPermit,
     stop: CancellationToken,
 ) {
-    let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
+    let service = service_fn(async |request: Request<Incoming>| {
+        let mut held = permit.hold();
+        let expected = request.body().size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+        let expected = expected.map_or(BODY_BYTES_MAX, |bytes| bytes.min(BODY_BYTES_MAX));
+        let has_room = expected <= BODY_BYTES_FREE || held.add(expected);
+        Ok::<_, Infallible>(if has_room { handler.answer(request).await } else { handler.answer_full() })
+    });
     let ended = {
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -297,6 +305,9 @@ const DISCARDED_BYTES_MAX: usize = 4 << 20;
 const DISCARDED_AT_ONCE: usize = 16 * 1_024;
 
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Most bodies are smaller, and every connection may have one.
+const BODY_BYTES_FREE: usize = 16 * 1_024;
 
 /// A client that does not read keeps its permit no longer.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(600);

@@ -84,6 +84,24 @@ fn reads_large_heads_to_their_end() {
 }
 
 #[test]
+fn bounds_the_bodies_of_a_user() {
+    let daemon = with_http("");
+    let half = |_| {
+        let mut http = connect(&daemon);
+        let head = format!("{HIT} HTTP/1.1\r\nhost: x\r\ncontent-length: 524288\r\n\r\n{{");
+        http.write_all(head.as_bytes()).unwrap();
+        http
+    };
+    let halves: Vec<_> = (0..16).map(half).collect();
+    let large = format!("{}{}", body(), " ".repeat(100_000));
+    let status = |body: &str| exchange(&mut connect(&daemon), HIT, &[], body).status;
+    eventually("they take all of 8 MiB", || (status(&large) == 503).then_some(()));
+    assert_eq!(status(&body()), 200, "a small one takes nothing of it");
+    drop(halves);
+    eventually("the bytes are free", || (status(&large) == 200).then_some(()));
+}
+
+#[test]
 fn answers_the_requests_in_flight_at_the_end() {
     let mut daemon = with_http("");
     let mut http = connect(&daemon);
