@@ -16,7 +16,7 @@ use tidegate::engine::{
 
 use super::bench::{Bench, charge_of};
 use reference::{About, NAMES, Reference, Reply};
-use spec::{Event, Over, Pause, Spec, Step};
+use spec::{Event, Pause, Spec, Step};
 
 /// The engine under these rules.
 struct Subject {
@@ -102,9 +102,6 @@ fn said(decision: &Decision<'_>) -> Reply {
 fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut subject = Subject::new(specs, i64::try_from(utc).unwrap());
     let mut reference = Reference::new(specs.to_vec(), utc);
-    // A timed soft limit may refuse the request later, while another rule makes it wait.
-    let ends = |written: &spec::Written| matches!(written.over, Over::Soft(_, Some(_)));
-    let is_lasting = !specs.iter().any(|spec| ends(&spec.written));
     let (mut at, mut last_retry) = (start, 0);
     for (number, step) in steps.iter().enumerate() {
         at += match step.pause {
@@ -135,7 +132,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
                     let then = About { at: at + (retry - sooner) * 1_000, ..about };
                     let seen = subject.decide(then, true, requests, tokens, wait_max);
                     prop_assert!(
-                        !is_lasting || (seen.verdict == "limit") == (sooner == 1),
+                        (seen.verdict == "limit") == (sooner == 1),
                         "step {number} at {at}: {step:?}: {seen:?} {sooner} µs before its time"
                     );
                 }

@@ -155,7 +155,14 @@ impl Reference {
         let longest = refusing.iter().map(|(_, retry)| retry.unwrap_or(u64::MAX)).max().unwrap();
         let (part, retry) = refusing.iter().find(|(_, retry)| retry.unwrap_or(u64::MAX) == longest).unwrap();
         // Rules that only count the refusal may refuse a retry for longer.
-        let longest = retries.iter().filter_map(|(_, retry)| *retry).max();
+        let mut longest = retries.iter().filter_map(|(_, retry)| *retry).max();
+        // A soft part that passes now may have ended by then.
+        while let Some(wait) = longest {
+            let then = at + wait * 1_000;
+            let more = enforced.iter().filter_map(|part| part.limit.retry(&self.state(part), then, part.ask));
+            let Some(more @ 1..) = more.max() else { break };
+            longest = Some(wait + more);
+        }
         (reply.rule, reply.retry) = (Some(named(part)), retry.and(longest));
     }
 
