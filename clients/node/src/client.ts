@@ -1,6 +1,7 @@
 // The client: judges requests over one connection of this process, and decides without the daemon if it must.
 
 import { randomBytes } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import { existsSync } from "node:fs";
 import { isAbsolute, join } from "node:path";
 import { Connection, type Answer, type Operation, type Owner, type Which } from "./connection.js";
@@ -484,8 +485,10 @@ export function delay(milliseconds: number, signal?: AbortSignal): Promise<void>
 }
 
 function throwIfAborted(signal: AbortSignal | undefined): void {
-  if (signal != null && typeof signal.throwIfAborted !== "function") throw new TypeError("signal is an AbortSignal");
-  signal?.throwIfAborted();
+  if (signal == null) return;
+  if (typeof signal.throwIfAborted !== "function") throw new TypeError("signal is an AbortSignal");
+  if (signal instanceof AbortSignal) setMaxListeners(0, signal); // all calls may share it: Node would warn of a leak
+  signal.throwIfAborted();
 }
 
 /** The name of an error, without its message, which may contain personal data. */

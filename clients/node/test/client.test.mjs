@@ -411,6 +411,19 @@ test("calls onDecision, whose errors and those of the logger change nothing", as
   assert.deepEqual(await hits(broken), ["unreachable"]);
 });
 
+test("many calls share a signal without a warning of Node", async (t) => {
+  const daemon = await Played.start(t);
+  const warnings = [];
+  const warned = (warning) => warnings.push(warning.name);
+  process.on("warning", warned);
+  t.after(() => process.off("warning", warned));
+  const { signal } = new AbortController();
+  const client = makeClient(t, daemon.path);
+  const decisions = await Promise.all(Array.from({ length: 50 }, () => client.hit("api", {}, { signal })));
+  await new Promise(setImmediate);
+  assert.deepEqual([decisions.length, warnings], [50, []]);
+});
+
 // A value that cannot be encoded left its beginning, so that the next request was malformed, and passed.
 test("a request after one that cannot be encoded, and an odd outcome, reach the daemon", async (t) => {
   const daemon = await Played.start(t);

@@ -523,6 +523,11 @@ class TestCaller < RackCase
     assert_empty @log.lines
   end
 
+  def test_the_route_of_rails_without_rails
+    error = assert_raises(ArgumentError) { Tidegate::Rack::Middleware.new(PLAIN, client: client, route: true) }
+    assert_includes error.message, "route: true is for Rails"
+  end
+
   # `user: "REMOTE_USER"` would be one user for all, and `exempt: "/healthz"` would exempt every request.
   %i[user route exempt attributes descriptors outcome on_refused instrument].each do |name|
     define_method("test_a_word_is_no_function_for_#{name}") do

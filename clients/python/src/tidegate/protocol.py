@@ -207,8 +207,7 @@ def _descriptor(given: Any) -> bytes:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise Fault("attributes are a mapping, or pairs of a name and a value", "invalid")
         name, value = pair
-        # Not `__class__`, by which a lazy object, such as Django's request.user, evaluates itself and may raise.
-        short = type(value) is str and len(value) < 100 and type(name) is str
+        short = type(value) is str and len(value) < 100 and type(name) is str  # `__class__` evaluates a lazy object
         if encoded := _known_pair(name, value) if short else _pair(name, value):
             if len(pairs) == PAIRS_MAX:
                 raise Fault(f"more than {PAIRS_MAX} attributes", "invalid")
@@ -228,13 +227,10 @@ _known_pair = functools.lru_cache(4_096)(_pair)  # only for short texts, which r
 def _text(value: object, name: object = "idem") -> bytes:
     """Returns the text of a value in UTF-8; empty for None."""
     try:
-        if isinstance(value, bytes):
-            text = value.decode("utf-8", "replace")
-        elif type(value) is int and value.bit_length() > 10_000:
-            text = hex(value)  # Python refuses to convert such a number to decimal
-        else:
-            text = "" if value is None else str(value)
-        text, shown = text.lower() if isinstance(value, bool) else text, value.__class__
+        if type(value) is int and value.bit_length() > 10_000:
+            value = hex(value)  # Python refuses to convert such a number to decimal
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+        shown = value.__class__
     except Exception as error:
         if beside("signals", "from_signal", bool)(error):
             raise
@@ -242,7 +238,7 @@ def _text(value: object, name: object = "idem") -> bytes:
     # Each object, and each function, would be another caller.
     if shown is not str and not isinstance(value, bytes) and _ADDRESS.search(text):
         raise Fault(f"the attribute {name!s:.64} has no text; help: send its id", "invalid")
-    return text.encode("utf-8", "replace")
+    return (text.lower() if shown is bool else text).encode("utf-8", "replace")
 
 
 def _cut(raw: bytes, kept: int) -> bytes:

@@ -43,7 +43,7 @@ module Tidegate
         @fallback = Fallback.from(fallback)
         @app, @client, @domain = app, client, domain
         @outcome, @on_refused, @instrument = outcome, on_refused, instrument
-        route = Rack.method(:rails_route) if route == true
+        route = rails_route if route == true
         @given = { exempt: exempt, user: user, route: route, attributes: attributes_of(attributes),
                    descriptors: descriptors, cost: cost, priority: priority,
                    on_failure: on_failure_of(on_failure) }.freeze
@@ -170,6 +170,12 @@ module Tidegate
         yield
       rescue StandardError => e
         client.log("#{name} raised #{e.class}: #{consequence}", once: true)
+      end
+
+      def rails_route
+        return Rack.method(:rails_route) if defined?(::Rails.application)
+
+        raise ArgumentError, "route: true is for Rails; help: give a function of env"
       end
 
       # Raises ArgumentError for a value in place of a function, such as a `user` that all requests would share.
