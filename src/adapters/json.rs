@@ -13,23 +13,19 @@ use serde_json::value::RawValue;
 /// Names and their values, in order.
 pub(super) type NamedTexts = Vec<(String, String)>;
 
-/// Reads a text.
 pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     LossyText::deserialize(deserializer).map(|LossyText(text)| text)
 }
 
-/// Reads a text that may be absent.
 pub(super) fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<LossyText>::deserialize(deserializer)?.map(|LossyText(text)| text))
 }
 
-/// Reads an object of texts.
 pub(super) fn named_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NamedTexts, D::Error> {
     let JsonObject(texts) = JsonObject::<LossyText>::deserialize(deserializer)?;
     Ok(texts.into_iter().map(|(name, LossyText(text))| (name, text)).collect())
 }
 
-/// Reads lists of pairs of texts.
 pub(super) fn descriptors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NamedTexts>, D::Error> {
     let read: Vec<Vec<(LossyText, LossyText)>> = Deserialize::deserialize(deserializer)?;
     let texts = |pairs: Vec<(LossyText, LossyText)>| {
@@ -45,7 +41,6 @@ pub(super) enum Units<N> {
     Each(Vec<(String, N)>),
 }
 
-/// A whole number in JSON.
 pub(super) trait WholeNumber: Copy {
     const EXPECTED: &str;
 
@@ -135,7 +130,6 @@ impl<'de> Deserialize<'de> for LossyText {
     }
 }
 
-/// The values of an object.
 struct JsonObject<V>(Vec<(String, V)>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonObject<V> {

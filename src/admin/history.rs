@@ -70,7 +70,6 @@ pub(super) struct RateHistory {
     pub(super) pools: HashMap<Box<str>, Vec<PoolStep>>,
 }
 
-/// Outcome rates of one rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RuleHistory {
     /// Passed, refused and would-refuse requests per second of each step.
@@ -128,7 +127,6 @@ impl History {
         }
     }
 
-    /// Records a step.
     pub(super) fn note(&self, look: HistorySample) {
         let mut past = self.past.lock();
         let past = &mut *past;

@@ -157,7 +157,6 @@ pub(crate) struct SwitchesStatus {
     pub(crate) changes: Vec<ChangeStatus>,
 }
 
-/// Active switches and blocks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ActiveSwitchesStatus {
@@ -184,7 +183,6 @@ pub(crate) struct SwitchStatus {
     pub(crate) by: String,
 }
 
-/// A blocked key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct BlockStatus {
@@ -212,7 +210,6 @@ pub(super) fn switches(admin: &AdminState) -> SwitchesStatus {
     }
 }
 
-/// Reads the fleet overrides.
 pub(super) fn fleet_overrides(admin: &AdminState) -> ActiveSwitchesStatus {
     let (switches, blocks) = (admin.engine.fleet_switches(), admin.engine.fleet_overrides().blocks);
     ActiveSwitchesStatus::new(&switches, &blocks, admin.clock.now())

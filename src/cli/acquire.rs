@@ -47,7 +47,6 @@ Exit codes: that of the command, 128 and the number of the signal that ended it,
 started; 75 refused, try again later; 69 no answer, with --on-failure refuse; 2 wrong usage. Without an answer the \
 command is run, and standard error says so.";
 
-/// Whether the command runs.
 enum Leave {
     /// Run after a wait, under a lease if there is one.
     Run { lease: Option<u64>, wait: Duration },
@@ -133,7 +132,6 @@ impl Leave {
     }
 }
 
-/// How the command ended.
 #[derive(Clone, Copy, Debug)]
 struct CommandEnd {
     /// The exit code, as a shell would return it.

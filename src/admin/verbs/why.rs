@@ -69,7 +69,6 @@ pub(crate) struct WhyStatus {
 #[serde(default)]
 pub(crate) struct WhyCheck {
     pub(crate) rule: String,
-    /// Position in the files.
     pub(crate) at: String,
     /// The mode in force.
     pub(crate) mode: String,
@@ -99,7 +98,6 @@ pub(crate) struct WhyCheck {
     pub(crate) text: Option<String>,
 }
 
-/// A rule that does not match.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct WhyOther {
@@ -110,7 +108,6 @@ pub(crate) struct WhyOther {
     pub(crate) near: Option<String>,
 }
 
-/// An attribute that nothing uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct UnusedAttribute {
