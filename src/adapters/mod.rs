@@ -163,7 +163,6 @@ pub fn work(
     }
 }
 
-/// The state that all connections share.
 #[derive(Debug)]
 struct AdapterState {
     /// The time of the thread, by user.

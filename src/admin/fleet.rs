@@ -81,7 +81,6 @@ impl FleetReading {
         })
     }
 
-    /// Returns a warning if Redis had forged fleet overrides.
     pub(super) fn forged_warning(&self) -> Option<String> {
         self.view.overrides.is_forged.then(|| {
             "FORGED fleet overrides in Redis are ignored: the fleet secret of this host does not authenticate them; find the \

@@ -44,7 +44,6 @@ pub(super) struct PoolStep {
     pub(super) severity: f32,
 }
 
-/// Counter values at one moment.
 #[derive(Debug)]
 pub(super) struct HistorySample {
     at: Timestamp,

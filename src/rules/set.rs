@@ -198,7 +198,7 @@ impl Domain {
     }
 
     /// Returns the allowance number of the rule's first override that matches.
-    fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
+    pub fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
         self.index.override_of(rule, selection)
     }
 

@@ -79,7 +79,6 @@ impl Judge<'_> {
         Ok(statuses::combine(&decided, request.descriptors.len(), &domain))
     }
 
-    /// Judges the descriptors that have a limit of their own, each after the other.
     fn judge_own_limits(
         &self,
         request: &RateLimitRequest,

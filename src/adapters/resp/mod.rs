@@ -16,7 +16,6 @@ use super::json::Units;
 use super::listen::AdapterPermit;
 use crate::protocol::Mode;
 
-/// One connection.
 struct RespConnection {
     handler: HttpHandler,
     is_authorized: bool,
