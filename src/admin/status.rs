@@ -117,7 +117,12 @@ impl DaemonStatus {
         let (server, fleet) = (&admin.server, FleetReading::take(admin, now.at));
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
         let missed = server.missed_decisions().filter(|(.., count)| *count > 0);
+        let missed = missed.map(|(client, reason, count)| {
+            let (client, reason) = (client.to_owned(), reason.name().to_owned());
+            MissedStatus { client, reason, count }
+        });
         let shared_domains = server.shared_domains().into_iter();
+        let unknown = server.unknown_domains().into_iter();
         let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new());
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -131,19 +136,10 @@ impl DaemonStatus {
             },
             errors: by_name(server.errors()),
             shared_domains: shared_domains.map(|(name, uids)| (name.into(), uids)).collect(),
-            missed: missed
-                .map(|(client, reason, count)| MissedStatus {
-                    client: client.to_owned(),
-                    reason: reason.name().to_owned(),
-                    count,
-                })
-                .collect(),
+            missed: missed.collect(),
             decisions: totals.verdicts,
             unmatched: UnmatchedStatus { domain: totals.unmatched_domain, rule: totals.unmatched_rule },
-            unknown_domains: {
-                let unknown = server.unknown_domains().into_iter();
-                unknown.filter(|name| !engine.has_domain(name)).map(String::from).collect()
-            },
+            unknown_domains: unknown.filter(|name| !engine.has_domain(name)).map(String::from).collect(),
             panics: totals.panics,
             counts: rules(&totals, &in_force),
             pools: engine.pools(now),

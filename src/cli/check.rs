@@ -79,11 +79,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref(), &default_socket());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
     let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
-    if args.format.is_json() {
-        writeln!(out, "{:#}", to_json(&read, &settings))?;
-    } else {
-        print(&read, &settings, args, out)?;
-    }
+    args.format.print(out, || to_json(&read, &settings), |out| print(&read, &settings, args, out))?;
     Ok(if read.count(true) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 

@@ -30,6 +30,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde::Serialize;
 
 use crate::daemon::{self, log};
 use crate::protocol::RequestFrame;
@@ -221,6 +222,16 @@ pub struct FormatArgs {
 impl FormatArgs {
     fn is_json(self) -> bool {
         self.json || self.format == OutputFormat::Json
+    }
+
+    /// Prints an answer as JSON, or as `text` prints it.
+    fn print<J: Serialize>(
+        self,
+        out: &mut dyn Write,
+        json: impl FnOnce() -> J,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if self.is_json() { writeln!(out, "{:#}", serde_json::json!(json())) } else { text(out) }
     }
 }
 

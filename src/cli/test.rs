@@ -4,13 +4,12 @@ mod line;
 mod suite;
 
 use std::collections::{HashMap, VecDeque};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::json;
 
 use super::{CliResult, FormatArgs};
 use crate::daemon::log;
@@ -79,14 +78,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
             Err(problems) => tally.could_not_read(&problems),
         }
     }
-    if args.format.is_json() {
-        writeln!(out, "{:#}", json!(tally))?;
-    } else {
-        for TestFailure { file, line, test, what } in &tally.failures {
-            writeln!(out, "{file}:{line}: {test}: {what}")?;
-        }
-        writeln!(out, "{}", tally.summary())?;
-    }
+    args.format.print(out, || &tally, |out| tally.print(out))?;
     let is_fine = tally.failed == 0 && tally.unreadable == 0;
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -112,14 +104,17 @@ impl TestTally {
         }
     }
 
-    fn summary(&self) -> String {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        for TestFailure { file, line, test, what } in &self.failures {
+            writeln!(out, "{file}:{line}: {test}: {what}")?;
+        }
         let TestTally { tests, requests, failed, unreadable, .. } = *self;
         let passed = match (failed, unreadable) {
             (0, 0) => "all as expected".to_owned(),
             (failed, 0) => format!("{failed} failed"),
             (failed, unreadable) => format!("{failed} failed, {unreadable} could not be read"),
         };
-        format!("{}, {}: {passed}", counted(tests, "test"), counted(requests, "request"))
+        writeln!(out, "{}, {}: {passed}", counted(tests, "test"), counted(requests, "request"))
     }
 }
 

@@ -31,7 +31,6 @@ use super::handler::{AdapterPeer, BODY_PATIENCE};
 use super::listen::{AdapterPermit, CONNECTION_MAX, LAST_ANSWER_MAX, RequestBytes};
 use super::{AdapterState, AnswerKind};
 use crate::server::QueueMembership;
-use judge::Judge;
 use link::SharedLink;
 use messages::{
     DESCRIPTORS_MAX, ENTRIES_MAX, HealthCheckRequest, HealthCheckResponse, RateLimitRequest,
@@ -192,8 +191,7 @@ impl EnvoyHandler {
 
     async fn judge(&self, request: RateLimitRequest) -> Result<tonic::Response<RateLimitResponse>, Status> {
         let counters = &self.state.counters;
-        let judge = Judge { state: &self.state, peer: &self.peer, link: &self.link };
-        let judged = judge.answer(&request).await;
+        let judged = self.decide(&request).await;
         counters.count(match &judged {
             Ok(judged) if judged.is_refused => AnswerKind::Refused,
             Ok(_) => AnswerKind::Allowed,

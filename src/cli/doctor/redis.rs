@@ -153,11 +153,10 @@ fn policy(url: &Url, rights: &Rights) -> Finding {
     if KEEPING.contains(&policy) {
         return Finding::well(POLICY, message);
     }
-    Finding::warning(
-        POLICY,
-        format!("{message}: when it is full it drops budgets that are in use, and those start fresh"),
-        "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE",
-    )
+    let message =
+        format!("{message}: when it is full it drops budgets that are in use, and those start fresh");
+    let help = "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE";
+    Finding::warning(POLICY, message, help)
 }
 
 fn clock(url: &Url, ahead_us: i128) -> Finding {
@@ -166,11 +165,9 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
     if apart_ms < CLOCKS_APART_MILLIS {
         return Finding::well(CLOCK, format!("{url} and this host are {apart_ms} ms apart"));
     }
-    Finding::warning(
-        CLOCK,
-        format!("the clock of {url} is {apart_ms} ms {which} that of this host"),
-        "set both: timedatectl set-ntp true; budgets use the clock of Redis, and a failover to another clock moves them",
-    )
+    let message = format!("the clock of {url} is {apart_ms} ms {which} that of this host");
+    let help = "set both: timedatectl set-ntp true; budgets use the clock of Redis, and a failover to another clock moves them";
+    Finding::warning(CLOCK, message, help)
 }
 
 /// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
