@@ -83,8 +83,9 @@ pub(super) fn run(args: &Args) -> CliResult {
         }
         let command = runner.run(&args.command, wait);
         // The thread may have exited: then there is nothing to release.
-        let _ = end.send(command.as_ref().map_or(WorkOutcome::Dropped, |command| command.outcome));
-        Ok(u8::try_from(command?.code).map_or(ExitCode::FAILURE, ExitCode::from))
+        let _ = end.send(command.as_ref().map_or(WorkOutcome::Dropped, |(_, outcome)| *outcome));
+        let (code, _) = command?;
+        Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
     })
 }
 
@@ -132,12 +133,8 @@ impl Leave {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct CommandEnd {
-    /// The exit code, as a shell would return it.
-    code: i32,
-    outcome: WorkOutcome,
-}
+/// The exit code of a command, as a shell would return it, and the outcome of its work.
+type CommandEnd = (i32, WorkOutcome);
 
 /// Runs one command and forwards signals to it. Create it before acquiring a lease: from then on no signal
 /// ends this process, which must release the lease.
@@ -161,7 +158,7 @@ impl Runner {
 
     fn run(self, command: &[OsString], wait: Duration) -> io::Result<CommandEnd> {
         let Runner { runtime, mut passed_on, mut children } = self;
-        let dropped = |code| CommandEnd { code, outcome: WorkOutcome::Dropped };
+        let dropped = |code| (code, WorkOutcome::Dropped);
         runtime.block_on(async {
             tokio::select! {
                 biased;
@@ -187,8 +184,8 @@ impl Runner {
                 }
             };
             Ok(match status.code() {
-                Some(0) => CommandEnd { code: 0, outcome: WorkOutcome::Ok },
-                Some(code) => CommandEnd { code, outcome: WorkOutcome::Error },
+                Some(0) => (0, WorkOutcome::Ok),
+                Some(code) => (code, WorkOutcome::Error),
                 None => dropped(SIGNALLED + status.signal().unwrap_or_default()),
             })
         })
