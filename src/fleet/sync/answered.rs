@@ -54,7 +54,11 @@ impl Sync {
                 paid: if is_noted(reply) { tokens(ask.owed) } else { 0 },
                 granted: tokens(reply.grant),
                 // While other hosts may be in fallback, they spend from the same level: no credit on it.
-                level: if pace.others_are_away { reply.level.min(0) } else { reply.level },
+                level: if pace.others_are_away && budget.quota.credit() > 0 {
+                    reply.level.min(0)
+                } else {
+                    reply.level
+                },
                 demand: reply.demand,
                 sent_at,
                 next_increase: reply

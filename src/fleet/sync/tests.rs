@@ -1,12 +1,14 @@
-//! One caller with two budgets of a rule, which share a cell: a batch names the cell once.
+//! A caller with two budgets of a rule, which share a cell: a batch names the cell once. And the level after an outage.
 
 use std::sync::Arc;
 
 use super::{BUCKETS, Sync, SyncOptions};
 use crate::clock::Now;
-use crate::engine::{Descriptors, Engine, Op, Request};
+use crate::engine::{Descriptors, Engine, Op, Request, RuleName};
+use crate::fleet::cell::{CellReply, TOKEN};
 use crate::fleet::command::ScriptCommand;
 use crate::fleet::key_sync;
+use crate::fleet::reply::CommandReply;
 
 /// A host whose caller has sent a request under each plan, and that has not synced yet.
 fn host() -> (Arc<Engine>, Sync) {
@@ -44,6 +46,40 @@ fn asked(say: impl Fn(&mut Sync, &Engine, Now, &mut Vec<ScriptCommand>)) -> Vec<
 
 const RULES: &str = "domain: api\nlimits:\n- {name: r, key: [user], algorithm: fixed_window, rate: 30/day, scope: fleet, \
                      overrides: [{match: {plan: gold}, rate: 90/h}]}\n";
+
+/// The tokens in Redis as a host knows them whose sync found 2 700 just after an outage, before the other host is back.
+fn known_after_outage(on_miss: &str) -> i64 {
+    let rule = format!("rate: 1/day, burst: 3000, scope: fleet, fleet: {{on_miss: {on_miss}}}");
+    let rules = format!("domain: api\nlimits: [{{name: r, key: [user], {rule}}}]\n");
+    let (engine, status) = key_sync::tests::host(&rules);
+    status.set_hosts(2);
+    let mut sync = Sync::new(SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 }, status);
+    sync.set_budgets(engine.fleet_budgets());
+    [true, false, true].into_iter().for_each(|linked| sync.set_linked(linked, at(0).at));
+    let user = [("user", "u")];
+    for _ in 0..100 {
+        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&user));
+        let _ = engine.decider().decide(&request, at(0));
+    }
+    let mut out = Vec::new();
+    sync.tick(&engine, at(2), &mut out);
+    let [ScriptCommand::Sync(batch)] = &out[..] else { panic!("{out:?}") };
+    let level = 2_700 * TOKEN.cast_signed();
+    let (demand, grant, hosts, lost, version, generation, window) = (0, 0, 1, false, 1, 1, None);
+    let reply = CellReply { level, demand, grant, hosts, lost, version, generation, window };
+    sync.answered(batch, &CommandReply { born_us: 1, now_us: 1, results: vec![reply] }, &engine, at(4));
+    let rule = RuleName { domain: "api".into(), rule: "r".into() };
+    let share = engine.find_share(&rule, &user, at(4)).unwrap().unwrap();
+    share.redis_level.unwrap().level / TOKEN.cast_signed()
+}
+
+/// A host that takes the budget for spent refuses requests whose remote checks are late, and names a day as the time until a
+/// retry.
+#[test]
+fn budget_is_not_taken_for_spent_after_outage_unless_it_gives_credit() {
+    assert_eq!(known_after_outage("refuse"), 2_700);
+    assert_eq!(known_after_outage("admit"), 0, "no credit while the other host may spend its share");
+}
 
 #[test]
 fn asks_about_a_caller_by_two_budgets_in_two_batches() {
